@@ -1,0 +1,69 @@
+"""The errors a user can see: each is one line that says what, where and how to mend it.
+
+Codes are those of Ascend's ATC where one has the same meaning.
+"""
+
+from __future__ import annotations
+
+
+class AtcError(Exception):
+    """A failure with ATC's code, a one-line message, its place and a hint.
+
+    `where` names the file, node or option; `hint` says what to do about it.
+    """
+
+    code = "E19999"
+    exit_status = 1
+
+    def __init__(
+        self, message: str, *, where: str = "", hint: str = "", code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        place = f" [{self.where}]" if self.where else ""
+        hint = f" (hint: {self.hint})" if self.hint else ""
+        return one_line(f"{self.code}: {self.message}{place}{hint}")
+
+
+class OptionError(AtcError):
+    """A command-line option, keyword or variable has a wrong value."""
+
+    code = "E10001"
+
+
+class ModelError(AtcError):
+    """The model file is missing, damaged or breaks its format's rules."""
+
+    code = "E10041"
+
+
+class UnsupportedError(AtcError):
+    """The model is legal, but this compiler doesn't cover it."""
+
+    code = "E10055"
+
+
+class ToolchainError(AtcError):
+    """A compiler, linker or other tool of the machine is missing or failed."""
+
+    code = "E19010"
+    exit_status = 3
+
+
+class InternalError(AtcError):
+    """A mistake of this compiler; never the user's fault."""
+
+    code = "E19999"
+    exit_status = 4
+
+
+def one_line(text: str, limit: int = 2000) -> str:
+    """Return `text` with control characters escaped, so that it prints as one line."""
+    clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return clean if len(clean) <= limit else clean[: limit - 3] + "..."
