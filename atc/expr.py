@@ -1,0 +1,158 @@
+"""Scalar expressions: what a fused elementwise loop computes for one index.
+
+An expression is an immutable tree over `Input(k)`; equal subtrees are computed once when rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from atc.ir import DType
+
+COMPARISONS = frozenset(
+    {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not"}
+    | {"IsNaN", "IsInf"}
+)
+"""Functions whose result is BOOL whatever the operand type."""
+
+UNARY = frozenset(
+    """Abs Neg Sign Floor Ceil Round Trunc Sqrt Reciprocal Exp Expm1 Log Log1p Sin Cos Tan Asin Acos
+    Atan Sinh Cosh Tanh Asinh Acosh Atanh Erf Sigmoid Softplus Not IsNaN IsInf BitwiseNot Cast
+    CastSaturate Bitcast""".split()
+)
+BINARY = frozenset(
+    """Add Sub Mul Div Pow Max Min Mod FMod Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor
+    BitwiseAnd BitwiseOr BitwiseXor ShiftLeft ShiftRight""".split()
+)
+TERNARY = frozenset({"Where"})
+
+
+@dataclass(frozen=True)
+class Expr:
+    """Base of all expressions; `dtype` is the type of the value."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Input(Expr):
+    """Operand `index` of the op, read through its view."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Const(Expr):
+    """A literal. Its text is `repr` of the value, so NaN and -0.0 are distinct and hashable."""
+
+    text: str
+
+    @property
+    def value(self) -> float | int | bool:
+        """The number."""
+        if self.dtype.is_float:
+            return float(self.text)
+        return self.text == "True" if self.dtype is DType.BOOL else int(self.text)
+
+
+@dataclass(frozen=True)
+class Call(Expr):
+    """A function of UNARY, BINARY or TERNARY applied to expressions."""
+
+    fn: str
+    args: tuple[Expr, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.dtype, self.fn, self.args))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def const(value: float | int | bool, dtype: DType) -> Const:
+    """Return a literal of this type."""
+    if dtype.is_float:
+        return Const(dtype, repr(float(value)))
+    return Const(dtype, repr(bool(value) if dtype is DType.BOOL else int(value)))
+
+
+def call(fn: str, *args: Expr) -> Expr:
+    """Apply a function; the result has the type of the last operand, BOOL for comparisons."""
+    dtype = DType.BOOL if fn in COMPARISONS else args[-1].dtype
+    return Call(dtype, fn, args)
+
+
+def cast(x: Expr, dtype: DType, *, saturate: bool = False) -> Expr:
+    """Convert to another type (C rules; `saturate` clamps to the integer type's range)."""
+    if x.dtype is dtype:
+        return x
+    return Call(dtype, "CastSaturate" if saturate else "Cast", (x,))
+
+
+def substitute(expr: Expr, replace: Callable[[int], Expr]) -> Expr:
+    """Return `expr` with every Input replaced by `replace(index)`."""
+    memo: dict[Expr, Expr] = {}
+
+    def visit(e: Expr) -> Expr:
+        if e not in memo:
+            match e:
+                case Input():
+                    memo[e] = replace(e.index)
+                case Call():
+                    memo[e] = Call(e.dtype, e.fn, tuple(visit(a) for a in e.args))
+                case _:
+                    memo[e] = e
+        return memo[e]
+
+    return visit(expr)
+
+
+def renumber(expr: Expr, indices: Sequence[int]) -> Expr:
+    """Return `expr` with Input(k) renamed to Input(indices[k])."""
+    types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
+    return substitute(expr, lambda k: Input(types[k], indices[k]))
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Yield the distinct subexpressions, operands before their users."""
+    seen: set[Expr] = set()
+
+    def visit(e: Expr) -> Iterator[Expr]:
+        if e in seen:
+            return
+        seen.add(e)
+        if isinstance(e, Call):
+            for a in e.args:
+                yield from visit(a)
+        yield e
+
+    return visit(expr)
+
+
+def inputs_of(expr: Expr) -> tuple[int, ...]:
+    """Return the operand indices that the expression reads, ascending."""
+    return tuple(sorted({e.index for e in walk(expr) if isinstance(e, Input)}))
+
+
+def cost(expr: Expr) -> int:
+    """Return a rough cost in additions: a transcendental function counts 10."""
+    cheap = BINARY | TERNARY | {"Abs", "Neg", "Cast", "CastSaturate", "Floor", "Ceil", "Not", "Sign"}
+    calls = [e for e in walk(expr) if isinstance(e, Call)]
+    return sum(10 if c.fn == "Pow" or c.fn not in cheap else 4 if c.fn == "Div" else 1 for c in calls)
+
+
+def text(expr: Expr) -> str:
+    """Return a readable form: `Max(Add(x0, x1), 0.0)`."""
+    match expr:
+        case Input():
+            return f"x{expr.index}"
+        case Const():
+            return expr.text
+        case Call():
+            name = f"{expr.fn}<{expr.dtype.label}>" if expr.fn.startswith("Cast") else expr.fn
+            return f"{name}({', '.join(text(a) for a in expr.args)})"
+        case _:
+            raise TypeError(expr)

@@ -1,0 +1,219 @@
+"""The compiler's own graph: typed tensors, ops as values, nodes in execution order.
+
+All values are immutable. The IR knows no target, no file format and no C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import prod
+from types import MappingProxyType
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+
+
+class DType(Enum):
+    """Element type: ONNX `TensorProto.DataType` code, numpy type, C storage type."""
+
+    FLOAT = (1, np.dtype(np.float32), "float")
+    UINT8 = (2, np.dtype(np.uint8), "uint8_t")
+    INT8 = (3, np.dtype(np.int8), "int8_t")
+    UINT16 = (4, np.dtype(np.uint16), "uint16_t")
+    INT16 = (5, np.dtype(np.int16), "int16_t")
+    INT32 = (6, np.dtype(np.int32), "int32_t")
+    INT64 = (7, np.dtype(np.int64), "int64_t")
+    BOOL = (9, np.dtype(np.bool_), "bool")
+    FLOAT16 = (10, np.dtype(np.float16), "uint16_t")
+    DOUBLE = (11, np.dtype(np.float64), "double")
+    UINT32 = (12, np.dtype(np.uint32), "uint32_t")
+    UINT64 = (13, np.dtype(np.uint64), "uint64_t")
+    BFLOAT16 = (16, np.dtype(ml_dtypes.bfloat16), "uint16_t")
+
+    def __init__(self, code: int, numpy: np.dtype[np.generic], c: str) -> None:
+        self.code = code
+        self.numpy = numpy
+        self.c = c
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the type holds real numbers."""
+        return self in (DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16)
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the type is a 16-bit float, stored as bits in C and computed in float."""
+        return self in (DType.FLOAT16, DType.BFLOAT16)
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether negative values exist."""
+        return self.is_float or self.numpy.kind == "i"
+
+    @property
+    def label(self) -> str:
+        """The short name in symbols and dumps: f32, u8, bf16, b1."""
+        if self is DType.BOOL:
+            return "b1"
+        prefix = "bf" if self is DType.BFLOAT16 else "f" if self.is_float else self.numpy.kind
+        return f"{prefix}{8 * self.itemsize}"
+
+    @staticmethod
+    def from_numpy(dtype: np.dtype[np.generic]) -> DType:
+        """Return the element type of a numpy dtype; KeyError when there is none."""
+        return _BY_NUMPY[dtype]
+
+    @staticmethod
+    def from_onnx(code: int) -> DType:
+        """Return the element type of an ONNX data type code; KeyError when there is none."""
+        return _BY_CODE[code]
+
+
+_BY_NUMPY = {d.numpy: d for d in DType}
+_BY_CODE = {d.code: d for d in DType}
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Element type and shape of a dense row-major tensor."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense tensor."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Row-major strides in elements."""
+        return row_major(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.label}[{','.join(map(str, self.shape))}]"
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a dense row-major tensor of this shape."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def type_of(array: Array) -> TensorType:
+    """Return the tensor type of a numpy array."""
+    return TensorType(DType.from_numpy(array.dtype), tuple(array.shape))
+
+
+class Op:
+    """An operation: a frozen dataclass of typed attributes, compared by value."""
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """Raise ValueError when the operand types break the op's rules."""
+
+    @property
+    def kind(self) -> str:
+        """The op's name in dumps, comments and reports."""
+        return type(self).__name__
+
+    def subgraphs(self) -> tuple[Graph, ...]:
+        """Graphs that the op runs (If, Loop); empty for all others."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One op applied to named values.
+
+    An absent optional input is the empty string. `origin` lists the user's own node names;
+    it grows when nodes are fused.
+    """
+
+    op: Op
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    origin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in execution order over named, statically typed values (names are the SSA)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
+
+    def types_of(self, names: Iterable[str]) -> tuple[TensorType | None, ...]:
+        """Return the types of values; None where the name is empty."""
+        return tuple(self.types[n] if n else None for n in names)
+
+    def producers(self) -> dict[str, Node]:
+        """Return the node that makes each value."""
+        return {out: node for node in self.nodes for out in node.outputs}
+
+    def uses(self) -> dict[str, int]:
+        """Return how often each value is read, by nodes, subgraphs and as an output."""
+        count: dict[str, int] = {}
+        for name in (*(n for node in self.nodes for n in reads(node)), *self.outputs):
+            count[name] = count.get(name, 0) + 1
+        return count
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def reads(node: Node) -> Iterator[str]:
+    """Yield every value that a node reads, the outer values of its subgraphs included."""
+    yield from (n for n in node.inputs if n)
+    for graph in node.op.subgraphs():
+        yield from captured(graph)
+
+
+def captured(graph: Graph) -> tuple[str, ...]:
+    """Return the outer values that a subgraph reads, in order of first use."""
+    own = {*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs)}
+    names = (*(r for node in graph.nodes for r in reads(node)), *graph.outputs)
+    return tuple(dict.fromkeys(n for n in names if n not in own))
+
+
+def prune(graph: Graph) -> Graph:
+    """Drop nodes, constants and types that no output needs."""
+    needed = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            kept.append(node)
+            needed.update(reads(node))
+    nodes = tuple(reversed(kept))
+    named = needed | set(graph.inputs) | {o for n in nodes for o in n.outputs}
+    return replace(
+        graph,
+        nodes=nodes,
+        constants={k: v for k, v in graph.constants.items() if k in needed},
+        types={k: v for k, v in graph.types.items() if k in named},
+    )

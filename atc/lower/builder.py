@@ -1,0 +1,234 @@
+"""Builds an `ir.Graph` node by node; the vocabulary that lowerings are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import prod
+
+import numpy as np
+
+from atc.errors import InternalError, UnsupportedError
+from atc.expr import Expr, Input, cast, const
+from atc.ir import Array, DType, Graph, Node, Op, TensorType, row_major, type_of
+from atc.ops import Map, Reshape
+from atc.view import View, broadcast, dense, simplify_loops
+
+MAX_ELEMENTS = 1 << 40
+"""A tensor larger than this is refused: no memory plan could hold it."""
+
+
+class Builder:
+    """A graph under construction. Values are named by strings; types and constants are known.
+
+    A child builder (a subgraph's) sees the values of its parent. Every node that is emitted inside
+    `origin(name)` carries that name of the user's model.
+    """
+
+    def __init__(self, parent: Builder | None = None) -> None:
+        self.parent = parent
+        self.nodes: list[Node] = []
+        self._types: dict[str, TensorType] = {}
+        self._constants: dict[str, Array] = {}
+        self._origin: tuple[str, ...] = parent._origin if parent else ()
+        self._counter: Iterator[int] = parent._counter if parent else iter(range(1 << 62))
+
+    @contextmanager
+    def origin(self, name: str) -> Iterator[None]:
+        """Mark the nodes emitted inside with the user's node name."""
+        previous, self._origin = self._origin, (name,)
+        try:
+            yield
+        finally:
+            self._origin = previous
+
+    def fresh(self, hint: str = "t") -> str:
+        """Return a value name that no model can hold (it contains a NUL-free, unique suffix)."""
+        return f"{hint}#{next(self._counter)}"
+
+    def declare(self, name: str, type_: TensorType) -> str:
+        """Add a value that is given from outside (a graph input)."""
+        if type_.size > MAX_ELEMENTS:
+            raise UnsupportedError(f"a tensor of {type_.size} elements is too large", where=name)
+        self._types[name] = type_
+        return name
+
+    def type(self, name: str) -> TensorType:
+        """Return the type of a value of this graph or of an enclosing one."""
+        if name in self._types:
+            return self._types[name]
+        if self.parent is None:
+            raise InternalError(f"value '{name}' has no type")
+        return self.parent.type(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a value."""
+        return self.type(name).shape
+
+    def value(self, name: str) -> Array | None:
+        """Return a constant's array, or None when the value is computed at run time."""
+        if name in self._constants:
+            return self._constants[name]
+        return self.parent.value(name) if self.parent and name not in self._types else None
+
+    def constant(self, array: Array, hint: str = "c") -> str:
+        """Add a constant and return its name."""
+        name = self.fresh(hint)
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        self._constants[name] = array
+        self._types[name] = type_of(array)
+        return name
+
+    def emit(self, op: Op, inputs: Sequence[str], *types: TensorType) -> tuple[str, ...]:
+        """Add a node and return its outputs' names; the op's own rules are checked."""
+        operand_types = tuple(self.type(i) if i else None for i in inputs)
+        try:
+            op.check(operand_types, types)
+        except ValueError as error:
+            raise InternalError(f"{op.kind} of {self._origin}: {error}") from error
+        outputs = tuple(self.declare(self.fresh(), t) for t in types)
+        self.nodes.append(Node(op, tuple(inputs), outputs, self._origin))
+        return outputs
+
+    def emit1(self, op: Op, inputs: Sequence[str], type_: TensorType) -> str:
+        """Add a node with one output and return its name."""
+        return self.emit(op, inputs, type_)[0]
+
+    # ---- elementwise and movement -------------------------------------------------------------
+
+    def map(
+        self,
+        build: Callable[..., Expr],
+        *inputs: str,
+        shape: Sequence[int] | None = None,
+        views: Sequence[View] | None = None,
+        coordinates: Sequence[View] = (),
+    ) -> str:
+        """Compute `build(x0, x1, ..., coordinates...)` element by element.
+
+        Operands are broadcast to a common shape (numpy's rules) unless `shape` and `views` are
+        given. One-element constants become literals. Each coordinate is an INT64 affine value of
+        the index.
+        """
+        if shape is None:
+            shape = np.broadcast_shapes(*(self.shape(i) for i in inputs))
+        if views is None:
+            views = [broadcast(self.shape(i), shape) for i in inputs]
+        args: list[Expr] = []
+        kept: list[str] = []
+        kept_views: list[View] = []
+        for name, view in zip(inputs, views, strict=True):
+            literal = self._literal(name)
+            if literal is None:
+                literal = Input(self.type(name).dtype, len(kept))
+                kept.append(name)
+                kept_views.append(view)
+            args.append(literal)
+        args += [Input(DType.INT64, len(kept) + k) for k in range(len(coordinates))]
+        expr = build(*args)
+        loops, merged = simplify_loops(shape, [dense(shape), *kept_views, *coordinates])
+        op = Map(loops, expr, merged[1:])
+        return self.emit1(op, kept, TensorType(expr.dtype, tuple(shape)))
+
+    def _literal(self, name: str) -> Expr | None:
+        array = self.value(name)
+        if array is None or array.size != 1:
+            return None
+        dtype = self.type(name).dtype
+        item = array.reshape(()).astype(np.float64) if dtype.is_half else array.reshape(())
+        return const(item.item(), dtype)
+
+    def view(self, x: str, shape: Sequence[int], view: View) -> str:
+        """Read `x` through an affine view; a constant is folded, a dense whole is a reshape."""
+        source = self.type(x)
+        type_ = TensorType(source.dtype, tuple(shape))
+        array = self.value(x)
+        if array is not None:
+            return self.constant(gather_view(array, shape, view), x)
+        if type_.size == source.size and view.offset == 0 and view.is_dense(shape):
+            return self.reshape(x, shape)
+        loops, (_, merged) = simplify_loops(shape, [dense(shape), view])
+        return self.emit1(Map(loops, Input(source.dtype, 0), (merged,)), [x], type_)
+
+    def reshape(self, x: str, shape: Sequence[int]) -> str:
+        """Give the same elements another shape."""
+        source = self.type(x)
+        if source.shape == tuple(shape):
+            return x
+        if prod(shape) != source.size:
+            raise UnsupportedError(f"{source} cannot take the shape {list(shape)}")
+        array = self.value(x)
+        if array is not None:
+            return self.constant(array.reshape(shape), x)
+        return self.emit1(Reshape(), [x], TensorType(source.dtype, tuple(shape)))
+
+    def transpose(self, x: str, perm: Sequence[int]) -> str:
+        """Permute the axes of `x`."""
+        shape = self.shape(x)
+        strides = row_major(shape)
+        view = View(tuple(strides[p] for p in perm))
+        return self.view(x, [shape[p] for p in perm], view)
+
+    def expand(self, x: str, shape: Sequence[int]) -> str:
+        """Broadcast `x` to a shape (numpy's rules)."""
+        return self.view(x, shape, broadcast(self.shape(x), shape))
+
+    def cast(self, x: str, dtype: DType) -> str:
+        """Convert the element type by C rules."""
+        if self.type(x).dtype is dtype:
+            return x
+        array = self.value(x)
+        if array is not None:
+            return self.constant(array.astype(dtype.numpy), x)
+        return self.map(lambda v: cast(v, dtype), x)
+
+    def scalar(self, value: float | int | bool, dtype: DType) -> str:
+        """Add a 0-d constant."""
+        return self.constant(np.asarray(value, dtype.numpy))
+
+    # ---- result -------------------------------------------------------------------------------
+
+    def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+        """Return the finished graph; an output that isn't computed here becomes a copy."""
+        finished: list[str] = []
+        for output in outputs:
+            own = any(output in node.outputs for node in self.nodes)
+            if not own or output in finished:
+                output = self._copy(output)
+            finished.append(output)
+        return Graph(
+            name, tuple(inputs), tuple(finished), tuple(self.nodes),
+            dict(self._types), dict(self._constants),
+        )  # fmt: skip
+
+    def _copy(self, x: str) -> str:
+        type_ = self.type(x)
+        op = Map((type_.size,), Input(type_.dtype, 0), (View((1,)),))
+        return self.emit1(op, [x], type_)
+
+
+def gather_view(array: Array, shape: Sequence[int], view: View) -> Array:
+    """Read a constant through a view, as numpy."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if not prod(shape):
+        return np.empty(tuple(shape), array.dtype)
+    strides = tuple(s * array.itemsize for s in view.strides)
+    window = np.lib.stride_tricks.as_strided(flat[view.offset :], tuple(shape), strides)
+    return np.ascontiguousarray(window)
+
+
+def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """Return the graph with values renamed (top level only)."""
+
+    def new(n: str) -> str:
+        return names.get(n, n)
+
+    nodes = tuple(
+        Node(n.op, tuple(map(new, n.inputs)), tuple(map(new, n.outputs)), n.origin)
+        for n in graph.nodes
+    )
+    return Graph(
+        graph.name, tuple(map(new, graph.inputs)), tuple(map(new, graph.outputs)), nodes,
+        {new(k): v for k, v in graph.types.items()},
+        {new(k): v for k, v in graph.constants.items()},
+    )  # fmt: skip

@@ -1,0 +1,197 @@
+"""Lowerings of convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from atc.expr import Input, call
+from atc.ir import DType, TensorType
+from atc.lower.registry import lowers
+from atc.lower.site import Site
+from atc.ops import Conv, ConvTranspose, Epilogue, Pool, Window, identity_epilogue
+from atc.view import View
+
+
+def channel_view(shape: Sequence[int]) -> View:
+    """Return the view of a per-channel vector over an [N, C, ...] index space."""
+    return View(tuple(1 if d == 1 else 0 for d in range(len(shape))))
+
+
+def with_bias(dtype: DType, shape: Sequence[int]) -> Epilogue:
+    """Return the epilogue that adds operand 1, one number per channel of [N, C, ...]."""
+    return Epilogue(call("Add", Input(dtype, 0), Input(dtype, 1)), (channel_view(shape),))
+
+
+def window_of(site: Site, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[Window, list[int]]:
+    """Return the window of a Conv or Pool node and its end pads.
+
+    Resolves `auto_pad` (ONNX Conv-11: SAME_UPPER, SAME_LOWER, VALID, NOTSET).
+    """
+    rank = len(kernel)
+    strides = site.ints("strides", [1] * rank) or [1] * rank
+    dilations = site.ints("dilations", [1] * rank) or [1] * rank
+    pads = site.ints("pads", [0] * 2 * rank) or [0] * 2 * rank
+    sizes = {"strides": len(strides), "dilations": len(dilations), "pads": len(pads) // 2}
+    for name, size in sizes.items():
+        site.require(size == rank, f"{name} has {size} entries for {rank} spatial axes")
+    site.require(min([*strides, *dilations, *kernel], default=1) > 0, "strides, dilations and kernel must be positive")
+    auto = site.str("auto_pad", "NOTSET")
+    begin, end = pads[:rank], pads[rank:]
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        begin, end = _same_pads(spatial, kernel, strides, dilations, auto == "SAME_UPPER")
+    elif auto == "VALID":
+        begin, end = [0] * rank, [0] * rank
+    else:
+        site.require(auto in ("NOTSET", ""), f"auto_pad is '{auto}'")
+    return Window(tuple(kernel), tuple(strides), tuple(dilations), tuple(begin)), end
+
+
+def _same_pads(
+    spatial: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
+    dilations: Sequence[int], upper: bool,
+) -> tuple[list[int], list[int]]:  # fmt: skip
+    begin, end = [], []
+    for size, k, s, d in zip(spatial, kernel, strides, dilations, strict=True):
+        total = max(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
+        small, large = total // 2, total - total // 2
+        begin.append(small if upper else large)
+        end.append(large if upper else small)
+    return begin, end
+
+
+def output_extents(
+    spatial: Sequence[int], window: Window, end: Sequence[int], ceil: bool = False
+) -> list[int]:
+    """Return the spatial output sizes of a window that slides over an input (ONNX AveragePool-22).
+
+    With `ceil`, a window that would start in the end padding is dropped.
+    """
+    out = []
+    for size, k, s, d, p, q in zip(
+        spatial, window.kernel, window.strides, window.dilations, window.pads, end, strict=True
+    ):
+        room = size + p + q - ((k - 1) * d + 1)
+        extent = (-(-room // s) if ceil else room // s) + 1
+        if ceil and (extent - 1) * s >= size + p:
+            extent -= 1
+        out.append(extent)
+    return out
+
+
+@lowers("Conv")
+def conv(site: Site) -> str:
+    """ONNX Conv-22: x [N, C, *in], w [M, C/group, *kernel], optional bias [M]."""
+    x, w = site.type(0), site.type(1)
+    site.require(len(x.shape) >= 3 and len(x.shape) == len(w.shape), f"x is {x}, w is {w}")
+    kernel = site.ints("kernel_shape", w.shape[2:]) or []
+    site.require(tuple(kernel) == w.shape[2:], f"kernel_shape {kernel} but w is {w}")
+    window, end = window_of(site, x.shape[2:], kernel)
+    group = site.int("group", 1)
+    site.require(group > 0 and x.shape[1] == w.shape[1] * group, f"group {group}: x is {x}, w is {w}")
+    site.require(w.shape[0] % group == 0, f"group {group} does not divide {w.shape[0]} channels")
+    spatial = output_extents(x.shape[2:], window, end)
+    site.require(min(spatial) > 0, f"the kernel {kernel} is larger than the padded input {x}")
+    out = TensorType(x.dtype, (x.shape[0], w.shape[0], *spatial))
+    inputs = [widen(site, site.input(0)), widen(site, site.input(1))]
+    dtype = site.b.type(inputs[0]).dtype
+    epilogue = identity_epilogue(dtype)
+    if site.has(2):
+        site.require(site.type(2).size == w.shape[0], f"bias {site.type(2)} for {w.shape[0]} channels")
+        inputs.append(widen(site, site.input(2)))
+        epilogue = with_bias(dtype, out.shape)
+    result = TensorType(dtype, out.shape)
+    y = site.b.emit1(Conv(window, group, epilogue, dtype), inputs, result)
+    return site.b.cast(y, x.dtype)
+
+
+def widen(site: Site, x: str) -> str:
+    """Convert a 16-bit float operand to float: heavy operators compute in float."""
+    return site.b.cast(x, DType.FLOAT) if site.b.type(x).dtype.is_half else x
+
+
+@lowers("ConvTranspose")
+def conv_transpose(site: Site) -> str:
+    """ONNX ConvTranspose-22: x [N, C, *in], w [C, M/group, *kernel], optional bias [M]."""
+    x, w = site.type(0), site.type(1)
+    rank = len(x.shape) - 2
+    kernel = site.ints("kernel_shape", w.shape[2:]) or []
+    strides = site.ints("strides", [1] * rank) or []
+    dilations = site.ints("dilations", [1] * rank) or []
+    group = site.int("group", 1)
+    site.require(len(w.shape) == rank + 2 and x.shape[1] == w.shape[0], f"x is {x}, w is {w}")
+    full = [(n - 1) * s + (k - 1) * d + 1
+            for n, s, k, d in zip(x.shape[2:], strides, kernel, dilations, strict=True)]  # fmt: skip
+    begin, spatial = _transposed_extents(site, full, strides, x.shape[2:])
+    out_shape = (x.shape[0], w.shape[1] * group, *spatial)
+    inputs = [widen(site, site.input(0)), widen(site, site.input(1))]
+    dtype = site.b.type(inputs[0]).dtype
+    epilogue = identity_epilogue(dtype)
+    if site.has(2):
+        inputs.append(widen(site, site.input(2)))
+        epilogue = with_bias(dtype, out_shape)
+    window = Window(tuple(kernel), tuple(strides), tuple(dilations), tuple(begin))
+    y = site.b.emit1(ConvTranspose(window, group, epilogue), inputs, TensorType(dtype, out_shape))
+    return site.b.cast(y, x.dtype)
+
+
+def _transposed_extents(
+    site: Site, full: Sequence[int], strides: Sequence[int], spatial: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return the begin pads and output sizes, from pads, output_padding or output_shape."""
+    rank = len(full)
+    extra = site.ints("output_padding", [0] * rank) or [0] * rank
+    pads = site.ints("pads", [0] * 2 * rank) or [0] * 2 * rank
+    auto = site.str("auto_pad", "NOTSET")
+    wanted = site.ints("output_shape")
+    if wanted:
+        wanted = wanted[-rank:]
+    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [n * s for n, s in zip(spatial, strides, strict=True)]
+    if wanted is None:
+        begin, end = pads[:rank], pads[rank:]
+        if auto == "VALID":
+            begin, end = [0] * rank, [0] * rank
+        out = [f + e - p - q for f, e, p, q in zip(full, extra, begin, end, strict=True)]
+        return begin, out
+    total = [f + e - o for f, e, o in zip(full, extra, wanted, strict=True)]
+    begin = [t - t // 2 if auto == "SAME_LOWER" else t // 2 for t in total]
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        begin = [t // 2 for t in total]
+    return begin, list(wanted)
+
+
+@lowers("MaxPool", "AveragePool", "LpPool")
+def pool(site: Site) -> tuple[str, ...]:
+    """ONNX MaxPool-22, AveragePool-22, LpPool-22."""
+    x = site.type(0)
+    kernel = site.ints("kernel_shape")
+    site.require(kernel is not None and len(kernel) == len(x.shape) - 2, f"kernel {kernel} for {x}")
+    window, end = window_of(site, x.shape[2:], kernel or [])
+    spatial = output_extents(x.shape[2:], window, end, bool(site.int("ceil_mode")))
+    site.require(min(spatial) > 0, f"the kernel {kernel} is larger than the padded input {x}")
+    shape = (*x.shape[:2], *spatial)
+    source = widen(site, site.input(0))
+    dtype = site.b.type(source).dtype
+    op = Pool(
+        site.node.op_type.removesuffix("Pool"), window, tuple(end),
+        bool(site.int("count_include_pad")), site.int("p", 2), site.int("storage_order"),
+    )  # fmt: skip
+    types = [TensorType(dtype, shape)]
+    if site.wants(1):
+        types.append(TensorType(DType.INT64, shape))
+    y, *rest = site.b.emit(op, [source], *types)
+    return (site.b.cast(y, x.dtype), *rest)
+
+
+@lowers("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(site: Site) -> str:
+    """ONNX GlobalAveragePool-22, GlobalMaxPool-22: one window over the whole image."""
+    from atc.lower.reduce import reduce_axes
+
+    x = site.type(0)
+    axes = tuple(range(2, len(x.shape)))
+    count = prod(x.shape[2:])
+    how = "Mean" if site.node.op_type == "GlobalAveragePool" else "Max"
+    site.require(count > 0, f"{x} has no elements to pool")
+    return reduce_axes(site, site.input(0), axes, True, how)

@@ -1,0 +1,374 @@
+"""Lowerings of elementwise operators: each is a scalar expression over broadcast operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sqrt
+
+import numpy as np
+
+from atc.expr import Expr, call, cast, const
+from atc.ir import DType
+from atc.lower.registry import lowers
+from atc.lower.site import Site
+
+
+def compute(site: Site, build: Callable[..., Expr], *inputs: str) -> str:
+    """Map `build` over operands; 16-bit floats are computed in float and rounded at the end."""
+    half = next((site.b.type(i).dtype for i in inputs if site.b.type(i).dtype.is_half), None)
+    if half is None:
+        return site.b.map(build, *inputs)
+
+    def widened(*args: Expr) -> Expr:
+        result = build(*(cast(a, DType.FLOAT) if a.dtype.is_half else a for a in args))
+        return cast(result, half) if result.dtype is DType.FLOAT else result
+
+    return site.b.map(widened, *inputs)
+
+
+def like(x: Expr, value: float) -> Expr:
+    """Return a literal of the operand's type."""
+    return const(value, x.dtype)
+
+
+# ---- one operand, no attributes -----------------------------------------------------------------
+
+SAME_NAME = """Abs Neg Sign Floor Ceil Round Sqrt Reciprocal Exp Log Sin Cos Tan Asin Acos Atan Sinh
+Cosh Tanh Asinh Acosh Atanh Erf Sigmoid Softplus Not IsNaN BitwiseNot""".split()
+"""Operators that are scalar functions of the same name."""
+
+
+@lowers(*SAME_NAME)
+def same_name(site: Site) -> str:
+    """ONNX operators that are one scalar function, e.g. Exp-13."""
+    return compute(site, lambda x: call(site.node.op_type, x), site.input(0))
+
+
+@lowers("Identity")
+def identity(site: Site) -> str:
+    """ONNX Identity-16: the same value."""
+    return site.input(0)
+
+
+def relu(x: Expr) -> Expr:
+    """max(x, 0)."""
+    return call("Max", x, like(x, 0))
+
+
+@lowers("Relu")
+def lower_relu(site: Site) -> str:
+    """ONNX Relu-14."""
+    return compute(site, relu, site.input(0))
+
+
+@lowers("Softsign")
+def softsign(site: Site) -> str:
+    """ONNX Softsign-1: x / (1 + |x|)."""
+    one = lambda x: call("Add", like(x, 1), call("Abs", x))  # noqa: E731
+    return compute(site, lambda x: call("Div", x, one(x)), site.input(0))
+
+
+@lowers("HardSwish")
+def hard_swish(site: Site) -> str:
+    """ONNX HardSwish-14: x * max(0, min(1, x/6 + 0.5))."""
+    return compute(site, lambda x: call("Mul", x, hard_sigmoid(x, 1 / 6, 0.5)), site.input(0))
+
+
+def hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
+    """max(0, min(1, alpha * x + beta))."""
+    line = call("Add", call("Mul", x, like(x, alpha)), like(x, beta))
+    return call("Max", call("Min", line, like(x, 1)), like(x, 0))
+
+
+@lowers("HardSigmoid")
+def lower_hard_sigmoid(site: Site) -> str:
+    """ONNX HardSigmoid-6."""
+    alpha, beta = site.float("alpha", 0.2), site.float("beta", 0.5)
+    return compute(site, lambda x: hard_sigmoid(x, alpha, beta), site.input(0))
+
+
+@lowers("Mish")
+def mish(site: Site) -> str:
+    """ONNX Mish-18: x * tanh(softplus(x))."""
+    tanh = lambda x: call("Tanh", call("Softplus", x))  # noqa: E731
+    return compute(site, lambda x: call("Mul", x, tanh(x)), site.input(0))
+
+
+# ---- one operand with attributes ----------------------------------------------------------------
+
+
+@lowers("LeakyRelu")
+def leaky_relu(site: Site) -> str:
+    """ONNX LeakyRelu-16: x < 0 ? alpha x : x."""
+    alpha = site.float("alpha", 0.01)
+    return compute(site, lambda x: prelu(x, like(x, alpha)), site.input(0))
+
+
+def prelu(x: Expr, slope: Expr) -> Expr:
+    """x < 0 ? slope * x : x."""
+    return call("Where", call("Less", x, like(x, 0)), call("Mul", slope, x), x)
+
+
+@lowers("PRelu")
+def lower_prelu(site: Site) -> str:
+    """ONNX PRelu-16: the slope broadcasts to x; before opset 7 it was per channel."""
+    slope = site.input(1)
+    x_shape, s_shape = site.shape(0), site.b.shape(slope)
+    if len(s_shape) == 1 and len(x_shape) > 2 and s_shape[0] == x_shape[1] != x_shape[-1]:
+        slope = site.b.reshape(slope, [s_shape[0]] + [1] * (len(x_shape) - 2))
+    return compute(site, prelu, site.input(0), slope)
+
+
+@lowers("Elu")
+def elu(site: Site) -> str:
+    """ONNX Elu-6: x < 0 ? alpha (exp(x) - 1) : x."""
+    alpha = site.float("alpha", 1.0)
+    return compute(site, lambda x: negative(x, call("Mul", like(x, alpha), exp_m1(x))), site.input(0))
+
+
+def exp_m1(x: Expr) -> Expr:
+    """exp(x) - 1 without cancellation."""
+    return call("Expm1", x)
+
+
+def negative(x: Expr, below: Expr) -> Expr:
+    """x < 0 ? below : x."""
+    return call("Where", call("Less", x, like(x, 0)), below, x)
+
+
+@lowers("Selu")
+def selu(site: Site) -> str:
+    """ONNX Selu-6: gamma * (x > 0 ? x : alpha (exp(x) - 1))."""
+    alpha = site.float("alpha", 1.67326319217681884765625)
+    gamma = site.float("gamma", 1.05070102214813232421875)
+    body = lambda x: negative(x, call("Mul", like(x, alpha), exp_m1(x)))  # noqa: E731
+    return compute(site, lambda x: call("Mul", like(x, gamma), body(x)), site.input(0))
+
+
+@lowers("Celu")
+def celu(site: Site) -> str:
+    """ONNX Celu-12: max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
+    alpha = site.float("alpha", 1.0)
+
+    def body(x: Expr) -> Expr:
+        return negative(x, call("Mul", like(x, alpha), exp_m1(call("Div", x, like(x, alpha)))))
+
+    return compute(site, body, site.input(0))
+
+
+@lowers("ThresholdedRelu")
+def thresholded_relu(site: Site) -> str:
+    """ONNX ThresholdedRelu-10: x > alpha ? x : 0."""
+    alpha = site.float("alpha", 1.0)
+    body = lambda x: call("Where", call("Greater", x, like(x, alpha)), x, like(x, 0))  # noqa: E731
+    return compute(site, body, site.input(0))
+
+
+@lowers("Shrink")
+def shrink(site: Site) -> str:
+    """ONNX Shrink-9: x < -lambd ? x + bias : x > lambd ? x - bias : 0."""
+    bias, lambd = site.float("bias"), site.float("lambd", 0.5)
+
+    def body(x: Expr) -> Expr:
+        high = call("Where", call("Greater", x, like(x, lambd)), call("Sub", x, like(x, bias)), like(x, 0))
+        return call("Where", call("Less", x, like(x, -lambd)), call("Add", x, like(x, bias)), high)
+
+    return compute(site, body, site.input(0))
+
+
+@lowers("Gelu")
+def lower_gelu(site: Site) -> str:
+    """ONNX Gelu-20, exact or with the tanh approximation."""
+    approximate = site.str("approximate", "none")
+    site.require(approximate in ("none", "tanh"), f"approximate is '{approximate}'")
+    return compute(site, gelu_tanh if approximate == "tanh" else gelu, site.input(0))
+
+
+def gelu(x: Expr) -> Expr:
+    """0.5 x (1 + erf(x / sqrt 2))."""
+    erf = call("Erf", call("Mul", x, like(x, 1 / sqrt(2))))
+    return call("Mul", call("Mul", like(x, 0.5), x), call("Add", like(x, 1), erf))
+
+
+def gelu_tanh(x: Expr) -> Expr:
+    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    cube = call("Mul", call("Mul", x, x), x)
+    inner = call("Add", x, call("Mul", like(x, 0.044715), cube))
+    tanh = call("Tanh", call("Mul", like(x, sqrt(2 / pi)), inner))
+    return call("Mul", call("Mul", like(x, 0.5), x), call("Add", like(x, 1), tanh))
+
+
+@lowers("Swish")
+def swish(site: Site) -> str:
+    """ONNX Swish-24: x * sigmoid(alpha x)."""
+    alpha = site.float("alpha", 1.0)
+    gate = lambda x: call("Sigmoid", call("Mul", like(x, alpha), x))  # noqa: E731
+    return compute(site, lambda x: call("Mul", x, gate(x)), site.input(0))
+
+
+@lowers("IsInf")
+def is_inf(site: Site) -> str:
+    """ONNX IsInf-20, with either sign switched off by an attribute."""
+    positive, below = site.int("detect_positive", 1), site.int("detect_negative", 1)
+
+    def body(x: Expr) -> Expr:
+        sides = {(1, 1): None, (1, 0): "Greater", (0, 1): "Less"}
+        if not positive and not below:
+            return const(False, DType.BOOL)
+        side = sides[bool(positive), bool(below)]
+        return call("And", call("IsInf", x), call(side, x, like(x, 0))) if side else call("IsInf", x)
+
+    if not positive and not below:
+        shape = site.shape(0)
+        return site.b.expand(site.b.scalar(False, DType.BOOL), shape)
+    return compute(site, body, site.input(0))
+
+
+@lowers("Clip")
+def clip(site: Site) -> str:
+    """ONNX Clip-13; before opset 11 the bounds are attributes. min > max gives max."""
+    bounds = []
+    for i, name in ((1, "min"), (2, "max")):
+        value = site.attribute(name)
+        given = site.optional(i)
+        if value is not None and site.opset < 11:
+            given = site.b.scalar(float(value), site.type(0).dtype)
+        bounds.append(given)
+    names = [b for b in bounds if b]
+
+    def body(x: Expr, *limits: Expr) -> Expr:
+        rest = list(limits)
+        for fn, bound in zip(("Max", "Min"), bounds, strict=True):
+            if bound:
+                x = call(fn, x, rest.pop(0))
+        return x
+
+    return compute(site, body, site.input(0), *names)
+
+
+# ---- several operands ---------------------------------------------------------------------------
+
+BINARY_SAME_NAME = """Add Sub Mul Div Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor
+BitwiseAnd BitwiseOr BitwiseXor""".split()
+
+
+def legacy_operand(site: Site) -> str:
+    """Return operand 1; before opset 7 `axis` says where its shape is aligned."""
+    y = site.input(1)
+    axis = site.attribute("axis")
+    if site.opset < 7 and axis is not None:
+        tail = len(site.shape(0)) - site.axis(int(axis), len(site.shape(0))) - len(site.shape(1))
+        return site.b.reshape(y, [*site.shape(1), *[1] * tail])
+    return y
+
+
+@lowers(*BINARY_SAME_NAME)
+def binary(site: Site) -> str:
+    """ONNX operators that are one function of two broadcast operands, e.g. Add-14."""
+    return compute(site, lambda x, y: call(site.node.op_type, x, y), site.input(0), legacy_operand(site))
+
+
+@lowers("Pow")
+def power(site: Site) -> str:
+    """ONNX Pow-15: the result has the base's type; small integer powers become products."""
+    exponent = site.const(1)
+    if exponent is not None and exponent.size == 1 and site.type(0).dtype.is_float:
+        simple = {1.0: lambda x: x, 2.0: lambda x: call("Mul", x, x),
+                  3.0: lambda x: call("Mul", call("Mul", x, x), x),
+                  0.5: lambda x: call("Sqrt", x), -1.0: lambda x: call("Reciprocal", x)}  # fmt: skip
+        build = simple.get(float(exponent.reshape(())))
+        if build is not None and len(site.shape(1)) <= len(site.shape(0)):
+            return compute(site, build, site.input(0))
+
+    def body(x: Expr, y: Expr) -> Expr:
+        if x.dtype is y.dtype:
+            return call("Pow", x, y)
+        wide = DType.DOUBLE if not (x.dtype.is_float and y.dtype.is_float) else x.dtype
+        return cast(call("Pow", cast(x, wide), cast(y, wide)), x.dtype)
+
+    return compute(site, body, site.input(0), site.input(1))
+
+
+@lowers("Mod")
+def mod(site: Site) -> str:
+    """ONNX Mod-13: sign of the divisor, or of the dividend with fmod = 1."""
+    fn = "FMod" if site.int("fmod") else "Mod"
+    return compute(site, lambda x, y: call(fn, x, y), site.input(0), site.input(1))
+
+
+@lowers("BitShift")
+def bit_shift(site: Site) -> str:
+    """ONNX BitShift-11."""
+    direction = site.str("direction")
+    site.require(direction in ("LEFT", "RIGHT"), f"direction is '{direction}'")
+    fn = "ShiftLeft" if direction == "LEFT" else "ShiftRight"
+    return compute(site, lambda x, y: call(fn, x, y), site.input(0), site.input(1))
+
+
+def _chain(site: Site, fn: str, finish: Callable[[Expr], Expr] = lambda e: e) -> str:
+    def body(*xs: Expr) -> Expr:
+        total = xs[0]
+        for x in xs[1:]:
+            total = call(fn, total, x)
+        return finish(total)
+
+    return compute(site, body, *(site.input(i) for i in range(len(site.inputs))))
+
+
+@lowers("Sum", "Max", "Min")
+def variadic(site: Site) -> str:
+    """ONNX Sum-13, Max-13, Min-13 over any number of broadcast operands."""
+    return _chain(site, {"Sum": "Add"}.get(site.node.op_type, site.node.op_type))
+
+
+@lowers("Mean")
+def mean(site: Site) -> str:
+    """ONNX Mean-13: the arithmetic mean of the operands."""
+    count = len(site.inputs)
+    return _chain(site, "Add", lambda e: call("Div", e, like(e, count)))
+
+
+@lowers("Where")
+def where(site: Site) -> str:
+    """ONNX Where-16."""
+    return compute(site, lambda c, x, y: call("Where", c, x, y), *map(site.input, range(3)))
+
+
+@lowers("Cast", "CastLike")
+def lower_cast(site: Site) -> str:
+    """ONNX Cast-21, CastLike-19 between numbers."""
+    if site.node.op_type == "CastLike":
+        return site.b.cast(site.input(0), site.type(1).dtype)
+    code = site.int("to")
+    try:
+        dtype = DType.from_onnx(code)
+    except KeyError:
+        raise site.unsupported(f"a cast to ONNX type {code} is not covered") from None
+    return site.b.cast(site.input(0), dtype)
+
+
+@lowers("BatchNormalization")
+def batch_normalization(site: Site) -> str:
+    """ONNX BatchNormalization-15 at inference: x * s + t with s, t per channel."""
+    site.require(site.int("training_mode", 0) == 0, "training mode is not covered")
+    if any(site.wants(i) for i in range(1, 5)):
+        raise site.unsupported("BatchNormalization's training outputs are asked for")
+    epsilon = site.float("epsilon", 1e-5)
+    channels = [site.const(i) for i in range(1, 5)]
+    tail = [1] * (len(site.shape(0)) - 2)
+    if any(c is None for c in channels):
+        operands = [site.b.reshape(site.input(i), [site.shape(i)[0], *tail]) for i in range(1, 5)]
+
+        def body(x: Expr, s: Expr, t: Expr, m: Expr, v: Expr) -> Expr:
+            root = call("Sqrt", call("Add", v, like(v, epsilon)))
+            return call("Add", call("Mul", call("Div", call("Sub", x, m), root), s), t)
+
+        return compute(site, body, site.input(0), *operands)
+    s, t, m, v = (np.asarray(c, np.float64) for c in channels)
+    scale = s / np.sqrt(v + epsilon)
+    shift = t - m * scale
+    numpy_type = site.type(0).dtype.numpy
+    factors = [site.b.constant(a.astype(numpy_type).reshape(-1, *tail)) for a in (scale, shift)]
+    return compute(
+        site, lambda x, a, b: call("Add", call("Mul", x, a), b), site.input(0), *factors
+    )

@@ -1,0 +1,82 @@
+"""The function bodies by which the ONNX standard defines operators through others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir
+
+from atc.ir import TensorType
+
+
+def function_body(
+    node: onnx_ir.Node, inputs: Sequence[TensorType | None], domain: str, opset: int
+) -> onnx_ir.Function | None:
+    """Return the standard's body of an operator with attributes filled in, or None."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        return _instantiate(schema.function_body, node, schema)
+    if schema.has_context_dependent_function:
+        types = [_type_proto(t) for t in inputs]
+        proto = _node_proto(node, inputs)
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+        if not versions:
+            return None
+        text = schema.get_context_dependent_function_with_opset_version(
+            max(versions), proto.SerializeToString(), [t.SerializeToString() for t in types]
+        )
+        body = onnx.FunctionProto.FromString(text)
+        return _instantiate(body, node, schema)
+    return None
+
+
+def _node_proto(node: onnx_ir.Node, inputs: Sequence[TensorType | None]) -> onnx.NodeProto:
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
+    proto.input.extend("" if t is None else f"i{k}" for k, t in enumerate(inputs))
+    proto.output.extend(f"o{k}" if v.name else "" for k, v in enumerate(node.outputs))
+    proto.attribute.extend(onnx_ir.serde.serialize_attribute(a) for a in node.attributes.values())
+    return proto
+
+
+def _type_proto(type_: TensorType | None) -> onnx.TypeProto:
+    if type_ is None:
+        return onnx.TypeProto()
+    return onnx.helper.make_tensor_type_proto(type_.dtype.code, type_.shape)
+
+
+def _instantiate(
+    body: onnx.FunctionProto, node: onnx_ir.Node, schema: onnx.defs.OpSchema
+) -> onnx_ir.Function:
+    """Return the body with attribute references replaced by the node's values or defaults."""
+    given = {a.name: onnx_ir.serde.serialize_attribute(a) for a in node.attributes.values()}
+    for name, spec in schema.attributes.items():
+        if name not in given and spec.default_value.type != onnx.AttributeProto.UNDEFINED:
+            given[name] = spec.default_value
+    copy = onnx.FunctionProto()
+    copy.CopyFrom(body)
+    _fill(copy.node, given)
+    del copy.attribute[:]
+    return onnx_ir.serde.deserialize_function(copy)
+
+
+def _fill(nodes: Sequence[onnx.NodeProto], given: dict[str, onnx.AttributeProto]) -> None:
+    for node in nodes:
+        filled = []
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                if attribute.ref_attr_name not in given:
+                    continue
+                value = onnx.AttributeProto()
+                value.CopyFrom(given[attribute.ref_attr_name])
+                value.name = attribute.name
+                attribute = value
+            elif attribute.type == onnx.AttributeProto.GRAPH:
+                _fill(attribute.g.node, given)
+            filled.append(attribute)
+        kept = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in filled]
+        del node.attribute[:]
+        node.attribute.extend(kept)

@@ -1,0 +1,76 @@
+"""Lowerings of matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from atc.expr import Expr, Input, call, const
+from atc.ir import DType, TensorType
+from atc.lower.conv import widen
+from atc.lower.registry import lowers
+from atc.lower.site import Site
+from atc.ops import Epilogue, MatMul, identity_epilogue
+from atc.view import View, broadcast
+
+
+@lowers("MatMul")
+def matmul(site: Site) -> str:
+    """ONNX MatMul-13: numpy's rules for vectors, matrices and broadcast batches."""
+    x = site.type(0)
+    result = product(site, widen(site, site.input(0)), widen(site, site.input(1)))
+    return site.b.cast(result, x.dtype)
+
+
+def product(site: Site, a: str, b: str) -> str:
+    """Emit a numpy-style matrix product of two values of the same type."""
+    build = site.b
+    a_shape, b_shape = build.shape(a), build.shape(b)
+    site.require(len(a_shape) > 0 and len(b_shape) > 0, "an operand is a scalar")
+    a2 = (1, *a_shape) if len(a_shape) == 1 else a_shape
+    b2 = (*b_shape, 1) if len(b_shape) == 1 else b_shape
+    site.require(a2[-1] == b2[-2], f"{list(a_shape)} x {list(b_shape)}: inner sizes differ")
+    batch = np.broadcast_shapes(a2[:-2], b2[:-2])
+    m, n, k = a2[-2], b2[-1], a2[-1]
+    dtype = build.type(a).dtype
+    op = MatMul(
+        batch, m, n, k, broadcast(a2, (*batch, m, k)), broadcast(b2, (*batch, k, n)),
+        identity_epilogue(dtype), dtype,
+    )  # fmt: skip
+    shape: Sequence[int] = (
+        *batch, *([] if len(a_shape) == 1 else [m]), *([] if len(b_shape) == 1 else [n]),
+    )  # fmt: skip
+    return build.emit1(op, [a, b], TensorType(dtype, tuple(shape)))
+
+
+@lowers("Gemm")
+def gemm(site: Site) -> str:
+    """ONNX Gemm-13: alpha A' B' + beta C."""
+    b = site.b
+    x_type = site.type(0)
+    x, w = widen(site, site.input(0)), widen(site, site.input(1))
+    site.require(len(b.shape(x)) == len(b.shape(w)) == 2, f"A is {b.type(x)}, B is {b.type(w)}")
+    m, k = b.shape(x)[::-1] if site.int("transA") else b.shape(x)
+    k2, n = b.shape(w)[::-1] if site.int("transB") else b.shape(w)
+    site.require(k == k2, f"A is {b.type(x)}, B is {b.type(w)}: inner sizes differ")
+    dtype = b.type(x).dtype
+    alpha, beta = site.float("alpha", 1.0), site.float("beta", 1.0)
+    inputs, expr = [x, w], _scaled(Input(dtype, 0), alpha)
+    views: tuple[View, ...] = ()
+    if site.has(2) and beta != 0.0:
+        inputs.append(widen(site, site.input(2)))
+        views = (broadcast(b.shape(inputs[2]), (m, n)),)
+        expr = call("Add", expr, _scaled(Input(dtype, 1), beta))
+    a_view = View((1, m) if site.int("transA") else (k, 1))
+    b_view = View((1, k) if site.int("transB") else (n, 1))
+    op = MatMul((), m, n, k, a_view, b_view, Epilogue(expr, views), dtype)
+    return b.cast(b.emit1(op, inputs, TensorType(dtype, (m, n))), x_type.dtype)
+
+
+def _scaled(x: Expr, factor: float) -> Expr:
+    if factor == 1.0:
+        return x
+    if x.dtype is DType.FLOAT or x.dtype.is_float:
+        return call("Mul", x, const(factor, x.dtype))
+    return call("Mul", x, const(int(factor), x.dtype))

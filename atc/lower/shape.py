@@ -1,0 +1,222 @@
+"""Lowerings of operators that only rename or move data: all become views, reshapes or copies."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from atc.ir import DType, row_major
+from atc.lower.registry import lowers
+from atc.lower.site import Site
+from atc.view import View
+
+
+@lowers("Reshape")
+def reshape(site: Site) -> str:
+    """ONNX Reshape-21: 0 copies an extent (unless allowzero), -1 is inferred."""
+    source = site.shape(0)
+    target = site.ints("shape") if site.opset < 5 else site.ints_const(1, "the target shape")
+    target = list(target or [])
+    if not site.int("allowzero"):
+        for d, n in enumerate(target):
+            if n == 0:
+                site.require(d < len(source), f"shape {target} copies axis {d} of {list(source)}")
+                target[d] = source[d]
+    if -1 in target:
+        rest = prod(n for n in target if n != -1)
+        site.require(rest > 0 and prod(source) % rest == 0, f"{list(source)} to {target}")
+        target[target.index(-1)] = prod(source) // rest
+    site.require(prod(target) == prod(source), f"{list(source)} cannot become {target}")
+    return site.b.reshape(site.input(0), target)
+
+
+@lowers("Flatten")
+def flatten(site: Site) -> str:
+    """ONNX Flatten-21."""
+    shape = site.shape(0)
+    axis = site.int("axis", 1)
+    site.require(-len(shape) <= axis <= len(shape), f"axis {axis} is outside rank {len(shape)}")
+    axis = axis + len(shape) if axis < 0 else axis
+    return site.b.reshape(site.input(0), [prod(shape[:axis]), prod(shape[axis:])])
+
+
+def _axes_of(site: Site) -> list[int] | None:
+    if site.opset < 13:
+        return site.ints("axes")
+    return site.ints_const(1, "the list of axes") if site.has(1) else None
+
+
+@lowers("Squeeze")
+def squeeze(site: Site) -> str:
+    """ONNX Squeeze-21."""
+    shape = site.shape(0)
+    given = _axes_of(site)
+    axes = site.axes(given, len(shape)) if given is not None else tuple(d for d, n in enumerate(shape) if n == 1)
+    site.require(all(shape[a] == 1 for a in axes), f"axes {list(axes)} of {list(shape)} are not 1")
+    return site.b.reshape(site.input(0), [n for d, n in enumerate(shape) if d not in axes])
+
+
+@lowers("Unsqueeze")
+def unsqueeze(site: Site) -> str:
+    """ONNX Unsqueeze-21."""
+    shape = list(site.shape(0))
+    given = _axes_of(site) or []
+    for axis in site.axes(given, len(shape) + len(given)):
+        shape.insert(axis, 1)
+    return site.b.reshape(site.input(0), shape)
+
+
+@lowers("Transpose")
+def transpose(site: Site) -> str:
+    """ONNX Transpose-21."""
+    rank = len(site.shape(0))
+    perm = site.ints("perm") or list(range(rank))[::-1]
+    site.require(sorted(perm) == list(range(rank)), f"perm {perm} for rank {rank}")
+    return site.b.transpose(site.input(0), perm)
+
+
+@lowers("Shape")
+def shape_of(site: Site) -> str:
+    """ONNX Shape-21: known when compiling."""
+    shape = site.shape(0)
+    rank = len(shape)
+    start, end = site.int("start", 0), site.attribute("end")
+    begin = max(0, min(rank, start + rank if start < 0 else start))
+    stop = rank if end is None else max(0, min(rank, int(end) + rank if int(end) < 0 else int(end)))
+    return site.b.constant(np.array(shape[begin:stop], np.int64))
+
+
+@lowers("Size")
+def size_of(site: Site) -> str:
+    """ONNX Size-21: known when compiling."""
+    return site.b.constant(np.array(prod(site.shape(0)), np.int64))
+
+
+@lowers("Constant")
+def constant(site: Site) -> str:
+    """ONNX Constant-21 in all spellings of its value."""
+    for name in ("value", "value_float", "value_int", "value_floats", "value_ints"):
+        value = site.attribute(name)
+        if value is None:
+            continue
+        if name == "value":
+            array = np.asarray(site.tensor(name))
+            site_check = DType.from_numpy
+            try:
+                site_check(array.dtype)
+            except KeyError:
+                raise site.unsupported(f"a constant of type {array.dtype}") from None
+            return site.b.constant(array, site.name)
+        kind = np.float32 if "float" in name else np.int64
+        return site.b.constant(np.asarray(value, kind), site.name)
+    raise site.unsupported("this kind of constant (string or sparse)")
+
+
+@lowers("ConstantOfShape")
+def constant_of_shape(site: Site) -> str:
+    """ONNX ConstantOfShape-24."""
+    shape = site.ints_const(0, "the shape")
+    site.require(min(shape, default=0) >= 0, f"shape {shape} is negative")
+    value = site.tensor("value")
+    array = np.zeros(1, np.float32) if value is None else np.asarray(value).reshape(1)
+    if prod(shape) <= 1 << 16:
+        return site.b.constant(np.full(shape, array[0], array.dtype))
+    return site.b.map(lambda c: c, site.b.constant(array.reshape(())), shape=shape, views=[View((0,) * len(shape))])
+
+
+@lowers("Expand")
+def expand(site: Site) -> str:
+    """ONNX Expand-13: two-way broadcast."""
+    shape = np.broadcast_shapes(site.shape(0), tuple(site.ints_const(1, "the target shape")))
+    return site.b.expand(site.input(0), shape)
+
+
+@lowers("Tile")
+def tile(site: Site) -> str:
+    """ONNX Tile-13: each axis becomes (repeats, n), the repeats reading the same data."""
+    shape = site.shape(0)
+    repeats = site.ints_const(1, "the repeats")
+    site.require(len(repeats) == len(shape), f"{len(repeats)} repeats for rank {len(shape)}")
+    loops, strides = [], []
+    for r, n, s in zip(repeats, shape, row_major(shape), strict=True):
+        loops += [r, n]
+        strides += [0, s]
+    tiled = site.b.view(site.input(0), loops, View(tuple(strides)))
+    return site.b.reshape(tiled, [r * n for r, n in zip(repeats, shape, strict=True)])
+
+
+@lowers("Slice")
+def slice_(site: Site) -> str:
+    """ONNX Slice-13: begin, end and step per axis, numpy's clamping."""
+    shape = site.shape(0)
+    if site.opset < 10:
+        starts, ends = site.ints("starts") or [], site.ints("ends") or []
+        axes, steps = site.ints("axes"), None
+    else:
+        starts, ends = site.ints_const(1, "the starts"), site.ints_const(2, "the ends")
+        axes = site.ints_const(3, "the axes") if site.has(3) else None
+        steps = site.ints_const(4, "the steps") if site.has(4) else None
+    axes = list(range(len(starts))) if axes is None else [site.axis(a, len(shape)) for a in axes]
+    steps = [1] * len(starts) if steps is None else steps
+    strides, out, offset = list(row_major(shape)), list(shape), 0
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        site.require(step != 0, "a step is 0")
+        first, stop, _ = slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(shape[axis])
+        out[axis] = len(range(first, stop, step))
+        offset += first * strides[axis] if out[axis] else 0
+        strides[axis] *= step
+    return site.b.view(site.input(0), out, View(tuple(strides), offset))
+
+
+@lowers("Split")
+def split(site: Site) -> tuple[str, ...]:
+    """ONNX Split-18: parts of an axis, of given or of equal sizes (the last may be smaller)."""
+    shape = site.shape(0)
+    axis = site.axis(site.int("axis", 0), len(shape))
+    count = site.int("num_outputs", site.output_count)
+    given = site.ints("split") if site.opset < 13 else None
+    if site.opset >= 13 and site.has(1):
+        given = site.ints_const(1, "the split sizes")
+    if given is None:
+        step = -(-shape[axis] // count)
+        given = [min(step, shape[axis] - i * step) for i in range(count)]
+    site.require(sum(given) == shape[axis] and min(given) >= 0, f"split {given} of {shape[axis]}")
+    strides = row_major(shape)
+    parts, begin = [], 0
+    for size in given:
+        part = (*shape[:axis], size, *shape[axis + 1 :])
+        parts.append(site.b.view(site.input(0), part, View(strides, begin * strides[axis] if size else 0)))
+        begin += size
+    return tuple(parts)
+
+
+@lowers("DepthToSpace", "SpaceToDepth")
+def depth_space(site: Site) -> str:
+    """ONNX DepthToSpace-13 (DCR, CRD) and SpaceToDepth-13: reshape, transpose, reshape."""
+    b, x = site.b, site.input(0)
+    n, c, h, w = site.shape(0)
+    s = site.int("blocksize", 1)
+    site.require(s > 0, f"blocksize {s}")
+    if site.node.op_type == "SpaceToDepth":
+        parts = b.reshape(x, [n, c, h // s, s, w // s, s])
+        return b.reshape(b.transpose(parts, [0, 3, 5, 1, 2, 4]), [n, c * s * s, h // s, w // s])
+    if site.str("mode", "DCR") == "DCR":
+        parts = b.transpose(b.reshape(x, [n, s, s, c // (s * s), h, w]), [0, 3, 4, 1, 5, 2])
+    else:
+        parts = b.transpose(b.reshape(x, [n, c // (s * s), s, s, h, w]), [0, 1, 4, 2, 5, 3])
+    return b.reshape(parts, [n, c // (s * s), h * s, w * s])
+
+
+@lowers("Dropout")
+def dropout(site: Site) -> tuple[str, ...]:
+    """ONNX Dropout-22 at inference: the identity; the mask is all true."""
+    training = site.const(2)
+    ratio = site.const(1)
+    active = site.has(2) and (training is None or bool(training.reshape(())))
+    if active and (ratio is None or float(ratio.reshape(())) != 0.0):
+        raise site.unsupported("Dropout in training mode is random")
+    if not site.wants(1):
+        return (site.input(0),)
+    mask = np.ones(site.shape(0), np.bool_) if site.opset >= 10 else np.ones(site.shape(0), np.float32)
+    return (site.input(0), site.b.constant(mask))

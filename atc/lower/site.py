@@ -1,0 +1,176 @@
+"""One ONNX node as a lowering sees it: typed inputs, attributes with defaults, its opset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as onnx_ir
+
+from atc.errors import ModelError, UnsupportedError
+from atc.ir import Array, TensorType
+from atc.lower.builder import Builder
+
+
+@dataclass(frozen=True)
+class Site:
+    """An ONNX node to be lowered into `b`; `inputs` name values of the builder ('' = absent)."""
+
+    node: onnx_ir.Node
+    inputs: tuple[str, ...]
+    opset: int
+    b: Builder
+    file: str
+    lower_subgraph: Callable[[onnx_ir.Graph, Builder], tuple[str, ...]]
+    """Lower a subgraph's nodes into a builder; returns its outputs' names there."""
+    bind: Callable[[Builder, onnx_ir.Value, str], None]
+    """Say which builder value a value of a subgraph (its input) is."""
+
+    @property
+    def label(self) -> str:
+        """The node as errors name it: file, operator and the user's node name."""
+        return f"{self.file}, node '{self.name}' ({self.node.op_type})"
+
+    @property
+    def name(self) -> str:
+        """The user's node name; the first output's where the node has none."""
+        return self.node.name or (self.node.outputs[0].name or "") or self.node.op_type
+
+    @property
+    def output_count(self) -> int:
+        """Number of outputs that the node lists; trailing unused ones may be unnamed."""
+        return len(self.node.outputs)
+
+    def wants(self, i: int) -> bool:
+        """Whether output `i` is listed and named."""
+        return i < len(self.node.outputs) and bool(self.node.outputs[i].name)
+
+    # ---- inputs -------------------------------------------------------------------------------
+
+    def has(self, i: int) -> bool:
+        """Whether input `i` is given."""
+        return i < len(self.inputs) and self.inputs[i] != ""
+
+    def input(self, i: int) -> str:
+        """Return a required input's value name."""
+        if not self.has(i):
+            raise ModelError(f"input {i} is missing", where=self.label)
+        return self.inputs[i]
+
+    def optional(self, i: int) -> str:
+        """Return an input's value name, '' where it is absent."""
+        return self.inputs[i] if i < len(self.inputs) else ""
+
+    def type(self, i: int) -> TensorType:
+        """Return a required input's type."""
+        return self.b.type(self.input(i))
+
+    def shape(self, i: int) -> tuple[int, ...]:
+        """Return a required input's shape."""
+        return self.type(i).shape
+
+    def const(self, i: int) -> Array | None:
+        """Return the array of a constant input, None when absent or not constant."""
+        return self.b.value(self.inputs[i]) if self.has(i) else None
+
+    def required_const(self, i: int, what: str) -> Array:
+        """Return the array of an input that must be known when compiling."""
+        self.input(i)
+        array = self.const(i)
+        if array is None:
+            raise UnsupportedError(
+                f"{what} is computed at run time",
+                where=self.label,
+                hint="pin the shapes it depends on with --input_shape",
+            )
+        return array
+
+    def ints_const(self, i: int, what: str) -> list[int]:
+        """Return a constant integer input as a list."""
+        return [int(v) for v in np.asarray(self.required_const(i, what)).reshape(-1)]
+
+    # ---- attributes ---------------------------------------------------------------------------
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute's value, None when absent."""
+        attr = self.node.attributes.get(name)
+        return None if attr is None else attr.value
+
+    def _typed(self, name: str, default: Any, convert: Callable[[Any], Any], what: str) -> Any:
+        value = self.attribute(name)
+        if value is None:
+            return default
+        try:
+            return convert(value)
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"attribute '{name}' is not {what}", where=self.label) from error
+
+    def int(self, name: str, default: int = 0) -> int:
+        """Return an integer attribute."""
+        return self._typed(name, default, lambda v: v.__index__(), "an integer")  # type: ignore[no-any-return]
+
+    def float(self, name: str, default: float = 0.0) -> float:
+        """Return a float attribute (rounded to float32, as it is stored)."""
+        return self._typed(name, default, lambda v: float(np.float32(v)), "a number")  # type: ignore[no-any-return]
+
+    def str(self, name: str, default: str = "") -> str:
+        """Return a string attribute."""
+        return self._typed(name, default, _text, "a string")  # type: ignore[no-any-return]
+
+    def ints(self, name: str, default: Sequence[int] | None = None) -> list[int] | None:
+        """Return an integer list attribute, `default` when absent."""
+        fallback = None if default is None else list(default)
+        return self._typed(name, fallback, lambda v: [i.__index__() for i in v], "a list of integers")  # type: ignore[no-any-return]
+
+    def floats(self, name: str) -> list[float] | None:
+        """Return a float list attribute, None when absent."""
+        return self._typed(name, None, lambda v: [float(i) for i in v], "a list of numbers")  # type: ignore[no-any-return]
+
+    def strs(self, name: str) -> list[str] | None:
+        """Return a string list attribute, None when absent."""
+        return self._typed(name, None, lambda v: [_text(i) for i in v], "a list of strings")  # type: ignore[no-any-return]
+
+    def tensor(self, name: str) -> Array | None:
+        """Return a tensor attribute as numpy, None when absent."""
+        return self._typed(name, None, lambda v: v.numpy(), "a tensor")  # type: ignore[no-any-return]
+
+    def subgraph(self, name: str) -> onnx_ir.Graph:
+        """Return a required graph attribute."""
+        graph = self.attribute(name)
+        if not isinstance(graph, onnx_ir.Graph):
+            raise ModelError(f"attribute '{name}' is not a graph", where=self.label)
+        return graph
+
+    # ---- helpers ------------------------------------------------------------------------------
+
+    def axis(self, value: int, rank: int) -> int:
+        """Return a non-negative axis, or raise a ModelError naming the node."""
+        if not -rank <= value < max(rank, 1):
+            raise ModelError(f"axis {value} is outside rank {rank}", where=self.label)
+        return value % rank if rank else 0
+
+    def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Return sorted distinct non-negative axes."""
+        axes = sorted(self.axis(v, rank) for v in values)
+        if len(set(axes)) != len(axes):
+            raise ModelError(f"axes {list(values)} repeat", where=self.label)
+        return tuple(axes)
+
+    def require(self, condition: bool, message: str) -> None:
+        """Raise a ModelError naming the node unless the model keeps the rule."""
+        if not condition:
+            raise ModelError(message, where=self.label)
+
+    def unsupported(self, what: str, hint: str = "") -> UnsupportedError:
+        """Return the error for a legal use that isn't covered."""
+        return UnsupportedError(what, where=self.label, hint=hint)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

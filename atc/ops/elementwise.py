@@ -1,0 +1,151 @@
+"""Map and Reduce: loop nests over affine views, with any scalar expression inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from atc.expr import Expr, Input, inputs_of, walk
+from atc.ir import DType, Op, TensorType
+from atc.view import View
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ValueError with the broken rule."""
+    if not condition:
+        raise ValueError(message)
+
+
+def check_views(
+    loops: Sequence[int], views: Sequence[View], inputs: Sequence[TensorType | None]
+) -> None:
+    """Raise ValueError unless each operand's view stays inside its tensor."""
+    require(len(views) >= len(inputs), f"{len(inputs)} operands but {len(views)} views")
+    for k, view in enumerate(views):
+        require(len(view.strides) == len(loops), f"view {k} has the wrong rank")
+        if k < len(inputs) and prod(loops):
+            operand = inputs[k]
+            require(operand is not None, f"operand {k} is missing")
+            assert operand is not None
+            low, high = view.bounds(loops)
+            require(0 <= low and high < operand.size, f"view {k} leaves {operand}")
+
+
+def check_operands(expr: Expr, inputs: Sequence[TensorType | None], views: Sequence[View]) -> None:
+    """Raise ValueError unless every Input is an operand of that type, or an INT64 coordinate."""
+    for e in walk(expr):
+        if isinstance(e, Input):
+            require(e.index < len(views), f"x{e.index} has no view")
+            operand = inputs[e.index] if e.index < len(inputs) else None
+            dtype = operand.dtype if operand is not None else DType.INT64
+            require(e.dtype is dtype, f"x{e.index} is {dtype.label}, not {e.dtype.label}")
+
+
+@dataclass(frozen=True)
+class Map(Op):
+    """y[i] = expr over the loops `shape`; y is written densely in loop order.
+
+    Input(k) reads operand k through `views[k]`; for k beyond the operands it is the INT64 value of
+    `views[k]` itself, a coordinate (as OneHot, Range or EyeLike need it). The loops may be any
+    factorisation of the output's shape.
+    """
+
+    shape: tuple[int, ...]
+    expr: Expr
+    views: tuple[View, ...]
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """Views stay inside their tensors and the result fills the output."""
+        check_views(self.shape, self.views, inputs)
+        check_operands(self.expr, inputs, self.views)
+        require(prod(self.shape) == outputs[0].size, f"loops {self.shape} don't fill {outputs[0]}")
+        require(self.expr.dtype is outputs[0].dtype, f"expression makes {self.expr.dtype.label}")
+
+    @property
+    def is_movement(self) -> bool:
+        """Whether the node only moves data: one operand, not computed upon."""
+        return isinstance(self.expr, Input) and len(self.views) == 1
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to each result before it is stored: `expr` over Input(0), the result.
+
+    Input(k), k > 0, are extra operands of the node (its last inputs), read through `views[k - 1]`
+    over the index space of the op's output.
+    """
+
+    expr: Expr
+    views: tuple[View, ...] = ()
+
+
+def identity_epilogue(dtype: DType) -> Epilogue:
+    """Return the epilogue that stores the result as it is."""
+    return Epilogue(Input(dtype, 0))
+
+
+def check_epilogue(
+    epilogue: Epilogue, loops: Sequence[int], extra: Sequence[TensorType | None], out: TensorType
+) -> None:
+    """Raise ValueError unless the extra operands and the stored type fit."""
+    require(len(epilogue.views) == len(extra), "epilogue operands and views differ in number")
+    check_views(loops, epilogue.views, extra)
+    require(epilogue.expr.dtype is out.dtype, f"epilogue makes {epilogue.expr.dtype.label}")
+    require(all(k <= len(extra) for k in inputs_of(epilogue.expr)), "epilogue operand is missing")
+
+
+@dataclass(frozen=True)
+class Reduce(Op):
+    """y[i] = epilogue(reduction over j of expr), i over `shape`, j over `reduced`.
+
+    `how` is Sum, Prod, Max, Min, And or Or. `views` are over (*shape, *reduced); operands beyond
+    them feed the epilogue. An empty reduction gives the neutral element (ONNX Reduce-18).
+    """
+
+    how: str
+    shape: tuple[int, ...]
+    reduced: tuple[int, ...]
+    expr: Expr
+    views: tuple[View, ...]
+    epilogue: Epilogue
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """Views stay inside their tensors and the result fills the output."""
+        split = len(inputs) - len(self.epilogue.views)
+        loops = (*self.shape, *self.reduced)
+        check_views(loops, self.views, inputs[:split])
+        check_operands(self.expr, inputs[:split], self.views)
+        check_epilogue(self.epilogue, self.shape, inputs[split:], outputs[0])
+        require(prod(self.shape) == outputs[0].size, f"loops {self.shape} don't fill {outputs[0]}")
+
+
+@dataclass(frozen=True)
+class ArgReduce(Op):
+    """Index of the largest or smallest element along the middle of [outer, axis, inner].
+
+    ONNX ArgMax-13, ArgMin-13. `how` is Max or Min; the first of equals wins unless `last`.
+    """
+
+    how: str
+    outer: int
+    axis: int
+    inner: int
+    last: bool = False
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """The operand has outer * axis * inner elements."""
+        x = inputs[0]
+        require(x is not None and x.size == self.outer * self.axis * self.inner, "operand size")
+        require(outputs[0].size == self.outer * self.inner, "result size")
+
+
+@dataclass(frozen=True)
+class Reshape(Op):
+    """The same memory under another shape; costs nothing."""
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """Element count and type are kept."""
+        x = inputs[0]
+        require(x is not None and x.size == outputs[0].size, f"{x} has another size: {outputs[0]}")
+        require(x is not None and x.dtype is outputs[0].dtype, "the type changes")

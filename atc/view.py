@@ -1,0 +1,196 @@
+"""Affine views: how a loop nest addresses the flat memory of a tensor.
+
+A view over loops `i` reads element `offset + sum(strides[d] * i[d])`. Transpose, slice, expand, flip
+and most reshapes are views; composing them is what makes data movement vanish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from atc.ir import row_major
+
+
+@dataclass(frozen=True)
+class View:
+    """Element address as an affine function of the loop indices."""
+
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    def bounds(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Return the lowest and highest address over a non-empty index space."""
+        reach = [s * (n - 1) for s, n in zip(self.strides, shape, strict=True)]
+        low = self.offset + sum(r for r in reach if r < 0)
+        return low, self.offset + sum(r for r in reach if r > 0)
+
+    def is_dense(self, shape: Sequence[int]) -> bool:
+        """Whether the view walks memory from its offset in row-major order without gaps."""
+        dense = row_major(shape)
+        return all(
+            n == 1 or s == d for s, d, n in zip(self.strides, dense, shape, strict=True)
+        )
+
+
+def dense(shape: Sequence[int], offset: int = 0) -> View:
+    """Return the view that reads a contiguous tensor of this shape in order."""
+    return View(row_major(shape), offset)
+
+
+def broadcast(shape: Sequence[int], to: Sequence[int]) -> View:
+    """Return the view of a contiguous tensor broadcast to a shape (numpy's rules, right-aligned)."""
+    pad = len(to) - len(shape)
+    strides = row_major(shape)
+    return View((0,) * pad + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True)))
+
+
+def split_loop(view: View, axis: int, inner: int) -> View:
+    """Return the view after loop `axis` is split into (n / inner, inner)."""
+    s = view.strides[axis]
+    return View((*view.strides[:axis], s * inner, s, *view.strides[axis + 1 :]), view.offset)
+
+
+def simplify_loops(
+    shape: Sequence[int], views: Sequence[View], barriers: Sequence[int] = ()
+) -> tuple[tuple[int, ...], tuple[View, ...]]:
+    """Drop loops of extent 1 and merge neighbours that every view walks as one.
+
+    Loops are never merged across a barrier (a position before which a new group starts).
+    """
+    keep = [d for d, n in enumerate(shape) if n != 1]
+    starts = {next((i for i, d in enumerate(keep) if d >= b), len(keep)) for b in barriers}
+    groups: list[list[int]] = []
+    for i, d in enumerate(keep):
+        mergeable = (
+            groups
+            and i not in starts
+            and all(v.strides[groups[-1][-1]] == v.strides[d] * shape[d] for v in views)
+        )
+        if mergeable:
+            groups[-1].append(d)
+        else:
+            groups.append([d])
+    extents = []
+    for group in groups:
+        extent = 1
+        for d in group:
+            extent *= shape[d]
+        extents.append(extent)
+    merged = tuple(View(tuple(v.strides[g[-1]] for g in groups), v.offset) for v in views)
+    return tuple(extents), merged
+
+
+def _digits(value: int, shape: Sequence[int]) -> list[int] | None:
+    """Return the mixed-radix digits of an address in a dense shape, with the sign of `value`."""
+    sign, rest = (1, value) if value >= 0 else (-1, -value)
+    digits = []
+    for n, stride in zip(shape, row_major(shape), strict=True):
+        if n == 1:
+            digits.append(0)
+            continue
+        digits.append(sign * (rest // stride))
+        rest %= stride
+    return digits if rest == 0 else None
+
+
+@dataclass(frozen=True)
+class Split:
+    """A loop to be split into (extent / inner, inner)."""
+
+    axis: int
+    inner: int
+
+
+def compose(
+    shape: Sequence[int], outer: View, inner_shape: Sequence[int], inner: Sequence[View]
+) -> tuple[View, ...] | Split | None:
+    """Read through a view of a value that is itself computed by views.
+
+    `outer` addresses, over loops `shape`, the dense value of `inner_shape`, whose operands are read
+    by the `inner` views over `inner_shape`. Returns the operands' views over the loops `shape`, or
+    the loop that must be split first (see `compose_refining`), or None when the composition is not
+    affine.
+    """
+    base = _digits(outer.offset, inner_shape)
+    if base is None:
+        return None
+    low, high = list(base), list(base)
+    steps: list[list[int]] = []
+    for axis, (extent, stride) in enumerate(zip(shape, outer.strides, strict=True)):
+        digits = _digits(stride, inner_shape) if extent > 1 else [0] * len(inner_shape)
+        if digits is None:
+            return None
+        steps.append(digits)
+        for k, digit in enumerate(digits):
+            reach = digit * (extent - 1)
+            low[k], high[k] = low[k] + min(reach, 0), high[k] + max(reach, 0)
+        split = _split_for(axis, extent, digits, inner_shape, low, high)
+        if split is not None:
+            return split
+    if any(lo < 0 or hi >= n for lo, hi, n in zip(low, high, inner_shape, strict=True)):
+        return None
+    return tuple(
+        View(
+            tuple(sum(d * s for d, s in zip(ds, v.strides, strict=True)) for ds in steps),
+            v.offset + sum(b * s for b, s in zip(base, v.strides, strict=True)),
+        )
+        for v in inner
+    )
+
+
+def _split_for(
+    axis: int,
+    extent: int,
+    digits: Sequence[int],
+    inner_shape: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+) -> Split | None:
+    """Return the split that keeps this loop inside one digit, when the loop overflows just one."""
+    moving = [k for k, d in enumerate(digits) if d]
+    if len(moving) != 1:
+        return None
+    k = moving[0]
+    step = abs(digits[k])
+    if 0 <= low[k] and high[k] < inner_shape[k]:
+        return None
+    if inner_shape[k] % step:
+        return None
+    inner = inner_shape[k] // step
+    if 1 < inner < extent and extent % inner == 0:
+        return Split(axis, inner)
+    return None
+
+
+def compose_refining(
+    shape: Sequence[int],
+    views: Sequence[View],
+    index: int,
+    inner_shape: Sequence[int],
+    inner: Sequence[View],
+) -> tuple[tuple[int, ...], tuple[View, ...], tuple[View, ...]] | None:
+    """Compose through `views[index]`, splitting loops of the nest where that makes it affine.
+
+    Returns the refined loops, all the nest's views over them, and the views of the inner operands.
+    """
+    loops, current = tuple(shape), tuple(views)
+    for _ in range(8):
+        result = compose(loops, current[index], inner_shape, inner)
+        if result is None:
+            return None
+        if not isinstance(result, Split):
+            return loops, current, result
+        axis, extent = result.axis, result.inner
+        loops = (*loops[:axis], loops[axis] // extent, extent, *loops[axis + 1 :])
+        current = tuple(split_loop(v, axis, extent) for v in current)
+    return None
+
+
+def overlaps_itself(shape: Sequence[int], view: View) -> bool:
+    """Whether two indices may address the same element (conservative)."""
+    axes = sorted((abs(s), n) for s, n in zip(view.strides, shape, strict=True) if n > 1)
+    if any(s == 0 for s, _ in axes):
+        return True
+    return any(s * n > t for (s, n), (t, _) in pairwise(axes))
