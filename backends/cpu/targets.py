@@ -1,0 +1,70 @@
+"""The CPU targets, weakest first within an architecture: the host gets the last one it can run.
+
+A new target is one entry here, and one vector table in `templates/simd` if its ISA has none.
+Single `-m` flags are used instead of `-march` levels because zig and older compilers lack those.
+"""
+
+from __future__ import annotations
+
+from atc.backends.target import Target
+
+_AVX2 = ("avx2", "fma")
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+
+TARGETS: tuple[Target, ...] = (
+    Target(
+        name="c99",
+        arch="",
+        simd="scalar",
+        vector_bytes=4,
+        vector_registers=16,
+    ),
+    Target(
+        name="x86-64",
+        arch="x86_64",
+        simd="scalar",
+        vector_bytes=4,
+        vector_registers=16,
+    ),
+    Target(
+        name="x86-64-avx2",
+        arch="x86_64",
+        simd="avx2",
+        vector_bytes=32,
+        vector_registers=16,
+        features=frozenset({*_AVX2, "f16c"}),
+        cflags=("-mavx2", "-mfma", "-mf16c"),
+        cpu_checks=_AVX2,  # every CPU with AVX2 has F16C; older compilers can't ask for it
+    ),
+    Target(
+        name="x86-64-avx512",
+        arch="x86_64",
+        simd="avx512",
+        vector_bytes=64,
+        vector_registers=32,
+        features=frozenset({*_AVX2, "f16c", *_AVX512}),
+        cflags=(
+            *("-mavx2", "-mfma", "-mf16c"),
+            *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+            "-mprefer-vector-width=512",  # else GCC's own vectorisation stops at 256 bits
+        ),
+        cpu_checks=(*_AVX2, *_AVX512),
+    ),
+    Target(
+        name="aarch64-neon",
+        arch="aarch64",
+        simd="neon",
+        vector_bytes=16,
+        vector_registers=32,
+        features=frozenset({"neon", "fma"}),  # the architecture's baseline: nothing to check
+        compiler="aarch64-linux-gnu-gcc",
+        runner=("qemu-aarch64-static",),
+    ),
+)
+
+ALIASES = {
+    "x86-64-v1": "x86-64",
+    "x86-64-v3": "x86-64-avx2",
+    "x86-64-v4": "x86-64-avx512",
+    "aarch64": "aarch64-neon",
+}

@@ -1,0 +1,93 @@
+"""What the generated C is built for: one record per target, and the choice of the host's own."""
+
+from __future__ import annotations
+
+import difflib
+import platform
+from dataclasses import dataclass, replace
+
+from atc.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A processor with one instruction set, and what a compiler needs to be told about it.
+
+    `simd` is the stem of the vector table `templates/simd/<simd>.h`, `vector_bytes` the width of
+    its vectors (one float for the scalar table). `features` are the names that GCC, clang,
+    /proc/cpuinfo and archspec agree on; `cpu_checks` are those that the generated library asks
+    `__builtin_cpu_supports` for before it runs. `arch` is empty where any processor will do.
+    `compiler` is a program name, `cc` for the host's; `runner` starts a program on this machine.
+    """
+
+    name: str
+    arch: str
+    simd: str
+    vector_bytes: int
+    vector_registers: int
+    family: str = "cpu"
+    features: frozenset[str] = frozenset()
+    cflags: tuple[str, ...] = ()
+    cpu_checks: tuple[str, ...] = ()
+    compiler: str = "cc"
+    runner: tuple[str, ...] = ()
+
+
+def get_target(name: str) -> Target:
+    """Return the target called `name`; `host` and the empty name mean this machine's best one.
+
+    Case doesn't matter, nor do `_` for `-` (`x86_64-avx2`), and the x86-64 psABI's level names are
+    known. A target of this machine's own architecture is built with the host's compiler and
+    needs no emulator. Raises OptionError, which lists the names, for any other name.
+    """
+    from atc.backends.cpu.targets import ALIASES, TARGETS  # data made of this module's record
+
+    wanted = name.strip().lower().replace("_", "-")
+    if wanted in ("", "host"):
+        return host_target()
+    wanted = ALIASES.get(wanted, wanted)
+    for target in TARGETS:
+        if target.name == wanted:
+            return _at_home(target)
+    names = [target.name for target in TARGETS]
+    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
+    raise OptionError(
+        f"unknown target '{name}'; the targets are host, {', '.join(names)}",
+        where="--target",
+        hint=f"did you mean {near[0]}?" if near else "",
+    )
+
+
+def host_target() -> Target:
+    """Return the most capable target whose features this machine's CPU has; `c99` if none."""
+    from atc.backends.cpu.targets import TARGETS
+
+    return best_target(TARGETS, host_arch(), _host_features())
+
+
+def best_target(targets: tuple[Target, ...], arch: str, features: frozenset[str]) -> Target:
+    """Return the last of `targets` (ordered weakest first) that a CPU can run."""
+    able = [t for t in targets if t.arch in ("", arch) and t.features <= features]
+    return _at_home(able[-1])
+
+
+def host_arch() -> str:
+    """Return this machine's architecture in the spelling of GNU triples."""
+    return normal_arch(platform.machine())
+
+
+def normal_arch(arch: str) -> str:
+    """Return the GNU spelling of an architecture that Windows or Apple call otherwise."""
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(arch.lower(), arch.lower())
+
+
+def _host_features() -> frozenset[str]:
+    import archspec.cpu  # reads a database: only when the host is asked for
+
+    host = archspec.cpu.host()
+    baseline = ("neon", "fma") if host_arch() == "aarch64" else ()  # always there, never listed
+    return frozenset(host.features) | frozenset(baseline)
+
+
+def _at_home(target: Target) -> Target:
+    return replace(target, compiler="cc", runner=()) if target.arch == host_arch() else target
