@@ -1,0 +1,101 @@
+"""What a compiler is, and the flags it gets. Nothing here starts a process."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from atc.backends.target import Target
+from atc.errors import OptionError
+
+Kind: TypeAlias = Literal["gcc", "clang", "zig"]
+
+LEVELS = ("O0", "O1", "O2", "O3", "Os")
+SANITIZERS = ("address", "undefined", "thread", "memory")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler: how it is started, whose it is, what it says of itself and builds for."""
+
+    argv: tuple[str, ...]
+    kind: Kind
+    version: str
+    machine: str
+
+    @property
+    def elf(self) -> bool:
+        """Whether its object files are ELF (not Mach-O or COFF)."""
+        return not any(word in self.machine for word in ("darwin", "macos", "mingw", "windows"))
+
+    def identity(self) -> bytes:
+        """Return a digest of the executable's content, its arguments and its version text.
+
+        Equal compilers in different places are equal; an update in place is a new one.
+        """
+        digest = hashlib.sha256(self.version.encode())
+        for word in self.argv:
+            path = shutil.which(word)
+            part = _file_digest(path) if path else word.encode()
+            digest.update(len(part).to_bytes(8, "little") + part)
+        return digest.digest()
+
+
+def _file_digest(path: str) -> bytes:
+    real = Path(path).resolve()
+    stat = real.stat()
+    return _content_digest(real, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.cache
+def _content_digest(path: Path, mtime_ns: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def compile_flags(
+    compiler: Compiler,
+    target: Target,
+    level: str = "O2",
+    debug: bool = False,
+    sanitize: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """Return the flags of every object: strict C99, and floating point as it is written.
+
+    No fast-math, not even its parts: results must not depend on the compiler, and a library
+    linked with it would change the rounding mode of the whole process that loads it.
+    """
+    _choose("optimisation level", (level,), LEVELS)
+    _choose("sanitizer", sanitize, SANITIZERS)
+    flags = [
+        *("-std=c99", f"-{level}", "-fPIC", "-fvisibility=hidden"),
+        *("-ffp-contract=off", "-fno-math-errno"),
+        *("-Wall", "-Wextra", "-Wpedantic", "-Werror"),
+    ]
+    if compiler.kind == "gcc":
+        flags.append("-fno-tree-pre")  # it would hoist a tile's loads and spill its accumulators
+    else:
+        flags.append("-Wno-unused-command-line-argument")  # in assembler files
+    if compiler.kind == "zig" and not sanitize:
+        flags.append("-fno-sanitize=undefined")  # zig's default at -O0
+    if debug:
+        flags.append("-g")
+    if sanitize:
+        flags += [f"-fsanitize={','.join(sanitize)}", "-fno-omit-frame-pointer"]
+        flags.append("-fno-sanitize-recover=all")
+    return (*flags, *target.cflags)
+
+
+def _choose(what: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
+    for value in values:
+        if value not in known:
+            raise OptionError(f"unknown {what} '{value}'; choose of {', '.join(known)}")
+
+
+def link_flags(flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the compile flags that the link must repeat."""
+    return tuple(flag for flag in flags if flag.startswith("-fsanitize="))

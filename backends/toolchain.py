@@ -1,0 +1,363 @@
+"""Finding compilers and calling them: the only module that starts processes.
+
+Every call is an argument list (never a shell), runs with LC_ALL=C in a given folder and under a
+time limit, and its output depends on nothing but the compiler, the flags and the files: sources
+are named relative to that folder, so that the same input gives the same bytes anywhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from atc.backends.compiler import Compiler, Kind, compile_flags, link_flags
+from atc.backends.target import Target, host_arch, normal_arch
+from atc.errors import OptionError, ToolchainError
+
+__all__ = [
+    "Compiler",
+    "Finished",
+    "Job",
+    "Log",
+    "archive_static",
+    "compile_flags",
+    "compile_many",
+    "compile_object",
+    "find_compiler",
+    "link_program",
+    "link_shared",
+    "no_log",
+    "run_binary",
+]
+
+Log: TypeAlias = Callable[[tuple[str, ...]], object]  # called with each command that is started
+
+TIMEOUT = 600.0  # seconds for one process
+GLIBC = "2.28"  # the oldest that zig links for: 2018, every distribution still in service
+
+
+def no_log(command: tuple[str, ...]) -> None:
+    """Take note of nothing."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a process left behind: its exit status (negative: a signal) and all it wrote."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+# ---------------------------------------------------------------------------------- processes
+
+
+def run_binary(
+    argv: Sequence[str],
+    timeout: float = TIMEOUT,
+    *,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    log: Log = no_log,
+) -> Finished:
+    """Run a program (under an emulator: `(*target.runner, path)`) and return what it did.
+
+    Any exit status is a result; ToolchainError means that it can't be started, or that it was
+    still running after `timeout` seconds, when it is ended with all that it started.
+    """
+    log(tuple(argv))
+    env = {**os.environ, "LC_ALL": "C", "ZERO_AR_DATE": "1"}
+    if cwd is not None:
+        env["PWD"] = str(cwd)  # compilers believe it, and write it into debug information
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            argv, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+    except (OSError, ValueError) as error:
+        raise ToolchainError(f"can't start {argv[0]}: {error}") from None
+    with process:
+        try:
+            stdout, stderr = process.communicate(stdin, timeout)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise ToolchainError(f"{argv[0]} took longer than {timeout:g} s") from None
+        except BaseException:
+            _end(process)
+            raise
+    return Finished(process.returncode, stdout, stderr)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its children (a compiler driver's passes, say)."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _tool(argv: Sequence[str], cwd: Path, where: str, log: Log, timeout: float) -> None:
+    """Run a step of the build; raise ToolchainError with the tool's own first error line."""
+    done = run_binary(argv, timeout, cwd=cwd, log=log)
+    if done.status == 0:
+        return
+    lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
+    said = [line for line in lines if "error" in line.lower()] or [line for line in lines if line]
+    reason = said[0] if said else f"exit status {done.status}"
+    raise ToolchainError(f"{Path(argv[0]).name} failed: {reason}", where=where)
+
+
+# ------------------------------------------------------------------------------- the compiler
+
+
+def find_compiler(target: Target, environ: Mapping[str, str], *, log: Log = no_log) -> Compiler:
+    """Return the first compiler that builds for `target`.
+
+    Tried in this order: `$CC`, the target's own compiler, gcc, clang, the `ziglang` package.
+    A `$CC` for another processor is passed over for a cross target, where it can't be meant.
+    Raises ToolchainError that says what to install.
+    """
+    words = _split_cc(environ.get("CC", ""))
+    if words:
+        chosen = _identify(words, environ, log)
+        if chosen is None:
+            raise ToolchainError(
+                f"CC names a program that isn't there: {words[0]}", hint="correct or unset CC"
+            )
+        if _builds_for(chosen, target):
+            return chosen
+        if target.arch == host_arch():
+            raise ToolchainError(
+                f"CC builds for {chosen.machine}, not for the target {target.name}",
+                hint="unset CC, or choose a --target of that machine",
+            )
+    own = () if target.compiler == "cc" else (target.compiler,)
+    for name in (*own, "gcc", "clang"):
+        found = _identify((name,), environ, log)
+        if found is not None and _builds_for(found, target):
+            return found
+    zig = _zig_words(target)
+    found = _identify(zig, environ, log) if zig else None
+    if found is None:
+        raise ToolchainError(
+            f"no C compiler for the target {target.name} (looked for $CC, "
+            f"{', '.join((*own, 'gcc', 'clang'))} and the package ziglang)",
+            hint=f"install {own[0] if own else 'gcc'}, set CC, or run: pip install 'atc[zig]'",
+        )
+    return found
+
+
+def _split_cc(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise OptionError(f"CC can't be split into words: {error}", where="CC") from None
+
+
+def _builds_for(compiler: Compiler, target: Target) -> bool:
+    return target.arch in ("", normal_arch(compiler.machine.partition("-")[0]))
+
+
+def _zig_words(target: Target) -> tuple[str, ...]:
+    """Return the command of the ziglang package for `target`; empty where it isn't installed.
+
+    Without -target zig would compile for this very machine's CPU and C library.
+    """
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        return ()
+    arch = target.arch or host_arch()
+    mac = sys.platform == "darwin" and arch == host_arch()
+    system = "macos" if mac else f"linux-gnu.{GLIBC}"
+    return (str(Path(spec.origin).with_name("zig")), "cc", "-target", f"{arch}-{system}")
+
+
+def _identify(words: tuple[str, ...], environ: Mapping[str, str], log: Log) -> Compiler | None:
+    """Ask a command who it is and what machine it builds for; None where there is none such."""
+    path = shutil.which(words[0], path=environ.get("PATH", os.defpath))
+    if path is None:
+        return None
+    argv = (path, *words[1:])
+    said = _ask(argv, "--version", log)
+    kind: Kind
+    if "cc" in words[1:] and any("zig" in word for word in words[:3]):
+        kind = "zig"
+    elif "clang" in said or "oneAPI" in said:
+        kind = "clang"
+    elif "Free Software Foundation" in said:
+        kind = "gcc"
+    else:
+        raise ToolchainError(
+            f"{shlex.join(words)} is no compiler that atc knows", hint="use gcc, clang or zig"
+        )
+    if kind == "zig" and "-target" in words:  # zig chokes on -dumpmachine for its own triples
+        machine = words[words.index("-target") + 1]
+    else:
+        machine = _ask(argv, "-dumpmachine", log)
+    return Compiler(argv, kind, said.partition("\n")[0], machine)
+
+
+def _ask(argv: tuple[str, ...], option: str, log: Log) -> str:
+    done = run_binary((*argv, option), 60, log=log)
+    if done.status != 0:
+        raise ToolchainError(f"{shlex.join(argv)} doesn't understand {option}")
+    return done.stdout.decode(errors="replace").strip()
+
+
+# ------------------------------------------------------------------------------- compiling
+
+
+@dataclass(frozen=True)
+class Job:
+    """One source to compile: its path inside `cwd`, where `<source>.o` is written too."""
+
+    compiler: Compiler
+    flags: tuple[str, ...]
+    source: str
+    cwd: Path
+
+
+def compile_object(
+    compiler: Compiler,
+    flags: tuple[str, ...],
+    source_path: str,
+    cwd: Path,
+    *,
+    log: Log = no_log,
+    timeout: float = TIMEOUT,
+) -> bytes:
+    """Compile one source, named relative to `cwd`, and return the object file's bytes."""
+    return _compile(Job(compiler, flags, source_path, cwd), log, timeout).read_bytes()
+
+
+def compile_many(
+    jobs: Sequence[Job],
+    workers: int,
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+    log: Log = no_log,
+    timeout: float = TIMEOUT,
+) -> tuple[Path, ...]:
+    """Compile all jobs, `workers` at a time, and return the object files in the jobs' order.
+
+    `progress` is called in this thread with the number done. The first job (in order) that
+    fails is the one whose error is raised; those not yet begun are then dropped.
+    """
+    with ThreadPoolExecutor(max(1, min(workers, len(jobs)))) as pool:
+        futures = [pool.submit(_compile, job, log, timeout) for job in jobs]
+        objects = []
+        try:
+            for future in futures:
+                objects.append(future.result())
+                progress(len(objects))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return tuple(objects)
+
+
+def _compile(job: Job, log: Log, timeout: float) -> Path:
+    cwd = job.cwd.resolve()
+    # Not in the flags (and so in no cache key): it only takes the folder's name out again.
+    no_path = f"-ffile-prefix-map={cwd}=."
+    command = (*job.compiler.argv, *job.flags, no_path, "-c", job.source, "-o", f"{job.source}.o")
+    _tool(command, cwd, job.source, log, timeout)
+    return cwd / f"{job.source}.o"
+
+
+# ------------------------------------------------------------------------------- linking
+
+
+def link_shared(
+    compiler: Compiler,
+    flags: tuple[str, ...],
+    objects: Sequence[str],
+    output: str,
+    cwd: Path,
+    *,
+    log: Log = no_log,
+    timeout: float = TIMEOUT,
+) -> bytes:
+    """Link the objects (named relative to `cwd`) to a shared library and return its bytes.
+
+    Of the compile flags only those that the link must repeat are passed on.
+    """
+    kept = link_flags(flags)
+    shape = ["-shared"]
+    if compiler.elf:
+        shape += [f"-Wl,-soname,{output}", "-Wl,--build-id=none", "-Wl,-z,noexecstack"]
+        if not kept:  # sanitizers leave their runtime's symbols to the program
+            shape.append("-Wl,-z,defs")
+    command = (*compiler.argv, *kept, *shape, "-o", output, *objects, "-lm")
+    _tool(command, cwd.resolve(), output, log, timeout)
+    return (cwd / output).read_bytes()
+
+
+def link_program(
+    compiler: Compiler,
+    flags: tuple[str, ...],
+    objects: Sequence[str],
+    output: str,
+    cwd: Path,
+    *,
+    static: bool = False,
+    log: Log = no_log,
+    timeout: float = TIMEOUT,
+) -> Path:
+    """Link an executable; `static` ones run under an emulator without the target's libraries."""
+    kept = (*link_flags(flags), *(("-static",) if static else ()))
+    command = (*compiler.argv, *kept, "-o", output, *objects, "-lm")
+    _tool(command, cwd.resolve(), output, log, timeout)
+    return cwd.resolve() / output
+
+
+def archive_static(
+    compiler: Compiler,
+    objects: Sequence[str],
+    output: str,
+    cwd: Path,
+    *,
+    log: Log = no_log,
+    timeout: float = TIMEOUT,
+) -> bytes:
+    """Make a static library and return its bytes.
+
+    Where objcopy is there (ELF), its one member defines the public symbols only: the kernels of
+    two networks in one program then never clash. Else it is a plain archive of the objects.
+    """
+    folder = cwd.resolve()
+    objcopy = _companion(compiler, "objcopy", log) if compiler.elf else None
+    if objcopy is not None:
+        whole = str(Path(output).with_suffix(".o"))
+        join = (*compiler.argv, "-r", "-nostdlib", "-o", whole, *objects)
+        _tool(join, folder, output, log, timeout)
+        _tool((objcopy, "--localize-hidden", whole), folder, output, log, timeout)
+        objects = [whole]
+    (folder / output).unlink(missing_ok=True)  # ar adds to an archive that exists
+    options = "rcsD" if compiler.elf else "rcs"
+    _tool((*_archiver(compiler, log), options, output, *objects), folder, output, log, timeout)
+    return (folder / output).read_bytes()
+
+
+def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:
+    if compiler.kind == "zig":
+        return (*compiler.argv[: compiler.argv.index("cc")], "ar")
+    found = _companion(compiler, "ar", log)
+    if found is None:
+        raise ToolchainError("no archiver: ar isn't there", hint="install binutils")
+    return (found,)
+
+
+def _companion(compiler: Compiler, name: str, log: Log) -> str | None:
+    """Return the binary tool that belongs to a compiler (a cross compiler has its own)."""
+    done = run_binary((*compiler.argv, f"-print-prog-name={name}"), 60, log=log)
+    return shutil.which(done.stdout.decode(errors="replace").strip()) if not done.status else None
