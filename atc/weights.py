@@ -1,0 +1,48 @@
+"""The two ways a network's weights get into its library: an included file, or C text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from atc.errors import InternalError
+from atc.templates import render
+
+WORDS_PER_LINE = 4
+
+
+def included_weights(name: str, file: str) -> str:
+    """Return the assembler file (`.S`) that includes the blob `file`, byte for byte.
+
+    `file` is looked up like a header: from the compiler's folder and the `-I` ones. 100 MB take
+    the assembler a tenth of a second, hence this is the form for all compilers that have it.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_.+/-]+", file):
+        raise InternalError("a blob's path can't be written in assembler", where=repr(file))
+    return render("project/weights.S.j2", {"name": _checked(name), "file": file})
+
+
+def literal_weights(data: bytes, name: str) -> str:
+    """Return C99 text that defines the same array as the included blob `data` does.
+
+    64-bit words in hexadecimal, zeros after the end. For compilers without `.incbin`: 8 MB take
+    gcc 2 s and 260 MB of memory.
+    """
+    padded = data + bytes(-len(data) % 8) or bytes(8)
+    values = {"name": _checked(name), "words": len(padded) // 8, "lines": _lines(padded)}
+    return render("project/weights.c.j2", values)
+
+
+def _lines(data: bytes) -> Iterator[str]:
+    digits = np.frombuffer(data, "<u8").astype(">u8").tobytes().hex()
+    for start in range(0, len(digits), 16 * WORDS_PER_LINE):
+        line = digits[start : start + 16 * WORDS_PER_LINE]
+        yield " ".join(f"0x{line[i : i + 16]}," for i in range(0, len(line), 16))
+
+
+def _checked(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise InternalError("a network's name is no C identifier", where=repr(name))
+    return name
