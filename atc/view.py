@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
-from atc.ir import row_major
+import numpy as np
+
+from atc.ir import Array, row_major
 
 
 @dataclass(frozen=True)
@@ -194,3 +197,13 @@ def overlaps_itself(shape: Sequence[int], view: View) -> bool:
     if any(s == 0 for s, _ in axes):
         return True
     return any(s * n > t for (s, n), (t, _) in pairwise(axes))
+
+
+def gather_view(array: Array, shape: Sequence[int], view: View) -> Array:
+    """Read a constant through a view, as numpy."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if not prod(shape):
+        return np.empty(tuple(shape), array.dtype)
+    strides = tuple(s * array.itemsize for s in view.strides)
+    window = np.lib.stride_tricks.as_strided(flat[view.offset :], tuple(shape), strides)
+    return np.ascontiguousarray(window)

@@ -1,1 +1,1 @@
-""""""
+"""Targets, kernels and toolchains."""

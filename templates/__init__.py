@@ -1,1 +1,45 @@
-""""""
+"""The templates and the one Jinja environment that renders them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+FOLDER = Path(__file__).parent
+
+
+class TemplateRuleError(AssertionError):
+    """A template's own `require(condition, message)` failed: a kernel gave it wrong values."""
+
+
+def _require(condition: bool, message: str) -> str:
+    if not condition:
+        raise TemplateRuleError(message)
+    return ""
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment: undefined names are errors, block lines leave no blank lines."""
+    env = Environment(
+        loader=FileSystemLoader(FOLDER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    env.globals["require"] = _require
+    return env
+
+
+def render(name: str, values: dict[str, object]) -> str:
+    """Render a template, e.g. `cpu/map.c.j2`, with these values."""
+    return environment().get_template(name).render(values)
+
+
+def verbatim(name: str) -> str:
+    """Return a file that goes into generated projects as it is, e.g. `simd/avx2.h`."""
+    return (FOLDER / name).read_text("utf-8")

@@ -12,7 +12,7 @@ from atc.errors import InternalError, UnsupportedError
 from atc.expr import Expr, Input, cast, const
 from atc.ir import Array, DType, Graph, Node, Op, TensorType, row_major, type_of
 from atc.ops import Map, Reshape
-from atc.view import View, broadcast, dense, simplify_loops
+from atc.view import View, broadcast, dense, gather_view, simplify_loops
 
 MAX_ELEMENTS = 1 << 40
 """A tensor larger than this is refused: no memory plan could hold it."""
@@ -205,16 +205,6 @@ class Builder:
         type_ = self.type(x)
         op = Map((type_.size,), Input(type_.dtype, 0), (View((1,)),))
         return self.emit1(op, [x], type_)
-
-
-def gather_view(array: Array, shape: Sequence[int], view: View) -> Array:
-    """Read a constant through a view, as numpy."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    if not prod(shape):
-        return np.empty(tuple(shape), array.dtype)
-    strides = tuple(s * array.itemsize for s in view.strides)
-    window = np.lib.stride_tricks.as_strided(flat[view.offset :], tuple(shape), strides)
-    return np.ascontiguousarray(window)
 
 
 def rename(graph: Graph, names: Mapping[str, str]) -> Graph:

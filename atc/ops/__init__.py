@@ -1,10 +1,11 @@
 """The IR's op families: frozen values with typed attributes, no C and no target in them."""
 
+from atc.ops.control import If
 from atc.ops.conv import Conv, ConvTranspose, Pool, Window
 from atc.ops.elementwise import ArgReduce, Epilogue, Map, Reduce, Reshape, identity_epilogue
 from atc.ops.matmul import MatMul
 
 __all__ = [
-    "ArgReduce", "Conv", "ConvTranspose", "Epilogue", "Map", "MatMul", "Pool", "Reduce", "Reshape",
+    "ArgReduce", "Conv", "ConvTranspose", "Epilogue", "If", "Map", "MatMul", "Pool", "Reduce", "Reshape",
     "Window", "identity_epilogue",
 ]

@@ -1,0 +1,136 @@
+"""Places every activation and scratch buffer of a program in one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from atc.memory_plan import Buffer, MemoryPlan, plan_arena, plan_no_reuse
+from atc.program import Call, Program, Step
+
+ALIGNMENT = 64
+"""Bytes: one cache line, one AVX-512 vector."""
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where each value and each call's scratch lies, in bytes from the arena's start.
+
+    Values that live in a caller's buffer or in the weights have no offset.
+    """
+
+    offsets: Mapping[str, int]
+    scratch: Mapping[str, int]
+    """By the first output of the call."""
+    buffers: tuple[Buffer, ...]
+    plan: MemoryPlan
+    home: Mapping[str, str]
+    """The storage of each value, after in-place results took over their operand's."""
+
+
+@dataclass(frozen=True)
+class _Event:
+    step: int
+    call: Call | None
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def plan_memory(program: Program, *, reuse: bool = True) -> Arena:
+    """Return a checked memory plan; without `reuse` every buffer has its own place."""
+    events = list(_events(program.steps))
+    outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
+    home = _merge_in_place(program, events, outside) if reuse else {}
+
+    def place(value: str) -> str:
+        value = program.home(value)
+        while value in home:
+            value = home[value]
+        return value
+
+    spans: dict[str, tuple[int, int]] = {}
+    buffers: list[Buffer] = []
+    for event in events:
+        for value in (*event.reads, *event.writes):
+            storage = place(value)
+            if storage not in outside:
+                first, _ = spans.get(storage, (event.step, 0))
+                spans[storage] = (first, event.step)
+        if event.call is not None and event.call.source.scratch:
+            key = _scratch_key(event.call)
+            buffers.append(Buffer(key, event.call.source.scratch, event.step, event.step, ALIGNMENT))
+    for name, (first, last) in spans.items():
+        buffers.append(Buffer(name, program.types[name].nbytes, first, last, ALIGNMENT))
+    plan = plan_arena(buffers) if reuse else plan_no_reuse(buffers)
+    pass
+    values = {v for e in events for v in (*e.reads, *e.writes)}
+    return Arena(
+        {v: plan.offsets[place(v)] for v in values if place(v) not in outside},
+        {e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)]
+         for e in events if e.call is not None and e.call.source.scratch},
+        tuple(buffers), plan, {v: place(v) for v in values},
+    )  # fmt: skip
+
+
+def _scratch_key(call: Call) -> str:
+    return f"scratch of {call.node.outputs[0]}"
+
+
+def _events(steps: Sequence[Step], start: int = 0) -> Iterator[_Event]:
+    """Yield what each step reads and writes, branches one after the other."""
+    step = start
+    for item in steps:
+        if isinstance(item, Call):
+            results = item.node.outputs
+            reads = tuple(a for a in item.arguments if a not in results)
+            yield _Event(step, item, reads, results)
+            step += 1
+            continue
+        yield _Event(step, None, (item.condition,), ())
+        step += 1
+        for branch in (item.then, item.otherwise):
+            for event in _events(branch, step):
+                yield event
+                step = event.step + 1
+
+
+def _merge_in_place(
+    program: Program, events: Sequence[_Event], outside: set[str]
+) -> dict[str, str]:
+    """Return results that take over the storage of an operand that dies at their call."""
+    last: dict[str, int] = {}
+    first_write: dict[str, int] = {}
+    writers: dict[str, int] = {}
+    for event in events:
+        for value in event.reads:
+            last[program.home(value)] = event.step
+        for value in event.writes:
+            storage = program.home(value)
+            last[storage] = max(last.get(storage, 0), event.step)
+            first_write.setdefault(storage, event.step)
+            writers[storage] = writers.get(storage, 0) + 1
+    home: dict[str, str] = {}
+
+    def place(value: str) -> str:
+        while value in home:
+            value = home[value]
+        return value
+
+    for event in events:
+        if event.call is None:
+            continue
+        result = program.home(event.writes[0])
+        if result in outside or writers[result] > 1 or result in home:
+            continue
+        for operand in event.call.in_place:
+            storage = place(program.home(operand))
+            same = program.types[storage].nbytes == program.types[result].nbytes
+            if storage in outside or last[storage] != event.step or not same:
+                continue
+            others = [a for a in event.reads if a not in event.call.in_place]
+            if storage == result or any(place(program.home(a)) == storage for a in others):
+                continue  # also read elsewhere by the same call
+            home[result] = storage
+            last[storage] = last[result]
+            break
+    return home

@@ -1,0 +1,189 @@
+"""The program: kernel calls in order, the storage each value lives in, the constants as packed.
+
+Everything after this point (memory plan, emission, report) reads the program, not the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
+from atc.backends.target import Target
+from atc.expr import Input
+from atc.ir import Array, Graph, Node, TensorType, type_of
+from atc.ops import If, Map, Reshape
+from atc.select import Choice, Selection, select
+from atc.view import View
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call. `arguments` are the values in the order of the C parameters."""
+
+    node: Node
+    choice: Choice
+    source: KernelSource
+    arguments: tuple[str, ...]
+    in_place: tuple[str, ...]
+    """Arguments whose storage the first output may take over."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Runs one of two lists of steps, as the BOOL value `condition` says."""
+
+    node: Node
+    condition: str
+    then: tuple[Step, ...]
+    otherwise: tuple[Step, ...]
+
+
+Step = Call | Branch
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps over values; `storage` says which values share memory (a value is its own by default)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    storage: Mapping[str, str]
+
+    def home(self, value: str) -> str:
+        """Return the value whose memory `value` lives in."""
+        while value in self.storage:
+            value = self.storage[value]
+        return value
+
+
+def calls(steps: Sequence[Step]) -> Iterator[Call]:
+    """Yield all calls, those of branches included."""
+    for step in steps:
+        match step:
+            case Call():
+                yield step
+            case Branch():
+                yield from calls(step.then)
+                yield from calls(step.otherwise)
+
+
+def build_program(graph: Graph, selection: Selection, target: Target) -> Program:
+    """Bind every node to its rendered kernel, pack constants, and decide what shares memory."""
+    scribe = _Scribe(selection, target)
+    steps = scribe.scope(graph, graph.outputs)
+    used = {a for c in calls(steps) for a in c.arguments}
+    constants = {k: v for k, v in scribe.constants.items() if k in used}
+    return Program(
+        graph.name, graph.inputs, graph.outputs, steps, scribe.types, constants, scribe.storage
+    )
+
+
+@dataclass
+class _Scribe:
+    selection: Selection
+    target: Target
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    storage: dict[str, str] = field(default_factory=dict)
+    rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
+    packed: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def scope(self, graph: Graph, outputs: Sequence[str]) -> tuple[Step, ...]:
+        """Return a graph's steps; its outputs end in the storage of `outputs`."""
+        self.types.update(graph.types)
+        self.constants.update(graph.constants)
+        steps: list[Step] = []
+        made: set[str] = set()
+        for node in graph.nodes:
+            match node.op:
+                case Reshape():
+                    self._alias(node, steps)
+                case If():
+                    steps.append(self._branch(node))
+                case _:
+                    choice = self.selection[node.outputs[0]]
+                    steps.append(self._call(node, choice))
+            made.update(o for o in node.outputs if not isinstance(node.op, Reshape))
+        self._bind_outputs(graph, outputs, made, steps)
+        return tuple(steps)
+
+    def _home(self, value: str) -> str:
+        while value in self.storage:
+            value = self.storage[value]
+        return value
+
+    def _alias(self, node: Node, steps: list[Step]) -> None:
+        source, result = node.inputs[0], node.outputs[0]
+        if source in self.constants:
+            self.constants[result] = self.constants[source].reshape(self.types[result].shape)
+        else:
+            self.storage[result] = source
+
+    def _branch(self, node: Node) -> Branch:
+        op = node.op
+        assert isinstance(op, If)
+        then = self.scope(op.then_branch, node.outputs)
+        otherwise = self.scope(op.else_branch, node.outputs)
+        return Branch(node, node.inputs[0], then, otherwise)
+
+    def _bind_outputs(
+        self, graph: Graph, outputs: Sequence[str], made: set[str], steps: list[Step]
+    ) -> None:
+        """Let each output's storage be the place that the caller of the scope names.
+
+        A value that no kernel of this scope makes, or that two outputs share, is copied.
+        """
+        taken: set[str] = set()
+        for value, place in zip(graph.outputs, outputs, strict=True):
+            home = self._home(value)
+            if home in made and home not in taken:
+                taken.add(home)
+                if home != place:
+                    self.storage.pop(place, None)
+                    self.storage[home] = place
+                continue
+            if value == place:  # a reshape of something else: make it a value of its own
+                self.storage.pop(place, None)
+            self.types.setdefault(place, self.types[value])
+            steps.append(self._copy(home, place))
+            taken.add(place)
+
+    def _copy(self, source: str, place: str) -> Call:
+        type_ = self.types[place]
+        op = Map((type_.size,), Input(type_.dtype, 0), (View((1,)),))
+        node = Node(op, (source,), (place,), ())
+        types = {source: self.types[source], place: type_}
+        graph = Graph("copy", (source,), (place,), (node,), types)
+        return self._call(node, select(graph, self.target)[place])
+
+    def _call(self, node: Node, choice: Choice) -> Call:
+        source = self._render(choice.workload, choice.candidate)
+        inputs = list(node.inputs)
+        kernel, params = choice.candidate.kernel, choice.candidate.params
+        for index, pack in kernel.packs(choice.workload, params, self.target).items():
+            key = (inputs[index], f"{choice.candidate.label}:{index}:{source.symbol}")
+            if key not in self.packed:
+                self.packed[key] = self._add_packed(inputs[index], pack(self.constants[inputs[index]]))
+            inputs[index] = self.packed[key]
+        shared = tuple(inputs[i] for i in kernel.in_place(choice.workload) if inputs[i])
+        arguments = (*(i for i in inputs if i), *node.outputs)
+        return Call(node, choice, source, arguments, shared)
+
+    def _add_packed(self, name: str, array: Array) -> str:
+        new = f"{name}#packed{len(self.packed)}"
+        self.constants[new] = np.ascontiguousarray(array)
+        self.types[new] = type_of(array)
+        return new
+
+    def _render(self, w: Workload, candidate: Candidate) -> KernelSource:
+        key = (w, candidate.label)
+        if key not in self.rendered:
+            self.rendered[key] = render_kernel(candidate, w, self.target)
+        return self.rendered[key]

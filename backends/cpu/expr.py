@@ -1,0 +1,218 @@
+"""Scalar expressions as C99: every dtype, every function, defined results for every input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import copysign, isinf, isnan
+
+import numpy as np
+
+from atc.errors import InternalError
+from atc.expr import Call, Const, Expr, Input, walk
+from atc.ir import DType
+from atc.view import View
+
+FLOAT_FUNCTIONS = {
+    "Abs": "fabs", "Floor": "floor", "Ceil": "ceil", "Round": "rint", "Trunc": "trunc",
+    "Sqrt": "sqrt", "Exp": "exp", "Expm1": "expm1", "Log": "log", "Log1p": "log1p", "Sin": "sin",
+    "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh",
+    "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh",
+    "Erf": "erf", "Pow": "pow", "FMod": "fmod",
+}  # fmt: skip
+"""Functions of <math.h>; the float form has the suffix f."""
+
+HELPED = frozenset({"Max", "Min", "Sign", "Sigmoid", "Softplus", "Mod", "FMod", "Pow", "Div", "Abs",
+                    "ShiftLeft", "ShiftRight"})  # fmt: skip
+"""Functions that kernel.h defines per dtype as k_<name>_<dtype>."""
+
+OPERATORS = {
+    "Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "Equal": "==", "Less": "<", "LessOrEqual": "<=",
+    "Greater": ">", "GreaterOrEqual": ">=", "And": "&&", "Or": "||", "Xor": "!=",
+    "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^",
+}  # fmt: skip
+
+
+def literal(value: float | int | bool, dtype: DType) -> str:
+    """Return a C literal that has exactly this value in this type."""
+    if dtype is DType.BOOL:
+        return "true" if value else "false"
+    if dtype.is_float:
+        return _float_literal(float(value), dtype)
+    number = int(value)
+    if dtype is DType.INT64:
+        return "INT64_MIN" if number == -(2**63) else f"INT64_C({number})"
+    if dtype is DType.UINT64:
+        return f"UINT64_C({number})"
+    if dtype is DType.UINT32:
+        return f"{number}u"
+    return "INT32_MIN" if number == -(2**31) else str(number)
+
+
+def _float_literal(value: float, dtype: DType) -> str:
+    suffix = "" if dtype is DType.DOUBLE else "f"
+    if isnan(value):
+        return "NAN"
+    if isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    with np.errstate(over="ignore"):
+        number = np.float64(value) if dtype is DType.DOUBLE else np.float32(value)
+    if np.isinf(number):
+        return "INFINITY" if number > 0 else "-INFINITY"
+    text = f"{number:.17g}" if dtype is DType.DOUBLE else np.format_float_scientific(number, trim="-")
+    plain = repr(float(number)) if float(np.float32(number)) == float(repr(float(number))) else text
+    text = plain if len(plain) < 10 else text
+    if not any(c in text for c in ".e"):
+        text += ".0"
+    return f"{text}{suffix}" if copysign(1, value) > 0 else f"({text}{suffix})"
+
+
+def value_type(dtype: DType) -> str:
+    """Return the C type in which values of a dtype are computed."""
+    return "float" if dtype.is_half else dtype.c
+
+
+def load(dtype: DType, place: str) -> str:
+    """Return the C expression that reads an element as a value."""
+    return f"k_load_{dtype.label}({place})" if dtype.is_half else place
+
+
+def store(dtype: DType, value: str) -> str:
+    """Return the C expression of the element to be stored for a value."""
+    return f"k_store_{dtype.label}({value})" if dtype.is_half else value
+
+
+def address(view: View, indices: Sequence[str]) -> str:
+    """Return the C index expression of a view at loop variables."""
+    terms = []
+    for stride, index in zip(view.strides, indices, strict=True):
+        if stride == 1:
+            terms.append(index)
+        elif stride:
+            terms.append(f"{index} * {stride}" if stride > 0 else f"{index} * ({stride})")
+    if view.offset or not terms:
+        terms.append(str(view.offset))
+    return " + ".join(terms)
+
+
+def render_expr(
+    expr: Expr, read: Callable[[int], str], prefix: str = "v"
+) -> tuple[list[str], str]:
+    """Return C declarations of shared subexpressions, then the C expression of the value.
+
+    `read(k)` is the C expression of Input(k)'s value. Subexpressions used more than once and long
+    ones get a `const` variable named by `prefix`.
+    """
+    uses: dict[Expr, int] = {}
+    for e in walk(expr):
+        if isinstance(e, Call):
+            for a in e.args:
+                uses[a] = uses.get(a, 0) + 1
+    lines: list[str] = []
+    done: dict[Expr, str] = {}
+    for e in walk(expr):
+        text = _text(e, [done[a] for a in e.args] if isinstance(e, Call) else [], read)
+        if e is not expr and not isinstance(e, Const) and (uses.get(e, 0) > 1 or len(text) > 72):
+            name = f"{prefix}{len(lines)}"
+            lines.append(f"const {value_type(e.dtype)} {name} = {_bare(text)};")
+            text = name
+        done[e] = text
+    return lines, _bare(done[expr])
+
+
+def _bare(text: str) -> str:
+    """Drop one pair of parentheses around the whole text."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and i < len(text) - 1:
+            return text
+    return text[1:-1] if not text.startswith("(-") else text
+
+
+def _text(e: Expr, args: list[str], read: Callable[[int], str]) -> str:
+    match e:
+        case Input():
+            return read(e.index)
+        case Const():
+            return literal(e.value, e.dtype)
+        case Call():
+            return _call(e, args)
+        case _:
+            raise InternalError(f"unknown expression {e!r}")
+
+
+def _call(e: Call, args: list[str]) -> str:
+    kind = e.args[-1].dtype if e.fn != "Where" else e.dtype
+    work = DType.FLOAT if kind.is_half else kind
+    match e.fn:
+        case "Cast":
+            return _cast(e.args[0].dtype, e.dtype, args[0])
+        case "CastSaturate":
+            return f"k_sat_{e.dtype.label}({args[0]})"
+        case "Where":
+            return f"({args[0]} ? {args[1]} : {args[2]})"
+        case "Neg":
+            return f"(-{args[0]})" if work.is_float else _wrap(work, f"0u - {_unsigned(work, args[0])}")
+        case "Not":
+            return f"!{args[0]}"
+        case "BitwiseNot":
+            return f"({work.c})~{args[0]}"
+        case "Reciprocal":
+            return f"({literal(1, work)} / {args[0]})"
+        case "IsNaN":
+            return f"isnan({args[0]})" if work.is_float else "false"
+        case "IsInf":
+            return f"isinf({args[0]})" if work.is_float else "false"
+        case "Max" | "Min" if isinstance(e.args[1], Const) and not isnan(float(e.args[1].value)):
+            order = "<" if e.fn == "Max" else ">"  # a NaN operand fails the comparison and stays
+            return f"({args[0]} {order} {args[1]} ? {args[1]} : {args[0]})"
+    if work.is_float and e.fn in FLOAT_FUNCTIONS:
+        suffix = "" if work is DType.DOUBLE else "f"
+        return f"{FLOAT_FUNCTIONS[e.fn]}{suffix}({', '.join(args)})"
+    if e.fn in OPERATORS and (work.is_float or e.fn != "Div"):
+        return _operator(e.fn, work, args)
+    if e.fn in HELPED:
+        return f"k_{e.fn.lower()}_{work.label}({', '.join(args)})"
+    if work.is_float or e.fn not in FLOAT_FUNCTIONS:
+        raise InternalError(f"no C for {e.fn} of {work.label}")
+    return args[0] if e.fn in ("Floor", "Ceil", "Round", "Trunc") else _via_double(e.fn, work, args)
+
+
+def _via_double(fn: str, work: DType, args: list[str]) -> str:
+    return f"({work.c}){FLOAT_FUNCTIONS[fn]}({', '.join(f'(double){a}' for a in args)})"
+
+
+def _operator(fn: str, work: DType, args: list[str]) -> str:
+    sign = OPERATORS[fn]
+    if fn in ("Add", "Sub", "Mul") and not work.is_float and work is not DType.BOOL:
+        left, right = (_unsigned(work, a) for a in args)
+        return _wrap(work, f"{left} {sign} {right}")
+    if fn.startswith("Bitwise"):
+        return f"({work.c})({args[0]} {sign} {args[1]})"
+    return f"({args[0]} {sign} {args[1]})"
+
+
+def _unsigned(dtype: DType, value: str) -> str:
+    """Signed overflow is undefined in C; ONNX integers wrap, so they are computed unsigned."""
+    return f"(uint{max(32, 8 * dtype.itemsize)}_t){value}"
+
+
+def _wrap(dtype: DType, value: str) -> str:
+    return f"({dtype.c})({value})"
+
+
+def _cast(source: DType, target: DType, value: str) -> str:
+    if target is DType.BOOL:
+        return f"({value} != 0)"
+    if target.is_half:
+        return f"k_load_{target.label}(k_store_{target.label}({_single(source, value)}))"
+    if source.is_float and not target.is_float:
+        wide = "f64" if source is DType.DOUBLE else "f32"
+        return f"k_cast_{wide}_{target.label}({value})"
+    return f"({target.c}){value}"
+
+
+def _single(source: DType, value: str) -> str:
+    return value if source in (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16) else f"(float){value}"

@@ -1,0 +1,164 @@
+"""What a kernel is: data beside its template, and how one is rendered to a C function.
+
+A kernel says which workloads it accepts, with which parameters, how it wants its constant operands
+packed and how much scratch it needs. Shapes are compile-time facts: one C function per workload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from atc.backends.target import Target
+from atc.ir import Array, Graph, Node, Op, TensorType
+from atc.templates import render
+
+Params = Mapping[str, int | str | bool]
+Pack = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An op with the types of its operands: what a kernel is chosen and rendered for."""
+
+    op: Op
+    inputs: tuple[TensorType | None, ...]
+    outputs: tuple[TensorType, ...]
+    constant: tuple[bool, ...]
+    """Which inputs are known when compiling (they may be packed)."""
+
+
+def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Workload:
+    """Return the workload of a node."""
+    outputs = tuple(graph.types[o] for o in node.outputs)
+    known = tuple(i in constants for i in node.inputs)
+    return Workload(node.op, graph.types_of(node.inputs), outputs, known)
+
+
+class Kernel:
+    """An algorithm for one op. Subclasses are stateless; override what differs."""
+
+    name: ClassVar[str]
+    """The stem of the C symbol, e.g. `conv_direct`."""
+    op: ClassVar[type[Op]]
+    template: ClassVar[str]
+    portable: ClassVar[bool] = True
+    """Whether it is plain C99 (else it uses the vector vocabulary of the target's table)."""
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Whether the kernel can do this workload on this target."""
+        return True
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Parameter sets worth trying, the best guess first."""
+        return ({},)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Return what the template needs beside the common values."""
+        raise NotImplementedError
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """Bytes of arena that the kernel needs while it runs."""
+        return 0
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Return, by input index, how constant operands are rearranged when compiling."""
+        return {}
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """Inputs whose memory output 0 may overwrite: each element is read before it is written."""
+        return ()
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Return an estimate of the time in arbitrary units; the lowest is chosen unmeasured."""
+        return 1.0 if self.portable else 0.5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel with one parameter set."""
+
+    kernel: Kernel
+    params: Params = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The candidate in reports, e.g. `conv_nchwc(nv=2, p=14)`."""
+        inner = ", ".join(f"{k}={v}" for k, v in sorted(self.params.items()))
+        return f"{self.kernel.name}({inner})" if inner else self.kernel.name
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One pointer parameter of a C kernel function."""
+
+    type: str
+    name: str
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A rendered C function. Equal text means equal symbol, so equal kernels are one function."""
+
+    symbol: str
+    text: str
+    arguments: tuple[Argument, ...]
+    scratch: int
+    portable: bool
+
+    @property
+    def path(self) -> str:
+        """Where the file lies in the generated project."""
+        return f"src/kernels/{self.symbol}.c"
+
+    @property
+    def prototype(self) -> str:
+        """The C declaration without the semicolon."""
+        parameters = ", ".join(f"{a.type}{a.name}" for a in self.arguments)
+        return f"void {self.symbol}({parameters})"
+
+
+_PLACEHOLDER = "ATC_SYMBOL"
+
+
+def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSource:
+    """Render the C function of a candidate for a workload."""
+    kernel, params = candidate.kernel, candidate.params
+    scratch = kernel.scratch(w, params, target)
+    arguments = _arguments(kernel, w, scratch)
+    types = [w.inputs[i] for i in range(len(w.inputs))]
+    values: dict[str, object] = {
+        "symbol": _PLACEHOLDER,
+        "parameters": ",\n    ".join(f"{a.type}{a.name}" for a in arguments),
+        "kernel": kernel,
+        "params": params,
+        "label": candidate.label,
+        "portable": kernel.portable,
+        "operands": [f"x{i} {t}" for i, t in enumerate(types) if t is not None],
+        "results": [f"y{i} {t}" for i, t in enumerate(w.outputs)],
+        **kernel.values(w, params, target),
+    }
+    text = render(kernel.template, values)
+    dtype = w.outputs[0].dtype.label
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    symbol = f"atc_{kernel.name}_{dtype}_{digest}"
+    return KernelSource(
+        symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable
+    )
+
+
+def _arguments(kernel: Kernel, w: Workload, scratch: int) -> tuple[Argument, ...]:
+    shared = kernel.in_place(w)
+    arguments = []
+    for i, type_ in enumerate(w.inputs):
+        if type_ is not None:
+            qualifier = "" if i in shared else "restrict "
+            arguments.append(Argument(f"const {type_.dtype.c} *{qualifier}", f"x{i}"))
+    for i, out in enumerate(w.outputs):
+        qualifier = "" if shared and i == 0 else "restrict "
+        arguments.append(Argument(f"{out.dtype.c} *{qualifier}", f"y{i}"))
+    if scratch:
+        arguments.append(Argument("void *restrict ", "scratch"))
+    return tuple(arguments)
