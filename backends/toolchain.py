@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -111,8 +112,8 @@ def _tool(argv: Sequence[str], cwd: Path, where: str, log: Log, timeout: float) 
     if done.status == 0:
         return
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
-    said = [line for line in lines if "error" in line.lower()] or [line for line in lines if line]
-    reason = said[0] if said else f"exit status {done.status}"
+    said = [line for line in lines if re.search("error:|undefined|multiple definition", line)]
+    reason = next((line for line in (*said, *lines) if line), f"exit status {done.status}")
     raise ToolchainError(f"{Path(argv[0]).name} failed: {reason}", where=where)
 
 
@@ -126,7 +127,7 @@ def find_compiler(target: Target, environ: Mapping[str, str], *, log: Log = no_l
     A `$CC` for another processor is passed over for a cross target, where it can't be meant.
     Raises ToolchainError that says what to install.
     """
-    words = _split_cc(environ.get("CC", ""))
+    words = _with_target(_split_cc(environ.get("CC", "")), target)
     if words:
         chosen = _identify(words, environ, log)
         if chosen is None:
@@ -145,7 +146,7 @@ def find_compiler(target: Target, environ: Mapping[str, str], *, log: Log = no_l
         found = _identify((name,), environ, log)
         if found is not None and _builds_for(found, target):
             return found
-    zig = _zig_words(target)
+    zig = _with_target(_zig_words(), target)
     found = _identify(zig, environ, log) if zig else None
     if found is None:
         raise ToolchainError(
@@ -167,18 +168,25 @@ def _builds_for(compiler: Compiler, target: Target) -> bool:
     return target.arch in ("", normal_arch(compiler.machine.partition("-")[0]))
 
 
-def _zig_words(target: Target) -> tuple[str, ...]:
-    """Return the command of the ziglang package for `target`; empty where it isn't installed.
-
-    Without -target zig would compile for this very machine's CPU and C library.
-    """
+def _zig_words() -> tuple[str, ...]:
+    """Return the command of the ziglang package; empty where it isn't installed."""
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None:
         return ()
+    return (str(Path(spec.origin).with_name("zig")), "cc")
+
+
+def _is_zig(words: tuple[str, ...]) -> bool:
+    return "cc" in words[1:] and any("zig" in word for word in words[:3])
+
+
+def _with_target(words: tuple[str, ...], target: Target) -> tuple[str, ...]:
+    """Tell zig what to build for: by itself it takes this very machine's CPU and C library."""
+    if not _is_zig(words) or "-target" in words[:-1]:
+        return words
     arch = target.arch or host_arch()
     mac = sys.platform == "darwin" and arch == host_arch()
-    system = "macos" if mac else f"linux-gnu.{GLIBC}"
-    return (str(Path(spec.origin).with_name("zig")), "cc", "-target", f"{arch}-{system}")
+    return (*words, "-target", f"{arch}-macos" if mac else f"{arch}-linux-gnu.{GLIBC}")
 
 
 def _identify(words: tuple[str, ...], environ: Mapping[str, str], log: Log) -> Compiler | None:
@@ -189,21 +197,26 @@ def _identify(words: tuple[str, ...], environ: Mapping[str, str], log: Log) -> C
     argv = (path, *words[1:])
     said = _ask(argv, "--version", log)
     kind: Kind
-    if "cc" in words[1:] and any("zig" in word for word in words[:3]):
+    if _is_zig(words):
         kind = "zig"
     elif "clang" in said or "oneAPI" in said:
         kind = "clang"
     elif "Free Software Foundation" in said:
         kind = "gcc"
     else:
-        raise ToolchainError(
-            f"{shlex.join(words)} is no compiler that atc knows", hint="use gcc, clang or zig"
-        )
-    if kind == "zig" and "-target" in words:  # zig chokes on -dumpmachine for its own triples
+        raise _unknown(words)
+    if kind == "zig":  # it chokes on -dumpmachine with its own triples
         machine = words[words.index("-target") + 1]
     else:
         machine = _ask(argv, "-dumpmachine", log)
+    if not re.fullmatch(r"\w[\w.]*-[\w.-]+", machine):
+        raise _unknown(words)
     return Compiler(argv, kind, said.partition("\n")[0], machine)
+
+
+def _unknown(words: tuple[str, ...]) -> ToolchainError:
+    text = f"{shlex.join(words)} is no compiler that atc knows"
+    return ToolchainError(text, hint="use gcc, clang or zig")
 
 
 def _ask(argv: tuple[str, ...], option: str, log: Log) -> str:
@@ -359,5 +372,8 @@ def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:
 
 def _companion(compiler: Compiler, name: str, log: Log) -> str | None:
     """Return the binary tool that belongs to a compiler (a cross compiler has its own)."""
+    if compiler.kind == "zig":  # has none, but the host's own will do
+        at_home = compiler.machine.partition("-")[0] == host_arch()
+        return shutil.which(name) if at_home else None
     done = run_binary((*compiler.argv, f"-print-prog-name={name}"), 60, log=log)
     return shutil.which(done.stdout.decode(errors="replace").strip()) if not done.status else None

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import atc.templates
+from atc.backends.cpu.targets import ALIASES, TARGETS
+from atc.backends.target import Target, best_target, get_target, host_arch, host_target
+from atc.errors import OptionError
+
+EVERY = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+
+
+def target_by_name(name: str) -> Target:
+    return next(target for target in TARGETS if target.name == name)
+
+
+@EVERY
+def test_a_target_is_found_by_its_name_in_any_spelling(target: Target) -> None:
+    for spelling in (target.name, target.name.upper(), f" {target.name.replace('-', '_')} "):
+        found = get_target(spelling)
+        assert (found.name, found.cflags, found.simd) == (target.name, target.cflags, target.simd)
+
+
+@EVERY
+def test_a_target_has_a_vector_table_and_checks_what_it_uses(target: Target) -> None:
+    assert Path(atc.templates.__file__).with_name("simd").joinpath(f"{target.simd}.h").is_file()
+    assert set(target.cpu_checks) <= target.features
+    assert target.vector_bytes % 4 == 0
+    assert not any("fast-math" in flag or "native" in flag for flag in target.cflags)
+
+
+@EVERY
+def test_the_flags_switch_on_just_the_features(target: Target) -> None:
+    compiler = shutil.which("gcc" if target.arch in ("", host_arch()) else target.compiler)
+    if compiler is None:
+        pytest.skip(f"no compiler for {target.name}")
+    command = [compiler, *target.cflags, "-dM", "-E", "-x", "c", "/dev/null"]
+    macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = {line.split()[1].strip("_").lower() for line in macros.splitlines()}
+    known = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"}
+    if target.arch == "x86_64":
+        assert names & known == target.features
+    elif target.arch == "aarch64":
+        assert {"arm_neon", "arm_feature_fma"} <= names
+
+
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
+def test_an_alias_names_a_target(alias: str, name: str) -> None:
+    assert get_target(alias).name == name
+
+
+def test_an_unknown_name_lists_the_targets() -> None:
+    with pytest.raises(OptionError, match="E10001") as caught:
+        get_target("x86-64-avx3")
+    for target in TARGETS:
+        assert target.name in str(caught.value)
+    assert "did you mean x86-64-avx" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "host", "HOST"])
+def test_host_is_resolved_to_a_named_target(name: str) -> None:
+    assert get_target(name) == host_target()
+    assert host_target().name in {target.name for target in TARGETS}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86 flags")
+def test_the_host_target_uses_what_the_kernel_reports() -> None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = set(next(line for line in lines if line.startswith("flags")).split())
+    able = [t for t in TARGETS if t.arch in ("", "x86_64") and t.features <= flags]
+    assert host_target().name == able[-1].name
+
+
+@pytest.mark.parametrize(
+    ("arch", "features", "name"),
+    [
+        ("x86_64", set(), "x86-64"),
+        ("x86_64", {"avx2"}, "x86-64"),
+        ("x86_64", {"avx2", "fma", "f16c", "sse4_2"}, "x86-64-avx2"),
+        ("x86_64", {"avx2", "fma", "f16c", "avx512f"}, "x86-64-avx2"),
+        ("aarch64", {"neon", "fma"}, "aarch64-neon"),
+        ("riscv64", set(), "c99"),
+    ],
+)
+def test_the_best_target_is_the_last_that_the_cpu_can_run(
+    arch: str, features: set[str], name: str
+) -> None:
+    assert best_target(TARGETS, arch, frozenset(features)).name == name
+
+
+def test_only_a_foreign_target_needs_a_cross_compiler_and_an_emulator() -> None:
+    neon = get_target("aarch64")
+    if host_arch() == "aarch64":
+        assert (neon.compiler, neon.runner) == ("cc", ())
+    else:
+        assert (neon.compiler, neon.runner) == (neon.compiler, ("qemu-aarch64-static",))
+        assert neon == target_by_name("aarch64-neon")

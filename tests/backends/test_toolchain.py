@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atc.backends.cpu.targets import TARGETS
+from atc.backends.target import Target, get_target, host_arch, host_target
+from atc.backends.toolchain import (
+    Compiler,
+    Job,
+    archive_static,
+    compile_flags,
+    compile_many,
+    compile_object,
+    find_compiler,
+    link_program,
+    link_shared,
+    run_binary,
+)
+from atc.errors import OptionError, ToolchainError
+
+HELPER = "int twice(int x);\nint twice(int x) { return x * FACTOR; }\n"
+PUBLIC = """\
+int twice(int x);
+__attribute__((visibility("default"))) int API(int x);
+int API(int x) { return twice(x); }
+"""
+
+
+def environ(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "CC"}
+    return {**kept, **changes}
+
+
+def first_of(*names: str) -> str | None:
+    return next((name for name in names if shutil.which(name)), None)
+
+
+@pytest.fixture(
+    params=["gcc", "clang", pytest.param("zig", marks=pytest.mark.slow)], scope="module"
+)
+def compiler(request: pytest.FixtureRequest) -> Compiler:
+    if request.param == "zig":
+        pytest.importorskip("ziglang", reason="the package ziglang isn't installed")
+        return find_compiler(get_target("c99"), {"PATH": "/nonexistent"})
+    name = first_of("gcc") if request.param == "gcc" else first_of("clang", "clang-19", "clang-14")
+    if name is None:
+        pytest.skip(f"{request.param} isn't installed")
+    return find_compiler(get_target("c99"), environ(CC=name))
+
+
+@pytest.fixture(scope="module")
+def host() -> Compiler:
+    return find_compiler(get_target("c99"), environ())
+
+
+def write(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def script(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def network(folder: Path, api: str, factor: int) -> Path:
+    """Write a library's two sources: a public function and a hidden one it calls."""
+    public = PUBLIC.replace("API", api)
+    return write(folder, {"src/a.c": public, "src/b.c": HELPER.replace("FACTOR", str(factor))})
+
+
+def objects_of(compiler: Compiler, flags: tuple[str, ...], folder: Path, workers: int = 2) -> None:
+    compile_many([Job(compiler, flags, f"src/{name}.c", folder) for name in "ab"], workers)
+
+
+# ------------------------------------------------------------------------ finding a compiler
+
+
+def fake_compilers(folder: Path, *names: str, machine: str = host_arch()) -> str:
+    for name in names:
+        body = f'[ "$1" = -dumpmachine ] && echo {machine}-linux-gnu || '
+        script(folder / name, body + f'echo "{name} 1.0, Free Software Foundation"')
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("present", "cc", "found"),
+    [
+        (("gcc", "clang", "mine"), "mine", "mine"),
+        (("gcc", "clang", "mine"), "", "gcc"),
+        (("clang", "mine"), "", "clang"),
+    ],
+)
+def test_compilers_are_tried_in_order(
+    present: tuple[str, ...], cc: str, found: str, tmp_path: Path
+) -> None:
+    path = fake_compilers(tmp_path, *present)
+    compiler = find_compiler(get_target("c99"), {"PATH": path, "CC": cc})
+    assert Path(compiler.argv[0]).name == found
+    assert compiler.version.startswith(f"{found} 1.0")
+
+
+def test_cc_may_hold_options(tmp_path: Path) -> None:
+    body = 'case "$*" in "-m64 --version") echo "Free Software Foundation";;'
+    script(tmp_path / "a b/mine", f'{body} "-m64 -dumpmachine") echo x86_64-linux-gnu;; esac')
+    compiler = find_compiler(get_target("c99"), {"CC": f"'{tmp_path}/a b/mine' -m64"})
+    assert compiler.argv == (f"{tmp_path}/a b/mine", "-m64")
+
+
+@pytest.mark.slow
+def test_zig_never_builds_for_this_machines_own_cpu() -> None:
+    zig = pytest.importorskip("ziglang", reason="the package ziglang isn't installed")
+    command = shlex.join([str(Path(zig.__file__).with_name("zig")), "cc"])
+    chosen = find_compiler(get_target("c99"), environ(CC=command))
+    asked = [*chosen.argv, "-dM", "-E", "-x", "c", "/dev/null"]
+    assert b"__AVX2__" not in run_binary(asked, 60).stdout
+    assert chosen == find_compiler(get_target("c99"), {"PATH": "/nonexistent"})
+
+
+def test_a_cross_target_takes_its_own_compiler_unless_cc_builds_for_it(tmp_path: Path) -> None:
+    cross = Target("cross", "sparc64", "scalar", 4, 16, compiler="sparc64-cc")
+    path = fake_compilers(tmp_path, "gcc", "clang")
+    fake_compilers(tmp_path, "sparc64-cc", "other-cc", machine="sparc64")
+    env = {"PATH": path}
+    assert find_compiler(cross, env).argv[0].endswith("/sparc64-cc")
+    assert find_compiler(cross, {**env, "CC": "gcc"}).argv[0].endswith("/sparc64-cc")
+    assert find_compiler(cross, {**env, "CC": "other-cc"}).argv[0].endswith("/other-cc")
+
+
+def test_cc_for_another_machine_is_refused_for_the_host(tmp_path: Path) -> None:
+    path = fake_compilers(tmp_path, "gcc")
+    fake_compilers(tmp_path, "other-cc", machine="sparc64")
+    native = Target("native", host_arch(), "scalar", 4, 16)
+    with pytest.raises(ToolchainError, match=r"CC builds for sparc64-linux-gnu, not .* native"):
+        find_compiler(native, {"PATH": path, "CC": "other-cc"})
+
+
+def test_nothing_found_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ToolchainError, match=r"gcc, clang .*pip install 'atc\[zig\]'"):
+        find_compiler(get_target("c99"), {"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("cc", "error", "words"),
+    [
+        ("no-such-cc -O2", ToolchainError, "CC names a program that isn't there: no-such-cc"),
+        ("'gcc", OptionError, "CC can't be split"),
+        ("/bin/echo", ToolchainError, "no compiler that atc knows"),
+        ("/bin/false", ToolchainError, "doesn't understand --version"),
+    ],
+)
+def test_a_wrong_cc_is_an_error_and_not_passed_over(
+    cc: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        find_compiler(get_target("c99"), environ(CC=cc))
+
+
+def test_the_identity_is_the_content_not_the_place(tmp_path: Path) -> None:
+    env = {"PATH": fake_compilers(tmp_path / "a", "gcc")}
+    first = find_compiler(get_target("c99"), env)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    copy = find_compiler(get_target("c99"), {"PATH": str(tmp_path / "b")})
+    assert copy.argv != first.argv
+    assert copy.identity() == first.identity()
+    with (tmp_path / "b/gcc").open("a") as file:
+        file.write("# an update\n")
+    assert copy.identity() != first.identity()
+    option = Compiler((*first.argv, "-m32"), first.kind, first.version, first.machine)
+    assert option.identity() != first.identity()
+
+
+# ------------------------------------------------------------------------------- compiling
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_every_target_compiles_with_its_flags_and_checks(target: Target, tmp_path: Path) -> None:
+    try:
+        compiler = find_compiler(get_target(target.name), environ())
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    checks = "".join(f' && __builtin_cpu_supports("{name}")' for name in target.cpu_checks)
+    text = f"int supported(void);\nint supported(void) {{ return 1{checks}; }}\n"
+    write(tmp_path, {"a.c": text})
+    assert compile_object(compiler, compile_flags(compiler, target), "a.c", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("int f(void);\nint f(void) { return missing; }\n", "error: .*missing"),
+        ("int f(int x);\nint f(int x) { return 0; }\n", "unused parameter"),
+        ("int f(int n);\nint f(int n) { return ({ n; }); }\n", "error"),
+    ],
+    ids=["wrong", "warning", "not C99"],
+)
+def test_what_is_no_clean_c99_is_one_error_with_the_compilers_words(
+    compiler: Compiler, text: str, words: str, tmp_path: Path
+) -> None:
+    write(tmp_path, {"src/bad.c": text})
+    flags = compile_flags(compiler, get_target("c99"))
+    with pytest.raises(ToolchainError, match=words) as caught:
+        compile_object(compiler, flags, "src/bad.c", tmp_path)
+    assert caught.value.where == "src/bad.c"
+    assert "\n" not in str(caught.value)
+
+
+def test_flags_follow_the_request(compiler: Compiler) -> None:
+    for target in TARGETS:
+        flags = compile_flags(compiler, target, "O3", debug=True, sanitize=("undefined",))
+        assert {"-std=c99", "-O3", "-g", "-fsanitize=undefined", *target.cflags} <= set(flags)
+        assert not {"-ffast-math", "-Ofast"} & set(flags)
+    with pytest.raises(OptionError, match="O0, O1, O2, O3, Os"):
+        compile_flags(compiler, TARGETS[0], "Ofast")
+    with pytest.raises(OptionError, match="address"):
+        compile_flags(compiler, TARGETS[0], sanitize=("x -o /etc/passwd",))
+
+
+def test_products_and_sums_are_rounded_one_by_one(compiler: Compiler, tmp_path: Path) -> None:
+    target = host_target()
+    if "fma" not in target.features:
+        pytest.skip("the host has no fused multiply-add")
+    text = "float f(float a, float b, float c);\n"
+    text += "float f(float a, float b, float c) { const float p = a * b; return p + c; }\n"
+    write(tmp_path, {"a.c": text.replace("float f(f", "API float f(f", 1)})
+    source = (tmp_path / "a.c").read_text()
+    write(tmp_path, {"a.c": '#define API __attribute__((visibility("default")))\n' + source})
+    flags = compile_flags(compiler, target)
+    compile_object(compiler, flags, "a.c", tmp_path)
+    link_shared(compiler, flags, ["a.c.o"], "liba.so", tmp_path)
+    f = ctypes.CDLL(str(tmp_path / "liba.so")).f
+    f.argtypes, f.restype = [ctypes.c_float] * 3, ctypes.c_float
+    a = np.float32(1) + np.float32(2) ** -12
+    product = a * a
+    assert np.float64(a) * np.float64(a) != product  # fused, the difference would show
+    assert f(a, a, -product) == 0.0
+
+
+@pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
+def test_the_bytes_depend_on_neither_the_folder_nor_the_workers(
+    compiler: Compiler, debug: bool, tmp_path: Path
+) -> None:
+    results = []
+    for folder, workers in (("one", 1), ("another/much/deeper", 2)):
+        place = network(tmp_path / folder, "entry", 2)
+        flags = compile_flags(compiler, get_target("c99"), debug=debug)
+        jobs = [Job(compiler, flags, f"src/{name}.c", place) for name in "ab"]
+        objects = [path.read_bytes() for path in compile_many(jobs, workers)]
+        names = ["src/a.c.o", "src/b.c.o"]
+        shared = link_shared(compiler, flags, names, "libnet.so", place)
+        results.append((objects, shared, archive_static(compiler, names, "libnet.a", place)))
+    assert results[0] == results[1]
+    assert str(tmp_path).encode() not in b"".join([*results[0][0], *results[0][1:]])
+
+
+def test_many_objects_come_in_the_jobs_order(host: Compiler, tmp_path: Path) -> None:
+    names = [f"f{i}" for i in range(9)]
+    write(tmp_path, {f"{n}.c": f"int {n}(void);\nint {n}(void) {{ return 0; }}\n" for n in names})
+    flags = compile_flags(host, get_target("c99"))
+    commands: list[tuple[str, ...]] = []
+    done: list[int] = []
+    objects = compile_many(
+        [Job(host, flags, f"{n}.c", tmp_path) for n in names],
+        3,
+        progress=done.append,
+        log=commands.append,
+    )
+    assert [path.name for path in objects] == [f"{n}.c.o" for n in names]
+    assert all(
+        f"{n}\0".encode() in path.read_bytes() for n, path in zip(names, objects, strict=True)
+    )
+    assert done == list(range(1, 10))
+    assert len(commands) == 9
+    assert compile_many([], 2) == ()
+
+
+def test_the_first_failing_job_is_reported(host: Compiler, tmp_path: Path) -> None:
+    write(tmp_path, {"a.c": "typedef int a;\n", "b.c": "wrong b;\n", "c.c": "wrong c;\n"})
+    flags = compile_flags(host, get_target("c99"))
+    for workers in (1, 3):
+        with pytest.raises(ToolchainError) as caught:
+            compile_many([Job(host, flags, f"{n}.c", tmp_path) for n in "abc"], workers)
+        assert caught.value.where == "b.c"
+
+
+def test_a_sanitizer_is_compiled_and_linked_in(host: Compiler, tmp_path: Path) -> None:
+    text = "int main(int n, char **v) { (void)v; return 2147483647 + n == 0; }\n"
+    write(tmp_path, {"a.c": text})
+    for sanitize, failed in (((), False), (("undefined",), True)):
+        flags = compile_flags(host, get_target("c99"), "O1", sanitize=sanitize)
+        compile_object(host, flags, "a.c", tmp_path)
+        try:
+            program = link_program(host, flags, ["a.c.o"], "a", tmp_path)
+        except ToolchainError as error:
+            pytest.skip(f"the sanitizer's runtime isn't installed: {error}")
+        done = run_binary([str(program)], 60)
+        assert (done.status != 0, b"signed integer overflow" in done.stderr) == (failed, failed)
+
+
+# ------------------------------------------------------------------------------- linking
+
+
+def test_a_shared_library_exports_the_public_names_only(compiler: Compiler, tmp_path: Path) -> None:
+    flags = compile_flags(compiler, get_target("c99"))
+    objects_of(compiler, flags, network(tmp_path, "entry", 2))
+    data = link_shared(compiler, flags, ["src/a.c.o", "src/b.c.o"], "libnet.so", tmp_path)
+    (tmp_path / "copy.so").write_bytes(data)
+    library = ctypes.CDLL(str(tmp_path / "copy.so"))
+    assert library.entry(21) == 42
+    assert not hasattr(library, "twice")
+
+
+def test_an_undefined_symbol_fails_the_link(host: Compiler, tmp_path: Path) -> None:
+    flags = compile_flags(host, get_target("c99"))
+    compile_object(host, flags, "src/a.c", network(tmp_path, "entry", 2))
+    with pytest.raises(ToolchainError, match="twice") as caught:
+        link_shared(host, flags, ["src/a.c.o"], "libnet.so", tmp_path)
+    assert caught.value.where == "libnet.so"
+
+
+@pytest.mark.skipif(shutil.which("objcopy") is None, reason="needs objcopy")
+def test_two_static_libraries_with_the_same_kernel_live_in_one_program(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    flags = compile_flags(compiler, get_target("c99"))
+    for name, factor in (("one", 2), ("two", 5)):
+        place = network(tmp_path / name, name, factor)
+        objects_of(compiler, flags, place)
+        archive_static(compiler, ["src/a.c.o", "src/b.c.o"], f"lib{name}.a", place)
+    text = "int one(int x);\nint two(int x);\nint main(void) { return one(10) + two(3); }\n"
+    write(tmp_path, {"main.c": text})
+    compile_object(compiler, flags, "main.c", tmp_path)
+    libraries = ["one/libone.a", "two/libtwo.a"]
+    program = link_program(compiler, flags, ["main.c.o", *libraries], "main", tmp_path)
+    assert run_binary([str(program)], 60).status == 35
+
+
+def test_an_archive_is_made_anew(host: Compiler, tmp_path: Path) -> None:
+    flags = compile_flags(host, get_target("c99"))
+    objects_of(host, flags, network(tmp_path, "entry", 2))
+    names = ["src/a.c.o", "src/b.c.o"]
+    assert archive_static(host, names, "libnet.a", tmp_path) == archive_static(
+        host, names, "libnet.a", tmp_path
+    )
+
+
+def test_a_foreign_program_runs_under_the_targets_emulator(tmp_path: Path) -> None:
+    target = get_target("aarch64-neon")
+    if target.runner and (not shutil.which(target.compiler) or not shutil.which(target.runner[0])):
+        pytest.skip(f"needs {target.compiler} and {target.runner[0]}")
+    compiler = find_compiler(target, environ())
+    flags = compile_flags(compiler, target)
+    text = "#include <arm_neon.h>\nint main(void) { return (int)vaddvq_f32(vdupq_n_f32(3)); }\n"
+    write(tmp_path, {"a.c": text})
+    compile_object(compiler, flags, "a.c", tmp_path)
+    program = link_program(compiler, flags, ["a.c.o"], "a", tmp_path, static=True)
+    assert run_binary([*target.runner, str(program)], 60).status == 12
+
+
+# ----------------------------------------------------------------------------- processes
+
+
+def test_a_program_is_given_input_and_a_c_locale() -> None:
+    done = run_binary(["sh", "-c", "cat; echo $LC_ALL >&2; exit 7"], 60, stdin=b"in\0put")
+    assert (done.status, done.stdout, done.stderr) == (7, b"in\0put", b"C\n")
+
+
+def test_a_program_that_is_not_there_is_a_toolchain_error(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"no program")
+    for path in (tmp_path / "missing", tmp_path / "data", Path("a\0b")):
+        with pytest.raises(ToolchainError, match="can't start"):
+            run_binary([str(path)], 60)
+
+
+def test_a_process_over_its_time_is_ended_with_its_children(tmp_path: Path) -> None:
+    hang = script(tmp_path / "hang", f"sleep 60 & echo $! > {tmp_path}/child; wait")
+    with pytest.raises(ToolchainError, match=r"hang took longer than 0\.5 s"):
+        run_binary([str(hang)], 0.5)
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):  # the kernel needs a moment, and init another to bury it
+        state = Path(f"/proc/{child}/stat")
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.05)
+    pytest.fail("the child is still running")
