@@ -1,0 +1,192 @@
+"""One entry of the cache: `<digest>.key`, `<digest>.o` and, written last, `<digest>.json`.
+
+The descriptor (json) names the key's digest and holds the SHA-256 of the object; the key file
+holds the bytes whose SHA-256 is the digest. So every entry proves itself, and whatever is
+truncated, flipped, foreign or copied under a wrong name is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+
+from atc.cache.folder import Folder
+from atc.cache.key import Key, parse_key
+
+FORMAT = 1  # of the descriptor
+_ENTRY_FILE = re.compile(r"([0-9a-f]{64})\.(?:json|o|key)")
+_TEMPORARY = re.compile(r"[0-9a-f]{64}\.(?:json|o|key)\.[0-9a-f]{16}\.tmp")
+_MAX_DESCRIPTOR = 1 << 16
+
+
+class Damaged(Exception):
+    """An entry that is there but can't be trusted; the text says why."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What the descriptor of an entry says: the kernel's label, the object's bytes and SHA-256."""
+
+    digest: str
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The files of one entry as found on disk, complete or not; sizes in bytes."""
+
+    digest: str
+    files: tuple[str, ...]
+    size: int
+    accessed: float  # the latest access time of its files, seconds since the epoch
+
+    @property
+    def has_descriptor(self) -> bool:
+        """Whether the entry was finished; without descriptor it is a crash's leftover."""
+        return f"{self.digest}.json" in self.files
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a target's folder holds; only `entries` and `temporaries` are the cache's own."""
+
+    entries: tuple[Entry, ...]
+    temporaries: tuple[tuple[str, float], ...]  # name, modification time
+    foreign: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return sum(entry.size for entry in self.entries)
+
+
+def scan(folder: Folder) -> Contents:
+    """List what is in a target's folder, by names alone."""
+    groups: dict[str, list[tuple[str, int, float]]] = {}
+    temporaries = []
+    foreign = 0
+    for name, status in folder.files():
+        if match := _ENTRY_FILE.fullmatch(name):
+            groups.setdefault(match[1], []).append((name, status.st_size, status.st_atime))
+        elif _TEMPORARY.fullmatch(name):
+            temporaries.append((name, status.st_mtime))
+        elif not name.endswith(".lock"):
+            foreign += 1
+    entries = (
+        Entry(
+            digest,
+            tuple(name for name, _, _ in files),
+            sum(size for _, size, _ in files),
+            max(accessed for _, _, accessed in files),
+        )
+        for digest, files in groups.items()
+    )
+    return Contents(tuple(entries), tuple(temporaries), foreign)
+
+
+def read_descriptor(folder: Folder, digest: str) -> Descriptor | None:
+    """Return an entry's descriptor, None if there is none; raise Damaged if it is no good."""
+    data = _read(folder, f"{digest}.json", "descriptor")
+    if data is None:
+        return None
+    if len(data) > _MAX_DESCRIPTOR:
+        raise Damaged(f"the descriptor has {len(data)} bytes")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Damaged("the descriptor is not JSON") from None
+    match value:
+        case {
+            "format": 1,
+            "key": str(key),
+            "name": str(name),
+            "object": {"sha256": str(sha256), "size": int(size)},
+        }:
+            if key != digest:
+                raise Damaged("the descriptor belongs to another key")
+            return Descriptor(digest, name, size, sha256)
+    raise Damaged("the descriptor lacks a field or has another format")
+
+
+def load(folder: Folder, digest: str) -> bytes | None:
+    """Return the object of an entry, None if there is no entry; raise Damaged if it is no good."""
+    descriptor = read_descriptor(folder, digest)
+    if descriptor is None:
+        return None
+    data = _read(folder, f"{digest}.o", "object")
+    if data is None:
+        raise Damaged("the object is missing")
+    if len(data) != descriptor.size:
+        raise Damaged(f"the object has {len(data)} bytes instead of {descriptor.size}")
+    if hashlib.sha256(data).hexdigest() != descriptor.sha256:
+        raise Damaged("sha256 differs")
+    return data
+
+
+def load_key(folder: Folder, digest: str) -> Key:
+    """Return the key an entry was stored under; raise Damaged if its file is no good."""
+    data = _read(folder, f"{digest}.key", "key")
+    if data is None:
+        raise Damaged("the key is missing")
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise Damaged("the key's sha256 is not the entry's name")
+    try:
+        return parse_key(data)
+    except ValueError:
+        raise Damaged("the key can't be parsed") from None
+
+
+def check(folder: Folder, digest: str) -> None:
+    """Raise Damaged unless all three files of an entry are there and prove each other."""
+    if load(folder, digest) is None:
+        raise Damaged("the descriptor is missing")
+    load_key(folder, digest)
+
+
+def store(folder: Folder, key: Key, name: str, data: bytes) -> None:
+    """Write an entry: the descriptor comes last, so it never refers to an absent object."""
+    digest = key.digest()
+    descriptor = {
+        "format": FORMAT,
+        "name": name,
+        "key": digest,
+        "object": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)},
+    }
+    folder.write(f"{digest}.key", key.encoded())
+    folder.write(f"{digest}.o", data)
+    folder.write(f"{digest}.json", json.dumps(descriptor, indent=2).encode() + b"\n")
+
+
+def touch(folder: Folder, digest: str) -> None:
+    """Mark an entry as accessed now; raise OSError if that can't be done."""
+    folder.touch(f"{digest}.json")
+    folder.touch(f"{digest}.o")
+
+
+def remove(folder: Folder, entry: Entry) -> None:
+    """Delete an entry's files, the descriptor first."""
+    for name in sorted(entry.files, key=lambda name: not name.endswith(".json")):
+        folder.remove(name)
+
+
+def remove_all(folder: Folder) -> tuple[Entry, ...]:
+    """Delete all entries and temporaries, and nothing else; return the entries."""
+    contents = scan(folder)
+    for entry in contents.entries:
+        remove(folder, entry)
+    for name, _ in contents.temporaries:
+        folder.remove(name)
+    return contents.entries
+
+
+def _read(folder: Folder, name: str, what: str) -> bytes | None:
+    try:
+        return folder.read(name)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Damaged(f"the {what} can't be read: {error.strerror or error}") from None

@@ -1,0 +1,163 @@
+"""A directory held open, and the lock that guards changes to it.
+
+Every name is looked up in the open directory and never followed if it is a symbolic link, so that
+neither reading nor deleting can leave the cache, whatever is put in it meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+# Reading must not count as an access: a hit is recorded by touching, see Folder.touch.
+_NO_ATIME = getattr(os, "O_NOATIME", 0)
+_POLL_S = 0.01
+
+
+class Folder:
+    """An open directory; all its methods raise OSError when the file system refuses."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def child(self, name: str, *, create: bool = False) -> Folder:
+        """Open the sub-directory `name`, which must not be a symbolic link."""
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self._descriptor)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        return Folder(self.path / name, os.open(name, flags, dir_fd=self._descriptor))
+
+    def files(self) -> list[tuple[str, os.stat_result]]:
+        """Return the names and stats of the regular files here, sorted by name."""
+        found = []
+        for name in sorted(os.listdir(self._descriptor)):
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                status = self.stat(name)
+                if stat.S_ISREG(status.st_mode):
+                    found.append((name, status))
+        return found
+
+    def folders(self) -> list[str]:
+        """Return the names of the sub-directories, sorted; symbolic links aren't among them."""
+        with os.scandir(self._descriptor) as entries:
+            return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+
+    def stat(self, name: str) -> os.stat_result:
+        """Return the status of `name` itself."""
+        return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of the regular file `name`, leaving its access time alone."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a planted FIFO must not block
+        try:
+            descriptor = os.open(name, flags | _NO_ATIME, dir_fd=self._descriptor)
+        except PermissionError:  # only a file's owner may leave its access time alone
+            descriptor = os.open(name, flags, dir_fd=self._descriptor)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(f"'{self.path / name}' is not a regular file")
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read()
+
+    def write(self, name: str, data: bytes, *, durable: bool = False) -> None:
+        """Write a file at once: readers see the old bytes or all of the new ones.
+
+        `durable` also waits for the disk; without it a power failure may leave a file that its
+        checksum unmasks, and that is enough for what can be computed again.
+        """
+        temporary = f"{name}.{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        descriptor = os.open(temporary, flags, 0o666, dir_fd=self._descriptor)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        except BaseException:
+            self.remove(temporary)
+            raise
+        if durable:
+            os.fsync(self._descriptor)
+
+    def remove(self, name: str) -> None:
+        """Delete the file `name`; one that is gone already is fine."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def touch(self, name: str) -> None:
+        """Set the access time to now, whatever the mount options are.
+
+        The modification time goes with it: members of a group may do that to each other's files,
+        while setting the access time alone is the owner's right.
+        """
+        os.utime(name, dir_fd=self._descriptor, follow_symlinks=False)
+
+    def lock(self, name: str, *, shared: bool = False, wait_s: float = 0.0) -> int:
+        """Return a descriptor that holds a lock on file `name` until it is closed.
+
+        Raises TimeoutError after `wait_s` seconds. The lock dies with its process, and excludes
+        the other users of the same process too, which POSIX record locks do not.
+        """
+        flags = os.O_CREAT | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(name, flags | os.O_RDWR, 0o666, dir_fd=self._descriptor)
+        except PermissionError:  # another user's lock file: reading is enough for a local lock
+            descriptor = os.open(name, flags | os.O_RDONLY, 0o666, dir_fd=self._descriptor)
+        try:
+            _wait_for_lock(descriptor, shared, time.monotonic() + wait_s)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise TimeoutError(f"'{self.path / name}' is locked by another process") from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    @contextmanager
+    def locked(self, name: str, *, wait_s: float) -> Iterator[None]:
+        """Hold the exclusive lock `name` inside a with statement."""
+        descriptor = self.lock(name, wait_s=wait_s)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def open_folder(path: Path, *, create: bool = False) -> Folder:
+    """Open the directory `path`; here, and only here, symbolic links are followed."""
+    if sys.platform == "win32":
+        raise OSError("the op compiler cache needs a POSIX system")
+    if create:
+        path.mkdir(parents=True, exist_ok=True)
+    return Folder(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+
+
+def _wait_for_lock(descriptor: int, shared: bool, deadline: float) -> None:
+    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+    while True:
+        try:
+            fcntl.flock(descriptor, operation)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_S)

@@ -1,0 +1,260 @@
+"""Look at a cache and tidy it, apart from any compilation; values only, nothing is printed.
+
+A root without a cache is an empty one. All raise OptionError if the folders can't be read or,
+for `clear_cache`, changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from atc.cache import entry as entries
+from atc.cache.entry import Damaged, Entry
+from atc.cache.folder import Folder
+from atc.cache.key import Key, differences
+from atc.cache.limits import Limits, read_limits
+from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, open_base, target_names
+from atc.cache.versions import read_inis
+from atc.errors import OptionError, one_line
+
+_WAIT_S = 10.0
+_MIN_PREFIX = 4  # digits of a digest that name an entry
+
+
+@dataclass(frozen=True)
+class FolderStats:
+    """What one target's folder holds; sizes in bytes, times in seconds since the epoch."""
+
+    target: str
+    entries: int
+    size: int
+    unfinished: int  # entries without descriptor and temporary files, left by a crash
+    foreign: int  # files that aren't the cache's
+    oldest_access: float | None
+    newest_access: float | None
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """The folders of a cache and the limits that apply to each of them."""
+
+    root: Path
+    limits: Limits
+    warnings: tuple[str, ...]  # about wrong limits
+    folders: tuple[FolderStats, ...]
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """An entry that will be compiled again, and why."""
+
+    target: str
+    digest: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """The number of entries checked and those that are no good."""
+
+    root: Path
+    checked: int
+    flaws: tuple[Flaw, ...]
+
+
+@dataclass(frozen=True)
+class ClearReport:
+    """What was deleted, and what stayed because the cache didn't write it."""
+
+    root: Path
+    entries: int
+    size: int
+    kept_foreign: int
+    in_use: tuple[str, ...]  # targets that a running compilation has open
+
+
+@dataclass(frozen=True)
+class StoredKernel:
+    """A stored entry and what tells it from the one of the same name used before it."""
+
+    target: str
+    digest: str
+    name: str
+    size: int
+    accessed: float
+    flaw: str  # empty if the entry is good
+    key: Key | None
+    differences: tuple[str, ...]  # from the next older one; empty for the oldest
+
+
+@dataclass(frozen=True)
+class WhyReport:
+    """The entries that have a name, or whose digest begins with it, the last used first."""
+
+    root: Path
+    query: str
+    kernels: tuple[StoredKernel, ...]
+
+
+def cache_stats(
+    root: Path, target: str | None = None, *, environ: Mapping[str, str] | None = None
+) -> CacheReport:
+    """Count what the cache at `root` holds, for one target or all."""
+    warnings: list[str] = []
+    with _base(root, target) as base:
+        inis = [(name, values or {}) for name, values in read_inis(base)] if base else []
+        limits = read_limits(inis, environ or {}, warnings.append)
+        folders = tuple(_folder_stats(name, folder) for name, folder in _targets(base, target))
+    return CacheReport(root, limits, tuple(warnings), folders)
+
+
+def verify_cache(root: Path, target: str | None = None) -> VerifyReport:
+    """Read every entry and check its files against each other; nothing is changed."""
+    checked = 0
+    flaws = []
+    with _base(root, target) as base:
+        for name, folder in _targets(base, target):
+            for entry in entries.scan(folder).entries:
+                checked += 1
+                reason = _flaw(folder, entry)
+                if reason:
+                    flaws.append(Flaw(name, entry.digest, reason))
+    return VerifyReport(root, checked, tuple(flaws))
+
+
+def clear_cache(root: Path, target: str | None = None) -> ClearReport:
+    """Delete the entries of one target or all; the ini, the folders and foreign files stay."""
+    removed: list[Entry] = []
+    foreign = 0
+    in_use = []
+    with _base(root, target) as base:
+        if base is None:
+            return ClearReport(root, 0, 0, 0, ())
+        for name, folder in _targets(base, target):
+            if _is_in_use(folder):
+                in_use.append(name)
+            with base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
+                removed += entries.remove_all(folder)
+            foreign += entries.scan(folder).foreign
+    size = sum(entry.size for entry in removed)
+    return ClearReport(root, len(removed), size, foreign, tuple(in_use))
+
+
+def why(root: Path, name_or_digest: str, target: str | None = None) -> WhyReport:
+    """Find the stored kernels of a name, or a digest's beginning, and how they differ.
+
+    The answer to "why was it compiled again?": the kernel used last comes first, with what
+    changed since the one before.
+    """
+    kernels: list[StoredKernel] = []
+    with _base(root, target) as base:
+        for target_name, folder in _targets(base, target):
+            kernels += _kernels(target_name, folder, name_or_digest)
+    return WhyReport(root, name_or_digest, tuple(kernels))
+
+
+@contextmanager
+def _base(root: Path, target: str | None) -> Iterator[Folder | None]:
+    """Open the cache's base folder, None if there is none; turn OSError into OptionError."""
+    if target is not None:
+        check_target(target)
+    try:
+        if not os.path.lexists(root / BASE):
+            yield None
+            return
+        with open_base(root) as base:
+            yield base
+    except OSError as error:
+        raise OptionError(
+            f"the op compiler cache can't be used: {one_line(str(error), 300)}",
+            where=str(root),
+            hint="check the directory and its permissions",
+        ) from error
+
+
+def _targets(base: Folder | None, target: str | None) -> Iterator[tuple[str, Folder]]:
+    if base is None:
+        return
+    for name in target_names(base):
+        if target in (None, name):
+            with base.child(name) as folder:
+                yield name, folder
+
+
+def _folder_stats(name: str, folder: Folder) -> FolderStats:
+    contents = entries.scan(folder)
+    finished = [entry for entry in contents.entries if entry.has_descriptor]
+    times = [entry.accessed for entry in finished]
+    unfinished = len(contents.entries) - len(finished) + len(contents.temporaries)
+    return FolderStats(
+        target=name,
+        entries=len(finished),
+        size=contents.size,
+        unfinished=unfinished,
+        foreign=contents.foreign,
+        oldest_access=min(times, default=None),
+        newest_access=max(times, default=None),
+    )
+
+
+def _flaw(folder: Folder, entry: Entry) -> str:
+    try:
+        entries.check(folder, entry.digest)
+    except Damaged as damage:
+        return str(damage)
+    return ""
+
+
+def _is_in_use(folder: Folder) -> bool:
+    try:
+        os.close(folder.lock(USE_LOCK))
+    except TimeoutError:
+        return True
+    return False
+
+
+def _kernels(target: str, folder: Folder, query: str) -> list[StoredKernel]:
+    kernels: list[StoredKernel] = []
+    older: dict[str, Key] = {}
+    for entry in sorted(entries.scan(folder).entries, key=lambda e: (e.accessed, e.digest)):
+        name = _name(folder, entry)
+        is_asked = name == one_line(query, 200)
+        if not is_asked and not (len(query) >= _MIN_PREFIX and entry.digest.startswith(query)):
+            continue
+        key = _key(folder, entry)
+        previous = older.get(name)
+        changes = differences(previous, key) if previous and key else ()
+        if key:
+            older[name] = key
+        kernels.append(
+            StoredKernel(
+                target=target,
+                digest=entry.digest,
+                name=name,
+                size=entry.size,
+                accessed=entry.accessed,
+                flaw=_flaw(folder, entry),
+                key=key,
+                differences=changes,
+            )
+        )
+    return kernels[::-1]
+
+
+def _name(folder: Folder, entry: Entry) -> str:
+    try:
+        descriptor = entries.read_descriptor(folder, entry.digest)
+    except Damaged:
+        return ""
+    return descriptor.name if descriptor else ""
+
+
+def _key(folder: Folder, entry: Entry) -> Key | None:
+    try:
+        return entries.load_key(folder, entry.digest)
+    except Damaged:
+        return None

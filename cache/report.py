@@ -1,0 +1,107 @@
+"""The reports of the cache as text for a terminal; pure functions, no time zone but UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from atc.cache.limits import MEBIBYTE, Limits
+from atc.cache.manage import (
+    CacheReport,
+    ClearReport,
+    FolderStats,
+    StoredKernel,
+    VerifyReport,
+    WhyReport,
+)
+from atc.cache.stats import CacheStats
+from atc.errors import one_line
+
+
+def run_text(stats: CacheStats) -> str:
+    """Return what a run did with the cache: counts, then every kernel that was compiled."""
+    lines = [
+        f"op compiler cache ({stats.mode}): {stats.hits} hits, {stats.misses} misses, "
+        f"{stats.bypassed} bypassed, {stats.stored} stored, {stats.aged} aged, "
+        f"{stats.damaged} damaged"
+    ]
+    lines += [
+        f"  {event.outcome} {event.name} [{event.digest[:12]}]: {event.reason}"
+        for event in stats.events
+        if event.outcome != "hit"
+    ]
+    return _join(lines)
+
+
+def stats_text(report: CacheReport) -> str:
+    """Return the counts of `cache_stats`, a line per target."""
+    lines = [f"{report.root}: {_limits(report.limits)}"]
+    lines += [f"  warning: {warning}" for warning in report.warnings]
+    lines += [_folder_line(folder) for folder in report.folders] or ["  empty"]
+    return _join(lines)
+
+
+def verify_text(report: VerifyReport) -> str:
+    """Return the result of `verify_cache`, a line per damaged entry."""
+    lines = [f"{report.root}: {report.checked} entries checked, {len(report.flaws)} damaged"]
+    lines += [f"  {flaw.target} {flaw.digest[:12]}: {flaw.reason}" for flaw in report.flaws]
+    return _join(lines)
+
+
+def clear_text(report: ClearReport) -> str:
+    """Return the result of `clear_cache`."""
+    lines = [f"{report.root}: {report.entries} entries deleted, {_megabytes(report.size)}"]
+    if report.kept_foreign:
+        lines.append(f"  {report.kept_foreign} files that aren't the cache's were kept")
+    lines += [f"  warning: a compilation is using the cache of {name}" for name in report.in_use]
+    return _join(lines)
+
+
+def why_text(report: WhyReport) -> str:
+    """Return the entries that `why` found: their state, what changed and their whole key."""
+    if not report.kernels:
+        return _join([f"{report.root}: no entry is named '{one_line(report.query, 200)}'"])
+    return "\n".join(_kernel_text(kernel) for kernel in report.kernels)
+
+
+def _kernel_text(kernel: StoredKernel) -> str:
+    lines = [
+        f"{kernel.name or '(no name)'} [{kernel.digest}]",
+        f"  {kernel.target}, {kernel.size} bytes, last used {_time(kernel.accessed)}",
+        f"  {'damaged: ' + kernel.flaw if kernel.flaw else 'good'}",
+    ]
+    lines += [f"  since the one before: {change}" for change in kernel.differences]
+    if kernel.key:
+        lines += [f"    {line}" for line in kernel.key.text().splitlines()]
+    return _join(lines)
+
+
+def _folder_line(folder: FolderStats) -> str:
+    parts = [f"  {folder.target}: {folder.entries} entries, {_megabytes(folder.size)}"]
+    if folder.oldest_access is not None and folder.newest_access is not None:
+        parts.append(f"used {_time(folder.oldest_access)} to {_time(folder.newest_access)}")
+    if folder.unfinished:
+        parts.append(f"{folder.unfinished} unfinished")
+    if folder.foreign:
+        parts.append(f"{folder.foreign} foreign files")
+    return ", ".join(parts)
+
+
+def _limits(limits: Limits) -> str:
+    if not limits.ages:
+        return f"never aged ({limits.source})"
+    return (
+        f"at most {limits.megabytes} MB per target, aged to {limits.remain_percent} % "
+        f"({limits.source})"
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / MEBIBYTE:.1f} MB"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _join(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,251 @@
+"""The op compiler cache as a compilation sees it: open, get, put."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from atc.cache import entry as entries
+from atc.cache.aging import age, is_full, remove_stale_temporaries
+from atc.cache.entry import Damaged
+from atc.cache.explain import Explainer
+from atc.cache.folder import Folder
+from atc.cache.key import Key
+from atc.cache.limits import Limits, read_limits
+from atc.cache.mode import check_mode
+from atc.cache.root import CHANGE_LOCK, USE_LOCK, check_target, find_root, open_base
+from atc.cache.stats import CacheStats, Event
+from atc.cache.versions import read_inis, settle_versions
+from atc.errors import one_line
+
+Warn = Callable[[str], None]
+
+_WAIT_S = 10.0  # for a lock that is needed; it is held for milliseconds, or by a stopped process
+_AGEING_WAIT_S = 0.5  # for one that isn't: whoever holds it longer is ageing already
+_MAX_NAME = 200
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The open folders of an active cache, and what was found when it was opened."""
+
+    base: Folder
+    folder: Folder
+    limits: Limits
+    deleted: Mapping[str, str]  # digest -> why this run deleted the entry
+    explainer: Explainer
+    resources: ExitStack
+
+
+class Cache:
+    """The compiled operators of one target; make it with `open_cache`.
+
+    `get` and `put` may be called from several threads, and never raise for what is on disk:
+    trouble is a miss, or a warning and nothing stored. `stats` tells what happened.
+    """
+
+    def __init__(self, mode: str, warn: Warn, place: _Place | None, off: str, aged: int) -> None:
+        self.mode = mode
+        self.stats = CacheStats(mode, str(place.folder.path) if place else "", aged=aged)
+        self._warn = warn
+        self._place = place
+        self._off = off
+        self._stores = True
+        self._mutex = threading.Lock()
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def active(self) -> bool:
+        """Whether the cache is on: not disabled, not in trouble, not closed."""
+        return self._place is not None
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits in force, None while the cache is off."""
+        return self._place.limits if self._place else None
+
+    def close(self) -> None:
+        """Give the folder and its locks back; later look-ups miss."""
+        with self._mutex:
+            if self._place is not None:
+                self._place.resources.close()
+                self._place, self._off = None, "the cache is closed"
+
+    def get(self, key: Key, name: str, *, bypass: bool = False) -> bytes | None:
+        """Return the object stored under `key`, or None and record why there is none.
+
+        `name` is the kernel's readable label. With `bypass` the entry isn't looked at, for
+        operators that are being debugged.
+        """
+        with self._mutex:
+            digest, label = key.digest(), one_line(name, _MAX_NAME)
+            if bypass:
+                self.stats.bypassed += 1
+                self._record(label, digest, "bypass", "kept out of the cache")
+                return None
+            data, reason = self._look_up(key, digest, label)
+            if data is None:
+                self.stats.misses += 1
+                self._record(label, digest, "miss", reason)
+            else:
+                self.stats.hits += 1
+                self._record(label, digest, "hit", "")
+            return data
+
+    def put(self, key: Key, name: str, data: bytes, *, bypass: bool = False) -> None:
+        """Store a compiled object; the first failure is a warning and ends storing."""
+        with self._mutex:
+            place = self._place
+            if place is None or bypass or not self._stores:
+                return
+            try:
+                with place.base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
+                    if self.mode == "enable" and _is_stored(place, key.digest()):
+                        return  # by a parallel run
+                    entries.store(place.folder, key, one_line(name, _MAX_NAME), data)
+            except OSError as error:
+                self._stores = False
+                self._warn(f"compiled operators are no longer cached: {_describe(error)}")
+            else:
+                self.stats.stored += 1
+
+    def _look_up(self, key: Key, digest: str, label: str) -> tuple[bytes | None, str]:
+        place = self._place
+        if place is None:
+            return None, self._off
+        if self.mode == "force":
+            return None, "force compiles everything"
+        try:
+            data = entries.load(place.folder, digest)
+        except Damaged as damage:
+            self.stats.damaged += 1
+            return None, f"damaged: {damage}"
+        if data is None:
+            return None, place.deleted.get(digest) or place.explainer.explain(key, label)
+        try:
+            _touch(place, digest)
+        except OSError as error:
+            return None, f"the access time can't be set: {_describe(error)}"
+        return data, ""
+
+    def _record(self, label: str, digest: str, outcome: str, reason: str) -> None:
+        self.stats.events.append(Event(label, digest, outcome, reason))
+
+
+def open_cache(
+    mode: str,
+    directory: Path | None,
+    target: str,
+    *,
+    versions: Mapping[str, str],
+    environ: Mapping[str, str],
+    warn: Warn,
+) -> Cache:
+    """Open the cache of `target` in `mode`, one of MODES, below `directory`.
+
+    Without a directory the root is $ASCEND_CACHE_PATH, else $HOME/atc_data. `versions` are the
+    keys and values that op_cache.ini records; other ones there empty the cache. Entries are aged
+    now, before anything is compiled. `disable` touches no file. Trouble with the disk is a call of
+    `warn` with one line, and a cache that is off; an unknown mode or a wrong path raises
+    OptionError.
+    """
+    check_mode(mode)
+    if mode == "disable":
+        return Cache(mode, warn, None, "the cache is disabled", 0)
+    root = find_root(directory, environ)
+    check_target(target)
+    try:
+        if root is None:
+            raise OSError("no directory is given and HOME is not set")
+        place, aged = _open_place(mode, root, target, versions, environ, warn)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in $HOME
+        warn(f"the op compiler cache is off: {_describe(error)}")
+        return Cache(mode, warn, None, "the cache is off", 0)
+    return Cache(mode, warn, place, "", aged)
+
+
+def _open_place(
+    mode: str,
+    root: Path,
+    target: str,
+    versions: Mapping[str, str],
+    environ: Mapping[str, str],
+    warn: Warn,
+) -> tuple[_Place, int]:
+    with ExitStack() as stack:
+        base = stack.enter_context(open_base(root, create=True))
+        folder = stack.enter_context(base.child(target, create=True))
+        if mode == "force":
+            _warn_if_in_use(folder, warn)
+        stack.callback(os.close, folder.lock(USE_LOCK, shared=True, wait_s=_WAIT_S))
+        deleted = settle_versions(base, target, versions, wait_s=_WAIT_S)
+        if mode == "force":
+            with base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
+                entries.remove_all(folder)
+        limits = _limits(base, environ, warn)
+        aged = _age(base, folder, limits, warn) if limits.ages else {}
+        explainer = Explainer(folder)
+        resources = stack.pop_all()
+        return _Place(base, folder, limits, {**deleted, **aged}, explainer, resources), len(aged)
+
+
+def _warn_if_in_use(folder: Folder, warn: Warn) -> None:
+    try:
+        os.close(folder.lock(USE_LOCK))
+    except TimeoutError:
+        warn(
+            f"another compilation is using '{folder.path}', whose entries force mode deletes; "
+            "don't run force beside other compilations"
+        )
+
+
+def _limits(base: Folder, environ: Mapping[str, str], warn: Warn) -> Limits:
+    inis = read_inis(base)
+    for name, values in inis:
+        if values is None:
+            warn(f"{name} has no section [op_compiler_cache] and is ignored")
+    return read_limits([(name, v) for name, v in inis if v is not None], environ, warn)
+
+
+def _age(base: Folder, folder: Folder, limits: Limits, warn: Warn) -> dict[str, str]:
+    now = time.time()
+    try:
+        contents = entries.scan(folder)
+        remove_stale_temporaries(folder, contents, now)
+        if not is_full(contents, limits):
+            return {}
+        with base.locked(CHANGE_LOCK, wait_s=_AGEING_WAIT_S):
+            aged = age(folder, limits, now)
+    except OSError as error:
+        warn(f"the op compiler cache is not aged: {_describe(error)}")
+        return {}
+    return {entry.digest: "aged at the start of this run" for entry in aged}
+
+
+def _is_stored(place: _Place, digest: str) -> bool:
+    try:
+        if entries.load(place.folder, digest) is None:
+            return False
+        _touch(place, digest)
+    except (Damaged, OSError):
+        return False
+    return True
+
+
+def _touch(place: _Place, digest: str) -> None:
+    if place.limits.ages:
+        entries.touch(place.folder, digest)
+
+
+def _describe(error: Exception) -> str:
+    return one_line(str(error), 300)

@@ -1,0 +1,102 @@
+"""Compare the versions in `op_cache.ini` with the running tool's and empty what is outdated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from atc.cache.entry import Damaged, Entry, check, remove, remove_all, scan
+from atc.cache.folder import Folder, open_folder
+from atc.cache.ini import INI_NAME, clean_versions, parse_ini, with_versions
+from atc.cache.root import CHANGE_LOCK, target_names
+
+
+def read_ini_text(base: Folder) -> str | None:
+    """Return the text of the ini in `<root>/kernel_cache`, None if there is none."""
+    try:
+        return _decode(base.read(INI_NAME))
+    except FileNotFoundError:
+        return None
+
+
+def read_inis(base: Folder) -> list[tuple[str, dict[str, str] | None]]:
+    """Return path and values of the inner ini, then of the one in the root, where they exist.
+
+    Values are None where the section is missing.
+    """
+    found = []
+    with open_folder(base.path.parent) as root:
+        for folder in (base, root):
+            text = read_ini_text(folder)
+            if text is not None:
+                found.append((str(folder.path / INI_NAME), parse_ini(text)))
+    return found
+
+
+def settle_versions(
+    base: Folder, target: str, versions: Mapping[str, str], *, wait_s: float
+) -> dict[str, str]:
+    """Record `versions` in the ini; return why which entries of `target` were deleted.
+
+    Other versions recorded: all entries of all targets go, since one ini speaks for them all.
+    None recorded (a new ini, or one written by hand): entries that prove themselves stay.
+    """
+    wanted = clean_versions(versions)
+    if _recorded(read_ini_text(base), wanted) == wanted:
+        return {}
+    with base.locked(CHANGE_LOCK, wait_s=wait_s):
+        text = read_ini_text(base)  # another process may have settled it meanwhile
+        recorded = _recorded(text, wanted)
+        if recorded == wanted:
+            return {}
+        changed = [
+            f"{key} {old} -> {wanted[key]}" for key, old in recorded.items() if old != wanted[key]
+        ]
+        deleted: dict[str, str] = {}
+        for name in target_names(base):
+            if name == target:
+                deleted = _empty(base, name, changed)
+            else:
+                with suppress(OSError):  # another user's; its keys still tell it apart
+                    _empty(base, name, changed)
+        base.write(INI_NAME, _encode(with_versions(text, versions)), durable=True)
+        return deleted
+
+
+def _empty(base: Folder, target: str, changed: list[str]) -> dict[str, str]:
+    with base.child(target) as folder:
+        if changed:
+            reason = f"emptied, versions differ: {', '.join(changed)}"
+            return {entry.digest: reason for entry in remove_all(folder)}
+        return _remove_unproved(folder)
+
+
+def _remove_unproved(folder: Folder) -> dict[str, str]:
+    removed = {}
+    for entry in scan(folder).entries:
+        reason = _flaw(folder, entry)
+        if reason:
+            remove(folder, entry)
+            removed[entry.digest] = f"deleted, not proved by its key: {reason}"
+    return removed
+
+
+def _flaw(folder: Folder, entry: Entry) -> str:
+    try:
+        check(folder, entry.digest)
+    except Damaged as damage:
+        return str(damage)
+    return ""
+
+
+def _recorded(text: str | None, wanted: Mapping[str, str]) -> dict[str, str]:
+    values = parse_ini(text or "") or {}
+    return {key: values[key] for key in wanted if key in values}
+
+
+def _decode(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
