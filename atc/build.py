@@ -1,0 +1,286 @@
+"""Building the library of a generated project, and putting the project where the user wants it.
+
+Both take and give `{path: bytes}`: the compilers work in a temporary folder, and the output folder
+changes only when everything is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from atc.backends.target import Target
+from atc.backends.toolchain import (
+    Compiler,
+    Job,
+    Log,
+    archive_static,
+    compile_many,
+    link_shared,
+    no_log,
+)
+from atc.cache import Key, make_key
+from atc.errors import InternalError, OptionError, ToolchainError
+
+MANIFEST = ".atc-manifest.json"  # in an output folder: which of its files are ours to replace
+
+
+# ------------------------------------------------------------------------------- the library
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One source of the library, with all the files that its preprocessor or assembler reads.
+
+    `path` and `includes` are paths in the tree. A unit sees no file that no unit declares, so a
+    forgotten include is an error at once and never a stale object from the cache. `name` is the
+    label in the cache's reports. A unit that isn't `cacheable` never meets the cache (the weights:
+    too large to gain); one with `bypass` is kept out of it while it is being debugged.
+    """
+
+    path: str
+    name: str
+    includes: tuple[str, ...] = ()
+    cacheable: bool = True
+    bypass: bool = False
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """How many objects were compiled, how many came from the cache, and the time in seconds."""
+
+    compiled: int
+    cached: int
+    seconds: float
+
+
+class ObjectCache(Protocol):
+    """The part of `atc.cache.Cache` that a build needs."""
+
+    def get(self, key: Key, name: str, *, bypass: bool = False) -> bytes | None:
+        """Return the object stored under `key`, if any."""
+
+    def put(self, key: Key, name: str, data: bytes, *, bypass: bool = False) -> None:
+        """Store an object."""
+
+
+def build_library(
+    files: Mapping[str, bytes],
+    units: Sequence[Unit],
+    name: str,
+    target: Target,
+    compiler: Compiler,
+    flags: tuple[str, ...],
+    cache: ObjectCache,
+    workers: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    log: Log = no_log,
+) -> tuple[dict[str, bytes], BuildResult]:
+    """Return `lib<name>.so` and `lib<name>.a` made of `units`, and what it took.
+
+    `flags` name include folders relative to the tree. `progress` gets (done, total) objects.
+    Raises ToolchainError with the compiler's words.
+    """
+    begin = time.perf_counter()
+    if not (name.isascii() and name.isidentifier()):
+        raise InternalError("a library's name is no C identifier", where=repr(name))
+    names = [f"{unit.path}.o" for unit in units]
+    shared, static = f"lib{name}.so", f"lib{name}.a"
+    try:
+        with tempfile.TemporaryDirectory(prefix="atc-build-") as folder:
+            cwd = Path(folder).resolve()
+            _write(cwd, _sources(files, units))
+            keys = {u: _key(files, u, target, compiler, flags) for u in units if u.cacheable}
+            missing = _take_cached(cwd, units, keys, cache)
+            jobs = [Job(compiler, flags, unit.path, cwd) for unit in missing]
+            cached = len(units) - len(missing)
+            progress(cached, len(units))
+            objects = compile_many(
+                jobs, workers, progress=lambda done: progress(cached + done, len(units)), log=log
+            )
+            for unit, path in zip(missing, objects, strict=True):
+                if unit in keys:
+                    cache.put(keys[unit], unit.name, path.read_bytes(), bypass=unit.bypass)
+            libraries = {
+                shared: link_shared(compiler, flags, names, shared, cwd, log=log),
+                static: archive_static(compiler, names, static, cwd, log=log),
+            }
+    except OSError as error:
+        raise ToolchainError(
+            f"can't work in the temporary folder: {error.strerror}", hint="set TMPDIR to a free one"
+        ) from None
+    return libraries, BuildResult(len(missing), cached, time.perf_counter() - begin)
+
+
+def _sources(files: Mapping[str, bytes], units: Sequence[Unit]) -> dict[str, bytes]:
+    """Return the part of the tree that the units read."""
+    paths = sorted({path for unit in units for path in (unit.path, *unit.includes)})
+    for path in paths:
+        if path not in files:
+            raise InternalError("a source of the library wasn't generated", where=path)
+    return {path: files[path] for path in paths}
+
+
+def _key(
+    files: Mapping[str, bytes],
+    unit: Unit,
+    target: Target,
+    compiler: Compiler,
+    flags: tuple[str, ...],
+) -> Key:
+    """Return the key of an object: all that its bytes depend on."""
+    headers = {f"header {path}": files[path] for path in unit.includes}
+    return make_key(
+        path=unit.path,
+        source=files[unit.path],
+        target=target.name,
+        compiler=compiler.version,
+        compiler_digest=compiler.identity(),
+        flags=shlex.join(flags),
+        **headers,
+    )
+
+
+def _take_cached(
+    cwd: Path, units: Sequence[Unit], keys: Mapping[Unit, Key], cache: ObjectCache
+) -> list[Unit]:
+    """Write the objects that the cache has beside their sources; return the units it lacks."""
+    missing = []
+    for unit in units:
+        data = cache.get(keys[unit], unit.name, bypass=unit.bypass) if unit in keys else None
+        if data is None:
+            missing.append(unit)
+        else:
+            (cwd / f"{unit.path}.o").write_bytes(data)
+    return missing
+
+
+# -------------------------------------------------------------------------- the output folder
+
+
+def write_tree(files: Mapping[str, bytes], folder: Path) -> None:
+    """Make `folder` hold exactly `files`, beside whatever files there are not ours.
+
+    Everything is written next to its destination first and then moved there; if that fails or is
+    interrupted, all is as it was before. Files of a previous output that are no longer wanted
+    go. Raises OptionError, which names the path, where the folder can't be written or
+    a file that isn't ours is in the way.
+    """
+    tree = {**files, MANIFEST: _manifest(files)}
+    for path in files:
+        if path == MANIFEST:
+            raise InternalError("a generated file has the manifest's name", where=path)
+        _checked(path)
+    try:
+        _place(tree, folder)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OptionError(
+            f"can't write {folder}: {reason}", where="--output", hint="choose another folder"
+        ) from None
+
+
+def _place(tree: Mapping[str, bytes], folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{folder} is a file", where="--output", hint="name a folder")
+    made = [parent for parent in folder.absolute().parents if not parent.exists()]
+    try:
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+        # Inside an output folder that exists: it may be a mount point, its parent closed to us.
+        near = folder if folder.is_dir() else folder.parent
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=near) as temporary:
+            new, old = Path(temporary, "new"), Path(temporary, "old")
+            _write(new, tree)
+            if folder.is_dir():
+                _swap_in(tree, new, folder, old)
+            else:
+                new.rename(folder)
+    except BaseException:
+        for parent in made:
+            with suppress(OSError):
+                parent.rmdir()
+        raise
+
+
+def _swap_in(tree: Mapping[str, bytes], new: Path, folder: Path, old: Path) -> None:
+    """Move the files of `new` into `folder` and those they replace to `old`; all or nothing."""
+    ours = _previous(folder)
+    foreign = [path for path in tree if path not in ours and (folder / path).exists()]
+    if foreign and foreign != [MANIFEST]:  # a damaged manifest alone is no loss
+        raise OptionError(
+            f"{folder / foreign[0]} exists and was not written by atc",
+            where="--output",
+            hint="move it away or choose another folder",
+        )
+    stale = sorted(ours - set(tree))
+    begun: list[str] = []
+    try:
+        for path in (*tree, *stale):
+            begun.append(path)
+            _move(folder / path, old / path)
+            _move(new / path, folder / path)
+    except BaseException:
+        for path in reversed(begun):
+            if path in tree and not (new / path).exists():
+                _move(folder / path, new / path)
+            _move(old / path, folder / path)
+        _drop_empty(folder, begun)
+        raise
+    _drop_empty(folder, stale)
+
+
+def _move(source: Path, destination: Path) -> None:
+    """Move a file, if it is there, to where there is none."""
+    if source.exists():
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        source.rename(destination)
+
+
+def _drop_empty(folder: Path, paths: Iterable[str]) -> None:
+    """Remove the folders of these files that have become empty."""
+    parents = {parent for path in paths for parent in PurePosixPath(path).parents}
+    for parent in sorted(parents - {PurePosixPath(".")}, reverse=True):
+        with suppress(OSError):
+            (folder / parent).rmdir()
+
+
+def _manifest(files: Iterable[str]) -> bytes:
+    return (json.dumps({"files": sorted(files)}, indent=1) + "\n").encode()
+
+
+def _previous(folder: Path) -> frozenset[str]:
+    """Return the files in `folder` that its manifest claims; none where it is damaged."""
+    try:
+        listed = json.loads((folder / MANIFEST).read_bytes())["files"]
+        paths = {str(_checked(path)) for path in listed}
+    except (OSError, ValueError, LookupError, TypeError, InternalError):
+        return frozenset()
+    return frozenset(path for path in paths | {MANIFEST} if (folder / path).is_file())
+
+
+# ------------------------------------------------------------------------------------ paths
+
+
+def _checked(path: str) -> PurePosixPath:
+    """Return a path of the tree; raise InternalError if it could lead out of its folder."""
+    pure = PurePosixPath(path)
+    plain = str(pure) == path and path.isprintable() and not set(path) & set('\\:*?"<>|')
+    if not plain or pure.is_absolute() or ".." in pure.parts or path == ".":
+        raise InternalError("a generated file's path is unsafe", where=repr(path))
+    return pure
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir(exist_ok=True)
+    for path, data in files.items():
+        destination = folder / _checked(path)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        destination.write_bytes(data)
