@@ -2,6 +2,7 @@
 
 import pytest
 
+from atc.cache import versions
 from atc.cache.ini import parse_ini, with_versions
 from atc.cache.limits import Limits
 
@@ -104,6 +105,14 @@ def test_a_version_cannot_break_the_ini():
     assert values == {"v": "1\\n[x]\\nmax_op_cache_size=1 _ y"}
 
 
+def test_s24_versions_another_run_settled_meanwhile_empty_nothing(site, monkeypatch):
+    site.compile("enable")
+    texts = iter([site.ini.read_text().replace("atc 0.1.0", "atc 0.0.9")])  # as it was before
+    real = versions.read_ini_text
+    monkeypatch.setattr(versions, "read_ini_text", lambda base: next(texts, None) or real(base))
+    assert site.compile("enable").compiled == []
+
+
 @pytest.mark.parametrize("changed", ["adk_version", "ops_version"])
 def test_s24_other_versions_empty_the_folder_and_keep_the_users_lines(site, changed):
     site.write_ini(*BOTH, "# note")
@@ -135,7 +144,7 @@ def test_s23_a_missing_ini_is_made_and_proved_entries_stay(site):
     site.compile("enable")
     site.ini.unlink()
     site.path("conv", "o").write_bytes(b"flipped")
-    site.path("pool", "key").write_bytes(b"other key")
+    site.path("pool", "key").write_bytes(site.key("other").encoded())
     run = site.compile("enable")
     assert run.compiled == ["conv", "pool"]
     assert "not proved" in run.stats.events[1].reason

@@ -40,6 +40,7 @@ def test_a_label_cannot_smuggle_a_delimiter():
         ({"a": "x\x001\x00y"}, {"a": "x", "b": "y"}),
         ({"a": "caf\u00e9"}, {"a": "cafe\u0301"}),
         ({"a": "\udc80"}, {"a": b"\x80"}),
+        ({"a": "\udc80"}, {"a": "?"}),
     ],
 )
 def test_different_ingredients_never_share_a_digest(one, other):

@@ -59,7 +59,9 @@ def test_s42_s43_another_character_is_an_error_and_nothing_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("path", ["abc-XYZ_0.9", "\u7f13\u5b58/\u7b97\u5b50", "./a/../b"])
+@pytest.mark.parametrize(
+    "path", ["abc-XYZ_0.9", "\u7f13\u5b58/\u7b97\u5b50", "\u3400\u4e00\u9fff", "./a/../b"]
+)
 def test_s43_letters_digits_and_chinese_characters_are_allowed(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     with open_with(Path(path), {}, []) as cache:

@@ -42,6 +42,15 @@ def test_s03_force_deletes_then_compiles_and_stores_all(site):
         assert site.stored([*ALL, "old"]) == ALL
 
 
+def test_s03_force_uses_no_entry_that_another_run_stores_meanwhile(site):
+    key = site.key("conv")
+    with site.open("force") as force, site.open("enable") as other:
+        other.put(key, "conv", b"other's")
+        assert force.get(key, "conv") is None
+        force.put(key, "conv", b"forced")
+        assert other.get(key, "conv") == b"forced"
+
+
 def test_s03_force_deletes_for_its_target_only(site):
     site.compile("enable", target="c99")
     site.compile("force")
@@ -123,25 +132,9 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-7])
 
 
-DAMAGES = {
-    "flipped object": lambda site: flip(site.path("conv", "o")),
-    "short object": lambda site: cut(site.path("conv", "o")),
-    "empty object": lambda site: site.path("conv", "o").write_bytes(b""),
-    "no object": lambda site: site.path("conv", "o").unlink(),
-    "object is a link": lambda site: relink(site.path("conv", "o")),
-    "object is a fifo": lambda site: refifo(site.path("conv", "o")),
-    "cut descriptor": lambda site: cut(site.path("conv", "json")),
-    "empty descriptor": lambda site: site.path("conv", "json").write_bytes(b""),
-    "deep descriptor": lambda site: site.path("conv", "json").write_bytes(b"[" * 60_000),
-    "huge descriptor": lambda site: site.path("conv", "json").write_bytes(b" " * 100_000),
-    "binary descriptor": lambda site: site.path("conv", "json").write_bytes(b"\xff\0"),
-    "foreign descriptor": lambda site: site.path("conv", "json").write_text('{"a": [1]}'),
-    "wrong types": lambda site: edit(site.path("conv", "json"), object={"sha256": 1, "size": "x"}),
-    "newer format": lambda site: edit(site.path("conv", "json"), format=2),
-    "another entry's": lambda site: shutil.copy(
-        site.path("add", "json"), site.path("conv", "json")
-    ),
-}
+def copy_under_wrong_name(site):
+    for suffix in ("json", "o", "key"):
+        shutil.copy(site.path("add", suffix), site.path("conv", suffix))
 
 
 def relink(path):
@@ -157,6 +150,28 @@ def refifo(path):
 
 def edit(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+DAMAGES = {
+    "flipped object": lambda site: flip(site.path("conv", "o")),
+    "short object": lambda site: cut(site.path("conv", "o")),
+    "empty object": lambda site: site.path("conv", "o").write_bytes(b""),
+    "no object": lambda site: site.path("conv", "o").unlink(),
+    "object is a link": lambda site: relink(site.path("conv", "o")),
+    "object is a fifo": lambda site: refifo(site.path("conv", "o")),
+    "cut descriptor": lambda site: cut(site.path("conv", "json")),
+    "empty descriptor": lambda site: site.path("conv", "json").write_bytes(b""),
+    "deep descriptor": lambda site: site.path("conv", "json").write_bytes(b"[" * 60_000),
+    "huge descriptor": lambda site: site.path("conv", "json").write_bytes(b" " * 100_000),
+    "binary descriptor": lambda site: site.path("conv", "json").write_bytes(b"\xff\0"),
+    "foreign descriptor": lambda site: site.path("conv", "json").write_text('{"a": [1]}'),
+    "wrong types": lambda site: edit(site.path("conv", "json"), object={"sha256": 1, "size": "x"}),
+    "newer format": lambda site: edit(site.path("conv", "json"), format=2),
+    "whole copy of another entry": copy_under_wrong_name,
+    "another entry's": lambda site: shutil.copy(
+        site.path("add", "json"), site.path("conv", "json")
+    ),
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -286,18 +301,27 @@ def test_s42_a_read_only_folder_is_one_warning_and_no_cache(site, monkeypatch, f
     assert run.stats.events[0].reason == "the cache is off"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_s42_a_folder_without_write_permission_is_no_cache(site):
+@pytest.fixture
+def unwritable(site):
+    """The site, filled, with folders that nobody may write in; skips where root may anyway."""
     site.compile("enable")
-    site.folder.chmod(0o555)
-    site.base.chmod(0o555)
-    try:
-        run = site.compile("force")
-    finally:
-        site.base.chmod(0o755)
-        site.folder.chmod(0o755)
-    assert run.compiled == ALL
-    assert site.warnings
+    folders = [site.folder, site.base]
+    for folder in folders:
+        folder.chmod(0o555)
+    yield site
+    for folder in folders:
+        folder.chmod(0o755)
+
+
+@pytest.mark.parametrize(("mode", "compiled"), [("enable", ["new"]), ("force", [*ALL, "new"])])
+def test_s42_folders_without_write_permission_end_storing(unwritable, mode, compiled):
+    if os.access(unwritable.folder, os.W_OK):
+        pytest.skip("this user may write anywhere")
+    run = unwritable.compile(mode, [*ALL, "new"])
+    assert run.compiled == compiled
+    assert run.stats.stored == 0
+    assert len(unwritable.warnings) == 1
+    assert "Permission denied" in unwritable.warnings[0]
 
 
 @pytest.mark.parametrize("what", ["root", "base", "folder", "ini", "lock"])
@@ -361,8 +385,8 @@ def test_s44_the_run_reports_each_look_up(site):
 
 
 def test_s44_a_miss_is_explained_by_the_nearest_key_of_the_same_name(site):
-    site.compile("enable", ["conv"], flags="-O1", compiler="cc 11", cpu="a")
     site.compile("enable", ["conv"], flags="-O2")
+    site.compile("enable", ["conv"], flags="-O1", compiler="cc 11", cpu="a")
     run = site.compile("enable", ["conv"], flags="-O3")
     assert run.stats.events[0].reason == "flags differ: -O2 -> -O3"
 
