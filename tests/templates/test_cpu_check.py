@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+
+from atc.backends.cpu.targets import TARGETS
+from atc.backends.target import Target, get_target
+from atc.backends.toolchain import (
+    compile_flags,
+    compile_object,
+    find_compiler,
+    link_program,
+    run_binary,
+)
+from atc.templates import TemplateRuleError, render
+
+CHECKED = [target for target in TARGETS if target.cpu_checks]
+MAIN = "int main(void)\n{\n  return cpu_is_able();\n}\n"
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="asks x86 CPUs")
+
+
+def program(target: Target, folder: Path, cc: str) -> str:
+    """Build a program whose exit status is what `cpu_is_able` says; baseline code only."""
+    environ = {**os.environ, "CC": cc}
+    if cc == "zig":
+        pytest.importorskip("ziglang", reason="the package ziglang isn't installed")
+        environ = {"PATH": "/nonexistent"}
+    elif shutil.which(cc) is None:
+        pytest.skip(f"{cc} isn't installed")
+    baseline = get_target("c99")
+    compiler = find_compiler(baseline, environ)
+    flags = compile_flags(compiler, baseline)
+    (folder / "a.c").write_text(
+        render("project/cpu_check.c.j2", {"checks": target.cpu_checks}) + "\n" + MAIN
+    )
+    compile_object(compiler, flags, "a.c", folder)
+    return str(link_program(compiler, flags, ["a.c.o"], "a", folder, static=cc != "zig"))
+
+
+@pytest.mark.parametrize("cc", ["gcc", "clang-19", pytest.param("zig", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", CHECKED, ids=lambda target: target.name)
+def test_it_agrees_with_the_kernel(target: Target, cc: str, tmp_path: Path) -> None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = set(next(line for line in lines if line.startswith("flags")).split())
+    assert run_binary([program(target, tmp_path, cc)], 60).status == (target.features <= flags)
+
+
+@pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="needs qemu-x86_64-static")
+@pytest.mark.parametrize(
+    ("name", "cpu", "able"),
+    [
+        ("x86-64-avx2", "Nehalem", 0),
+        ("x86-64-avx2", "max,-fma", 0),
+        ("x86-64-avx2", "max,-avx2", 0),
+        ("x86-64-avx2", "max,-xsave", 0),
+        ("x86-64-avx2", "max", 1),
+        ("x86-64-avx512", "max", 0),
+    ],
+)
+def test_it_refuses_a_lesser_cpu(name: str, cpu: str, able: int, tmp_path: Path) -> None:
+    path = program(get_target(name), tmp_path, "gcc")
+    assert run_binary(["qemu-x86_64-static", "-cpu", cpu, path], 60).status == able
+
+
+def test_a_feature_without_a_known_bit_is_not_left_out() -> None:
+    with pytest.raises(TemplateRuleError, match="no CPUID bit is known for sse9"):
+        render("project/cpu_check.c.j2", {"checks": ("avx2", "sse9")})
