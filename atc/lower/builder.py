@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from atc.errors import InternalError, UnsupportedError
 from atc.expr import Expr, Input, cast, const
-from atc.ir import Array, DType, Graph, Node, Op, TensorType, row_major, type_of
+from atc.ir import Array, DType, Graph, Node, Op, TensorType, captured, row_major, type_of
 from atc.ops import Map, Reshape
 from atc.view import View, broadcast, dense, gather_view, simplify_loops
 
@@ -196,10 +197,12 @@ class Builder:
             if not own or output in finished:
                 output = self._copy(output)
             finished.append(output)
-        return Graph(
+        graph = Graph(
             name, tuple(inputs), tuple(finished), tuple(self.nodes),
             dict(self._types), dict(self._constants),
         )  # fmt: skip
+        outer = {n: self.type(n) for n in captured(graph)}
+        return replace(graph, types={**outer, **graph.types})
 
     def _copy(self, x: str) -> str:
         type_ = self.type(x)

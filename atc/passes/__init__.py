@@ -2,10 +2,88 @@
 
 from __future__ import annotations
 
-from atc.backends.target import Target
-from atc.ir import Graph
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from atc.ir import Array, Graph, Op
+from atc.ops import If
+from atc.passes.cancel_movement import cancel_movement
+from atc.passes.fold_affine import fold_affine
+from atc.passes.fuse_elementwise import fuse_elementwise
+from atc.passes.fuse_epilogue import fuse_epilogue
+from atc.passes.rewriting import Rule, rewrite
+from atc.passes.share import share_equal_nodes
+from atc.verify import verify
 
 
-def run_passes(graph: Graph, target: Target) -> Graph:
-    """Run every pass; the graph is verified after each."""
-    return graph
+@dataclass(frozen=True)
+class Pass:
+    """A named graph rewrite. `outer` holds the constants of the enclosing graphs."""
+
+    name: str
+    run: Callable[[Graph, Mapping[str, Array]], Graph]
+
+
+def _rule(name: str, rule: Rule) -> Pass:
+    return Pass(name, partial(_rewrite, rule))
+
+
+def _rewrite(rule: Rule, graph: Graph, outer: Mapping[str, Array]) -> Graph:
+    return rewrite(graph, rule, outer)
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("share_equal_nodes", share_equal_nodes),  # first: fewer nodes, truer reader counts
+    _rule("cancel_movement", cancel_movement),  # before fusion, which then sees arithmetic only
+    _rule("fuse_epilogue", fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
+    _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue
+    _rule("fuse_elementwise", fuse_elementwise),
+    _rule("fuse_epilogue_again", fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
+    _rule("fold_affine_again", fold_affine),
+)
+"""The pipeline. Names are what `--fusion_switch_file` and dumps call a pass."""
+
+Observer = Callable[[str, Graph], None]
+
+
+def run_passes(
+    graph: Graph,
+    observe: Observer = lambda name, graph: None,
+    skip: frozenset[str] = frozenset(),
+    outer: Mapping[str, Array] | None = None,
+) -> Graph:
+    """Run every pass that isn't skipped; each result is verified and shown to `observe`."""
+    outside = outer or {}
+    verify(graph, "lowering")
+    observe("lowering", graph)
+    for each in PASSES:
+        if each.name.removesuffix("_again") in skip:
+            continue
+        graph = each.run(graph, outside)
+        verify(graph, each.name)
+        observe(each.name, graph)
+    return _inside(graph, skip, outside)
+
+
+def _inside(graph: Graph, skip: frozenset[str], outer: Mapping[str, Array]) -> Graph:
+    """Run the passes on the graphs inside control flow."""
+    if not any(node.op.subgraphs() for node in graph.nodes):
+        return graph
+    constants = {**outer, **graph.constants}
+    nodes = tuple(
+        replace(n, op=_op_inside(n.op, skip, constants)) if n.op.subgraphs() else n
+        for n in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
+
+
+def _op_inside(op: Op, skip: frozenset[str], outer: Mapping[str, Array]) -> Op:
+    match op:
+        case If():
+            then = run_passes(op.then_branch, skip=skip, outer=outer)
+            return replace(op, then_branch=then, else_branch=run_passes(op.else_branch, skip=skip, outer=outer))
+        case _:
+            return op
+
+

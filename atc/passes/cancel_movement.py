@@ -1,0 +1,142 @@
+"""Reads through data movement: a transpose, slice or expand becomes part of its reader's view."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from atc.ir import Node
+from atc.ops import Map, MatMul, Reduce, Reshape
+from atc.passes.rewriting import Rewriting, merge_origin
+from atc.view import Split, View, compose, compose_refining, dense, simplify_loops
+
+NestT = TypeVar("NestT", Map, Reduce)
+
+
+def cancel_movement(state: Rewriting, node: Node) -> Node:
+    """Let Map, Reduce and MatMul read the source of a Reshape or pure-movement operand.
+
+    Views address flat memory, so a Reshape is transparent to them.
+    """
+    match node.op:
+        case Map() | Reduce():
+            return _nest(state, node)
+        case MatMul():
+            return _matmul(state, node)
+        case Reshape():
+            source = state.producers.get(node.inputs[0])
+            if source is not None and isinstance(source.op, Reshape):
+                return replace(node, inputs=source.inputs)
+    return node
+
+
+def _nest(state: Rewriting, node: Node) -> Node:
+    op = node.op
+    assert isinstance(op, Map | Reduce)
+    index = 0
+    while index < len(node.inputs):
+        source = state.producers.get(node.inputs[index])
+        if source is not None and isinstance(source.op, Reshape):
+            node = _with_input(node, index, source.inputs[0])
+            continue
+        op = node.op
+        assert isinstance(op, Map | Reduce)
+        if source is not None and isinstance(source.op, Map) and source.op.is_movement:
+            moved = _read_through(node, op, index, source)
+            if moved is not None:
+                node = moved
+                continue
+        index += 1
+    return node
+
+
+def _with_input(node: Node, index: int, name: str) -> Node:
+    return replace(node, inputs=(*node.inputs[:index], name, *node.inputs[index + 1 :]))
+
+
+def _read_through(node: Node, op: Map | Reduce, index: int, source: Node) -> Node | None:
+    """Return the node reading the movement's own operand, when the views compose."""
+    assert isinstance(source.op, Map)
+    if index >= len(op.views):
+        return None  # an operand of the epilogue
+    refined = refine(op, index, source.op.shape, source.op.views)
+    if refined is None:
+        return None
+    new_op, (inner,) = refined
+    views = (*new_op.views[:index], inner, *new_op.views[index + 1 :])
+    result = replace(node, op=tidy(replace(new_op, views=views)))
+    result = _with_input(result, index, source.inputs[0])
+    return replace(result, origin=merge_origin(source, node))
+
+
+def refine(
+    op: NestT, index: int, inner_shape: tuple[int, ...], inner: tuple[View, ...]
+) -> tuple[NestT, tuple[View, ...]] | None:
+    """Compose operand `index` with the views it is computed by, splitting the op's loops if needed.
+
+    Returns the op over the refined loops (its other views adapted) and the views of the operand's
+    own operands over them.
+    """
+    match op:
+        case Map():
+            composed = compose_refining(op.shape, op.views, index, inner_shape, inner)
+            if composed is None:
+                return None
+            shape, views, found = composed
+            return replace(op, shape=shape, views=views), found
+        case Reduce():
+            return _refine_reduce(op, index, inner_shape, inner)
+
+
+def _refine_reduce(
+    op: Reduce, index: int, inner_shape: tuple[int, ...], inner: tuple[View, ...]
+) -> tuple[Reduce, tuple[View, ...]] | None:
+    kept = len(op.shape)
+    marker = View((*[0] * kept, *[1] * len(op.reduced)))  # tells kept loops from reduced ones
+    extra = tuple(View((*v.strides, *[0] * len(op.reduced)), v.offset) for v in op.epilogue.views)
+    composed = compose_refining(
+        (*op.shape, *op.reduced), (*op.views, *extra, marker), index, inner_shape, inner
+    )
+    if composed is None:
+        return None
+    loops, views, found = composed
+    split = sum(1 for s in views[-1].strides if s == 0)
+    epilogue = replace(
+        op.epilogue,
+        views=tuple(View(v.strides[:split], v.offset) for v in views[len(op.views) : -1]),
+    )
+    return (
+        replace(op, shape=loops[:split], reduced=loops[split:], views=views[: len(op.views)],
+                epilogue=epilogue),
+        found,
+    )  # fmt: skip
+
+
+def tidy(op: NestT) -> NestT:
+    """Merge the loops of a Map that all its views walk as one."""
+    if isinstance(op, Reduce):
+        return op
+    shape, views = simplify_loops(op.shape, [dense(op.shape), *op.views])
+    return replace(op, shape=shape, views=views[1:])
+
+
+def _matmul(state: Rewriting, node: Node) -> Node:
+    for index in (0, 1):
+        while True:
+            op = node.op
+            assert isinstance(op, MatMul)
+            source = state.producers.get(node.inputs[index])
+            if source is not None and isinstance(source.op, Reshape):
+                node = _with_input(node, index, source.inputs[0])
+                continue
+            if source is None or not isinstance(source.op, Map) or not source.op.is_movement:
+                break
+            view = op.a_view if index == 0 else op.b_view
+            tail = (op.m, op.k) if index == 0 else (op.k, op.n)
+            found = compose((*op.batch, *tail), view, source.op.shape, source.op.views)
+            if found is None or isinstance(found, Split):
+                break
+            op = replace(op, a_view=found[0]) if index == 0 else replace(op, b_view=found[0])
+            origin = merge_origin(source, node)
+            node = replace(_with_input(node, index, source.inputs[0]), op=op, origin=origin)
+    return node

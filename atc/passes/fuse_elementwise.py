@@ -1,0 +1,92 @@
+"""Fuses elementwise nodes into the loops of their readers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from atc.expr import Expr, Input, cost, inputs_of, renumber, substitute, walk
+from atc.ir import Node
+from atc.ops import Map, Reduce
+from atc.passes.cancel_movement import refine, tidy
+from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+
+MAX_COST = 120
+"""Of a fused expression: beyond it, registers spill and recomputation isn't worth it."""
+MAX_OPERANDS = 8
+CHEAP = 2
+"""Cost up to which an expression may be computed again for each broadcast read."""
+
+
+def fuse_elementwise(state: Rewriting, node: Node) -> Node:
+    """Inline Map operands that only this Map or Reduce reads, or that cost next to nothing."""
+    if not isinstance(node.op, Map | Reduce):
+        return node
+    index = 0
+    while True:
+        op = node.op
+        assert isinstance(op, Map | Reduce)
+        if index >= min(len(node.inputs), len(op.views)):
+            return node
+        source = state.producers.get(node.inputs[index])
+        fused = None
+        if source is not None and isinstance(source.op, Map):
+            fused = _inline(state, node, op, index, source)
+        if fused is None:
+            index += 1
+        else:
+            node = fused
+
+
+def _inline(
+    state: Rewriting, node: Node, op: Map | Reduce, index: int, source: Node
+) -> Node | None:
+    inner = source.op
+    assert isinstance(inner, Map)
+    if not _worthwhile(state, op, inner, node.inputs[index]):
+        return None
+    refined = refine(op, index, inner.shape, inner.views)
+    if refined is None:
+        return None
+    new_op, found = refined
+    own = len(node.inputs) - (len(op.epilogue.views) if isinstance(op, Reduce) else 0)
+    if own > len(new_op.views):
+        return None
+    expr, names, views = _splice(new_op.expr, index, node.inputs[:own], new_op.views,
+                                 inner.expr, source.inputs, found)  # fmt: skip
+    if len(names) > MAX_OPERANDS or cost(expr) > MAX_COST:
+        return None
+    merged = tidy(replace(new_op, expr=expr, views=views))
+    origin = merge_origin(source, node)
+    return replace(node, op=merged, inputs=(*names, *node.inputs[own:]), origin=origin)
+
+
+def _worthwhile(state: Rewriting, op: Map | Reduce, inner: Map, name: str) -> bool:
+    loops = (*op.shape, *(op.reduced if isinstance(op, Reduce) else ()))
+    cheap = cost(inner.expr) <= CHEAP and len(inputs_of(inner.expr)) <= 1
+    if prod(loops) > prod(inner.shape) and not cheap:
+        return False  # broadcast: every element would be computed again and again
+    return state.only_reader(name) or (cheap and isinstance(inner.expr, Input))
+
+
+def _splice(
+    expr: Expr, index: int, names: tuple[str, ...], views: tuple, inner: Expr,
+    inner_names: tuple[str, ...], inner_views: tuple,
+) -> tuple[Expr, tuple[str, ...], tuple]:  # fmt: skip
+    """Return `expr` with Input(index) computed by `inner`, operands numbered anew.
+
+    In the joint numbering the outer operands come first, then the inner ones, then the outer
+    coordinates, then the inner ones.
+    """
+    n, m = len(names), len(inner_names)
+    outer_number = [k if k < n else k + m for k in range(len(views))]
+    inner_number = [n + k if k < m else len(views) + k for k in range(len(inner_views))]
+    moved = renumber(inner, inner_number)
+    types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
+
+    def operand(k: int) -> Expr:
+        return moved if k == index else Input(types[k], outer_number[k])
+
+    joint = substitute(expr, operand)
+    all_views = (*views[:n], *inner_views[:m], *views[n:], *inner_views[m:])
+    return distinct_operands(joint, (*names, *inner_names), all_views)

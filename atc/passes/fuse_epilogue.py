@@ -1,0 +1,94 @@
+"""Fuses the elementwise node after a heavy op into that op's epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from atc.expr import Expr, Input, substitute, walk
+from atc.ir import Node
+from atc.ops import Epilogue, Map, Reshape
+from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+from atc.view import Split, View, compose, dense
+
+MAX_OPERANDS = 6
+
+
+def fuse_epilogue(state: Rewriting, node: Node) -> Node:
+    """Replace a Map that reads a heavy op's result in place by that op with a longer epilogue.
+
+    The result must be read by nothing else; other operands (bias, residual) join the node.
+    """
+    if not isinstance(node.op, Map):
+        return node
+    order = {name: i for i, n in enumerate(state.nodes) for name in n.outputs}
+    for index in sorted(range(len(node.inputs)), key=lambda k: -order.get(node.inputs[k], -1)):
+        fused = _fuse(state, node, node.op, index)
+        if fused is not None:
+            return fused
+    return node
+
+
+def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
+    heavy = _maker(state, node.inputs[index])
+    if heavy is None or len(op.views) != len(node.inputs):
+        return None
+    epilogue: Epilogue = heavy.op.epilogue  # type: ignore[attr-defined]
+    view = op.views[index]
+    if view.offset or not view.is_dense(op.shape):
+        return None
+    result = state.types[heavy.outputs[0]]
+    if prod(op.shape) != result.size:
+        return None  # the Map reads a part of the result only
+    space = epilogue_space(heavy, result.shape)
+    others = [k for k in range(len(node.inputs)) if k != index]
+    if any(node.inputs[k] == node.inputs[index] for k in others):
+        return None
+    views: list[View] = []
+    for k in others:
+        found = compose(space, dense(space), op.shape, [op.views[k]])
+        if found is None or isinstance(found, Split):
+            return None
+        views += found
+    fused = _joined(epilogue, op, index, others)
+    first = len(heavy.inputs) - len(epilogue.views)
+    names = (*heavy.inputs[first:], *(node.inputs[k] for k in others))
+    expr, extra, all_views = distinct_operands(fused, names, (*epilogue.views, *views), 1)
+    if len(extra) > MAX_OPERANDS:
+        return None
+    new_op = replace(heavy.op, epilogue=Epilogue(expr, all_views))  # type: ignore[type-var]
+    return Node(new_op, (*heavy.inputs[:first], *extra), node.outputs, merge_origin(heavy, node))
+
+
+def _maker(state: Rewriting, name: str) -> Node | None:
+    """Return the node with an epilogue that makes the value, through reshapes nobody else reads."""
+    while state.only_reader(name):
+        maker = state.producers.get(name)
+        if maker is None:
+            return None
+        if isinstance(maker.op, Reshape):
+            name = maker.inputs[0]
+            continue
+        fits = hasattr(maker.op, "epilogue") and len(maker.outputs) == 1
+        return maker if fits else None
+    return None
+
+
+def epilogue_space(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index space of an op's epilogue: its own loops, else the shape of its result."""
+    op = node.op
+    loops = getattr(op, "loops", None)
+    if loops is not None:
+        return tuple(loops)
+    return tuple(getattr(op, "shape", shape))
+
+
+def _joined(epilogue: Epilogue, op: Map, index: int, others: list[int]) -> Expr:
+    """Return the Map's expression with the epilogue in place of operand `index`."""
+    base = 1 + len(epilogue.views)
+    number = {k: base + i for i, k in enumerate(others)}
+    types = {e.index: e.dtype for e in walk(op.expr) if isinstance(e, Input)}
+    return substitute(
+        op.expr, lambda k: epilogue.expr if k == index else Input(types[k], number[k])
+    )
+

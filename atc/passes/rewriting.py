@@ -1,0 +1,117 @@
+"""The tool that passes are written with: one walk over the nodes, each replaced by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from atc.expr import Expr, Input, renumber, substitute, walk
+from atc.ir import Array, Graph, Node, TensorType, prune, reads, type_of
+from atc.view import View
+
+
+@dataclass
+class Rewriting:
+    """A graph being rewritten: what each value is made by so far, and how many nodes read it."""
+
+    graph: Graph
+    outer: Mapping[str, Array]
+    """Constants of the enclosing graphs."""
+    producers: dict[str, Node] = field(default_factory=dict)
+    readers: dict[str, int] = field(default_factory=dict)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+
+    def constant(self, name: str) -> Array | None:
+        """Return a constant's array, or None for a computed value."""
+        array = self.constants.get(name)
+        return self.outer.get(name) if array is None else array
+
+    def add_constant(self, array: Array, hint: str) -> str:
+        """Add a constant and return its name."""
+        name, n = hint, 0
+        while name in self.types:
+            n += 1
+            name = f"{hint}.{n}"
+        self.constants[name] = np.ascontiguousarray(array)
+        self.types[name] = type_of(self.constants[name])
+        return name
+
+    def only_reader(self, name: str) -> bool:
+        """Whether a single node reads the value and it is no output of the graph."""
+        return self.readers.get(name, 0) == 1
+
+
+Rule = Callable[[Rewriting, Node], Node]
+"""Returns the node itself, or one with the same outputs that takes its place."""
+
+
+def rewrite(graph: Graph, rule: Rule, outer: Mapping[str, Array]) -> Graph:
+    """Apply a rule to every node in order, then drop what nothing reads any more."""
+    state = Rewriting(graph, outer, types=dict(graph.types), constants=dict(graph.constants))
+    for node in graph.nodes:
+        for name in set(reads(node)):
+            state.readers[name] = state.readers.get(name, 0) + 1
+    for name in graph.outputs:
+        state.readers[name] = state.readers.get(name, 0) + 1
+    changed = False
+    for node in graph.nodes:
+        new = rule(state, node)
+        changed = changed or new is not node
+        state.nodes.append(new)
+        for name in new.outputs:
+            state.producers[name] = new
+    if not changed:
+        return graph
+    rewritten = replace(
+        graph, nodes=tuple(state.nodes), types=state.types, constants=state.constants
+    )
+    return prune(rewritten)
+
+
+def merge_origin(*nodes: Node) -> tuple[str, ...]:
+    """Return the user's node names of several nodes, in order, once each."""
+    return tuple(dict.fromkeys(name for node in nodes for name in node.origin))
+
+
+def distinct_operands(
+    expr: Expr, names: Sequence[str], views: Sequence[View], first: int = 0
+) -> tuple[Expr, tuple[str, ...], tuple[View, ...]]:
+    """Number operands anew so that each (value, view) occurs once and all are read.
+
+    Input(k), k >= first, is `names[k - first]` through `views[k - first]`; views beyond the names
+    are coordinates and stay behind the operands. Inputs below `first` are left alone.
+    """
+    slots: dict[tuple[str, View], int] = {}
+    coordinates: dict[View, int] = {}
+    chosen: dict[int, tuple[str, View] | View] = {}
+
+    def visit(k: int) -> Expr:
+        if k < first:
+            return Input(_dtypes[k], k)
+        at = k - first
+        if at < len(names):
+            key = (names[at], views[at])
+            slots.setdefault(key, len(slots))
+            chosen[k] = key
+        else:
+            coordinates.setdefault(views[at], len(coordinates))
+            chosen[k] = views[at]
+        return Input(_dtypes[k], k)
+
+    _dtypes = {e.index: e.dtype for e in _inputs(expr)}
+    substitute(expr, visit)
+    number = {}
+    for k, key in chosen.items():
+        position = coordinates[key] + len(slots) if isinstance(key, View) else slots[key]
+        number[k] = first + position
+    top = max([*number, first - 1, *_dtypes], default=-1) + 1
+    expr = renumber(expr, [number.get(k, k) for k in range(top)])
+    return expr, tuple(n for n, _ in slots), (*(v for _, v in slots), *coordinates)
+
+
+def _inputs(expr: Expr) -> list[Input]:
+    return [e for e in walk(expr) if isinstance(e, Input)]
