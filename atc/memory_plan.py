@@ -6,7 +6,7 @@ buffers of neural networks pack well. Greedy packings come first: an order of th
 rule for the gap to take (Sekiyama et al., "Profile-guided memory optimization for deep neural
 networks", 2018; Pisarchyk & Lee, "Efficient memory management for deep neural net inference",
 2020). While the best of them is above the lower bound, a search repacks it under lower ceilings: a
-buffer that fits nowhere evicts the ones that gave way least so far (the ejection pool of Nagata &
+buffer that fits nowhere evicts those that proved easiest to place (the ejection pool of Nagata &
 Bräysy 2009; Telamalloc, Maas et al., ASPLOS 2022, backtracks to the same end).
 
 Nothing is random and nothing looks at a clock: equal buffers give equal plans on every machine, in
