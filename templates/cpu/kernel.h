@@ -23,7 +23,8 @@
     return (uint64_t)b < 8 * sizeof(T) ? (T)((U)a << b) : (T)0;                \
   }                                                                            \
   static inline T k_shiftright_##M(T a, T b) {                                 \
-    return (uint64_t)b < 8 * sizeof(T) ? (T)(a >> b) : (T)0;                   \
+    return (T)((uint64_t)b < 8 * sizeof(T) ? a >> b                            \
+                                           : a >> (8 * sizeof(T) - 1) >> 1);   \
   }                                                                            \
   static inline T k_pow_##M(T a, T b) {                                        \
     U base = (U)a, result = 1;                                                 \
