@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from atc.memory_check import check_plan
 from atc.memory_plan import Buffer, MemoryPlan, plan_arena, plan_no_reuse
 from atc.program import Call, Program, Step
 
@@ -58,12 +59,13 @@ def plan_memory(program: Program, *, reuse: bool = True) -> Arena:
                 spans[storage] = (first, event.step)
         if event.call is not None and event.call.source.scratch:
             key = _scratch_key(event.call)
-            buffers.append(Buffer(key, event.call.source.scratch, event.step, event.step, ALIGNMENT))
+            size = event.call.source.scratch
+            buffers.append(Buffer(key, size, event.step, event.step, ALIGNMENT))
     for name, (first, last) in spans.items():
         buffers.append(Buffer(name, program.types[name].nbytes, first, last, ALIGNMENT))
     plan = plan_arena(buffers) if reuse else plan_no_reuse(buffers)
-    pass
-    values = {v for e in events for v in (*e.reads, *e.writes)}
+    check_plan(buffers, plan)
+    values = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
     return Arena(
         {v: plan.offsets[place(v)] for v in values if place(v) not in outside},
         {e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)]
@@ -73,7 +75,7 @@ def plan_memory(program: Program, *, reuse: bool = True) -> Arena:
 
 
 def _scratch_key(call: Call) -> str:
-    return f"scratch of {call.node.outputs[0]}"
+    return f"{call.node.outputs[0]}#scratch"  # fresh names hold a number after the last #
 
 
 def _events(steps: Sequence[Step], start: int = 0) -> Iterator[_Event]:

@@ -1,1 +1,56 @@
-""""""
+"""Model files of every format become one thing: an `onnx_ir.Model` with static input shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx_ir
+
+from atc.errors import ModelError, OptionError
+from atc.importers.onnx import load_onnx, pin_inputs
+
+FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}
+"""Words of `--framework` and what they mean; ATC's other numbers are not supported."""
+
+
+def load_model(
+    path: Path, framework: str, shapes: Mapping[str, tuple[int, ...]], weight: Path | None
+) -> onnx_ir.Model:
+    """Read a model file; an empty `framework` is found out from the file's first bytes."""
+    head = _head(path)
+    kind = FRAMEWORKS.get(framework) if framework else _detect(path, head)
+    match kind:
+        case "onnx":
+            return pin_inputs(load_onnx(path), shapes, path.name)
+        case "mge":
+            from atc.importers.megengine import load_megengine
+
+            return load_megengine(path, shapes)
+        case "mxnet":
+            from atc.importers.mxnet import load_mxnet
+
+            return load_mxnet(path, weight, shapes)
+        case _:
+            raise OptionError(
+                f"framework '{framework}' is not supported", where="--framework",
+                hint="use 5 (onnx), mge or mxnet", code="E10001",
+            )  # fmt: skip
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(4096)
+    except OSError as error:
+        raise ModelError(f"can't be read: {error.strerror}", where=str(path)) from error
+
+
+def _detect(path: Path, head: bytes) -> str:
+    """Return the framework that a file's first bytes speak of; ONNX has no magic of its own."""
+    from atc.importers.megengine import is_megengine
+    from atc.importers.mxnet import is_mxnet
+
+    if is_megengine(head):
+        return "mge"
+    return "mxnet" if is_mxnet(head) else "onnx"

@@ -105,8 +105,9 @@ def render_expr(
     uses: dict[Expr, int] = {}
     for e in walk(expr):
         if isinstance(e, Call):
-            for a in e.args:
-                uses[a] = uses.get(a, 0) + 1
+            twice = e.fn in ("Max", "Min") and isinstance(e.args[-1], Const)
+            for a in e.args:  # a clamp's C text names its operand twice
+                uses[a] = uses.get(a, 0) + 1 + twice
     lines: list[str] = []
     done: dict[Expr, str] = {}
     for e in walk(expr):

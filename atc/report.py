@@ -1,0 +1,47 @@
+"""`<name>.report.json`: what was chosen for each node, the memory plan, the cache's part."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from atc.program import calls
+
+if TYPE_CHECKING:
+    from atc.driver import Compilation
+
+
+def report_json(done: Compilation) -> str:
+    """Return the report; equal builds give equal text (no times, no paths)."""
+    plan = done.arena.plan
+    gap = plan.size / plan.lower_bound - 1 if plan.lower_bound else 0.0
+    report = {
+        "name": done.name,
+        "target": done.target.name,
+        "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
+        "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
+        "memory": {
+            "arena_bytes": plan.size,
+            "lower_bound_bytes": plan.lower_bound,
+            "gap_percent": round(100 * gap, 2),
+            "method": plan.method,
+            "weights_bytes": len(done.emission.weights),
+            "buffers": [
+                {"name": b.name, "offset": plan.offsets[b.name], "bytes": b.size,
+                 "first_step": b.first, "last_step": b.last}
+                for b in done.arena.buffers
+            ],
+        },
+        "nodes": [
+            {
+                "op": call.node.op.kind,
+                "origin": list(call.node.origin),
+                "kernel": call.choice.candidate.label,
+                "symbol": call.source.symbol,
+                "tier": "portable" if call.source.portable else "tuned",
+                "considered": [{"kernel": k, "cost": c} for k, c in call.choice.considered],
+            }
+            for call in calls(done.program.steps)
+        ],
+    }  # fmt: skip
+    return json.dumps(report, indent=1, ensure_ascii=True) + "\n"
