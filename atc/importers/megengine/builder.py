@@ -1,0 +1,289 @@
+"""Build the ONNX graph node by node, with shapes inferred and shape arithmetic folded on the way.
+
+The standard's own shape functions run on each node as it is added, so every translation sees the
+shapes of its inputs; a node whose inputs are all small constants is evaluated at once, by the
+standard's reference implementation, and leaves no trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import defs, helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+from atc.errors import ModelError, UnsupportedError
+from atc.importers.megengine.types import DType
+
+OPSET = 21
+IR_VERSION = 10
+_FOLDED = 4096  # elements of the largest tensor that is folded
+_MAX_ELEMENTS = 1 << 40
+
+Attributes = Mapping[str, Any]
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Var:
+    """A variable of the dump: its ONNX value, and the element type with scale and zero point."""
+
+    value: ir.Value
+    dtype: DType
+
+
+@dataclass
+class Builder:
+    """Collects nodes. `where` and `scope` name the operator that is being translated.
+
+    Values are born with names that hold a tab and a number, which no final name does, so that they
+    cannot clash; `translate` renames them.
+    """
+
+    where: str = ""
+    scope: str = ""
+    nodes: list[ir.Node] = field(default_factory=list)
+    _types: dict[ir.Value, onnx.TypeProto] = field(default_factory=dict)
+    _data: dict[ir.Value, onnx.TensorProto] = field(default_factory=dict)
+    _count: int = 0
+
+    def input(self, name: str, dtype: DType, shape: Sequence[int]) -> ir.Value:
+        """Add a graph input."""
+        self._check_size(shape)
+        kind = helper.make_tensor_type_proto(dtype.storage.value, list(shape))
+        return self._value(name, kind)
+
+    def constant(self, array: np.ndarray, name: str = "") -> ir.Value:
+        """Return a constant; it becomes an initializer once a node uses it."""
+        self._count += 1
+        name = name or f"{self.scope}/constant\t{self._count}"
+        tensor = ir.Tensor(array, name=name)
+        kind = helper.make_tensor_type_proto(tensor.dtype.value, array.shape)
+        value = self._value(name, kind)
+        value.const_value = tensor
+        if array.size <= _FOLDED:
+            self._data[value] = ir.to_proto(tensor)
+        return value
+
+    def integers(self, numbers: Sequence[int]) -> ir.Value:
+        """Return a 1-D int64 constant."""
+        return self.constant(np.array(numbers, np.int64))
+
+    def number(self, number: float, like: ir.Value) -> ir.Value:
+        """Return a scalar constant of the type of `like`."""
+        return self.constant(np.array(number).astype(like.dtype.numpy() if like.dtype else None))
+
+    def array(self, value: ir.Value) -> np.ndarray | None:
+        """Return the elements of a constant, None for anything computed at run time."""
+        return value.const_value.numpy() if value.const_value is not None else None
+
+    def shape(self, value: ir.Value) -> Shape:
+        """Return the shape with None for unknown extents; raises where the rank is unknown."""
+        if value.shape is None:
+            raise UnsupportedError("the rank of an input depends on data", where=self.where)
+        return tuple(d if isinstance(d, int) else None for d in value.shape)
+
+    def extents(self, value: ir.Value) -> tuple[int, ...]:
+        """Return the shape; raises `UnsupportedError` where it depends on data."""
+        shape = self.shape(value)
+        extents = tuple(d for d in shape if d is not None)
+        if len(extents) != len(shape):
+            raise UnsupportedError("the shape of an input depends on data", where=self.where)
+        return extents
+
+    def rank(self, value: ir.Value) -> int:
+        """Return the rank."""
+        return len(self.shape(value))
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Return an axis counted from the front; raises where it lies outside the rank."""
+        if not -rank <= axis < rank:
+            raise ModelError(f"axis {axis} lies outside rank {rank}", where=self.where)
+        return axis % rank
+
+    def op(
+        self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Attributes | None = None
+    ) -> ir.Value:
+        """Add a node with one output and return it."""
+        return self.ops(op_type, inputs, attributes)[0]
+
+    def ops(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Attributes | None = None,
+        outputs: int = 1,
+    ) -> tuple[ir.Value, ...]:
+        """Add a node with several outputs and return them."""
+        attributes = dict(attributes or {})
+        self._count += 1
+        names = [f"{self.scope}/{op_type}\t{self._count}.{i}" for i in range(outputs)]
+        proto = helper.make_node(op_type, _proto_names(inputs), names, **attributes)
+        kinds = self._infer(proto, inputs)
+        folded = self._fold(proto, inputs, kinds)
+        if folded is not None:
+            return tuple(self.constant(a, n) for a, n in zip(folded, names, strict=True))
+        values = tuple(self._value(name, kinds[name]) for name in names)
+        self.nodes.append(ir.node(op_type, inputs, attributes, outputs=values))
+        return values
+
+    def copy(self, value: ir.Value) -> ir.Value:
+        """Add a node that passes a value on, even a constant."""
+        self._count += 1
+        result = self._value(f"{self.scope}\t{self._count}", self._types[value])
+        self.nodes.append(ir.node("Identity", [value], outputs=[result]))
+        return result
+
+    def label(self, value: ir.Value) -> str:
+        """Return what a value is called before it has a final name, without its number."""
+        return (value.name or "").partition("\t")[0]
+
+    def cast(self, value: ir.Value, to: ir.DataType) -> ir.Value:
+        """Convert the element type, where it differs."""
+        return value if value.dtype == to else self.op("Cast", [value], {"to": to.value})
+
+    def reshape(self, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+        """Reshape to a known shape, where it differs."""
+        if value.shape is not None and self.shape(value) == tuple(shape):
+            return value
+        return self.op("Reshape", [value, self.integers(shape)], {"allowzero": 1})
+
+    def transpose(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
+        """Permute the axes, where that changes anything."""
+        if list(order) == sorted(order):
+            return value
+        return self.op("Transpose", [value], {"perm": list(order)})
+
+    def rearranged(
+        self, value: ir.Value, shape: Sequence[int] | None, order: Sequence[int] | None = None
+    ) -> ir.Value:
+        """Permute the axes, then reshape; a constant, however large, is rewritten at once."""
+        array = self.array(value)
+        if array is None:
+            moved = value if order is None else self.transpose(value, order)
+            return moved if shape is None else self.reshape(moved, shape)
+        moved_array = array if order is None else array.transpose(order)
+        if shape is not None:
+            moved_array = moved_array.reshape(shape)
+        if moved_array.shape == array.shape and order is None:
+            return value
+        return self.constant(np.ascontiguousarray(moved_array))
+
+    def flipped(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """Reverse some axes."""
+        array = self.array(value)
+        if array is not None:
+            return self.constant(np.ascontiguousarray(np.flip(array, tuple(axes))))
+        count, lowest = len(axes), np.iinfo(np.int64).min
+        bounds = [[-1] * count, [lowest] * count, list(axes), [-1] * count]
+        return self.op("Slice", [value, *map(self.integers, bounds)])
+
+    def shape_of(self, value: ir.Value) -> ir.Value:
+        """Return the shape as a 1-D int64 value, a constant wherever it is known."""
+        if value.shape is not None and None not in self.shape(value):
+            return self.integers(self.extents(value))
+        return self.op("Shape", [value])
+
+    def fail(self, message: str, hint: str = "") -> ModelError:
+        """Return an error about the dump that names the operator."""
+        return ModelError(message, where=self.where, hint=hint)
+
+    def refuse(self, message: str, hint: str = "") -> UnsupportedError:
+        """Return an error about what isn't covered that names the operator."""
+        return UnsupportedError(message, where=self.where, hint=hint)
+
+    def _value(self, name: str, kind: onnx.TypeProto) -> ir.Value:
+        tensor = kind.tensor_type
+        shape = None
+        if tensor.HasField("shape"):
+            shape = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+        value = ir.Value(
+            name=name,
+            shape=None if shape is None else ir.Shape(shape),
+            type=ir.TensorType(ir.DataType(tensor.elem_type)),
+        )
+        self._types[value] = kind
+        return value
+
+    def _infer(
+        self, proto: onnx.NodeProto, inputs: Sequence[ir.Value | None]
+    ) -> Mapping[str, onnx.TypeProto]:
+        """Run the standard's shape function of one node and check what it says."""
+        present = [v for v in inputs if v is not None]
+        for value in present:
+            if (value.dtype is None) or value not in self._types:
+                raise self.fail(f"{proto.op_type} reads a variable that nothing computes")
+        try:
+            kinds = shape_inference.infer_node_outputs(
+                defs.get_schema(proto.op_type, OPSET, ""),
+                proto,
+                {v.name or "": self._types[v] for v in present},
+                {v.name or "": self._data[v] for v in present if v in self._data},
+                opset_imports=[helper.make_opsetid("", OPSET)],
+                ir_version=IR_VERSION,
+            )
+        except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+            shapes = ", ".join(_describe(v) for v in present)
+            raise self.fail(
+                f"{proto.op_type} of {shapes} breaks its rules: {_first_line(error)}"
+            ) from error
+        for kind in kinds.values():
+            dims = kind.tensor_type.shape.dim
+            self._check_size([d.dim_value for d in dims if d.HasField("dim_value")])
+        return kinds
+
+    def _check_size(self, shape: Sequence[int]) -> None:
+        if any(extent < 0 for extent in shape):
+            raise self.fail(f"a tensor of shape {list(shape)} has a negative extent")
+        if math.prod(shape) > _MAX_ELEMENTS:
+            raise self.fail(f"a tensor of shape {list(shape)} is too large")
+
+    def _fold(
+        self,
+        proto: onnx.NodeProto,
+        inputs: Sequence[ir.Value | None],
+        kinds: Mapping[str, onnx.TypeProto],
+    ) -> list[np.ndarray] | None:
+        """Evaluate a node of small constants; None where it must stay."""
+        present = [v for v in inputs if v is not None]
+        if not all(v in self._data for v in present) or not all(map(_small, kinds.values())):
+            return None
+        feeds = {v.name: self.array(v) for v in present}
+        try:
+            with np.errstate(all="ignore"):
+                results = ReferenceEvaluator(proto, opsets={"": OPSET}).run(None, feeds)
+        except Exception as error:  # whatever numpy or the reference finds wrong with the values
+            raise self.fail(
+                f"{proto.op_type} cannot be evaluated: {_first_line(error)}"
+            ) from error
+        wanted = [ir.DataType(kinds[name].tensor_type.elem_type) for name in proto.output]
+        pairs = zip(results, wanted, strict=True)
+        return [np.asarray(r).astype(w.numpy(), copy=False) for r, w in pairs]
+
+
+def _small(kind: onnx.TypeProto) -> bool:
+    """Say whether a type has a known shape of few elements."""
+    tensor = kind.tensor_type
+    dims = tensor.shape.dim
+    known = tensor.HasField("shape") and all(d.HasField("dim_value") for d in dims)
+    return known and math.prod(d.dim_value for d in dims) <= _FOLDED
+
+
+def _proto_names(values: Sequence[ir.Value | None]) -> list[str]:
+    return [v.name or "" if v is not None else "" for v in values]
+
+
+def _describe(value: ir.Value) -> str:
+    dtype = value.dtype.name if value.dtype else "?"
+    shape = "?" if value.shape is None else ",".join(str(d) for d in value.shape)
+    return f"{dtype}[{shape}]"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
