@@ -1,38 +1,138 @@
-"""Reads ONNX files into `onnx_ir` models."""
+"""Reads ONNX files into `onnx_ir` models, refusing what is damaged, unsafe or too new."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import onnx
 import onnx_ir
 from onnx_ir.passes.common import InlinePass
 
-from atc.errors import ModelError
+from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+
+OLDEST_OPSET = 1
+NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 
 
 def load_onnx(path: Path) -> onnx_ir.Model:
-    """Read an ONNX file, with external data from its own folder and functions inlined."""
+    """Read an ONNX file, with external data from its own folder and functions inlined.
+
+    Raises ModelError for a damaged or unsafe file, UnsupportedError for an opset newer than the
+    installed `onnx` package knows.
+    """
     try:
-        model = onnx_ir.load(path)
-    except Exception as error:  # protobuf and onnx_ir raise many kinds for a damaged file
-        raise ModelError(f"not a readable ONNX model: {error}", where=str(path)) from error
-    if len(model.functions):
-        model = InlinePass()(model).model
+        proto = onnx.load_model(path, load_external_data=False)
+        _check_external_data(proto, path)
+        model = onnx_ir.from_proto(proto)
+        _check_model(proto, model, path)
+        for tensor in _tensors(model):
+            if isinstance(tensor, onnx_ir.ExternalTensor):
+                tensor.base_dir = path.parent
+        if len(model.functions):
+            model = InlinePass()(model).model
+    except AtcError:
+        raise
+    except RecursionError:
+        raise ModelError("is nested too deeply", where=str(path)) from None
+    except Exception as error:  # protobuf, onnx and onnx_ir raise many kinds for a damaged file
+        raise ModelError(
+            f"is not a readable ONNX model: {one_line(str(error), 200)}", where=str(path),
+            hint="export it again, or look at it with onnx.checker",
+        ) from error  # fmt: skip
     return model
+
+
+def _check_model(proto: onnx.ModelProto, model: onnx_ir.Model, path: Path) -> None:
+    if not proto.HasField("graph") or not proto.graph.output:
+        raise ModelError("is not an ONNX model: it has no graph with outputs", where=str(path))
+    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+    if opset is None and any(n.domain in ("", "ai.onnx") for n in proto.graph.node):
+        raise ModelError("names no opset of the domain ai.onnx", where=str(path))
+    if opset is not None and not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+        raise UnsupportedError(
+            f"uses opset {opset}; {OLDEST_OPSET} to {NEWEST_OPSET} are known", where=str(path),
+            hint="install a newer onnx package, or convert the model with onnx.version_converter",
+        )  # fmt: skip
+
+
+def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
+    """Yield every tensor of the model: initializers and attributes, of subgraphs too."""
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for graph in graphs:
+        yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
+        for node in graph:
+            for attribute in node.attributes.values():
+                if isinstance(attribute.value, onnx_ir.TensorProtocol):
+                    yield attribute.value
+
+
+def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
+    """Refuse data files outside the model's folder and data that the file doesn't hold."""
+    folder = path.parent.resolve()
+    for tensor in onnx.external_data_helper._get_all_tensors(proto):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        info = {entry.key: entry.value for entry in tensor.external_data}
+        location = info.get("location", "")
+        label = f"{path}, tensor '{tensor.name}'"
+        file = (folder / location).resolve()
+        if not location or Path(location).is_absolute() or not file.is_relative_to(folder):
+            raise ModelError(f"external data '{location}' lies outside the model's folder", where=label)
+        if not file.is_file():
+            raise ModelError(f"external data file '{location}' is missing", where=label)
+        _check_extent(tensor, info, file.stat().st_size, label)
+
+
+def _check_extent(
+    tensor: onnx.TensorProto, info: Mapping[str, str], available: int, label: str
+) -> None:
+    try:
+        offset, length = int(info.get("offset", "0")), int(info.get("length", "-1"))
+    except ValueError:
+        raise ModelError("external data has a wrong offset or length", where=label) from None
+    if offset < 0 or length < -1 or offset + max(length, 0) > available:
+        raise ModelError(
+            f"external data [{offset}, {offset} + {length}) is not in the file of {available} bytes",
+            where=label,
+        )
 
 
 def pin_inputs(
     model: onnx_ir.Model, shapes: Mapping[str, tuple[int, ...]], file: str
 ) -> onnx_ir.Model:
-    """Set the inputs' shapes; ModelError E10017 for a name that is no input."""
-    inputs = {v.name: v for v in model.graph.inputs}
+    """Set the inputs' shapes.
+
+    Raises E10017 for a name that is no input, E10049 for another rank, E10050 for a dim that the
+    model fixes to another value.
+    """
+    inputs = {v.name or "": v for v in model.graph.inputs}
     for name, shape in shapes.items():
         if name not in inputs:
+            known = ", ".join(f"'{n}'" for n in inputs)
             raise ModelError(
-                f"'{name}' in --input_shape is not an input; the inputs are "
-                + ", ".join(f"'{n}'" for n in inputs),
+                f"'{name}' of --input_shape is not an input; the inputs are {known}",
                 where=file, code="E10017",
             )  # fmt: skip
+        _check_pin(name, inputs[name].shape, shape, file)
         inputs[name].shape = onnx_ir.Shape(shape)
     return model
+
+
+def _check_pin(
+    name: str, declared: onnx_ir.Shape | None, shape: tuple[int, ...], file: str
+) -> None:
+    if declared is None:
+        return
+    if len(declared) != len(shape):
+        raise ModelError(
+            f"input '{name}' has rank {len(declared)}, --input_shape gives {list(shape)}",
+            where=file, code="E10049",
+        )  # fmt: skip
+    for axis, (dim, pinned) in enumerate(zip(declared, shape, strict=True)):
+        if isinstance(dim, int) and dim > 0 and dim != pinned:
+            raise ModelError(
+                f"axis {axis} of input '{name}' is {dim} in the model, "
+                f"--input_shape gives {list(shape)}",
+                where=file, code="E10050",
+            )  # fmt: skip

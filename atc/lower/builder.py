@@ -15,7 +15,7 @@ from atc.ir import Array, DType, Graph, Node, Op, TensorType, captured, row_majo
 from atc.ops import Map, Reshape
 from atc.view import View, broadcast, dense, gather_view, simplify_loops
 
-MAX_ELEMENTS = 1 << 40
+MAX_ELEMENTS = 1 << 33
 """A tensor larger than this is refused: no memory plan could hold it."""
 
 
@@ -191,12 +191,11 @@ class Builder:
 
     def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
         """Return the finished graph; an output that isn't computed here becomes a copy."""
-        finished: list[str] = []
+        own = {o for node in self.nodes for o in node.outputs}
+        finished: dict[str, None] = {}
         for output in outputs:
-            own = any(output in node.outputs for node in self.nodes)
-            if not own or output in finished:
-                output = self._copy(output)
-            finished.append(output)
+            fresh = output in own and output not in finished
+            finished[output if fresh else self._copy(output)] = None
         graph = Graph(
             name, tuple(inputs), tuple(finished), tuple(self.nodes),
             dict(self._types), dict(self._constants),

@@ -21,8 +21,10 @@ def fuse_epilogue(state: Rewriting, node: Node) -> Node:
     """
     if not isinstance(node.op, Map):
         return node
-    order = {name: i for i, n in enumerate(state.nodes) for name in n.outputs}
-    for index in sorted(range(len(node.inputs)), key=lambda k: -order.get(node.inputs[k], -1)):
+    latest_first = sorted(
+        range(len(node.inputs)), key=lambda k: -state.position.get(node.inputs[k], -1)
+    )
+    for index in latest_first:  # the others are then computed before it
         fused = _fuse(state, node, node.op, index)
         if fused is not None:
             return fused

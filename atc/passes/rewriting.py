@@ -24,6 +24,8 @@ class Rewriting:
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
+    position: dict[str, int] = field(default_factory=dict)
+    """Where in the order each computed value is made."""
 
     def constant(self, name: str) -> Array | None:
         """Return a constant's array, or None for a computed value."""
@@ -64,6 +66,7 @@ def rewrite(graph: Graph, rule: Rule, outer: Mapping[str, Array]) -> Graph:
         state.nodes.append(new)
         for name in new.outputs:
             state.producers[name] = new
+            state.position[name] = len(state.nodes)
     if not changed:
         return graph
     rewritten = replace(
