@@ -1,0 +1,382 @@
+"""Builds an ONNX graph node by node, each with its static type: what translations are written in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnx_ir as ir
+
+from atc.errors import InternalError, ModelError
+from atc.importers.mxnet.params import Array
+
+OPSET = 21
+IR_VERSION = 10
+
+MAX_ELEMENTS = 1 << 40
+"""A tensor larger than this is refused: no memory plan could hold it."""
+
+MAX_CONSTANT = 1 << 22
+"""The most elements of a constant that a translation may make up."""
+
+MAX_RANK = 32
+
+SHAPE_DATA = 64
+"""Constants of integers up to this length are shown to ONNX's shape inference."""
+
+FOLDED = frozenset(
+    "Abs Add Cast Concat Div Exp Expand Gather Identity Max Min Mul Neg Reciprocal ReduceMax "
+    "ReduceMin Reshape Slice Sqrt Squeeze Sub Transpose Unsqueeze".split()
+)
+"""Operators evaluated at once when all their inputs are constants."""
+
+_SCHEMAS = {
+    op: onnx.defs.get_schema(op, OPSET, "")
+    for op in {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}
+    if onnx.defs.has(op, OPSET, "")
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value of the graph: its static type and, where it is a constant, its elements.
+
+    `real` is the float32 tensor that a quantised int32 value stands for, where one is known.
+    """
+
+    value: ir.Value
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    array: Array | None = None
+    real: Tensor | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+
+Operand = Tensor | float | int | Sequence[int] | None
+"""An input of a node; numbers become constants of the type that fits the first tensor."""
+
+
+class Builder:
+    """An ONNX graph under construction; values are named after the MXNet nodes they come from."""
+
+    def __init__(self, file: str, parent: Builder | None = None) -> None:
+        self.file = file
+        self.nodes: list[ir.Node] = []
+        self.place = parent.place if parent else file
+        self._origin = parent._origin if parent else "graph"
+        self._taken: set[str] = parent._taken if parent else set()
+        self._parent = parent
+
+    # ---- names and places ---------------------------------------------------------------------
+
+    @contextmanager
+    def origin(self, name: str, op: str) -> Iterator[None]:
+        """Mark the nodes emitted inside as the translation of one MXNet node."""
+        previous = self._origin, self.place
+        self._origin = name
+        self.place = f"{self.file}, node '{name}' ({op})"
+        try:
+            yield
+        finally:
+            self._origin, self.place = previous
+
+    def unique(self, name: str) -> str:
+        """Return `name`, with a number behind it where it is taken."""
+        candidate, count = name, len(self._taken)
+        while candidate in self._taken:
+            candidate = f"{name}_{count}"
+            count += 1
+        self._taken.add(candidate)
+        return candidate
+
+    def error(self, message: str, hint: str = "") -> ModelError:
+        """Return the error for a rule that the current node breaks."""
+        return ModelError(message, where=self.place, hint=hint)
+
+    # ---- values -------------------------------------------------------------------------------
+
+    def input(self, name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Tensor:
+        """Add a graph input."""
+        return self._tensor(self.unique(name), dtype, tuple(shape))
+
+    def constant(self, array: Array, name: str = "") -> Tensor:
+        """Add a constant; it gets a name of its own or one from the current node."""
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        tensor = self._tensor(
+            self.unique(name or f"{self._origin}.constant"), array.dtype, array.shape, array
+        )
+        tensor.value.const_value = ir.Tensor(array, name=tensor.value.name)
+        return tensor
+
+    def ints(self, *values: int) -> Tensor:
+        """Add a 1-D int64 constant."""
+        return self.constant(np.asarray(values, np.int64).reshape(len(values)))
+
+    def scalar(self, value: float, dtype: np.dtype[Any]) -> Tensor:
+        """Add a 0-D constant, converted as C does."""
+        with np.errstate(all="ignore"):
+            return self.constant(np.asarray(value).astype(dtype))
+
+    def _tensor(
+        self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], array: Array | None = None
+    ) -> Tensor:
+        if len(shape) > MAX_RANK or any(d < 0 for d in shape) or prod(shape) > MAX_ELEMENTS:
+            raise self.error(f"'{name}' has the impossible shape {list(shape)}")
+        value = ir.Value(
+            name=name, type=ir.TensorType(ir.DataType.from_numpy(dtype)), shape=ir.Shape(shape)
+        )
+        return Tensor(value, np.dtype(dtype), shape, array)
+
+    # ---- nodes --------------------------------------------------------------------------------
+
+    def op(self, op_type: str, *inputs: Operand, **attributes: Any) -> Tensor:
+        """Emit a node with one output and return it."""
+        return self.emit(op_type, inputs, attributes)[0]
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[Operand],
+        attributes: Mapping[str, Any] | None = None,
+        outputs: int = 1,
+        types: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Emit a node; its output types are ONNX's own inference's unless given as `types`."""
+        tensors = self._operands(inputs)
+        node = ir.Node(
+            "",
+            op_type,
+            [None if t is None else t.value for t in tensors],
+            ir.convenience.convert_attributes(dict(attributes or {})),
+            num_outputs=outputs,
+            name=self.unique(f"{self._origin}.{op_type}"),
+        )
+        for value in node.outputs:
+            value.name = self.unique(f"{self._origin}.{op_type.lower()}")
+        inferred = types if types is not None else self._infer(node, tensors)
+        folded = self._fold(node, tensors, inferred)
+        if folded is not None:
+            return (folded,)
+        self.nodes.append(node)
+        return tuple(map(self._output, node.outputs, inferred))
+
+    def _output(self, value: ir.Value, type_: tuple[np.dtype[Any], tuple[int, ...]]) -> Tensor:
+        dtype, shape = type_
+        if len(shape) > MAX_RANK or prod(shape) > MAX_ELEMENTS:
+            raise self.error(f"a tensor of shape {list(shape)} is too large")
+        value.type = ir.TensorType(ir.DataType.from_numpy(dtype))
+        value.shape = ir.Shape(shape)
+        return Tensor(value, dtype, shape)
+
+    def _operands(self, inputs: Sequence[Operand]) -> list[Tensor | None]:
+        first = next((i for i in inputs if isinstance(i, Tensor)), None)
+        result: list[Tensor | None] = []
+        for item in inputs:
+            match item:
+                case Tensor() | None:
+                    result.append(item)
+                case int() | float():
+                    result.append(self.scalar(item, first.dtype if first else np.dtype("f4")))
+                case _:
+                    result.append(self.ints(*item))
+        return result
+
+    def _infer(
+        self, node: ir.Node, inputs: Sequence[Tensor | None]
+    ) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
+        types = {t.value.name: _type_proto(t) for t in inputs if t is not None}
+        data = {t.value.name: onnx.numpy_helper.from_array(t.array) for t in inputs if _is_shape(t)}
+        proto = ir.to_proto(node)
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                _SCHEMAS[node.op_type], proto, types, data,
+                opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
+            )  # fmt: skip
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError,
+                RuntimeError, ValueError) as error:  # fmt: skip
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise self.error(f"its inputs don't fit {node.op_type}: {text[:300]}") from None
+        return [self._known(found.get(v.name), node) for v in node.outputs]
+
+    def _known(
+        self, type_: onnx.TypeProto | None, node: ir.Node
+    ) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        tensor = type_.tensor_type if type_ is not None else None
+        if tensor is None or not tensor.HasField("shape"):
+            raise InternalError(f"{node.op_type} has no static shape", where=self.place)
+        dims = tensor.shape.dim
+        if any(not d.HasField("dim_value") for d in dims):
+            raise InternalError(f"{node.op_type} has no static shape", where=self.place)
+        shape = tuple(d.dim_value for d in dims)
+        if any(d < 0 for d in shape):
+            raise self.error(f"{node.op_type} would have the shape {list(shape)}")
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape
+
+    def _fold(
+        self,
+        node: ir.Node,
+        inputs: Sequence[Tensor | None],
+        types: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
+    ) -> Tensor | None:
+        arrays = {t.value.name: t.array for t in inputs if t is not None and t.array is not None}
+        if node.op_type not in FOLDED or not inputs or any(t and t.array is None for t in inputs):
+            return None
+        if prod(types[0][1]) > max(4096, sum(a.size for a in arrays.values())):
+            return None
+        with np.errstate(all="ignore"):
+            evaluator = onnx.reference.ReferenceEvaluator(ir.to_proto(node))
+            array = np.asarray(evaluator.run(None, arrays)[0])
+        return self.constant(array.astype(types[0][0], copy=False).reshape(types[0][1]))
+
+    # ---- the usual words ----------------------------------------------------------------------
+
+    def cast(self, x: Tensor, dtype: Any) -> Tensor:
+        """Convert the element type (toward zero for floats to integers)."""
+        dtype = np.dtype(dtype)
+        return x if x.dtype == dtype else self.op("Cast", x, to=onnx_type(dtype))
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """Give the same elements another, fully known shape."""
+        if prod(shape) != x.size or any(d < 0 for d in shape):
+            raise self.error(f"{list(x.shape)} cannot take the shape {list(shape)}")
+        if tuple(shape) == x.shape:
+            return x
+        return self.op("Reshape", x, self.ints(*shape), allowzero=int(0 in shape))
+
+    def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
+        """Permute the axes."""
+        if sorted(perm) != list(range(x.rank)):
+            raise self.error(f"axes {list(perm)} don't permute rank {x.rank}")
+        return x if list(perm) == sorted(perm) else self.op("Transpose", x, perm=list(perm))
+
+    def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """Broadcast to a shape."""
+        return x if x.shape == tuple(shape) else self.op("Expand", x, self.ints(*shape))
+
+    def unsqueeze(self, x: Tensor, *axes: int) -> Tensor:
+        """Insert axes of length one."""
+        return self.op("Unsqueeze", x, self.ints(*axes))
+
+    def squeeze(self, x: Tensor, *axes: int) -> Tensor:
+        """Remove axes of length one."""
+        return self.op("Squeeze", x, self.ints(*axes))
+
+    def slice(self, x: Tensor, axis: int, start: int, stop: int, step: int = 1) -> Tensor:
+        """Take a range of one axis; a whole axis is left alone."""
+        if (start, step) == (0, 1) and stop >= x.shape[axis]:
+            return x
+        return self.op("Slice", x, [start], [stop], [axis], [step])
+
+    def split(self, x: Tensor, axis: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+        """Cut one axis into pieces."""
+        if len(sizes) == 1:
+            return (x,)
+        return self.emit("Split", [x, self.ints(*sizes)], {"axis": axis}, len(sizes))
+
+    def concat(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
+        """Join along one axis."""
+        return tensors[0] if len(tensors) == 1 else self.op("Concat", *tensors, axis=axis)
+
+    def loop(
+        self,
+        trips: int,
+        state: Tensor,
+        body: Callable[[Builder, Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """Emit a Loop that carries one value: state = body(builder, i, state), `trips` times."""
+        inner = Builder(self.file, self)
+        index = inner.input(f"{self._origin}.i", np.dtype(np.int64), ())
+        going = inner.input(f"{self._origin}.going", np.dtype(np.bool_), ())
+        before = inner.input(f"{self._origin}.before", state.dtype, state.shape)
+        after = body(inner, index, before)
+        still = inner.op("Identity", going)
+        graph = inner.graph("body", [index, going, before], [still, after])
+        inputs: list[Operand] = [
+            self.constant(np.asarray(trips, np.int64)), self.constant(np.asarray(True)), state,
+        ]  # fmt: skip
+        return self.emit("Loop", inputs, {"body": graph}, 1, [(state.dtype, state.shape)])[0]
+
+    # ---- result -------------------------------------------------------------------------------
+
+    def graph(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ir.Graph:
+        """Return the finished graph: what its outputs don't need is left out."""
+        made = {id(v) for node in self.nodes for v in node.outputs}
+        results: list[ir.Value] = []
+        for tensor in outputs:
+            value = tensor.value
+            if id(value) not in made or any(value is r for r in results):
+                value = self.op("Identity", tensor).value
+                made.add(id(value))
+            results.append(value)
+        live = _live(self.nodes, results)
+        return ir.Graph(
+            [i.value for i in inputs], results, nodes=live,
+            initializers=[] if self._parent else _initializers(live),
+            opset_imports={"": OPSET}, name=name,
+        )  # fmt: skip
+
+    def model(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ir.Model:
+        """Return the finished model."""
+        graph = self.graph(name, inputs, outputs)
+        return ir.Model(graph, ir_version=IR_VERSION, producer_name="atc")
+
+
+def _live(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> list[ir.Node]:
+    needed = {id(v) for v in outputs}
+    live: list[ir.Node] = []
+    for node in reversed(nodes):
+        if any(id(v) in needed for v in node.outputs):
+            live.append(node)
+            needed.update(id(v) for v in _uses(node))
+    return live[::-1]
+
+
+def _uses(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node reads, those that its subgraphs capture too."""
+    yield from (v for v in node.inputs if v is not None)
+    for attribute in node.attributes.values():
+        if attribute.type is ir.AttributeType.GRAPH:
+            for inner in attribute.as_graph():
+                yield from _uses(inner)
+            yield from attribute.as_graph().outputs
+
+
+def _initializers(nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    found = {v.name: v for n in nodes for v in _uses(n) if v.const_value is not None}
+    return list(found.values())
+
+
+def _is_shape(tensor: Tensor | None) -> bool:
+    if tensor is None or tensor.array is None or tensor.rank > 1:
+        return False
+    return tensor.dtype in (np.int64, np.int32) and tensor.size <= SHAPE_DATA
+
+
+def onnx_type(dtype: np.dtype[Any]) -> int:
+    """Return ONNX's number of an element type."""
+    return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
+
+
+def _type_proto(tensor: Tensor) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(onnx_type(tensor.dtype), tensor.shape)
+
+
+def safe_name(name: str) -> str:
+    """Return a name without control characters, for ONNX's node and value names."""
+    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", name)[:256] or "_"

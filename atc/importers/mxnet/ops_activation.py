@@ -1,0 +1,171 @@
+"""Activations, softmax in its forms, loss layers at inference."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from atc.importers.mxnet.builder import Tensor
+from atc.importers.mxnet.site import Site, translates
+
+ACTIVATIONS = {
+    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softrelu": "Softplus",
+    "softsign": "Softsign", "mish": "Mish",
+}  # fmt: skip
+
+
+@translates("Activation")
+def activation(s: Site) -> Tensor:
+    """One of the plain activation functions."""
+    return activate(s, s.x)
+
+
+def activate(s: Site, x: Tensor) -> Tensor:
+    """Emit the function that the attribute `act_type` names."""
+    kind = s.str("act_type", None, (*ACTIVATIONS, "log_sigmoid"))
+    if kind == "log_sigmoid":
+        return s.b.op("Neg", s.b.op("Softplus", s.b.op("Neg", x)))
+    return s.b.op(ACTIVATIONS[kind], x)
+
+
+@translates("LeakyReLU", weights=(1,))
+def leaky_relu(s: Site) -> Tensor:
+    """LeakyRelu, PRelu, Elu, Selu, Gelu; rrelu has the mean slope at inference."""
+    b = s.b
+    match s.str("act_type", "leaky", ("leaky", "elu", "prelu", "selu", "gelu", "rrelu")):
+        case "leaky":
+            return b.op("LeakyRelu", s.x, alpha=s.float("slope", 0.25))
+        case "elu":
+            return b.op("Elu", s.x, alpha=s.float("slope", 0.25))
+        case "selu":
+            return b.op("Selu", s.x)
+        case "gelu":
+            return b.op("Gelu", s.x)
+        case "rrelu":
+            slope = (s.float("lower_bound", 0.125) + s.float("upper_bound", 0.334)) / 2
+            return b.op("LeakyRelu", s.x, alpha=slope)
+        case _:
+            return _prelu(s)
+
+
+def _prelu(s: Site) -> Tensor:
+    """Slopes for each channel (axis 1), or one for all."""
+    slope = s.input(1)
+    if slope.size == 1:
+        return s.b.op("PRelu", s.x, s.b.reshape(slope, [1]))
+    s.require(s.x.rank >= 2 and slope.size == s.x.shape[1], "gamma doesn't fit the channels")
+    return s.b.op("PRelu", s.x, s.b.reshape(slope, [slope.size] + [1] * (s.x.rank - 2)))
+
+
+@translates("hard_sigmoid")
+def hard_sigmoid(s: Site) -> Tensor:
+    """max(0, min(1, alpha·x + beta))."""
+    alpha, beta = s.float("alpha", 0.2), s.float("beta", 0.5)
+    return s.b.op("HardSigmoid", s.x, alpha=alpha, beta=beta)
+
+
+# ---- softmax -----------------------------------------------------------------------------------
+
+
+@translates("softmax", "_npx_softmax")
+def softmax(s: Site) -> Tensor:
+    """Softmax of x / temperature; with `use_length` of the first cells only."""
+    return _softmax(s, "Softmax", s.x)
+
+
+@translates("log_softmax", "_npx_log_softmax")
+def log_softmax(s: Site) -> Tensor:
+    """LogSoftmax of x / temperature."""
+    return _softmax(s, "LogSoftmax", s.x)
+
+
+@translates("softmin")
+def softmin(s: Site) -> Tensor:
+    """Softmax of -x / temperature."""
+    return _softmax(s, "Softmax", s.b.op("Neg", s.x))
+
+
+def _softmax(s: Site, op: str, x: Tensor) -> Tensor:
+    axis = s.axis(s.int("axis", -1), x.rank)
+    temperature = s.maybe_float("temperature")
+    if temperature not in (None, 1.0):
+        x = s.b.op("Div", x, float(temperature or 0))
+    masked = s.bool("use_length", False)
+    result = x.dtype if not s.has("dtype") else s.dtype()
+    if not masked:
+        return s.b.cast(s.b.op(op, x, axis=axis), result)
+    inside = length_mask(s, s.input(1), x, axis)
+    lowest = float(np.finfo(np.float16 if x.dtype == np.float16 else np.float32).min)
+    y = s.b.op(op, s.b.op("Where", inside, x, s.b.scalar(lowest, x.dtype)), axis=axis)
+    return s.b.cast(s.b.op("Where", inside, y, s.b.scalar(0, x.dtype)), result)
+
+
+def length_mask(s: Site, length: Tensor, x: Tensor, axis: int) -> Tensor:
+    """Return which cells of `x` lie before `length` (x's shape without the axis) along `axis`."""
+    others = [d for a, d in enumerate(x.shape) if a != axis]
+    s.require(length.size == prod(others), f"length has the shape {list(length.shape)}")
+    shape = list(x.shape)
+    shape[axis] = 1
+    limit = s.b.cast(s.b.reshape(length, shape), np.int64)
+    steps = [1] * x.rank
+    steps[axis] = x.shape[axis]
+    s.require(x.shape[axis] <= 1 << 22, "the axis is too long")
+    index = s.b.constant(np.arange(x.shape[axis], dtype=np.int64).reshape(steps))
+    return s.b.op("Less", index, limit)
+
+
+@translates("SoftmaxOutput", "Softmax", reads=1)
+def softmax_output(s: Site) -> Tensor:
+    """Softmax over all but the batch, over axis 1 (`multi_output`) or over the last axis."""
+    if s.bool("multi_output", False):
+        return s.b.op("Softmax", s.x, axis=s.axis(1, s.x.rank))
+    if s.bool("preserve_shape", False):
+        return s.b.op("Softmax", s.x, axis=-1)
+    return _flat_softmax(s)
+
+
+@translates("SoftmaxActivation")
+def softmax_activation(s: Site) -> Tensor:
+    """Softmax over all but the batch, or over the channels."""
+    if s.str("mode", "instance", ("instance", "channel")) == "channel":
+        return s.b.op("Softmax", s.x, axis=s.axis(1, s.x.rank))
+    return _flat_softmax(s)
+
+
+def _flat_softmax(s: Site) -> Tensor:
+    s.require(s.x.rank >= 1, "a scalar has no batch")
+    rows = s.x.shape[0] if s.x.rank > 1 else 1
+    flat = s.b.reshape(s.x, [rows, s.x.size // max(rows, 1)])
+    return s.b.reshape(s.b.op("Softmax", flat, axis=1), s.x.shape)
+
+
+# ---- losses at inference -----------------------------------------------------------------------
+
+
+@translates("LinearRegressionOutput", "MAERegressionOutput", "SVMOutput", "MakeLoss", "make_loss",
+            "IdentityAttachKLSparseReg", reads=1)  # fmt: skip
+def loss_identity(s: Site) -> Tensor:
+    """A loss layer hands its data through at inference."""
+    return s.b.op("Identity", s.x)
+
+
+@translates("LogisticRegressionOutput", reads=1)
+def logistic_output(s: Site) -> Tensor:
+    """Sigmoid at inference."""
+    return s.b.op("Sigmoid", s.x)
+
+
+@translates("BlockGrad", "stop_gradient", "identity", "_copy", "_copyto", "_CrossDeviceCopy",
+            "cast_storage", "_identity_with_attr_like_rhs", reads=1)  # fmt: skip
+def identity(s: Site) -> Tensor:
+    """Hand the data through."""
+    return s.b.op("Identity", s.x)
+
+
+@translates("Dropout")
+def dropout(s: Site) -> tuple[Tensor, ...]:
+    """Nothing at inference; `mode='always'` is random even then."""
+    if s.str("mode", "training", ("training", "always")) == "always" and s.float("p", 0.5) > 0:
+        raise s.unsupported("Dropout with mode='always' is random at inference")
+    return (s.b.op("Identity", s.x),)
