@@ -22,12 +22,12 @@ def load_onnx(path: Path) -> onnx_ir.Model:
     installed `onnx` package knows.
     """
     try:
-        proto = onnx.load_model(path, load_external_data=False)
-        _check_external_data(proto, path)
+        proto = onnx.load_model(path, format="protobuf", load_external_data=False)
         model = onnx_ir.from_proto(proto)
         _check_model(proto, model, path)
         for tensor in _tensors(model):
             if isinstance(tensor, onnx_ir.ExternalTensor):
+                _check_external_data(tensor, path)
                 tensor.base_dir = path.parent
         if len(model.functions):
             model = InlinePass()(model).model
@@ -67,33 +67,21 @@ def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
                     yield attribute.value
 
 
-def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
-    """Refuse data files outside the model's folder and data that the file doesn't hold."""
+def _check_external_data(tensor: onnx_ir.ExternalTensor, path: Path) -> None:
+    """Refuse a data file outside the model's folder, and data that the file doesn't hold."""
     folder = path.parent.resolve()
-    for tensor in onnx.external_data_helper._get_all_tensors(proto):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        info = {entry.key: entry.value for entry in tensor.external_data}
-        location = info.get("location", "")
-        label = f"{path}, tensor '{tensor.name}'"
-        file = (folder / location).resolve()
-        if not location or Path(location).is_absolute() or not file.is_relative_to(folder):
-            raise ModelError(f"external data '{location}' lies outside the model's folder", where=label)
-        if not file.is_file():
-            raise ModelError(f"external data file '{location}' is missing", where=label)
-        _check_extent(tensor, info, file.stat().st_size, label)
-
-
-def _check_extent(
-    tensor: onnx.TensorProto, info: Mapping[str, str], available: int, label: str
-) -> None:
-    try:
-        offset, length = int(info.get("offset", "0")), int(info.get("length", "-1"))
-    except ValueError:
-        raise ModelError("external data has a wrong offset or length", where=label) from None
-    if offset < 0 or length < -1 or offset + max(length, 0) > available:
+    location = str(tensor.location)
+    label = f"{path}, tensor '{tensor.name}'"
+    file = (folder / location).resolve()
+    if not location or Path(location).is_absolute() or not file.is_relative_to(folder):
+        raise ModelError(f"external data '{location}' lies outside the model's folder", where=label)
+    if not file.is_file():
+        raise ModelError(f"external data file '{location}' is missing", where=label)
+    offset, length, available = tensor.offset or 0, tensor.length or 0, file.stat().st_size
+    if min(offset, length) < 0 or offset + max(length, tensor.nbytes) > available:
         raise ModelError(
-            f"external data [{offset}, {offset} + {length}) is not in the file of {available} bytes",
+            f"external data at {offset} of {max(length, tensor.nbytes)} bytes is not in the file "
+            f"of {available} bytes",
             where=label,
         )
 

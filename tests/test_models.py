@@ -1,0 +1,51 @@
+"""Every real model compiles and gives its stored outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import compile_models
+
+from atc.importers.onnx import load_onnx, pin_inputs
+from atc.lower import lower_model
+
+MODELS = Path(__file__).parents[2] / "shared" / "models"
+CASES = sorted(p.parent.name for p in MODELS.glob("*/model.onnx"))
+
+
+def _load(path: Path, prefix: str) -> list[np.ndarray]:
+    with np.load(path) as data:
+        return [data[f"{prefix}{k}"] for k in range(len(data.files))]
+
+
+@pytest.mark.skipif(not CASES, reason="../shared/models is not there")
+@pytest.mark.parametrize("target", ["c99", "host"])
+@pytest.mark.parametrize("model", CASES)
+def test_a_real_model_gives_its_stored_outputs(model: str, target: str) -> None:
+    folder = MODELS / model
+    meta = json.loads((folder / "meta.json").read_text())
+    runners = {}
+    for path in sorted(folder.glob("case*_in.npz")):
+        inputs = _load(path, "i")
+        expected = _load(path.with_name(path.name.replace("_in", "_out")), "o")
+        shapes = tuple(x.shape for x in inputs)
+        if shapes not in runners:
+            loaded = load_onnx(folder / "model.onnx")
+            pins = dict(zip(meta["inputs"], shapes, strict=True))
+            graph = lower_model(pin_inputs(loaded, pins, model), model)
+            (runners[shapes],) = compile_models([graph], target)
+        outputs = runners[shapes](inputs)
+        for k, (got, want) in enumerate(zip(outputs, expected, strict=True)):
+            assert got.shape == want.shape
+            _assert_within_noise(got, want, float(meta.get("noise_floor") or 0.0), f"output {k}")
+
+
+def _assert_within_noise(got: np.ndarray, want: np.ndarray, noise: float, label: str) -> None:
+    """Within 1e-4 of the output's scale, or the reference's own noise where that is larger."""
+    got64, want64 = got.astype(np.float64), want.astype(np.float64)
+    scale = max(np.abs(want64).max(initial=0.0), 1e-30)
+    error = np.abs(got64 - want64).max(initial=0.0)
+    assert error <= max(1e-4 * scale, noise), f"{label} is off by {error / scale:.2e} of its scale"
