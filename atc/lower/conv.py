@@ -65,14 +65,15 @@ def output_extents(
 ) -> list[int]:
     """Return the spatial output sizes of a window that slides over an input (ONNX AveragePool-22).
 
-    With `ceil`, a window that would start in the end padding is dropped.
+    With `ceil`, a window that would start in the end padding is dropped. A window a little larger
+    than the padded input still gives one result, as in onnxruntime (division towards zero).
     """
     out = []
     for size, k, s, d, p, q in zip(
         spatial, window.kernel, window.strides, window.dilations, window.pads, end, strict=True
     ):
         room = size + p + q - ((k - 1) * d + 1)
-        extent = (-(-room // s) if ceil else room // s) + 1
+        extent = (-(-room // s) if ceil or room < 0 else room // s) + 1
         if ceil and (extent - 1) * s >= size + p:
             extent -= 1
         out.append(extent)
@@ -91,7 +92,9 @@ def conv(site: Site) -> str:
     site.require(group > 0 and x.shape[1] == w.shape[1] * group, f"group {group}: x is {x}, w is {w}")
     site.require(w.shape[0] % group == 0, f"group {group} does not divide {w.shape[0]} channels")
     spatial = output_extents(x.shape[2:], window, end)
-    site.require(min(spatial) > 0, f"the kernel {kernel} is larger than the padded input {x}")
+    fits = all((k - 1) * d < n + p + q for k, d, n, p, q in zip(
+        kernel, window.dilations, x.shape[2:], window.pads, end, strict=True))
+    site.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
     out = TensorType(x.dtype, (x.shape[0], w.shape[0], *spatial))
     inputs = [widen(site, site.input(0)), widen(site, site.input(1))]
     dtype = site.b.type(inputs[0]).dtype
