@@ -1,0 +1,220 @@
+/* simd.h - the vector vocabulary for x86-64 with AVX2 and FMA: eight lanes.
+ *
+ * Kernels and math functions are written in these names only. Each instruction set has its own
+ * simd.h with the same names and the same meaning; V_LANES is the number of floats in a vector.
+ * Pointers need no alignment. Float arithmetic follows IEEE 754 in the default rounding mode and
+ * must be compiled without -ffast-math.
+ */
+#ifndef SIMD_H
+#define SIMD_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if !defined(__AVX2__) || (defined(__GNUC__) && !defined(__FMA__))
+#error "compile with -mavx2 -mfma"
+#endif
+
+#define V_LANES 8      /* floats in a vector */
+#define V_REGISTERS 16 /* vector registers of the machine */
+
+typedef __m256 vf32;  /* V_LANES floats */
+typedef __m256i vi32; /* V_LANES integers */
+typedef __m256 vmask; /* V_LANES booleans: all bits of the lane set, or none */
+
+/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
+ * hoisted nor shared across this point, which would cost more registers than there are. */
+#if defined(__GNUC__)
+#define V_OPAQUE(pointer) __asm__("" : "+r"(pointer))
+#else
+#define V_OPAQUE(pointer) ((void)(pointer))
+#endif
+
+/* --- Memory --- */
+
+static inline vf32 v_zero(void) { return _mm256_setzero_ps(); }
+static inline vf32 v_set1(float x) { return _mm256_set1_ps(x); }
+static inline vf32 v_broadcast(const float *p) { return _mm256_broadcast_ss(p); } /* every lane */
+static inline vf32 v_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline void v_store(float *p, vf32 a) { _mm256_storeu_ps(p, a); }
+static inline vmask v_mask_n(size_t n) { /* the first n lanes, n <= V_LANES */
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), lane));
+}
+/* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
+static inline vf32 v_load_n(const float *p, size_t n) {
+  return _mm256_maskload_ps(p, _mm256_castps_si256(v_mask_n(n)));
+}
+static inline void v_store_n(float *p, vf32 a, size_t n) {
+  _mm256_maskstore_ps(p, _mm256_castps_si256(v_mask_n(n)), a);
+}
+/* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
+static inline vf32 v_load_u8(const uint8_t *p) {
+  const __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)p);
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+}
+static inline vf32 v_load_i8(const int8_t *p) {
+  const __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)p);
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
+static inline void v_store_u8(uint8_t *p, vf32 a) {
+  const vf32 held = _mm256_min_ps(_mm256_max_ps(a, v_zero()), v_set1(255.0f));
+  const __m256i wide = _mm256_cvtps_epi32(held);
+  const __m128i half =
+      _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+  _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(half, half));
+}
+static inline void v_store_i8(int8_t *p, vf32 a) {
+  const vf32 held = _mm256_min_ps(_mm256_max_ps(a, v_set1(-128.0f)), v_set1(127.0f));
+  const __m256i wide = _mm256_cvtps_epi32(held);
+  const __m128i half =
+      _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+  _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(half, half));
+}
+/* Ask for the cache line at p, which need not be a valid address. */
+static inline void v_prefetch_l1(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+static inline void v_prefetch_l2(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+
+/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+
+static inline vi32 v_i32_set1(int32_t x) { return _mm256_set1_epi32(x); }
+static inline vi32 v_i32_load(const int32_t *p) {
+  return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+static inline void v_i32_store(int32_t *p, vi32 a) {
+  _mm256_storeu_si256((__m256i *)(void *)p, a);
+}
+static inline vi32 v_i32_add(vi32 a, vi32 b) { return _mm256_add_epi32(a, b); }
+static inline vi32 v_i32_sub(vi32 a, vi32 b) { return _mm256_sub_epi32(a, b); }
+static inline vi32 v_i32_and(vi32 a, vi32 b) { return _mm256_and_si256(a, b); }
+static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm256_or_si256(a, b); }
+static inline vi32 v_i32_shl(vi32 a, int n) { return _mm256_slli_epi32(a, n); }
+static inline vi32 v_i32_shr(vi32 a, int n) { return _mm256_srai_epi32(a, n); }
+/* The bits of a, read as the other type. */
+static inline vi32 v_cast_i32(vf32 a) { return _mm256_castps_si256(a); }
+static inline vf32 v_cast_f32(vi32 a) { return _mm256_castsi256_ps(a); }
+/* Toward zero, as a C cast, and to nearest (ties to even); NaN and what does not fit give an
+ * unspecified integer. */
+static inline vi32 v_cvt_i32(vf32 a) { return _mm256_cvttps_epi32(a); }
+static inline vi32 v_round_i32(vf32 a) { return _mm256_cvtps_epi32(a); }
+static inline vf32 v_cvt_f32(vi32 a) { return _mm256_cvtepi32_ps(a); }
+
+/* --- Arithmetic --- */
+
+static inline vf32 v_add(vf32 a, vf32 b) { return _mm256_add_ps(a, b); }
+static inline vf32 v_sub(vf32 a, vf32 b) { return _mm256_sub_ps(a, b); }
+static inline vf32 v_mul(vf32 a, vf32 b) { return _mm256_mul_ps(a, b); }
+static inline vf32 v_div(vf32 a, vf32 b) { return _mm256_div_ps(a, b); }
+/* a * b + c and c - a * b; rounded once where the machine has fused multiply-add, else twice. */
+static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return _mm256_fnmadd_ps(a, b, c); }
+/* acc + a * b for the accumulators of a register tile: acc stays in its register. Left to choose
+ * between the three operand orders of the instruction, gcc rotates accumulators and spills. */
+static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) {
+#if defined(__GNUC__)
+  __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));
+  return acc;
+#else
+  return _mm256_fmadd_ps(a, b, acc);
+#endif
+}
+static inline vf32 v_sqrt(vf32 a) { return _mm256_sqrt_ps(a); }
+static inline vf32 v_abs(vf32 a) { return _mm256_andnot_ps(v_set1(-0.0f), a); }
+static inline vf32 v_neg(vf32 a) { return _mm256_xor_ps(a, v_set1(-0.0f)); }
+static inline vf32 v_copysign(vf32 a, vf32 sign) {
+  return _mm256_or_ps(v_abs(a), _mm256_and_ps(sign, v_set1(-0.0f)));
+}
+/* NaN in either operand gives NaN, as ONNX and numpy have it. */
+static inline vf32 v_max(vf32 a, vf32 b) {
+  return _mm256_blendv_ps(_mm256_max_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+static inline vf32 v_min(vf32 a, vf32 b) {
+  return _mm256_blendv_ps(_mm256_min_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+/* The same at the price of one instruction, for a constant that is not NaN: with NaN in either
+ * operand the instruction returns the second. */
+static inline vf32 v_max_const(vf32 constant, vf32 a) { return _mm256_max_ps(constant, a); }
+static inline vf32 v_min_const(vf32 constant, vf32 a) { return _mm256_min_ps(constant, a); }
+static inline vf32 v_relu(vf32 a) { return v_max_const(v_zero(), a); }
+static inline vf32 v_floor(vf32 a) { return _mm256_floor_ps(a); }
+static inline vf32 v_ceil(vf32 a) { return _mm256_ceil_ps(a); }
+static inline vf32 v_trunc(vf32 a) { return _mm256_round_ps(a, _MM_FROUND_TRUNC); }
+static inline vf32 v_round(vf32 a) { /* ties to even */
+  return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
+static inline vf32 v_pow2i(vi32 n) {
+  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
+}
+/* a * 2^n for whole n, |n| <= 252, by two exact powers of two: rounds at most once when a is of
+ * ordinary size, underflows gradually, overflows to infinity. */
+static inline vf32 v_ldexp(vf32 a, vf32 n) {
+  const vi32 k = v_cvt_i32(n);
+  const vi32 half = v_i32_shr(k, 1);
+  return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
+}
+
+/* --- Masks: comparisons with NaN are false --- */
+
+static inline vmask v_lt(vf32 a, vf32 b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline vmask v_le(vf32 a, vf32 b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+static inline vmask v_gt(vf32 a, vf32 b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+static inline vmask v_ge(vf32 a, vf32 b) { return _mm256_cmp_ps(a, b, _CMP_GE_OQ); }
+static inline vmask v_eq(vf32 a, vf32 b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+static inline vmask v_isnan(vf32 a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
+static inline vmask v_mask_and(vmask a, vmask b) { return _mm256_and_ps(a, b); }
+static inline vmask v_mask_or(vmask a, vmask b) { return _mm256_or_ps(a, b); }
+static inline vmask v_mask_not(vmask a) {
+  return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1)));
+}
+static inline bool v_mask_any(vmask a) { return _mm256_movemask_ps(a) != 0; }
+static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
+  return _mm256_blendv_ps(b, a, mask);
+}
+
+/* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
+
+static inline float v_reduce_add(vf32 a) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+static inline float v_reduce_max(vf32 a) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  const __m128 one = _mm_max_ss(two, _mm_movehdup_ps(two));
+  return v_mask_any(v_isnan(a)) ? NAN : _mm_cvtss_f32(one);
+}
+static inline float v_reduce_min(vf32 a) {
+  const __m128 four = _mm_min_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 two = _mm_min_ps(four, _mm_movehl_ps(four, four));
+  const __m128 one = _mm_min_ss(two, _mm_movehdup_ps(two));
+  return v_mask_any(v_isnan(a)) ? NAN : _mm_cvtss_f32(one);
+}
+/* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. First the
+ * 4x4 blocks inside the 128-bit halves of four rows, then the halves themselves. */
+static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
+                               size_t src_stride) {
+  vf32 part[2][4];
+  for (size_t g = 0; g < 2; g++) {
+    const float *rows = src + 4 * g * src_stride;
+    const vf32 r0 = v_load(rows), r1 = v_load(rows + src_stride);
+    const vf32 r2 = v_load(rows + 2 * src_stride), r3 = v_load(rows + 3 * src_stride);
+    const vf32 lo01 = _mm256_unpacklo_ps(r0, r1), hi01 = _mm256_unpackhi_ps(r0, r1);
+    const vf32 lo23 = _mm256_unpacklo_ps(r2, r3), hi23 = _mm256_unpackhi_ps(r2, r3);
+    part[g][0] = _mm256_shuffle_ps(lo01, lo23, 0x44);
+    part[g][1] = _mm256_shuffle_ps(lo01, lo23, 0xee);
+    part[g][2] = _mm256_shuffle_ps(hi01, hi23, 0x44);
+    part[g][3] = _mm256_shuffle_ps(hi01, hi23, 0xee);
+  }
+  for (size_t j = 0; j < 4; j++) {
+    float *rows = dst + j * dst_stride;
+    v_store(rows, _mm256_permute2f128_ps(part[0][j], part[1][j], 0x20));
+    v_store(rows + 4 * dst_stride, _mm256_permute2f128_ps(part[0][j], part[1][j], 0x31));
+  }
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* simd.h - the vector vocabulary for x86-64 with AVX-512 (F, BW, DQ, VL): sixteen lanes.
+ *
+ * Kernels and math functions are written in these names only. Each instruction set has its own
+ * simd.h with the same names and the same meaning; V_LANES is the number of floats in a vector.
+ * Pointers need no alignment. Float arithmetic follows IEEE 754 in the default rounding mode and
+ * must be compiled without -ffast-math.
+ */
+#ifndef SIMD_H
+#define SIMD_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) || \
+    !defined(__AVX512VL__)
+#error "compile with -mavx512f -mavx512bw -mavx512dq -mavx512vl"
+#endif
+
+#define V_LANES 16     /* floats in a vector */
+#define V_REGISTERS 32 /* vector registers of the machine */
+
+typedef __m512 vf32;     /* V_LANES floats */
+typedef __m512i vi32;    /* V_LANES integers */
+typedef __mmask16 vmask; /* V_LANES booleans */
+
+/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
+ * hoisted nor shared across this point, which would cost more registers than there are. */
+#if defined(__GNUC__)
+#define V_OPAQUE(pointer) __asm__("" : "+r"(pointer))
+#else
+#define V_OPAQUE(pointer) ((void)(pointer))
+#endif
+
+/* --- Memory --- */
+
+static inline vf32 v_zero(void) { return _mm512_setzero_ps(); }
+static inline vf32 v_set1(float x) { return _mm512_set1_ps(x); }
+static inline vf32 v_broadcast(const float *p) { return _mm512_set1_ps(*p); } /* in every lane */
+static inline vf32 v_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void v_store(float *p, vf32 a) { _mm512_storeu_ps(p, a); }
+static inline vmask v_mask_n(size_t n) { return (vmask)((1u << n) - 1u); } /* the first n lanes */
+/* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
+static inline vf32 v_load_n(const float *p, size_t n) {
+  return _mm512_maskz_loadu_ps(v_mask_n(n), p);
+}
+static inline void v_store_n(float *p, vf32 a, size_t n) {
+  _mm512_mask_storeu_ps(p, v_mask_n(n), a);
+}
+/* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
+static inline vf32 v_load_u8(const uint8_t *p) {
+  const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+}
+static inline vf32 v_load_i8(const int8_t *p) {
+  const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+static inline void v_store_u8(uint8_t *p, vf32 a) {
+  const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_zero()), v_set1(255.0f));
+  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held));
+  _mm_storeu_si128((__m128i *)(void *)p, bytes);
+}
+static inline void v_store_i8(int8_t *p, vf32 a) {
+  const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_set1(-128.0f)), v_set1(127.0f));
+  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held));
+  _mm_storeu_si128((__m128i *)(void *)p, bytes);
+}
+/* Ask for the cache line at p, which need not be a valid address. */
+static inline void v_prefetch_l1(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+static inline void v_prefetch_l2(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+
+/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+
+static inline vi32 v_i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
+static inline vi32 v_i32_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+static inline void v_i32_store(int32_t *p, vi32 a) { _mm512_storeu_si512(p, a); }
+static inline vi32 v_i32_add(vi32 a, vi32 b) { return _mm512_add_epi32(a, b); }
+static inline vi32 v_i32_sub(vi32 a, vi32 b) { return _mm512_sub_epi32(a, b); }
+static inline vi32 v_i32_and(vi32 a, vi32 b) { return _mm512_and_si512(a, b); }
+static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm512_or_si512(a, b); }
+static inline vi32 v_i32_shl(vi32 a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+static inline vi32 v_i32_shr(vi32 a, int n) { return _mm512_sra_epi32(a, _mm_cvtsi32_si128(n)); }
+/* The bits of a, read as the other type. */
+static inline vi32 v_cast_i32(vf32 a) { return _mm512_castps_si512(a); }
+static inline vf32 v_cast_f32(vi32 a) { return _mm512_castsi512_ps(a); }
+/* Toward zero, as a C cast, and to nearest (ties to even); NaN and what does not fit give an
+ * unspecified integer. */
+static inline vi32 v_cvt_i32(vf32 a) { return _mm512_cvttps_epi32(a); }
+static inline vi32 v_round_i32(vf32 a) { return _mm512_cvtps_epi32(a); }
+static inline vf32 v_cvt_f32(vi32 a) { return _mm512_cvtepi32_ps(a); }
+
+/* --- Arithmetic --- */
+
+static inline vf32 v_add(vf32 a, vf32 b) { return _mm512_add_ps(a, b); }
+static inline vf32 v_sub(vf32 a, vf32 b) { return _mm512_sub_ps(a, b); }
+static inline vf32 v_mul(vf32 a, vf32 b) { return _mm512_mul_ps(a, b); }
+static inline vf32 v_div(vf32 a, vf32 b) { return _mm512_div_ps(a, b); }
+/* a * b + c and c - a * b; rounded once where the machine has fused multiply-add, else twice. */
+static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return _mm512_fnmadd_ps(a, b, c); }
+/* acc + a * b for the accumulators of a register tile: acc stays in its register. Left to choose
+ * between the three operand orders of the instruction, gcc rotates accumulators and spills. */
+static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) {
+#if defined(__GNUC__)
+  __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+  return acc;
+#else
+  return _mm512_fmadd_ps(a, b, acc);
+#endif
+}
+static inline vf32 v_sqrt(vf32 a) { return _mm512_sqrt_ps(a); }
+static inline vf32 v_abs(vf32 a) { return _mm512_abs_ps(a); }
+static inline vf32 v_neg(vf32 a) { return _mm512_xor_ps(a, v_set1(-0.0f)); }
+static inline vf32 v_copysign(vf32 a, vf32 sign) {
+  return _mm512_or_ps(v_abs(a), _mm512_and_ps(sign, v_set1(-0.0f)));
+}
+/* NaN in either operand gives NaN, as ONNX and numpy have it. */
+static inline vf32 v_max(vf32 a, vf32 b) {
+  return _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
+static inline vf32 v_min(vf32 a, vf32 b) {
+  return _mm512_mask_mov_ps(_mm512_min_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
+/* The same at the price of one instruction, for a constant that is not NaN: with NaN in either
+ * operand the instruction returns the second. */
+static inline vf32 v_max_const(vf32 constant, vf32 a) { return _mm512_max_ps(constant, a); }
+static inline vf32 v_min_const(vf32 constant, vf32 a) { return _mm512_min_ps(constant, a); }
+static inline vf32 v_relu(vf32 a) { return v_max_const(v_zero(), a); }
+static inline vf32 v_floor(vf32 a) { return _mm512_roundscale_ps(a, _MM_FROUND_FLOOR); }
+static inline vf32 v_ceil(vf32 a) { return _mm512_roundscale_ps(a, _MM_FROUND_CEIL); }
+static inline vf32 v_trunc(vf32 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TRUNC); }
+static inline vf32 v_round(vf32 a) { /* ties to even */
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
+static inline vf32 v_pow2i(vi32 n) {
+  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
+}
+/* a * 2^n for whole n, |n| <= 252: rounds at most once when a is of ordinary size, underflows
+ * gradually, overflows to infinity. */
+static inline vf32 v_ldexp(vf32 a, vf32 n) { return _mm512_scalef_ps(a, n); }
+
+/* --- Masks: comparisons with NaN are false --- */
+
+static inline vmask v_lt(vf32 a, vf32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static inline vmask v_le(vf32 a, vf32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+static inline vmask v_gt(vf32 a, vf32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+static inline vmask v_ge(vf32 a, vf32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+static inline vmask v_eq(vf32 a, vf32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+static inline vmask v_isnan(vf32 a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+static inline vmask v_mask_and(vmask a, vmask b) { return (vmask)(a & b); }
+static inline vmask v_mask_or(vmask a, vmask b) { return (vmask)(a | b); }
+static inline vmask v_mask_not(vmask a) { return (vmask)~a; }
+static inline bool v_mask_any(vmask a) { return a != 0; }
+static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
+  return _mm512_mask_mov_ps(b, mask, a);
+}
+
+/* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
+
+static inline float v_reduce_add(vf32 a) { return _mm512_reduce_add_ps(a); }
+static inline float v_reduce_max(vf32 a) {
+  return v_mask_any(v_isnan(a)) ? NAN : _mm512_reduce_max_ps(a);
+}
+static inline float v_reduce_min(vf32 a) {
+  return v_mask_any(v_isnan(a)) ? NAN : _mm512_reduce_min_ps(a);
+}
+/* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. First the
+ * 4x4 blocks inside the 128-bit quarters of four rows, then the quarters themselves. */
+static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
+                               size_t src_stride) {
+  vf32 part[4][4];
+  for (size_t g = 0; g < 4; g++) {
+    const float *rows = src + 4 * g * src_stride;
+    const vf32 r0 = v_load(rows), r1 = v_load(rows + src_stride);
+    const vf32 r2 = v_load(rows + 2 * src_stride), r3 = v_load(rows + 3 * src_stride);
+    const vf32 lo01 = _mm512_unpacklo_ps(r0, r1), hi01 = _mm512_unpackhi_ps(r0, r1);
+    const vf32 lo23 = _mm512_unpacklo_ps(r2, r3), hi23 = _mm512_unpackhi_ps(r2, r3);
+    part[g][0] = _mm512_shuffle_ps(lo01, lo23, 0x44);
+    part[g][1] = _mm512_shuffle_ps(lo01, lo23, 0xee);
+    part[g][2] = _mm512_shuffle_ps(hi01, hi23, 0x44);
+    part[g][3] = _mm512_shuffle_ps(hi01, hi23, 0xee);
+  }
+  for (size_t j = 0; j < 4; j++) {
+    float *rows = dst + j * dst_stride;
+    const vf32 even01 = _mm512_shuffle_f32x4(part[0][j], part[1][j], 0x88);
+    const vf32 odd01 = _mm512_shuffle_f32x4(part[0][j], part[1][j], 0xdd);
+    const vf32 even23 = _mm512_shuffle_f32x4(part[2][j], part[3][j], 0x88);
+    const vf32 odd23 = _mm512_shuffle_f32x4(part[2][j], part[3][j], 0xdd);
+    v_store(rows, _mm512_shuffle_f32x4(even01, even23, 0x88));
+    v_store(rows + 4 * dst_stride, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
+    v_store(rows + 8 * dst_stride, _mm512_shuffle_f32x4(even01, even23, 0xdd));
+    v_store(rows + 12 * dst_stride, _mm512_shuffle_f32x4(odd01, odd23, 0xdd));
+  }
+}
+
+#endif

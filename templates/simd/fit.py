@@ -1,0 +1,152 @@
+"""Fit the float32 coefficients of math.h; run it to print them.
+
+Each fit minimises the largest weighted error over Chebyshev nodes by Lawson's iteration (least
+squares, reweighted by the error it left; Lawson 1961). Coefficients are rounded to float32 one
+after another, constant term first, and the rest is fitted again, so that later terms absorb the
+rounding of earlier ones.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Function = Callable[[float], float]
+
+LN2 = math.log(2.0)
+NODES = 2000
+
+
+def lawson(basis: Array, values: Array, weights: Array, rounds: int = 80) -> Array:
+    """Return c that nearly minimises max |weights * (basis @ c - values)|."""
+    importance = np.full(len(values), 1.0 / len(values))
+    best, best_error = np.zeros(basis.shape[1]), math.inf
+    for _ in range(rounds):
+        scale = np.sqrt(importance) * weights
+        c = np.linalg.lstsq(basis * scale[:, None], values * scale, rcond=None)[0]
+        error = np.abs((basis @ c - values) * weights)
+        if error.max() < best_error:
+            best, best_error = c, float(error.max())
+        importance *= error / error.max() + 1e-4
+        importance /= importance.sum()
+    return best
+
+
+def fit_rounded(x: Array, values: Array, weights: Array, degree: int) -> Array:
+    """Return the float32 coefficients, constant first, of a polynomial near the values at x."""
+    rounded = np.zeros(degree + 1)
+    for k in range(degree + 1):
+        rest = values - np.polyval(rounded[::-1], x)
+        c = lawson(x[:, None] ** np.arange(k, degree + 1), rest, weights)
+        rounded[k] = np.float32(c[0])
+    return rounded
+
+
+def fit(f: Function, weight: Function, low: float, high: float, degree: int) -> Array:
+    """Return the float32 coefficients, constant first, of a polynomial near f on [low, high]."""
+    nodes = np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
+    x = (low + high) / 2 + (high - low) / 2 * nodes
+    weights = np.array([weight(t) for t in x])
+    return fit_rounded(x, np.array([f(t) for t in x]), weights, degree)
+
+
+def fit_quotient(
+    f: Function, weight: Function, high: float, degrees: tuple[int, int], q0: float
+) -> tuple[Array, Array]:
+    """Return p and q of the given degrees, q[0] = q0, with p / q near f on [0, high].
+
+    Loeb's iteration: |p - f q| is minimised with the weight divided by the q of the round before;
+    q is rounded first and p fitted to the rounded q.
+    """
+    x = high * ((1 + np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)) / 2) ** 2
+    y = np.array([f(t) for t in x])
+    weights = np.array([weight(t) for t in x])
+    unit = high / 8  # keeps the powers of x comparable
+    top = (x[:, None] / unit) ** np.arange(degrees[0] + 1)
+    bottom = y[:, None] * (x[:, None] / unit) ** np.arange(1, degrees[1] + 1)
+    q = np.array([q0])
+    for _ in range(30):
+        c = lawson(np.hstack([top, -bottom]), q0 * y, weights / np.polyval(q[::-1], x))
+        tail = c[degrees[0] + 1 :] / unit ** np.arange(1, degrees[1] + 1)
+        q = np.r_[q0, tail].astype(np.float32).astype(np.float64)
+    scale = np.polyval(q[::-1], x)
+    return fit_rounded(x, y * scale, weights / scale, degrees[0]), q
+
+
+def exp_tail(r: float) -> float:
+    """(e^r - 1 - r) / r^2."""
+    return (math.expm1(r) - r) / r**2 if abs(r) > 1e-3 else 0.5 + r / 6 + r * r / 24
+
+
+def log_tail(f: float) -> float:
+    """(log(1 + f) - f + f^2 / 2) / f^3."""
+    if abs(f) > 1e-2:
+        return (math.log1p(f) - f + f * f / 2) / f**3
+    return math.fsum((-f) ** k / (k + 3) for k in range(9))
+
+
+def tanh_tail(t: float) -> float:
+    """(tanh(x) - x) / x^3 for t = x^2."""
+    x = math.sqrt(t)
+    return (math.tanh(x) - x) / x**3 if t > 1e-4 else -1 / 3 + 2 * t / 15 - 17 * t * t / 315
+
+
+def erf_tail(t: float) -> float:
+    """(erf(x) - x) / x for t = x^2."""
+    return math.erf(math.sqrt(t)) / math.sqrt(t) - 1 if t > 1e-12 else 2 / math.sqrt(math.pi) - 1
+
+
+def log_erfc(x: float) -> float:
+    """log(1 - erf(x))."""
+    return math.log(math.erfc(x))
+
+
+def normal_tail(a: float) -> float:
+    """(2 (1 + a) M(a) - 1) / a with M(a) = P(normal > a) e^(a^2 / 2)."""
+    mills = 0.5 * math.erfc(a / math.sqrt(2)) * math.exp(a * a / 2)
+    return (2 * (1 + a) * mills - 1) / a
+
+
+def sin_tail(t: float) -> float:
+    """(sin(x) - x) / x^3 for t = x^2."""
+    x = math.sqrt(t)
+    return (math.sin(x) - x) / x**3 if t > 1e-4 else -1 / 6 + t / 120 - t * t / 5040
+
+
+def cos_tail(t: float) -> float:
+    """(cos(x) - 1 + x^2 / 2) / x^4 for t = x^2."""
+    if t > 1e-2:
+        return (math.cos(math.sqrt(t)) - 1 + t / 2) / t**2
+    return 1 / 24 - t / 720 + t * t / 40320 - t**3 / 3628800
+
+
+def main() -> None:
+    """Print every table of math.h; each weight makes the error relative to the final result."""
+    half = LN2 / 2
+    fits = {
+        "exp": fit(exp_tail, lambda r: r * r / math.exp(r), -half, half, 4),
+        "log": fit(
+            log_tail,
+            lambda f: f**3 / math.log1p(f) if f else 0.0,
+            math.sqrt(0.5) - 1,
+            math.sqrt(2.0) - 1,
+            8,
+        ),
+        "tanh": fit(tanh_tail, lambda t: t / (1 + t * tanh_tail(t)), 0.0, 0.4, 5),
+        "erf": fit(erf_tail, lambda t: 1 / (1 + erf_tail(t)), 0.0, 0.85, 6),
+        "log erfc": fit(log_erfc, lambda x: math.erfc(x) / math.erf(x), 0.9, 4.0, 6),
+        "sin": fit(sin_tail, lambda t: t / (1 + t * sin_tail(t)), 0.0, (math.pi / 4) ** 2, 3),
+        "cos": fit(cos_tail, lambda t: t**2, 0.0, (math.pi / 4) ** 2, 3),
+    }
+    # Of eight scales of p and q this one gave the smallest error after float evaluation.
+    fits["normal tail p"], fits["normal tail q"] = fit_quotient(
+        normal_tail, lambda a: a / (1 + a * normal_tail(a)), 14.5, (4, 5), 1.375
+    )
+    for name, c in fits.items():
+        print(f"{name}:", ", ".join(f"{v:.9g}f" for v in c))
+
+
+if __name__ == "__main__":
+    main()

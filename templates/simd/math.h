@@ -1,0 +1,309 @@
+/* simd_math.h - elementary functions in the vector vocabulary of simd.h, the same for every table.
+ *
+ * All functions hold over the whole float range: NaN gives NaN, infinities give the limit, results
+ * overflow to infinity and underflow gradually, odd functions keep the sign of zero.
+ */
+#ifndef SIMD_MATH_H
+#define SIMD_MATH_H
+
+#include <math.h>
+
+#include "simd.h"
+
+/* --- Exponentials --- */
+
+/* n = x / ln 2 to the nearest, and x - n ln 2 in two steps, the first of them exact
+ * (Cody and Waite 1980); |x| <= 128. */
+static inline vf32 v_exp_reduce(vf32 x, vf32 *n) {
+  *n = v_round(v_mul(x, v_set1(1.44269504f)));
+  return v_fnma(*n, v_set1(1.42860677e-6f), v_fnma(*n, v_set1(0.693145752f), x));
+}
+
+/* e^r - 1 for |r| <= ln(2) / 2: r + r^2 P(r), degree 6. */
+static inline vf32 v_expm1_reduced(vf32 r) {
+  vf32 p = v_set1(0.00138213055f);
+  p = v_fma(p, r, v_set1(0.00836866815f));
+  p = v_fma(p, r, v_set1(0.0416682586f));
+  p = v_fma(p, r, v_set1(0.166665211f));
+  p = v_fma(p, r, v_set1(0.49999994f));
+  return v_fma(v_mul(r, r), p, r);
+}
+
+/* q with e^x = (1 + q) 2^n; for callers that multiply by 1 + q before they scale, so that nothing
+ * is lost where e^x itself underflows. |x| <= 128. */
+static inline vf32 v_exp_parts(vf32 x, vf32 *n) { return v_expm1_reduced(v_exp_reduce(x, n)); }
+
+/* e^x. */
+static inline vf32 v_exp(vf32 x) {
+  vf32 n;
+  const vf32 held = v_min_const(v_set1(89.0f), v_max_const(v_set1(-104.0f), x));
+  const vf32 q = v_exp_parts(held, &n);
+  return v_ldexp(v_add(v_set1(1.0f), q), n);
+}
+
+/* e^x - 1 = 2^n (e^r - 1) + (2^n - 1), in halves so that 2^n does not overflow before the
+ * result. */
+static inline vf32 v_expm1(vf32 x) {
+  vf32 n;
+  const vf32 held = v_min_const(v_set1(89.0f), v_max_const(v_set1(-20.0f), x));
+  const vf32 q = v_exp_parts(held, &n);
+  const vf32 power = v_pow2i(v_i32_sub(v_cvt_i32(n), v_i32_set1(1)));
+  const vf32 half = v_fma(power, q, v_sub(power, v_set1(0.5f)));
+  return v_copysign(v_select(v_eq(n, v_zero()), q, v_add(half, half)), x);
+}
+
+/* --- Logarithms --- */
+
+/* y = m 2^k with m, which is returned, in [sqrt(1/2), sqrt(2)); for positive normal y. */
+static inline vf32 v_log_split(vf32 y, vf32 *k) {
+  const vi32 bits = v_cast_i32(y);
+  const vi32 exponent = v_i32_shr(v_i32_sub(bits, v_i32_set1(0x3f3504f3)), 23);
+  *k = v_cvt_f32(exponent);
+  return v_cast_f32(v_i32_sub(bits, v_i32_shl(exponent, 23)));
+}
+
+/* log(1 + f) + k ln 2 for 1 + f in [sqrt(1/2), sqrt(2)]: f - f^2 / 2 + f^3 P(f), degree 11; ln 2
+ * in two parts, k times the first is exact. */
+static inline vf32 v_log_reduced(vf32 f, vf32 k) {
+  vf32 p = v_set1(0.0674955621f);
+  p = v_fma(p, f, v_set1(-0.116701923f));
+  p = v_fma(p, f, v_set1(0.118834704f));
+  p = v_fma(p, f, v_set1(-0.124062076f));
+  p = v_fma(p, f, v_set1(0.142203629f));
+  p = v_fma(p, f, v_set1(-0.166679904f));
+  p = v_fma(p, f, v_set1(0.200020716f));
+  p = v_fma(p, f, v_set1(-0.250000089f));
+  p = v_fma(p, f, v_set1(0.333333135f));
+  const vf32 square = v_mul(f, f);
+  vf32 tail = v_mul(v_mul(square, f), p);
+  tail = v_fma(k, v_set1(-0.00021219444f), tail);
+  tail = v_fnma(v_set1(0.5f), square, tail);
+  return v_fma(k, v_set1(0.693359375f), v_add(f, tail));
+}
+
+/* log(y), given r that is log(y) where y is positive and finite. */
+static inline vf32 v_log_limits(vf32 y, vf32 r) {
+  const vf32 pole = v_select(v_eq(y, v_zero()), v_set1(-INFINITY), v_set1(NAN));
+  const vf32 finite = v_select(v_lt(y, v_set1(INFINITY)), r, y);
+  return v_select(v_gt(y, v_zero()), finite, pole);
+}
+
+/* log(x); -infinity at zero, NaN below. */
+static inline vf32 v_log(vf32 x) {
+  vf32 k;
+  const vmask denormal = v_lt(x, v_set1(1.17549435e-38f));
+  const vf32 y = v_select(denormal, v_mul(x, v_set1(8388608.0f)), x);
+  const vf32 f = v_sub(v_log_split(y, &k), v_set1(1.0f));
+  k = v_sub(k, v_select(denormal, v_set1(23.0f), v_zero()));
+  return v_log_limits(x, v_log_reduced(f, k));
+}
+
+/* log(1 + x) for finite x > -1: the log of the rounded sum, corrected in its reduced argument by
+ * what the sum lost (Knuth's TwoSum). */
+static inline vf32 v_log1p_finite(vf32 x) {
+  vf32 k;
+  const vf32 one = v_set1(1.0f);
+  const vf32 sum = v_add(one, x);
+  const vf32 part = v_sub(sum, one);
+  const vf32 lost = v_add(v_sub(one, v_sub(sum, part)), v_sub(x, part));
+  const vf32 f = v_sub(v_log_split(sum, &k), one);
+  return v_log_reduced(v_add(f, v_ldexp(lost, v_neg(k))), k);
+}
+
+/* log(1 + x); -infinity at -1, NaN below. */
+static inline vf32 v_log1p(vf32 x) {
+  return v_copysign(v_log_limits(v_add(v_set1(1.0f), x), v_log1p_finite(x)), x);
+}
+
+/* --- Sigmoid and its relatives --- */
+
+/* 1 / (1 + e^-x); below zero as e^x / (1 + e^x), which keeps small results. */
+static inline vf32 v_sigmoid(vf32 x) {
+  const vf32 one = v_set1(1.0f);
+  const vf32 z = v_exp(v_neg(v_abs(x)));
+  return v_div(v_select(v_lt(x, v_zero()), z, one), v_add(one, z));
+}
+
+/* x / (1 + e^-x); below zero as x e^x / (1 + e^x), scaled last. */
+static inline vf32 v_silu(vf32 x) {
+  vf32 n;
+  const vf32 one = v_set1(1.0f), lowest = v_set1(-120.0f); /* -0 from there on */
+  const vf32 q = v_exp_parts(v_max_const(lowest, v_neg(v_abs(x))), &n);
+  const vf32 y = v_max_const(lowest, x);
+  const vmask below = v_lt(x, v_zero());
+  const vf32 denominator = v_add(one, v_ldexp(v_add(one, q), n));
+  const vf32 ratio = v_div(v_select(below, v_fma(y, q, y), y), denominator);
+  return v_select(below, v_ldexp(ratio, n), ratio);
+}
+
+/* log(1 + e^x). */
+static inline vf32 v_softplus(vf32 x) {
+  return v_add(v_relu(x), v_log1p_finite(v_exp(v_neg(v_abs(x)))));
+}
+
+/* x tanh(log(1 + e^x)) = x e (e + 2) / (e (e + 2) + 2) for e = e^x; below zero scaled last. */
+static inline vf32 v_mish(vf32 x) {
+  vf32 n;
+  const vf32 one = v_set1(1.0f), two = v_set1(2.0f);
+  const vf32 y = v_max_const(v_set1(-120.0f), x); /* -0 below, x above 20 */
+  const vf32 q = v_exp_parts(v_min_const(v_set1(20.0f), y), &n);
+  const vf32 e = v_ldexp(v_add(one, q), n);
+  const vmask below = v_lt(x, v_zero());
+  const vf32 sum = v_add(e, two);
+  const vf32 ratio = v_div(v_mul(v_select(below, one, e), sum), v_fma(e, sum, two));
+  const vf32 product = v_mul(v_select(below, v_fma(y, q, y), y), ratio);
+  return v_select(below, v_ldexp(product, n), product);
+}
+
+/* x min(max(x + 3, 0), 6) / 6. */
+static inline vf32 v_hardswish(vf32 x) {
+  const vf32 y = v_max_const(v_set1(-3.0f), x);
+  const vf32 gate = v_min_const(v_set1(6.0f), v_add(y, v_set1(3.0f)));
+  return v_mul(v_mul(y, v_set1(1.0f / 6.0f)), gate);
+}
+
+/* tanh(x): x + x^3 P(x^2), degree 13, below 0.632; from there on 1 - 2 / (e^2x + 1). */
+static inline vf32 v_tanh(vf32 x) {
+  vf32 n;
+  const vf32 t = v_mul(x, x);
+  vf32 p = v_set1(0.00213556038f);
+  p = v_fma(p, t, v_set1(-0.00817292091f));
+  p = v_fma(p, t, v_set1(0.0217008349f));
+  p = v_fma(p, t, v_set1(-0.0539472885f));
+  p = v_fma(p, t, v_set1(0.133332163f));
+  p = v_fma(p, t, v_set1(-0.333333313f));
+  const vf32 near_zero = v_fma(v_mul(p, t), x, x);
+  const vf32 a = v_abs(x);
+  const vf32 one = v_set1(1.0f);
+  const vf32 q = v_exp_parts(v_min_const(v_set1(20.0f), v_add(a, a)), &n);
+  const vf32 e = v_ldexp(v_add(one, q), n);
+  const vf32 rest = v_sub(one, v_div(v_set1(2.0f), v_add(e, one)));
+  return v_copysign(v_select(v_lt(a, v_set1(0.632f)), near_zero, rest), x);
+}
+
+/* --- Error function --- */
+
+/* erf(x): x + x P(x^2), degree 13, below 0.92; from there on 1 - e^R(x), where R fits
+ * log(1 - erf(x)) up to 4, beyond which erf rounds to 1. */
+static inline vf32 v_erf(vf32 x) {
+  vf32 n;
+  const vf32 t = v_mul(x, x);
+  vf32 p = v_set1(7.99280388e-05f);
+  p = v_fma(p, t, v_set1(-0.000804917479f));
+  p = v_fma(p, t, v_set1(0.00519237714f));
+  p = v_fma(p, t, v_set1(-0.0268557277f));
+  p = v_fma(p, t, v_set1(0.112836257f));
+  p = v_fma(p, t, v_set1(-0.376126289f));
+  p = v_fma(p, t, v_set1(0.128379166f));
+  const vf32 near_zero = v_fma(p, x, x);
+  const vf32 a = v_min_const(v_set1(4.0f), v_abs(x));
+  vf32 r = v_set1(0.000198214853f);
+  r = v_fma(r, a, v_set1(-0.00306545803f));
+  r = v_fma(r, a, v_set1(0.0223151315f));
+  r = v_fma(r, a, v_set1(-0.104113586f));
+  r = v_fma(r, a, v_set1(-0.636976123f));
+  r = v_fma(r, a, v_set1(-1.12779725f));
+  r = v_fma(r, a, v_set1(-0.000166442944f));
+  const vf32 one = v_set1(1.0f);
+  const vf32 q = v_exp_parts(r, &n);
+  const vf32 rest = v_sub(one, v_ldexp(v_add(one, q), n));
+  return v_copysign(v_select(v_lt(a, v_set1(0.92f)), near_zero, rest), x);
+}
+
+/* x Phi(x) with Phi the normal distribution function, 0.5 (1 + erf(x / sqrt(2))). For a = |x|,
+ * Phi(-a) = 0.5 e^(-a^2 / 2) (1 + a p(a) / q(a)) / (1 + a) with polynomials p and q of degrees 4
+ * and 5: a p / q stays within [-0.2, 0.05], so that its error counts little. a^2 is taken apart
+ * into an exact square and a rest, which keeps the far negative tail exact as well. */
+static inline vf32 v_gelu(vf32 x) {
+  const vf32 half = v_set1(0.5f);
+  const vf32 a = v_min_const(v_set1(14.5f), v_abs(x)); /* -0 below -14.5 */
+  vf32 p = v_set1(-0.00340753165f);
+  p = v_fma(p, a, v_set1(-0.0179329161f));
+  p = v_fma(p, a, v_set1(-0.0290786922f));
+  p = v_fma(p, a, v_set1(0.0644831657f));
+  p = v_fma(p, a, v_set1(0.277908921f));
+  p = v_mul(p, a);
+  vf32 q = v_set1(0.0168597512f);
+  q = v_fma(q, a, v_set1(0.155259579f));
+  q = v_fma(q, a, v_set1(0.690784335f));
+  q = v_fma(q, a, v_set1(1.72083342f));
+  q = v_fma(q, a, v_set1(2.34558129f));
+  q = v_fma(q, a, v_set1(1.375f));
+  const vf32 head = v_cast_f32(v_i32_and(v_cast_i32(a), v_i32_set1(-4096)));
+  const vf32 rest = v_mul(v_mul(v_sub(a, head), v_add(a, head)), half);
+  const vf32 n = v_round(v_mul(v_mul(a, a), v_set1(-0.72134752f)));
+  vf32 r = v_fnma(n, v_set1(0.693145752f), v_neg(v_mul(v_mul(head, head), half)));
+  r = v_sub(r, v_fma(n, v_set1(1.42860677e-6f), rest));
+  /* (1 + e) (q + p) as q + (p + e (q + p)), which rounds less. */
+  const vf32 e = v_expm1_reduced(r);
+  const vf32 product = v_add(q, v_fma(e, v_add(q, p), p));
+  const vf32 y = v_mul(v_copysign(a, x), half);
+  const vf32 tail = v_ldexp(v_div(v_mul(y, product), v_fma(q, a, q)), n);
+  return v_select(v_le(x, v_zero()), tail, v_sub(x, tail));
+}
+
+/* --- Sine and cosine --- */
+
+#define V_TRIG_MAX 8192.0f /* beyond it libm is called, lane by lane */
+
+/* n = a / (pi / 2) to the nearest, and a - n pi / 2 in four steps, the first three as good as
+ * exact (Cody and Waite 1980), for 0 <= a <= V_TRIG_MAX. */
+static inline vf32 v_trig_reduce(vf32 a, vf32 *n) {
+  *n = v_round(v_mul(a, v_set1(0.636619772f)));
+  vf32 r = v_fnma(*n, v_set1(1.5703125f), a);
+  r = v_fnma(*n, v_set1(0.000483751297f), r);
+  r = v_fnma(*n, v_set1(7.54953362e-08f), r);
+  return v_fnma(*n, v_set1(2.56334415e-12f), r);
+}
+
+/* sin(r + quadrant pi / 2) for |r| <= pi / 4: r + r^3 S(r^2), degree 9, or in odd quadrants
+ * cos(r) = 1 - r^2 / 2 + r^4 C(r^2), degree 10; negated in the second half of the turn. */
+static inline vf32 v_sin_quadrant(vf32 r, vi32 quadrant) {
+  const vf32 one = v_set1(1.0f);
+  const vf32 t = v_mul(r, r);
+  vf32 s = v_set1(2.83271902e-06f);
+  s = v_fma(s, t, v_set1(-0.000198530717f));
+  s = v_fma(s, t, v_set1(0.0083333794f));
+  s = v_fma(s, t, v_set1(-0.166666672f));
+  s = v_fma(v_mul(s, t), r, r);
+  vf32 c = v_set1(-2.89776466e-07f);
+  c = v_fma(c, t, v_set1(2.48229862e-05f));
+  c = v_fma(c, t, v_set1(-0.00138889824f));
+  c = v_fma(c, t, v_set1(0.0416666679f));
+  c = v_fma(v_mul(t, t), c, v_fnma(v_set1(0.5f), t, one));
+  const vf32 odd = v_copysign(one, v_cast_f32(v_i32_shl(quadrant, 31)));
+  const vf32 turn = v_copysign(one, v_cast_f32(v_i32_shl(quadrant, 30)));
+  return v_mul(v_select(v_lt(odd, v_zero()), c, s), turn);
+}
+
+/* sin(x). */
+static inline vf32 v_sin(vf32 x) {
+  vf32 n;
+  const vf32 r = v_trig_reduce(v_abs(x), &n);
+  const vf32 y = v_mul(v_sin_quadrant(r, v_cvt_i32(n)), v_copysign(v_set1(1.0f), x));
+  if (!v_mask_any(v_gt(v_abs(x), v_set1(V_TRIG_MAX)))) return y;
+  float in[V_LANES], out[V_LANES];
+  v_store(in, x);
+  v_store(out, y);
+  for (size_t i = 0; i < V_LANES; i++) {
+    if (fabsf(in[i]) > V_TRIG_MAX) out[i] = sinf(in[i]);
+  }
+  return v_load(out);
+}
+
+/* cos(x), the sine a quarter turn on. */
+static inline vf32 v_cos(vf32 x) {
+  vf32 n;
+  const vf32 r = v_trig_reduce(v_abs(x), &n);
+  const vf32 y = v_sin_quadrant(r, v_i32_add(v_cvt_i32(n), v_i32_set1(1)));
+  if (!v_mask_any(v_gt(v_abs(x), v_set1(V_TRIG_MAX)))) return y;
+  float in[V_LANES], out[V_LANES];
+  v_store(in, x);
+  v_store(out, y);
+  for (size_t i = 0; i < V_LANES; i++) {
+    if (fabsf(in[i]) > V_TRIG_MAX) out[i] = cosf(in[i]);
+  }
+  return v_load(out);
+}
+
+#endif

@@ -1,0 +1,191 @@
+/* simd.h - the vector vocabulary for AArch64 with NEON: four lanes.
+ *
+ * Kernels and math functions are written in these names only. Each instruction set has its own
+ * simd.h with the same names and the same meaning; V_LANES is the number of floats in a vector.
+ * Pointers need no alignment. Float arithmetic follows IEEE 754 in the default rounding mode and
+ * must be compiled without -ffast-math.
+ */
+#ifndef SIMD_H
+#define SIMD_H
+
+#include <arm_neon.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define V_LANES 4      /* floats in a vector */
+#define V_REGISTERS 32 /* vector registers of the machine */
+
+typedef float32x4_t vf32; /* V_LANES floats */
+typedef int32x4_t vi32;   /* V_LANES integers */
+typedef uint32x4_t vmask; /* V_LANES booleans: all bits of the lane set, or none */
+
+/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
+ * hoisted nor shared across this point, which would cost more registers than there are. */
+#if defined(__GNUC__)
+#define V_OPAQUE(pointer) __asm__("" : "+r"(pointer))
+#else
+#define V_OPAQUE(pointer) ((void)(pointer))
+#endif
+
+/* --- Memory --- */
+
+static inline vf32 v_zero(void) { return vdupq_n_f32(0.0f); }
+static inline vf32 v_set1(float x) { return vdupq_n_f32(x); }
+static inline vf32 v_broadcast(const float *p) { return vld1q_dup_f32(p); } /* *p in every lane */
+static inline vf32 v_load(const float *p) { return vld1q_f32(p); }
+static inline void v_store(float *p, vf32 a) { vst1q_f32(p, a); }
+/* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
+static inline vf32 v_load_n(const float *p, size_t n) {
+  float lanes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
+  return v_load(lanes);
+}
+static inline void v_store_n(float *p, vf32 a, size_t n) {
+  float lanes[V_LANES];
+  v_store(lanes, a);
+  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
+}
+/* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
+static inline vf32 v_load_u8(const uint8_t *p) {
+  uint32_t bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  const uint16x8_t wide = vmovl_u8(vcreate_u8(bytes));
+  return vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide)));
+}
+static inline vf32 v_load_i8(const int8_t *p) {
+  uint32_t bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  const int16x8_t wide = vmovl_s8(vcreate_s8(bytes));
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+static inline void v_store_u8(uint8_t *p, vf32 a) {
+  const vf32 held = vmaxnmq_f32(a, v_zero());
+  const uint16x4_t half = vqmovn_u32(vcvtnq_u32_f32(held));
+  const uint8x8_t narrow = vqmovn_u16(vcombine_u16(half, half));
+  const uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(narrow), 0);
+  memcpy(p, &bytes, sizeof bytes);
+}
+static inline void v_store_i8(int8_t *p, vf32 a) {
+  const vf32 held = vmaxnmq_f32(a, v_set1(-128.0f));
+  const int16x4_t half = vqmovn_s32(vcvtnq_s32_f32(held));
+  const int8x8_t narrow = vqmovn_s16(vcombine_s16(half, half));
+  const uint32_t bytes = vget_lane_u32(vreinterpret_u32_s8(narrow), 0);
+  memcpy(p, &bytes, sizeof bytes);
+}
+/* Ask for the cache line at p, which need not be a valid address. */
+static inline void v_prefetch_l1(const void *p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 0, 3);
+#else
+  (void)p;
+#endif
+}
+static inline void v_prefetch_l2(const void *p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 0, 2);
+#else
+  (void)p;
+#endif
+}
+
+/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+
+static inline vi32 v_i32_set1(int32_t x) { return vdupq_n_s32(x); }
+static inline vi32 v_i32_load(const int32_t *p) { return vld1q_s32(p); }
+static inline void v_i32_store(int32_t *p, vi32 a) { vst1q_s32(p, a); }
+static inline vi32 v_i32_add(vi32 a, vi32 b) { return vaddq_s32(a, b); }
+static inline vi32 v_i32_sub(vi32 a, vi32 b) { return vsubq_s32(a, b); }
+static inline vi32 v_i32_and(vi32 a, vi32 b) { return vandq_s32(a, b); }
+static inline vi32 v_i32_or(vi32 a, vi32 b) { return vorrq_s32(a, b); }
+static inline vi32 v_i32_shl(vi32 a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
+static inline vi32 v_i32_shr(vi32 a, int n) { return vshlq_s32(a, vdupq_n_s32(-n)); }
+/* The bits of a, read as the other type. */
+static inline vi32 v_cast_i32(vf32 a) { return vreinterpretq_s32_f32(a); }
+static inline vf32 v_cast_f32(vi32 a) { return vreinterpretq_f32_s32(a); }
+/* Toward zero, as a C cast, and to nearest (ties to even); NaN and what does not fit give an
+ * unspecified integer. */
+static inline vi32 v_cvt_i32(vf32 a) { return vcvtq_s32_f32(a); }
+static inline vi32 v_round_i32(vf32 a) { return vcvtnq_s32_f32(a); }
+static inline vf32 v_cvt_f32(vi32 a) { return vcvtq_f32_s32(a); }
+
+/* --- Arithmetic --- */
+
+static inline vf32 v_add(vf32 a, vf32 b) { return vaddq_f32(a, b); }
+static inline vf32 v_sub(vf32 a, vf32 b) { return vsubq_f32(a, b); }
+static inline vf32 v_mul(vf32 a, vf32 b) { return vmulq_f32(a, b); }
+static inline vf32 v_div(vf32 a, vf32 b) { return vdivq_f32(a, b); }
+/* a * b + c and c - a * b; rounded once where the machine has fused multiply-add, else twice. */
+static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return vfmaq_f32(c, a, b); }
+static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return vfmsq_f32(c, a, b); }
+/* acc + a * b for the accumulators of a register tile: acc stays in its register. */
+static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) { return vfmaq_f32(acc, a, b); }
+static inline vf32 v_sqrt(vf32 a) { return vsqrtq_f32(a); }
+static inline vf32 v_abs(vf32 a) { return vabsq_f32(a); }
+static inline vf32 v_neg(vf32 a) { return vnegq_f32(a); }
+static inline vf32 v_copysign(vf32 a, vf32 sign) {
+  return vbslq_f32(vdupq_n_u32(0x80000000u), sign, a);
+}
+/* NaN in either operand gives NaN, as ONNX and numpy have it. */
+static inline vf32 v_max(vf32 a, vf32 b) { return vmaxq_f32(a, b); }
+static inline vf32 v_min(vf32 a, vf32 b) { return vminq_f32(a, b); }
+/* The same at the price of one instruction, for a constant that is not NaN. */
+static inline vf32 v_max_const(vf32 constant, vf32 a) { return vmaxq_f32(constant, a); }
+static inline vf32 v_min_const(vf32 constant, vf32 a) { return vminq_f32(constant, a); }
+static inline vf32 v_relu(vf32 a) { return v_max_const(v_zero(), a); }
+static inline vf32 v_floor(vf32 a) { return vrndmq_f32(a); }
+static inline vf32 v_ceil(vf32 a) { return vrndpq_f32(a); }
+static inline vf32 v_trunc(vf32 a) { return vrndq_f32(a); }
+static inline vf32 v_round(vf32 a) { return vrndnq_f32(a); } /* ties to even */
+/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
+static inline vf32 v_pow2i(vi32 n) {
+  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
+}
+/* a * 2^n for whole n, |n| <= 252, by two exact powers of two: rounds at most once when a is of
+ * ordinary size, underflows gradually, overflows to infinity. */
+static inline vf32 v_ldexp(vf32 a, vf32 n) {
+  const vi32 k = v_cvt_i32(n);
+  const vi32 half = v_i32_shr(k, 1);
+  return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
+}
+
+/* --- Masks: comparisons with NaN are false --- */
+
+static inline vmask v_lt(vf32 a, vf32 b) { return vcltq_f32(a, b); }
+static inline vmask v_le(vf32 a, vf32 b) { return vcleq_f32(a, b); }
+static inline vmask v_gt(vf32 a, vf32 b) { return vcgtq_f32(a, b); }
+static inline vmask v_ge(vf32 a, vf32 b) { return vcgeq_f32(a, b); }
+static inline vmask v_eq(vf32 a, vf32 b) { return vceqq_f32(a, b); }
+static inline vmask v_isnan(vf32 a) { return vmvnq_u32(vceqq_f32(a, a)); }
+static inline vmask v_mask_n(size_t n) { /* the first n lanes, n <= V_LANES */
+  static const uint32_t lane[V_LANES] = {0, 1, 2, 3};
+  return vcltq_u32(vld1q_u32(lane), vdupq_n_u32((uint32_t)n));
+}
+static inline vmask v_mask_and(vmask a, vmask b) { return vandq_u32(a, b); }
+static inline vmask v_mask_or(vmask a, vmask b) { return vorrq_u32(a, b); }
+static inline vmask v_mask_not(vmask a) { return vmvnq_u32(a); }
+static inline bool v_mask_any(vmask a) { return vmaxvq_u32(a) != 0; }
+static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
+  return vbslq_f32(mask, a, b);
+}
+
+/* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
+
+static inline float v_reduce_add(vf32 a) { return vaddvq_f32(a); }
+static inline float v_reduce_max(vf32 a) { return vmaxvq_f32(a); }
+static inline float v_reduce_min(vf32 a) { return vminvq_f32(a); }
+/* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. */
+static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
+                               size_t src_stride) {
+  const float32x4x2_t r01 = vtrnq_f32(v_load(src), v_load(src + src_stride));
+  const float32x4x2_t r23 = vtrnq_f32(v_load(src + 2 * src_stride), v_load(src + 3 * src_stride));
+  v_store(dst, vcombine_f32(vget_low_f32(r01.val[0]), vget_low_f32(r23.val[0])));
+  v_store(dst + dst_stride, vcombine_f32(vget_low_f32(r01.val[1]), vget_low_f32(r23.val[1])));
+  v_store(dst + 2 * dst_stride,
+          vcombine_f32(vget_high_f32(r01.val[0]), vget_high_f32(r23.val[0])));
+  v_store(dst + 3 * dst_stride,
+          vcombine_f32(vget_high_f32(r01.val[1]), vget_high_f32(r23.val[1])));
+}
+
+#endif

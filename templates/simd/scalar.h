@@ -1,0 +1,165 @@
+/* simd.h - the vector vocabulary in plain C99: one lane, no intrinsics.
+ *
+ * Kernels and math functions are written in these names only. Each instruction set has its own
+ * simd.h with the same names and the same meaning; V_LANES is the number of floats in a vector.
+ * Pointers need no alignment. Float arithmetic follows IEEE 754 in the default rounding mode and
+ * must be compiled without -ffast-math.
+ */
+#ifndef SIMD_H
+#define SIMD_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define V_LANES 1      /* floats in a vector */
+#define V_REGISTERS 16 /* vector registers of the machine */
+
+typedef float vf32;   /* V_LANES floats */
+typedef int32_t vi32; /* V_LANES integers */
+typedef bool vmask;   /* V_LANES booleans */
+
+/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
+ * hoisted nor shared across this point, which would cost more registers than there are. */
+#if defined(__GNUC__)
+#define V_OPAQUE(pointer) __asm__("" : "+r"(pointer))
+#else
+#define V_OPAQUE(pointer) ((void)(pointer))
+#endif
+
+/* --- Memory --- */
+
+static inline vf32 v_zero(void) { return 0.0f; }
+static inline vf32 v_set1(float x) { return x; }
+static inline vf32 v_broadcast(const float *p) { return *p; } /* *p in every lane */
+static inline vf32 v_load(const float *p) { return *p; }
+static inline void v_store(float *p, vf32 a) { *p = a; }
+/* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
+static inline vf32 v_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
+static inline void v_store_n(float *p, vf32 a, size_t n) {
+  if (n) *p = a;
+}
+/* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
+static inline vf32 v_load_u8(const uint8_t *p) { return (float)*p; }
+static inline vf32 v_load_i8(const int8_t *p) { return (float)*p; }
+static inline void v_store_u8(uint8_t *p, vf32 a) {
+  *p = (uint8_t)rintf(a > 0.0f ? (a < 255.0f ? a : 255.0f) : 0.0f);
+}
+static inline void v_store_i8(int8_t *p, vf32 a) {
+  *p = (int8_t)rintf(a > -128.0f ? (a < 127.0f ? a : 127.0f) : -128.0f);
+}
+/* Ask for the cache line at p, which need not be a valid address. */
+static inline void v_prefetch_l1(const void *p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 0, 3);
+#else
+  (void)p;
+#endif
+}
+static inline void v_prefetch_l2(const void *p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 0, 2);
+#else
+  (void)p;
+#endif
+}
+
+/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+
+static inline vi32 v_i32_set1(int32_t x) { return x; }
+static inline vi32 v_i32_load(const int32_t *p) { return *p; }
+static inline void v_i32_store(int32_t *p, vi32 a) { *p = a; }
+static inline vi32 v_i32_add(vi32 a, vi32 b) { return (vi32)((uint32_t)a + (uint32_t)b); }
+static inline vi32 v_i32_sub(vi32 a, vi32 b) { return (vi32)((uint32_t)a - (uint32_t)b); }
+static inline vi32 v_i32_and(vi32 a, vi32 b) { return a & b; }
+static inline vi32 v_i32_or(vi32 a, vi32 b) { return a | b; }
+static inline vi32 v_i32_shl(vi32 a, int n) { return (vi32)((uint32_t)a << n); }
+static inline vi32 v_i32_shr(vi32 a, int n) { return a >> n; }
+/* The bits of a, read as the other type. */
+static inline vi32 v_cast_i32(vf32 a) {
+  vi32 bits;
+  memcpy(&bits, &a, sizeof bits);
+  return bits;
+}
+static inline vf32 v_cast_f32(vi32 a) {
+  vf32 value;
+  memcpy(&value, &a, sizeof value);
+  return value;
+}
+/* Toward zero, as a C cast, and to nearest (ties to even); NaN and what does not fit give an
+ * unspecified integer. */
+static inline vi32 v_cvt_i32(vf32 a) {
+  return a >= -2147483648.0f && a < 2147483648.0f ? (vi32)a : INT32_MIN;
+}
+static inline vi32 v_round_i32(vf32 a) { return v_cvt_i32(rintf(a)); }
+static inline vf32 v_cvt_f32(vi32 a) { return (float)a; }
+
+/* --- Arithmetic --- */
+
+static inline vf32 v_add(vf32 a, vf32 b) { return a + b; }
+static inline vf32 v_sub(vf32 a, vf32 b) { return a - b; }
+static inline vf32 v_mul(vf32 a, vf32 b) { return a * b; }
+static inline vf32 v_div(vf32 a, vf32 b) { return a / b; }
+/* a * b + c and c - a * b; rounded once where the machine has fused multiply-add, else twice. */
+static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return a * b + c; }
+static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return c - a * b; }
+/* acc + a * b for the accumulators of a register tile: acc stays in its register. */
+static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) { return acc + a * b; }
+static inline vf32 v_sqrt(vf32 a) { return sqrtf(a); }
+static inline vf32 v_abs(vf32 a) { return fabsf(a); }
+static inline vf32 v_neg(vf32 a) { return -a; }
+static inline vf32 v_copysign(vf32 a, vf32 sign) { return copysignf(a, sign); }
+/* NaN in either operand gives NaN, as ONNX and numpy have it. */
+static inline vf32 v_max(vf32 a, vf32 b) { return (a > b || a != a) ? a : b; }
+static inline vf32 v_min(vf32 a, vf32 b) { return (a < b || a != a) ? a : b; }
+/* The same at the price of one instruction, for a constant that is not NaN. */
+static inline vf32 v_max_const(vf32 constant, vf32 a) { return constant > a ? constant : a; }
+static inline vf32 v_min_const(vf32 constant, vf32 a) { return constant < a ? constant : a; }
+static inline vf32 v_relu(vf32 a) { return v_max_const(v_zero(), a); }
+static inline vf32 v_floor(vf32 a) { return floorf(a); }
+static inline vf32 v_ceil(vf32 a) { return ceilf(a); }
+static inline vf32 v_trunc(vf32 a) { return truncf(a); }
+static inline vf32 v_round(vf32 a) { return rintf(a); } /* ties to even */
+/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
+static inline vf32 v_pow2i(vi32 n) {
+  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
+}
+/* a * 2^n for whole n, |n| <= 252, by two exact powers of two: rounds at most once when a is of
+ * ordinary size, underflows gradually, overflows to infinity. */
+static inline vf32 v_ldexp(vf32 a, vf32 n) {
+  const vi32 k = v_cvt_i32(n);
+  const vi32 half = v_i32_shr(k, 1);
+  return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
+}
+
+/* --- Masks: comparisons with NaN are false --- */
+
+static inline vmask v_lt(vf32 a, vf32 b) { return a < b; }
+static inline vmask v_le(vf32 a, vf32 b) { return a <= b; }
+static inline vmask v_gt(vf32 a, vf32 b) { return a > b; }
+static inline vmask v_ge(vf32 a, vf32 b) { return a >= b; }
+static inline vmask v_eq(vf32 a, vf32 b) { return a == b; }
+static inline vmask v_isnan(vf32 a) { return a != a; }
+static inline vmask v_mask_n(size_t n) { return n > 0; } /* the first n lanes, n <= V_LANES */
+static inline vmask v_mask_and(vmask a, vmask b) { return a && b; }
+static inline vmask v_mask_or(vmask a, vmask b) { return a || b; }
+static inline vmask v_mask_not(vmask a) { return !a; }
+static inline bool v_mask_any(vmask a) { return a; }
+static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { return mask ? a : b; } /* a where set */
+
+/* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
+
+static inline float v_reduce_add(vf32 a) { return a; }
+static inline float v_reduce_max(vf32 a) { return a; }
+static inline float v_reduce_min(vf32 a) { return a; }
+/* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. */
+static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
+                               size_t src_stride) {
+  (void)dst_stride;
+  (void)src_stride;
+  *dst = *src;
+}
+
+#endif

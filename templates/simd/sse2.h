@@ -1,0 +1,207 @@
+/* simd.h - the vector vocabulary for any x86-64 (SSE2): four lanes, no fused multiply-add.
+ *
+ * Kernels and math functions are written in these names only. Each instruction set has its own
+ * simd.h with the same names and the same meaning; V_LANES is the number of floats in a vector.
+ * Pointers need no alignment. Float arithmetic follows IEEE 754 in the default rounding mode and
+ * must be compiled without -ffast-math.
+ */
+#ifndef SIMD_H
+#define SIMD_H
+
+#include <emmintrin.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define V_LANES 4      /* floats in a vector */
+#define V_REGISTERS 16 /* vector registers of the machine */
+
+typedef __m128 vf32;  /* V_LANES floats */
+typedef __m128i vi32; /* V_LANES integers */
+typedef __m128 vmask; /* V_LANES booleans: all bits of the lane set, or none */
+
+/* Make the compiler forget what it knows about a pointer variable: loads through it are neither
+ * hoisted nor shared across this point, which would cost more registers than there are. */
+#if defined(__GNUC__)
+#define V_OPAQUE(pointer) __asm__("" : "+r"(pointer))
+#else
+#define V_OPAQUE(pointer) ((void)(pointer))
+#endif
+
+/* --- Memory --- */
+
+static inline vf32 v_zero(void) { return _mm_setzero_ps(); }
+static inline vf32 v_set1(float x) { return _mm_set1_ps(x); }
+static inline vf32 v_broadcast(const float *p) { return _mm_set1_ps(*p); } /* *p in every lane */
+static inline vf32 v_load(const float *p) { return _mm_loadu_ps(p); }
+static inline void v_store(float *p, vf32 a) { _mm_storeu_ps(p, a); }
+/* The first n lanes, 0 <= n <= V_LANES; memory past n is not touched, other lanes load as 0. */
+static inline vf32 v_load_n(const float *p, size_t n) {
+  float lanes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
+  return v_load(lanes);
+}
+static inline void v_store_n(float *p, vf32 a, size_t n) {
+  float lanes[V_LANES];
+  v_store(lanes, a);
+  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
+}
+/* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
+static inline vf32 v_load_u8(const uint8_t *p) {
+  int32_t bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  const __m128i half = _mm_unpacklo_epi8(_mm_cvtsi32_si128(bytes), _mm_setzero_si128());
+  return _mm_cvtepi32_ps(_mm_unpacklo_epi16(half, _mm_setzero_si128()));
+}
+static inline vf32 v_load_i8(const int8_t *p) {
+  int32_t bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  const __m128i half = _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_cvtsi32_si128(bytes));
+  return _mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(_mm_setzero_si128(), half), 24));
+}
+static inline void v_store_u8(uint8_t *p, vf32 a) {
+  const vf32 held = _mm_min_ps(_mm_max_ps(a, v_zero()), v_set1(255.0f));
+  const __m128i wide = _mm_cvtps_epi32(held);
+  const __m128i half = _mm_packs_epi32(wide, wide);
+  const int32_t bytes = _mm_cvtsi128_si32(_mm_packus_epi16(half, half));
+  memcpy(p, &bytes, sizeof bytes);
+}
+static inline void v_store_i8(int8_t *p, vf32 a) {
+  const vf32 held = _mm_min_ps(_mm_max_ps(a, v_set1(-128.0f)), v_set1(127.0f));
+  const __m128i wide = _mm_cvtps_epi32(held);
+  const __m128i half = _mm_packs_epi32(wide, wide);
+  const int32_t bytes = _mm_cvtsi128_si32(_mm_packs_epi16(half, half));
+  memcpy(p, &bytes, sizeof bytes);
+}
+/* Ask for the cache line at p, which need not be a valid address. */
+static inline void v_prefetch_l1(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+static inline void v_prefetch_l2(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+
+/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+
+static inline vi32 v_i32_set1(int32_t x) { return _mm_set1_epi32(x); }
+static inline vi32 v_i32_load(const int32_t *p) {
+  return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+static inline void v_i32_store(int32_t *p, vi32 a) { _mm_storeu_si128((__m128i *)(void *)p, a); }
+static inline vi32 v_i32_add(vi32 a, vi32 b) { return _mm_add_epi32(a, b); }
+static inline vi32 v_i32_sub(vi32 a, vi32 b) { return _mm_sub_epi32(a, b); }
+static inline vi32 v_i32_and(vi32 a, vi32 b) { return _mm_and_si128(a, b); }
+static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm_or_si128(a, b); }
+static inline vi32 v_i32_shl(vi32 a, int n) { return _mm_slli_epi32(a, n); }
+static inline vi32 v_i32_shr(vi32 a, int n) { return _mm_srai_epi32(a, n); }
+/* The bits of a, read as the other type. */
+static inline vi32 v_cast_i32(vf32 a) { return _mm_castps_si128(a); }
+static inline vf32 v_cast_f32(vi32 a) { return _mm_castsi128_ps(a); }
+/* Toward zero, as a C cast, and to nearest (ties to even); NaN and what does not fit give an
+ * unspecified integer. */
+static inline vi32 v_cvt_i32(vf32 a) { return _mm_cvttps_epi32(a); }
+static inline vi32 v_round_i32(vf32 a) { return _mm_cvtps_epi32(a); }
+static inline vf32 v_cvt_f32(vi32 a) { return _mm_cvtepi32_ps(a); }
+
+/* --- Masks: comparisons with NaN are false --- */
+
+static inline vmask v_lt(vf32 a, vf32 b) { return _mm_cmplt_ps(a, b); }
+static inline vmask v_le(vf32 a, vf32 b) { return _mm_cmple_ps(a, b); }
+static inline vmask v_gt(vf32 a, vf32 b) { return _mm_cmpgt_ps(a, b); }
+static inline vmask v_ge(vf32 a, vf32 b) { return _mm_cmpge_ps(a, b); }
+static inline vmask v_eq(vf32 a, vf32 b) { return _mm_cmpeq_ps(a, b); }
+static inline vmask v_isnan(vf32 a) { return _mm_cmpunord_ps(a, a); }
+static inline vmask v_mask_n(size_t n) { /* the first n lanes, n <= V_LANES */
+  return _mm_castsi128_ps(_mm_cmpgt_epi32(_mm_set1_epi32((int)n), _mm_setr_epi32(0, 1, 2, 3)));
+}
+static inline vmask v_mask_and(vmask a, vmask b) { return _mm_and_ps(a, b); }
+static inline vmask v_mask_or(vmask a, vmask b) { return _mm_or_ps(a, b); }
+static inline vmask v_mask_not(vmask a) {
+  return _mm_xor_ps(a, _mm_castsi128_ps(_mm_set1_epi32(-1)));
+}
+static inline bool v_mask_any(vmask a) { return _mm_movemask_ps(a) != 0; }
+static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
+  return _mm_or_ps(_mm_and_ps(mask, a), _mm_andnot_ps(mask, b));
+}
+
+/* --- Arithmetic --- */
+
+static inline vf32 v_add(vf32 a, vf32 b) { return _mm_add_ps(a, b); }
+static inline vf32 v_sub(vf32 a, vf32 b) { return _mm_sub_ps(a, b); }
+static inline vf32 v_mul(vf32 a, vf32 b) { return _mm_mul_ps(a, b); }
+static inline vf32 v_div(vf32 a, vf32 b) { return _mm_div_ps(a, b); }
+/* a * b + c and c - a * b; rounded once where the machine has fused multiply-add, else twice. */
+static inline vf32 v_fma(vf32 a, vf32 b, vf32 c) { return v_add(v_mul(a, b), c); }
+static inline vf32 v_fnma(vf32 a, vf32 b, vf32 c) { return v_sub(c, v_mul(a, b)); }
+/* acc + a * b for the accumulators of a register tile: acc stays in its register. */
+static inline vf32 v_fmadd_acc(vf32 acc, vf32 a, vf32 b) { return v_add(acc, v_mul(a, b)); }
+static inline vf32 v_sqrt(vf32 a) { return _mm_sqrt_ps(a); }
+static inline vf32 v_abs(vf32 a) { return _mm_andnot_ps(v_set1(-0.0f), a); }
+static inline vf32 v_neg(vf32 a) { return _mm_xor_ps(a, v_set1(-0.0f)); }
+static inline vf32 v_copysign(vf32 a, vf32 sign) {
+  return _mm_or_ps(v_abs(a), _mm_and_ps(sign, v_set1(-0.0f)));
+}
+/* NaN in either operand gives NaN, as ONNX and numpy have it. */
+static inline vf32 v_max(vf32 a, vf32 b) { return v_select(v_isnan(a), a, _mm_max_ps(a, b)); }
+static inline vf32 v_min(vf32 a, vf32 b) { return v_select(v_isnan(a), a, _mm_min_ps(a, b)); }
+/* The same at the price of one instruction, for a constant that is not NaN: with NaN in either
+ * operand the instruction returns the second. */
+static inline vf32 v_max_const(vf32 constant, vf32 a) { return _mm_max_ps(constant, a); }
+static inline vf32 v_min_const(vf32 constant, vf32 a) { return _mm_min_ps(constant, a); }
+static inline vf32 v_relu(vf32 a) { return v_max_const(v_zero(), a); }
+/* Ties to even. Floats from 2^23 on are whole; smaller ones are rounded by the addition of 2^23.
+ * The sign is put back for results of zero, here and in the three others. */
+static inline vf32 v_round(vf32 a) {
+  const vf32 whole = v_set1(8388608.0f);
+  const vf32 rounded = v_sub(v_add(v_abs(a), whole), whole);
+  return v_select(v_lt(v_abs(a), whole), v_copysign(rounded, a), a);
+}
+static inline vf32 v_floor(vf32 a) {
+  const vf32 r = v_round(a);
+  return v_copysign(v_sub(r, _mm_and_ps(v_gt(r, a), v_set1(1.0f))), a);
+}
+static inline vf32 v_ceil(vf32 a) {
+  const vf32 r = v_round(a);
+  return v_copysign(v_add(r, _mm_and_ps(v_lt(r, a), v_set1(1.0f))), a);
+}
+static inline vf32 v_trunc(vf32 a) { return v_copysign(v_floor(v_abs(a)), a); }
+/* 2^n for -126 <= n <= 127; 0 for -127, infinity for 128. */
+static inline vf32 v_pow2i(vi32 n) {
+  return v_cast_f32(v_i32_shl(v_i32_add(n, v_i32_set1(127)), 23));
+}
+/* a * 2^n for whole n, |n| <= 252, by two exact powers of two: rounds at most once when a is of
+ * ordinary size, underflows gradually, overflows to infinity. */
+static inline vf32 v_ldexp(vf32 a, vf32 n) {
+  const vi32 k = v_cvt_i32(n);
+  const vi32 half = v_i32_shr(k, 1);
+  return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
+}
+
+/* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
+
+static inline float v_reduce_add(vf32 a) {
+  const vf32 two = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+static inline float v_reduce_max(vf32 a) {
+  const vf32 two = _mm_max_ps(a, _mm_movehl_ps(a, a));
+  const vf32 one = _mm_max_ss(two, _mm_shuffle_ps(two, two, 1));
+  return v_mask_any(v_isnan(a)) ? NAN : _mm_cvtss_f32(one);
+}
+static inline float v_reduce_min(vf32 a) {
+  const vf32 two = _mm_min_ps(a, _mm_movehl_ps(a, a));
+  const vf32 one = _mm_min_ss(two, _mm_shuffle_ps(two, two, 1));
+  return v_mask_any(v_isnan(a)) ? NAN : _mm_cvtss_f32(one);
+}
+/* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. */
+static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
+                               size_t src_stride) {
+  const vf32 r0 = v_load(src), r1 = v_load(src + src_stride);
+  const vf32 r2 = v_load(src + 2 * src_stride), r3 = v_load(src + 3 * src_stride);
+  const vf32 lo01 = _mm_unpacklo_ps(r0, r1), hi01 = _mm_unpackhi_ps(r0, r1);
+  const vf32 lo23 = _mm_unpacklo_ps(r2, r3), hi23 = _mm_unpackhi_ps(r2, r3);
+  v_store(dst, _mm_movelh_ps(lo01, lo23));
+  v_store(dst + dst_stride, _mm_movehl_ps(lo23, lo01));
+  v_store(dst + 2 * dst_stride, _mm_movelh_ps(hi01, hi23));
+  v_store(dst + 3 * dst_stride, _mm_movehl_ps(hi23, hi01));
+}
+
+#endif
