@@ -164,7 +164,8 @@ def _build(
     """Return the libraries and the files of the weights, and what the build took."""
     name = emission.name
     files = dict(emission.files)
-    headers = ["src/kernel.h", *(["src/simd.h", "src/math.h"] if "src/simd.h" in files else [])]
+    simd = ["src/simd.h", "src/simd_math.h"] if "src/simd.h" in files else []
+    headers = ["src/kernel.h", *simd]
     units = [
         Unit(k.path, k.symbol, tuple(headers[:1] if k.portable else headers))
         for k in emission.kernels

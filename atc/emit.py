@@ -99,7 +99,7 @@ def emit(
     }
     if values["has_simd"]:
         files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
-        files["src/math.h"] = verbatim("simd/math.h")
+        files["src/simd_math.h"] = verbatim("simd/math.h")
     encoded = {path: text.encode() for path, text in files.items()}
     return Emission(encoded, name, kernels, blob)
 
