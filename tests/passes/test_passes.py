@@ -1,0 +1,191 @@
+"""Every pass keeps what a graph computes, and does what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from support import compile_graph, compile_models
+
+from atc.ir import Graph
+from atc.ops import Conv, Map, MatMul, Reduce, Reshape
+from atc.passes import PASSES, run_passes
+
+RNG = np.random.default_rng(7)
+
+
+def model(
+    nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int, ...]], outputs: list[str],
+    **constants: np.ndarray,
+) -> onnx.ModelProto:  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+        [onnx.ValueInfoProto(name=n) for n in outputs],
+        [numpy_helper.from_array(a.astype(np.float32) if a.dtype == np.float64 else a, n)
+         for n, a in constants.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), outputs.split(), name=f"n_{outputs}", **attributes)
+
+
+def conv_bn_relu() -> onnx.ModelProto:
+    w, s, b, m = (RNG.standard_normal(n) for n in ((8, 3, 3, 3), 8, 8, 8))
+    return model(
+        [node("Conv", "x w", "c", pads=[1, 1, 1, 1]),
+         node("BatchNormalization", "c s b m v", "n"), node("Relu", "n", "y")],
+        {"x": (2, 3, 9, 7)}, ["y"], w=w, s=s, b=b, m=m, v=RNG.random(8) + 0.5,
+    )  # fmt: skip
+
+
+def residual() -> onnx.ModelProto:
+    return model(
+        [node("Conv", "x w1", "a"), node("Conv", "x w2", "b"), node("Add", "a b", "s"),
+         node("Relu", "s", "y")],
+        {"x": (1, 4, 5, 5)}, ["y"],
+        w1=RNG.standard_normal((6, 4, 1, 1)), w2=RNG.standard_normal((6, 4, 1, 1)),
+    )  # fmt: skip
+
+
+def silu_after_gemm() -> onnx.ModelProto:
+    return model(
+        [node("Gemm", "x w b", "g", transB=1), node("Sigmoid", "g", "s"), node("Mul", "g s", "y")],
+        {"x": (3, 10)}, ["y"], w=RNG.standard_normal((7, 10)), b=RNG.standard_normal(7),
+    )  # fmt: skip
+
+
+def attention_heads() -> onnx.ModelProto:
+    shape = np.array([1, 5, 2, 4])
+    back = np.array([1, 5, 8])
+    return model(
+        [node("Reshape", "q shape", "q1"), node("Transpose", "q1", "q2", perm=[0, 2, 1, 3]),
+         node("Reshape", "k shape", "k1"), node("Transpose", "k1", "k2", perm=[0, 2, 3, 1]),
+         node("MatMul", "q2 k2", "s"), node("Mul", "s scale", "t"),
+         node("Transpose", "t", "u", perm=[0, 2, 1, 3]), node("ReduceSum", "u axes", "y")],
+        {"q": (1, 5, 8), "k": (1, 5, 8)}, ["y"],
+        shape=shape, scale=np.array(0.5), axes=np.array([3]), unused=back,
+    )  # fmt: skip
+
+
+def decomposed_layer_norm() -> onnx.ModelProto:
+    return model(
+        [node("ReduceMean", "x axes", "m"), node("Sub", "x m", "d"), node("Mul", "d d", "q"),
+         node("ReduceMean", "q axes", "v"), node("Add", "v eps", "e"), node("Sqrt", "e", "r"),
+         node("Div", "d r", "z"), node("Mul", "z g", "h"), node("Add", "h b", "y")],
+        {"x": (2, 6, 16)}, ["y"], axes=np.array([-1]), eps=np.array(1e-5),
+        g=RNG.standard_normal(16), b=RNG.standard_normal(16),
+    )  # fmt: skip
+
+
+def movement() -> onnx.ModelProto:
+    return model(
+        [node("Transpose", "x", "t", perm=[2, 0, 1]), node("Slice", "t i0 i3 ax st", "s"),
+         node("Reshape", "s shape", "r"), node("Neg", "r", "n"), node("Expand", "n to", "e"),
+         node("Add", "e x2", "y")],
+        {"x": (3, 4, 6), "x2": (2, 36, 1)}, ["y"], i0=np.array([-1]), i3=np.array([-100]),
+        ax=np.array([0]), st=np.array([-2]), shape=np.array([36]), to=np.array([2, 1, 36]),
+    )  # fmt: skip
+
+
+def shared_values() -> onnx.ModelProto:
+    return model(
+        [node("Relu", "x", "a"), node("Relu", "x", "b"), node("Exp", "a", "p"),
+         node("Tanh", "b", "q"), node("Mul", "p q", "y"), node("Transpose", "b", "z")],
+        {"x": (4, 5)}, ["y", "z", "a"],
+    )  # fmt: skip
+
+
+def passthrough() -> onnx.ModelProto:
+    return model(
+        [node("Identity", "x", "y"), node("Reshape", "x shape", "z"), node("Neg", "x", "n"),
+         node("Reshape", "n shape", "r")],
+        {"x": (2, 6)}, ["y", "z", "n", "r"], shape=np.array([3, 4]),
+    )  # fmt: skip
+
+
+SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {
+    f.__name__: f
+    for f in (conv_bn_relu, residual, silu_after_gemm, attention_heads, decomposed_layer_norm,
+              movement, shared_values, passthrough)
+}  # fmt: skip
+
+
+def feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {
+        v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(np.float32)
+        for v in proto.graph.input
+    }
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("left_out", ["nothing", *dict.fromkeys(p.name.removesuffix("_again") for p in PASSES)])
+def test_results_are_kept_with_any_pass_left_out(
+    sample: str, left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import support
+
+    proto = SAMPLES[sample]()
+    skip = frozenset({left_out})
+    monkeypatch.setattr(support, "run_passes", lambda graph: run_passes(graph, skip=skip))
+    (runner,) = compile_models([proto])
+    if isinstance(runner, Exception):
+        raise runner
+    inputs = feeds(proto)
+    expected = ReferenceEvaluator(proto).run(None, inputs)
+    for got, want in zip(runner(list(inputs.values())), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def final(sample: str) -> Graph:
+    return run_passes(compile_graph(SAMPLES[sample]()))
+
+
+def kinds(graph: Graph) -> list[type]:
+    return [type(n.op) for n in graph.nodes]
+
+
+def test_batch_norm_and_relu_vanish_into_the_convolution() -> None:
+    graph = final("conv_bn_relu")
+    assert kinds(graph) == [Conv]
+    assert graph.nodes[0].origin == ("n_c", "n_n", "n_y")
+    assert len(graph.nodes[0].inputs) == 3  # x, scaled weights, one shift
+
+
+def test_a_residual_joins_the_later_convolution() -> None:
+    assert kinds(final("residual")) == [Conv, Conv]
+
+
+def test_an_activation_that_reads_twice_is_still_an_epilogue() -> None:
+    assert kinds(final("silu_after_gemm")) == [MatMul]
+
+
+def test_transposes_around_a_matmul_become_views() -> None:
+    graph = final("attention_heads")
+    assert [k for k in kinds(graph) if k is not Reshape] == [MatMul, Reduce]
+
+
+def test_normalisation_by_hand_becomes_two_reductions_and_one_loop() -> None:
+    found = [k for k in kinds(final("decomposed_layer_norm")) if k is not Reshape]
+    assert found.count(Reduce) == 2
+    assert found.count(Map) <= 2
+
+
+def test_equal_nodes_are_computed_once() -> None:
+    graph = run_passes(compile_graph(SAMPLES["shared_values"]()))
+    relus = [n for n in graph.nodes if "n_a" in n.origin or "n_b" in n.origin]
+    assert len(relus) <= 2
+
+
+def test_every_pass_is_observed_and_named_once() -> None:
+    seen: list[str] = []
+    run_passes(compile_graph(conv_bn_relu()), lambda name, graph: seen.append(name))
+    assert seen == ["lowering", *(p.name for p in PASSES)]
+    assert len(set(seen)) == len(seen)
