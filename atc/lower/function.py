@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 import onnx_ir
@@ -15,7 +16,7 @@ def function_body(
 ) -> onnx_ir.Function | None:
     """Return the standard's body of an operator with attributes filled in, or None."""
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, domain)
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)  # the stubs are incomplete
     except onnx.defs.SchemaError:
         return None
     if schema.has_function:
@@ -60,7 +61,14 @@ def _instantiate(
     copy.CopyFrom(body)
     _fill(copy.node, given)
     del copy.attribute[:]
+    copy.output[:] = _computed_outputs(copy)
     return onnx_ir.serde.deserialize_function(copy)
+
+
+def _computed_outputs(body: onnx.FunctionProto) -> list[str]:
+    """Return the outputs; one that isn't computed, as the node doesn't ask for it, is the first."""
+    computed = {*body.input, *(name for node in body.node for name in node.output)}
+    return [name if name in computed else body.output[0] for name in body.output]
 
 
 def _fill(nodes: Sequence[onnx.NodeProto], given: dict[str, onnx.AttributeProto]) -> None:

@@ -4,8 +4,9 @@ from atc.ops.control import If
 from atc.ops.conv import Conv, ConvTranspose, Pool, Window
 from atc.ops.elementwise import ArgReduce, Epilogue, Map, Reduce, Reshape, identity_epilogue
 from atc.ops.matmul import MatMul
+from atc.ops.normalize import Normalize, Softmax
 
 __all__ = [
-    "ArgReduce", "Conv", "ConvTranspose", "Epilogue", "If", "Map", "MatMul", "Pool", "Reduce", "Reshape",
-    "Window", "identity_epilogue",
+    "ArgReduce", "Conv", "ConvTranspose", "Epilogue", "If", "Map", "MatMul", "Normalize", "Pool", "Reduce",
+    "Reshape", "Softmax", "Window", "identity_epilogue",
 ]
