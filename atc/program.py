@@ -46,7 +46,7 @@ Step = Call | Branch
 
 @dataclass(frozen=True)
 class Program:
-    """Steps over values; `storage` says which values share memory (a value is its own by default)."""
+    """Steps over values; `storage` says whose memory a value lives in, where not in its own."""
 
     name: str
     inputs: tuple[str, ...]
@@ -170,7 +170,9 @@ class _Scribe:
         for index, pack in kernel.packs(choice.workload, params, self.target).items():
             key = (inputs[index], f"{choice.candidate.label}:{index}:{source.symbol}")
             if key not in self.packed:
-                self.packed[key] = self._add_packed(inputs[index], pack(self.constants[inputs[index]]))
+                self.packed[key] = self._add_packed(
+                    inputs[index], pack(self.constants[inputs[index]])
+                )
             inputs[index] = self.packed[key]
         shared = tuple(inputs[i] for i in kernel.in_place(choice.workload) if inputs[i])
         arguments = (*(i for i in inputs if i), *node.outputs)

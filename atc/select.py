@@ -65,5 +65,3 @@ def _cheapest(w: Workload, node: Node, target: Target) -> Choice:
     best = costs.index(min(costs))
     considered = tuple((c.label, cost) for c, cost in zip(found, costs, strict=True))
     return Choice(w, found[best], considered)
-
-

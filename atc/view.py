@@ -1,7 +1,7 @@
 """Affine views: how a loop nest addresses the flat memory of a tensor.
 
-A view over loops `i` reads element `offset + sum(strides[d] * i[d])`. Transpose, slice, expand, flip
-and most reshapes are views; composing them is what makes data movement vanish.
+A view over loops `i` reads element `offset + sum(strides[d] * i[d])`. Transpose, slice, expand,
+flip and most reshapes are views; composing them is what makes data movement vanish.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class View:
     def is_dense(self, shape: Sequence[int]) -> bool:
         """Whether the view walks memory from its offset in row-major order without gaps."""
         dense = row_major(shape)
-        return all(
-            n == 1 or s == d for s, d, n in zip(self.strides, dense, shape, strict=True)
-        )
+        return all(n == 1 or s == d for s, d, n in zip(self.strides, dense, shape, strict=True))
 
 
 def dense(shape: Sequence[int], offset: int = 0) -> View:
@@ -43,7 +41,7 @@ def dense(shape: Sequence[int], offset: int = 0) -> View:
 
 
 def broadcast(shape: Sequence[int], to: Sequence[int]) -> View:
-    """Return the view of a contiguous tensor broadcast to a shape (numpy's rules, right-aligned)."""
+    """Return the view of a contiguous tensor broadcast to a shape (numpy's rules)."""
     pad = len(to) - len(shape)
     strides = row_major(shape)
     return View((0,) * pad + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True)))
@@ -157,7 +155,7 @@ def _split_for(
         return None
     k = moving[0]
     step = abs(digits[k])
-    if 0 <= low[k] and high[k] < inner_shape[k]:
+    if low[k] >= 0 and high[k] < inner_shape[k]:
         return None
     if inner_shape[k] % step:
         return None

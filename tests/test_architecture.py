@@ -105,7 +105,9 @@ def test_only_the_command_line_prints_or_exits(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in SOURCES if n != "atc/backends/toolchain.py"])
 def test_only_the_toolchain_starts_processes(name: str) -> None:
     text = SOURCES[name].read_text("utf-8")
-    assert not re.search(r"^\s*(import|from) subprocess|os\.(system|popen|exec|spawn|fork)\b", text, re.M)
+    assert not re.search(
+        r"^\s*(import|from) subprocess|os\.(system|popen|exec|spawn|fork)\b", text, re.M
+    )
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -115,14 +117,26 @@ def test_no_file_grows_out_of_hand(name: str) -> None:
 
 
 def test_packages_are_all_listed() -> None:
-    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    listed = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    )
     there = {module_of(n) for n in SOURCES if n.endswith("__init__.py")}
     assert listed == there
 
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_whole_tree(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        str(tmp_path),
+        str(ROOT),
+    ]
     subprocess.run(command, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     held = {n for n in zipfile.ZipFile(wheel).namelist() if n.startswith("atc/")}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import compile_models
 
 from atc.importers.onnx import load_onnx, pin_inputs
 from atc.lower import lower_model
+from support import compile_models
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
 CASES = sorted(p.parent.name for p in MODELS.glob("*/model.onnx"))

@@ -28,7 +28,7 @@ def read(flat: np.ndarray, shape: tuple[int, ...], view: View) -> np.ndarray:
 
 
 def random_movement(rng: np.random.Generator) -> tuple[tuple[int, ...], View, int]:
-    """Return the shape and view of a random transpose, slice, flip or expand, and its source's size."""
+    """Return the shape and view of a random movement, and its source's size."""
     source = tuple(int(n) for n in rng.integers(1, 5, rng.integers(1, 4)))
     strides = list(dense(source).strides)
     shape, offset = list(source), 0

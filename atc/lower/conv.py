@@ -23,7 +23,9 @@ def with_bias(dtype: DType, shape: Sequence[int]) -> Epilogue:
     return Epilogue(call("Add", Input(dtype, 0), Input(dtype, 1)), (channel_view(shape),))
 
 
-def window_of(site: Site, spatial: Sequence[int], kernel: Sequence[int]) -> tuple[Window, list[int]]:
+def window_of(
+    site: Site, spatial: Sequence[int], kernel: Sequence[int]
+) -> tuple[Window, list[int]]:
     """Return the window of a Conv or Pool node and its end pads.
 
     Resolves `auto_pad` (ONNX Conv-11: SAME_UPPER, SAME_LOWER, VALID, NOTSET).
@@ -35,7 +37,10 @@ def window_of(site: Site, spatial: Sequence[int], kernel: Sequence[int]) -> tupl
     sizes = {"strides": len(strides), "dilations": len(dilations), "pads": len(pads) // 2}
     for name, size in sizes.items():
         site.require(size == rank, f"{name} has {size} entries for {rank} spatial axes")
-    site.require(min([*strides, *dilations, *kernel], default=1) > 0, "strides, dilations and kernel must be positive")
+    site.require(
+        min([*strides, *dilations, *kernel], default=1) > 0,
+        "strides, dilations and kernel must be positive",
+    )
     auto = site.str("auto_pad", "NOTSET")
     begin, end = pads[:rank], pads[rank:]
     if auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -89,18 +94,26 @@ def conv(site: Site) -> str:
     site.require(tuple(kernel) == w.shape[2:], f"kernel_shape {kernel} but w is {w}")
     window, end = window_of(site, x.shape[2:], kernel)
     group = site.int("group", 1)
-    site.require(group > 0 and x.shape[1] == w.shape[1] * group, f"group {group}: x is {x}, w is {w}")
+    site.require(
+        group > 0 and x.shape[1] == w.shape[1] * group, f"group {group}: x is {x}, w is {w}"
+    )
     site.require(w.shape[0] % group == 0, f"group {group} does not divide {w.shape[0]} channels")
     spatial = output_extents(x.shape[2:], window, end)
-    fits = all((k - 1) * d < n + p + q for k, d, n, p, q in zip(
-        kernel, window.dilations, x.shape[2:], window.pads, end, strict=True))
+    fits = all(
+        (k - 1) * d < n + p + q
+        for k, d, n, p, q in zip(
+            kernel, window.dilations, x.shape[2:], window.pads, end, strict=True
+        )
+    )
     site.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
     out = TensorType(x.dtype, (x.shape[0], w.shape[0], *spatial))
     inputs = [widen(site, site.input(0)), widen(site, site.input(1))]
     dtype = site.b.type(inputs[0]).dtype
     epilogue = identity_epilogue(dtype)
     if site.has(2):
-        site.require(site.type(2).size == w.shape[0], f"bias {site.type(2)} for {w.shape[0]} channels")
+        site.require(
+            site.type(2).size == w.shape[0], f"bias {site.type(2)} for {w.shape[0]} channels"
+        )
         inputs.append(widen(site, site.input(2)))
         epilogue = with_bias(dtype, out.shape)
     result = TensorType(dtype, out.shape)

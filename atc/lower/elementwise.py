@@ -33,8 +33,36 @@ def like(x: Expr, value: float) -> Expr:
 
 # ---- one operand, no attributes -----------------------------------------------------------------
 
-SAME_NAME = """Abs Neg Sign Floor Ceil Round Sqrt Reciprocal Exp Log Sin Cos Tan Asin Acos Atan Sinh
-Cosh Tanh Asinh Acosh Atanh Erf Sigmoid Softplus Not IsNaN BitwiseNot""".split()
+SAME_NAME = [
+    "Abs",
+    "Neg",
+    "Sign",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sqrt",
+    "Reciprocal",
+    "Exp",
+    "Log",
+    "Sin",
+    "Cos",
+    "Tan",
+    "Asin",
+    "Acos",
+    "Atan",
+    "Sinh",
+    "Cosh",
+    "Tanh",
+    "Asinh",
+    "Acosh",
+    "Atanh",
+    "Erf",
+    "Sigmoid",
+    "Softplus",
+    "Not",
+    "IsNaN",
+    "BitwiseNot",
+]
 """Operators that are scalar functions of the same name."""
 
 
@@ -123,7 +151,9 @@ def lower_prelu(site: Site) -> str:
 def elu(site: Site) -> str:
     """ONNX Elu-6: x < 0 ? alpha (exp(x) - 1) : x."""
     alpha = site.float("alpha", 1.0)
-    return compute(site, lambda x: negative(x, call("Mul", like(x, alpha), exp_m1(x))), site.input(0))
+    return compute(
+        site, lambda x: negative(x, call("Mul", like(x, alpha), exp_m1(x))), site.input(0)
+    )
 
 
 def exp_m1(x: Expr) -> Expr:
@@ -170,7 +200,9 @@ def shrink(site: Site) -> str:
     bias, lambd = site.float("bias"), site.float("lambd", 0.5)
 
     def body(x: Expr) -> Expr:
-        high = call("Where", call("Greater", x, like(x, lambd)), call("Sub", x, like(x, bias)), like(x, 0))
+        high = call(
+            "Where", call("Greater", x, like(x, lambd)), call("Sub", x, like(x, bias)), like(x, 0)
+        )
         return call("Where", call("Less", x, like(x, -lambd)), call("Add", x, like(x, bias)), high)
 
     return compute(site, body, site.input(0))
@@ -216,7 +248,9 @@ def is_inf(site: Site) -> str:
         if not positive and not below:
             return const(False, DType.BOOL)
         side = sides[bool(positive), bool(below)]
-        return call("And", call("IsInf", x), call(side, x, like(x, 0))) if side else call("IsInf", x)
+        return (
+            call("And", call("IsInf", x), call(side, x, like(x, 0))) if side else call("IsInf", x)
+        )
 
     if not positive and not below:
         shape = site.shape(0)
@@ -248,8 +282,23 @@ def clip(site: Site) -> str:
 
 # ---- several operands ---------------------------------------------------------------------------
 
-BINARY_SAME_NAME = """Add Sub Mul Div Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor
-BitwiseAnd BitwiseOr BitwiseXor""".split()
+BINARY_SAME_NAME = [
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Equal",
+    "Less",
+    "LessOrEqual",
+    "Greater",
+    "GreaterOrEqual",
+    "And",
+    "Or",
+    "Xor",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+]
 
 
 def legacy_operand(site: Site) -> str:
@@ -265,7 +314,9 @@ def legacy_operand(site: Site) -> str:
 @lowers(*BINARY_SAME_NAME)
 def binary(site: Site) -> str:
     """ONNX operators that are one function of two broadcast operands, e.g. Add-14."""
-    return compute(site, lambda x, y: call(site.node.op_type, x, y), site.input(0), legacy_operand(site))
+    return compute(
+        site, lambda x, y: call(site.node.op_type, x, y), site.input(0), legacy_operand(site)
+    )
 
 
 @lowers("Pow")
@@ -369,6 +420,4 @@ def batch_normalization(site: Site) -> str:
     shift = t - m * scale
     numpy_type = site.type(0).dtype.numpy
     factors = [site.b.constant(a.astype(numpy_type).reshape(-1, *tail)) for a in (scale, shift)]
-    return compute(
-        site, lambda x, a, b: call("Add", call("Mul", x, a), b), site.input(0), *factors
-    )
+    return compute(site, lambda x, a, b: call("Add", call("Mul", x, a), b), site.input(0), *factors)

@@ -17,8 +17,24 @@ MAX_FOLDED = 1 << 24
 """Elements that a folded operand may have; larger ones are computed at run time."""
 
 NOT_FOLDED = frozenset(
-    """RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli Dropout
-    ConstantOfShape Expand Tile Range Resize Upsample If Loop Scan""".split()
+    [
+        "RandomNormal",
+        "RandomUniform",
+        "RandomNormalLike",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+        "Dropout",
+        "ConstantOfShape",
+        "Expand",
+        "Tile",
+        "Range",
+        "Resize",
+        "Upsample",
+        "If",
+        "Loop",
+        "Scan",
+    ]
 )
 """Random operators, and those whose small inputs can make a huge output (their lowerings fold)."""
 

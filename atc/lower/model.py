@@ -53,10 +53,11 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
             f"input '{name}' has no shape or type", where=walker.file,
             hint=f'pin it: --input_shape="{name}:..."',
         )  # fmt: skip
+    dims = ", ".join(str(d) for d in value.shape)
     for dim in value.shape:
         if not isinstance(dim, int):
             raise UnsupportedError(
-                f"input '{name}' has the dynamic dimension '{dim}' in {list(value.shape)}".replace("SymbolicDim", ""),
+                f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]",
                 where=walker.file, hint=f'pin it: --input_shape="{name}:..."',
             )  # fmt: skip
     try:

@@ -75,7 +75,17 @@ def reduction_axes(site: Site, axes_input_since: int) -> tuple[int, ...]:
     return site.axes(given, rank) if given else tuple(range(rank))
 
 
-REDUCTIONS = "ReduceSum ReduceMean ReduceProd ReduceMax ReduceMin ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum".split()
+REDUCTIONS = [
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceProd",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceSumSquare",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+]
 
 
 @lowers(*REDUCTIONS)
@@ -88,7 +98,7 @@ def reduce(site: Site) -> str:
 
 @lowers("ReduceLogSumExp")
 def reduce_log_sum_exp(site: Site) -> str:
-    """ONNX ReduceLogSumExp-18: m + log(sum(exp(x - m))) with m the maximum, so nothing overflows."""
+    """ONNX ReduceLogSumExp-18: m + log(sum(exp(x - m))), m the maximum: nothing overflows."""
     b, x = site.b, site.input(0)
     axes = reduction_axes(site, 18)
     keep = bool(site.int("keepdims", 1))

@@ -52,7 +52,11 @@ def squeeze(site: Site) -> str:
     """ONNX Squeeze-21."""
     shape = site.shape(0)
     given = _axes_of(site)
-    axes = site.axes(given, len(shape)) if given is not None else tuple(d for d, n in enumerate(shape) if n == 1)
+    axes = (
+        site.axes(given, len(shape))
+        if given is not None
+        else tuple(d for d, n in enumerate(shape) if n == 1)
+    )
     site.require(all(shape[a] == 1 for a in axes), f"axes {list(axes)} of {list(shape)} are not 1")
     return site.b.reshape(site.input(0), [n for d, n in enumerate(shape) if d not in axes])
 
@@ -122,7 +126,12 @@ def constant_of_shape(site: Site) -> str:
     array = np.zeros(1, np.float32) if value is None else np.asarray(value).reshape(1)
     if prod(shape) <= 1 << 16:
         return site.b.constant(np.full(shape, array[0], array.dtype))
-    return site.b.map(lambda c: c, site.b.constant(array.reshape(())), shape=shape, views=[View((0,) * len(shape))])
+    return site.b.map(
+        lambda c: c,
+        site.b.constant(array.reshape(())),
+        shape=shape,
+        views=[View((0,) * len(shape))],
+    )
 
 
 @lowers("Expand")
@@ -162,7 +171,9 @@ def slice_(site: Site) -> str:
     strides, out, offset = list(row_major(shape)), list(shape), 0
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         site.require(step != 0, "a step is 0")
-        first, stop, _ = slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(shape[axis])
+        first, stop, _ = slice(
+            start, None if step < 0 and end < -shape[axis] else end, step
+        ).indices(shape[axis])
         out[axis] = len(range(first, stop, step))
         offset += first * strides[axis] if out[axis] else 0
         strides[axis] *= step
@@ -186,7 +197,9 @@ def split(site: Site) -> tuple[str, ...]:
     parts, begin = [], 0
     for size in given:
         part = (*shape[:axis], size, *shape[axis + 1 :])
-        parts.append(site.b.view(site.input(0), part, View(strides, begin * strides[axis] if size else 0)))
+        parts.append(
+            site.b.view(site.input(0), part, View(strides, begin * strides[axis] if size else 0))
+        )
         begin += size
     return tuple(parts)
 
@@ -218,5 +231,7 @@ def dropout(site: Site) -> tuple[str, ...]:
         raise site.unsupported("Dropout in training mode is random")
     if not site.wants(1):
         return (site.input(0),)
-    mask = np.ones(site.shape(0), np.bool_) if site.opset >= 10 else np.ones(site.shape(0), np.float32)
+    mask = (
+        np.ones(site.shape(0), np.bool_) if site.opset >= 10 else np.ones(site.shape(0), np.float32)
+    )
     return (site.input(0), site.b.constant(mask))

@@ -122,7 +122,9 @@ class Site:
     def ints(self, name: str, default: Sequence[int] | None = None) -> list[int] | None:
         """Return an integer list attribute, `default` when absent."""
         fallback = None if default is None else list(default)
-        return self._typed(name, fallback, lambda v: [i.__index__() for i in v], "a list of integers")  # type: ignore[no-any-return]
+        return self._typed(
+            name, fallback, lambda v: [i.__index__() for i in v], "a list of integers"
+        )  # type: ignore[no-any-return]
 
     def floats(self, name: str) -> list[float] | None:
         """Return a float list attribute, None when absent."""

@@ -24,7 +24,9 @@ class If(Op):
         for graph in self.subgraphs():
             types = graph.types_of(graph.outputs)
             require(types == tuple(outputs), "the branches' outputs differ in type")
-        require(inputs[0] is not None and inputs[0].dtype is DType.BOOL, "the condition is not BOOL")
+        require(
+            inputs[0] is not None and inputs[0].dtype is DType.BOOL, "the condition is not BOOL"
+        )
 
     def subgraphs(self) -> tuple[Graph, ...]:
         """Both branches."""

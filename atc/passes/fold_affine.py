@@ -74,7 +74,9 @@ def _leading_chain(
         if parent.fn not in ("Add", "Sub", "Mul", "Div") or parent.args[0] == parent.args[1]:
             break
         left = parent.args[0] == top
-        value = _channel_constant(state, node, epilogue, parent.args[1 if left else 0], space, channel)
+        value = _channel_constant(
+            state, node, epilogue, parent.args[1 if left else 0], space, channel
+        )
         if value is None or (parent.fn == "Div" and not left):
             break
         match parent.fn:
@@ -114,7 +116,9 @@ def _channel_constant(
     return array.reshape(-1)[steps].astype(np.float64)
 
 
-def _scaled(node: Node, weights: npt.NDArray[np.generic], scale: Vector, axis: int) -> npt.NDArray[np.generic] | None:
+def _scaled(
+    node: Node, weights: npt.NDArray[np.generic], scale: Vector, axis: int
+) -> npt.NDArray[np.generic] | None:
     if np.all(scale == 1):
         return weights
     wide = weights.astype(np.float64)
@@ -125,7 +129,11 @@ def _scaled(node: Node, weights: npt.NDArray[np.generic], scale: Vector, axis: i
         if plain and weights.size == k * op.n and strides[-2:] == (op.n, 1):
             return (wide.reshape(k, op.n) * scale).reshape(weights.shape).astype(weights.dtype)
         if plain and weights.size == k * op.n and strides[-2:] == (1, k):
-            return (wide.reshape(op.n, k) * scale[:, None]).reshape(weights.shape).astype(weights.dtype)
+            return (
+                (wide.reshape(op.n, k) * scale[:, None])
+                .reshape(weights.shape)
+                .astype(weights.dtype)
+            )
         return None
     shape = [1] * weights.ndim
     shape[axis] = -1
@@ -157,5 +165,7 @@ def _replaced(
 
 def _swap(e: Expr, memo: dict[Expr, Expr]) -> Expr:
     if e not in memo:
-        memo[e] = Call(e.dtype, e.fn, tuple(_swap(a, memo) for a in e.args)) if isinstance(e, Call) else e
+        memo[e] = (
+            Call(e.dtype, e.fn, tuple(_swap(a, memo) for a in e.args)) if isinstance(e, Call) else e
+        )
     return memo[e]

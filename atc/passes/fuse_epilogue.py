@@ -93,4 +93,3 @@ def _joined(epilogue: Epilogue, op: Map, index: int, others: list[int]) -> Expr:
     return substitute(
         op.expr, lambda k: epilogue.expr if k == index else Input(types[k], number[k])
     )
-

@@ -93,7 +93,7 @@ class ConvRows(Kernel):
             "ranges": tap_ranges(last), "acc": op.accumulator.c, "element": x.dtype.c,
             "line": address(line, ["n", "(first + c)", *[a.inp for a in outer]]),
             "w": _minus_zero_point(op, w, 3, load(weights.dtype, f"x1[{tap}]")),
-            "step": _step(op, w, load(x.dtype, f"line[q * {last.stride}]" if last.stride > 1 else "line[q]")),
+            "step": _step(op, w, load(x.dtype, f"line[{_times('q', last.stride)}]")),
             "after": after, "value": value, "target": address(dense(y.shape), indices),
         }  # fmt: skip
 
@@ -145,13 +145,15 @@ class ConvTransposeScatter(Kernel):
         after, value = finish(op.epilogue, w, "plane[at]", _plane_indices(y), 2)
         filters = weights.shape[1]
         plane = dense(y.shape[2:])
+        own = f"m % {filters}" if op.group > 1 else "m"
+        tap = address(dense(weights.shape), ["c", own, *[a.tap for a in outer], "k"])
         return {
             "batch": x.shape[0], "group": op.group, "channels": x.shape[1] // op.group,
             "filters": filters, "outer": outer, "last": last, "ranges": tap_ranges(last),
             "acc": y.dtype.c, "element": x.dtype.c, "size": prod(y.shape[2:]),
             "line": address(View(x.strides[:-1]), ["n", "c", *[a.out for a in outer]]),
             "base": address(View(plane.strides[:-1]), [a.inp for a in outer]),
-            "w": load(weights.dtype, "x1[" + address(dense(weights.shape), ["c", f"m % {filters}" if op.group > 1 else "m", *[a.tap for a in outer], "k"]) + "]"),
+            "w": load(weights.dtype, f"x1[{tap}]"),
             "outputs": [(f"p{d}", n) for d, n in enumerate(y.shape[2:])],
             "at": address(plane, [f"p{d}" for d in range(len(y.shape) - 2)]),
             "after": after, "value": value, "target": address(dense(y.shape), _plane_indices(y)),
@@ -197,6 +199,10 @@ def _column_major(shape: tuple[int, ...]) -> View:
         strides.append(step)
         step *= n
     return View(tuple(strides))
+
+
+def _times(index: str, factor: int) -> str:
+    return index if factor == 1 else f"{index} * {factor}"
 
 
 KERNELS = (ConvRows(), ConvTransposeScatter(), PoolWindows())

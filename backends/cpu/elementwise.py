@@ -16,7 +16,9 @@ from atc.ops.elementwise import Epilogue
 from atc.view import View, dense
 
 
-def reader(views: Sequence[View], dtypes: Sequence[DType | None], indices: Sequence[str], first: int = 0):  # type: ignore[no-untyped-def]
+def reader(
+    views: Sequence[View], dtypes: Sequence[DType | None], indices: Sequence[str], first: int = 0
+):  # type: ignore[no-untyped-def]
     """Return how Input(k) reads operand `first + k`; beyond the operands it is a coordinate."""
 
     def read(k: int) -> str:
@@ -175,4 +177,3 @@ class ArgReduceLoops(Kernel):
 
 
 KERNELS = (MapLoops(), ReduceLoops(), ArgReduceLoops())
-

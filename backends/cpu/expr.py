@@ -58,7 +58,9 @@ def _float_literal(value: float, dtype: DType) -> str:
         number = np.float64(value) if dtype is DType.DOUBLE else np.float32(value)
     if np.isinf(number):
         return "INFINITY" if number > 0 else "-INFINITY"
-    text = f"{number:.17g}" if dtype is DType.DOUBLE else np.format_float_scientific(number, trim="-")
+    text = (
+        f"{number:.17g}" if dtype is DType.DOUBLE else np.format_float_scientific(number, trim="-")
+    )
     plain = repr(float(number)) if float(np.float32(number)) == float(repr(float(number))) else text
     text = plain if len(plain) < 10 else text
     if not any(c in text for c in ".e"):
@@ -94,9 +96,7 @@ def address(view: View, indices: Sequence[str]) -> str:
     return " + ".join(terms)
 
 
-def render_expr(
-    expr: Expr, read: Callable[[int], str], prefix: str = "v"
-) -> tuple[list[str], str]:
+def render_expr(expr: Expr, read: Callable[[int], str], prefix: str = "v") -> tuple[list[str], str]:
     """Return C declarations of shared subexpressions, then the C expression of the value.
 
     `read(k)` is the C expression of Input(k)'s value. Subexpressions used more than once and long
@@ -155,7 +155,11 @@ def _call(e: Call, args: list[str]) -> str:
         case "Where":
             return f"({args[0]} ? {args[1]} : {args[2]})"
         case "Neg":
-            return f"(-{args[0]})" if work.is_float else _wrap(work, f"0u - {_unsigned(work, args[0])}")
+            return (
+                f"(-{args[0]})"
+                if work.is_float
+                else _wrap(work, f"0u - {_unsigned(work, args[0])}")
+            )
         case "Not":
             return f"!{args[0]}"
         case "BitwiseNot":

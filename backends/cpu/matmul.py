@@ -26,7 +26,9 @@ def multiply_add(w: Workload, accumulator: str, a: str, b: str) -> str:
     if op.accumulator.is_float:
         return f"{accumulator} += {a} * {b};"
     wide = f"uint{max(32, 8 * op.accumulator.itemsize)}_t"
-    return f"{accumulator} = ({op.accumulator.c})(({wide}){accumulator} + ({wide}){a} * ({wide}){b});"
+    return (
+        f"{accumulator} = ({op.accumulator.c})(({wide}){accumulator} + ({wide}){a} * ({wide}){b});"
+    )
 
 
 def pack_columns(op: MatMul, b: Array, nb: int) -> Array:

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from support import compile_graph, compile_models
 
 from atc.ir import Graph
 from atc.ops import Conv, Map, MatMul, Reduce, Reshape
 from atc.passes import PASSES, run_passes
+from support import compile_graph, compile_models
 
 RNG = np.random.default_rng(7)
 
@@ -120,13 +120,17 @@ SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {
 def feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
     return {
-        v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(np.float32)
+        v.name: rng.standard_normal([d.dim_value for d in v.type.tensor_type.shape.dim]).astype(
+            np.float32
+        )
         for v in proto.graph.input
     }
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("left_out", ["nothing", *dict.fromkeys(p.name.removesuffix("_again") for p in PASSES)])
+@pytest.mark.parametrize(
+    "left_out", ["nothing", *dict.fromkeys(p.name.removesuffix("_again") for p in PASSES)]
+)
 def test_results_are_kept_with_any_pass_left_out(
     sample: str, left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
