@@ -62,7 +62,7 @@ def host_target() -> Target:
     """Return the most capable target whose features this machine's CPU has; `c99` if none."""
     from atc.backends.cpu.targets import TARGETS
 
-    return best_target(TARGETS, host_arch(), _host_features())
+    return best_target(TARGETS, host_arch(), host_features())
 
 
 def best_target(targets: tuple[Target, ...], arch: str, features: frozenset[str]) -> Target:
@@ -81,7 +81,8 @@ def normal_arch(arch: str) -> str:
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(arch.lower(), arch.lower())
 
 
-def _host_features() -> frozenset[str]:
+def host_features() -> frozenset[str]:
+    """Return the names of what this machine's CPU can do."""
     import archspec.cpu  # reads a database: only when the host is asked for
 
     host = archspec.cpu.host()

@@ -19,7 +19,8 @@ import onnx_ir
 from onnx import numpy_helper
 from onnx_ir.passes.common import InlinePass
 
-from atc.backends.target import Target, get_target
+from atc.backends.kernel import Candidate, workload_of
+from atc.backends.target import Target, get_target, host_arch, host_features
 from atc.emit import Emission, emit
 from atc.errors import AtcError
 from atc.importers.onnx import pin_inputs
@@ -28,7 +29,7 @@ from atc.lower import lower_model
 from atc.memory import plan_memory
 from atc.passes import run_passes
 from atc.program import build_program
-from atc.select import select
+from atc.select import Choice, select
 
 Data = tuple[list[Array], list[Array]]
 """Inputs and expected outputs of one run."""
@@ -272,6 +273,28 @@ def compile_models(
     good = [b for b in built if not isinstance(b, Exception)]
     runners = iter(_compile(good, record, flags)) if good else iter(())
     return [b if isinstance(b, Exception) else next(runners) for b in built]
+
+
+def compile_candidates(
+    cases: Sequence[tuple[Graph, Candidate]], target: Target
+) -> list[Runner | Exception]:
+    """Compile graphs of one node, each by the given kernel with the given parameters."""
+    built = []
+    for k, (graph, candidate) in enumerate(cases):
+        (node,) = graph.nodes
+        choice = Choice(workload_of(graph, node, graph.constants), candidate, ())
+        program = build_program(graph, {node.outputs[0]: choice}, target)
+        emission = emit(
+            program, plan_memory(program), target,
+            name=f"m{k}", model="test.onnx", model_hash="0" * 64, options="",
+        )  # fmt: skip
+        built.append((graph, emission))
+    return _compile(built, target, ())
+
+
+def runnable(name: str) -> bool:
+    """Whether this machine can run a target's code in this process."""
+    return get_target(name).features <= host_features() and get_target(name).arch == host_arch()
 
 
 def _compile(

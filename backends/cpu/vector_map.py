@@ -1,0 +1,72 @@
+"""Map in vectors along its last loop."""
+
+from __future__ import annotations
+
+from math import prod
+
+from atc.backends.cpu.elementwise import in_place_operands, loop_names
+from atc.backends.cpu.expr import address
+from atc.backends.cpu.vector_expr import lanes, readable, render_vector, vector_reader, vectorisable
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.expr import Input, walk
+from atc.ir import DType
+from atc.ops import Map
+from atc.view import dense
+
+
+class MapVectors(Kernel):
+    """A Map whose operands are dense or constant along the last loop."""
+
+    name = "map_simd"
+    op = Map
+    template = "cpu/map_simd.c.j2"
+    portable = False
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats, a last loop of half a vector or more."""
+        op = w.op
+        assert isinstance(op, Map)
+        wide = lanes(target) > 1 and bool(op.shape) and 2 * op.shape[-1] >= lanes(target)
+        floats = w.outputs[0].dtype is DType.FLOAT and prod(op.shape) > 0
+        return wide and floats and readable(op.views, w.inputs) and vectorisable(op.expr)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Outer loops, what is read once per row, the bodies for whole vectors and for the rest."""
+        op = w.op
+        assert isinstance(op, Map)
+        outer = loop_names("i", op.shape[:-1])
+        indices = [v for v, _ in outer]
+        fixed, moving = _sorted_operands(op)
+        whole, rest = op.shape[-1] // lanes(target), op.shape[-1] % lanes(target)
+
+        def body(at: str, count: str) -> dict[str, object]:
+            read = vector_reader(op.views, [*indices, at], count=count)
+            lines, value = render_vector(op.expr, lambda k: f"c{k}" if k in fixed else read(k))
+            place = address(dense(op.shape), [*indices, at])
+            return {"lines": lines, "value": value, "place": place}
+
+        once = vector_reader(op.views, [*indices, "0"])
+        return {
+            "outer": outer, "once": [f"const vf32 c{k} = {once(k)};" for k in sorted(fixed)],
+            "whole": whole, "rest": rest, "body": body("j", ""),
+            "tail": body(str(whole * lanes(target)), str(rest)),
+        }  # fmt: skip
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """Operands read densely at the very place that is written."""
+        return in_place_operands(w)
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Against 1 of the scalar loops."""
+        return 0.5
+
+
+def _sorted_operands(op: Map) -> tuple[set[int], set[int]]:
+    """Return the operands that don't vary along the last loop, and the others."""
+    read = {e.index for e in walk(op.expr) if isinstance(e, Input)}
+    fixed = {k for k in read if op.views[k].strides[-1] == 0}
+    return fixed, read - fixed
+
+
+KERNELS = (MapVectors(),)
