@@ -16,14 +16,20 @@ import onnx_ir as ir
 from atc.errors import ModelError
 from atc.importers.mxnet import (  # noqa: F401  (each fills the table of translations)
     ops_activation,
+    ops_boxes,
     ops_constant,
     ops_conv,
+    ops_deformable,
     ops_elementwise,
     ops_index,
     ops_matmul,
     ops_norm,
+    ops_order,
     ops_pool,
     ops_reduce,
+    ops_resize,
+    ops_rnn,
+    ops_roi,
     ops_shape,
 )
 from atc.importers.mxnet.params import Array, read_params

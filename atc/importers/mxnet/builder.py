@@ -156,8 +156,12 @@ class Builder:
         attributes: Mapping[str, Any] | None = None,
         outputs: int = 1,
         types: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
+        fold: bool = True,
     ) -> tuple[Tensor, ...]:
-        """Emit a node; its output types are ONNX's own inference's unless given as `types`."""
+        """Emit a node; its output types are ONNX's own inference's unless given as `types`.
+
+        Where all inputs are constants, a node of FOLDED becomes a constant (unless not `fold`).
+        """
         tensors = self._operands(inputs)
         node = ir.Node(
             "",
@@ -170,7 +174,7 @@ class Builder:
         for value in node.outputs:
             value.name = self.unique(f"{self._origin}.{op_type.lower()}")
         inferred = types if types is not None else self._infer(node, tensors)
-        folded = self._fold(node, tensors, inferred)
+        folded = self._fold(node, tensors, inferred) if fold else None
         if folded is not None:
             return (folded,)
         self.nodes.append(node)
@@ -321,7 +325,7 @@ class Builder:
         for tensor in outputs:
             value = tensor.value
             if id(value) not in made or any(value is r for r in results):
-                value = self.op("Identity", tensor).value
+                value = self.emit("Identity", [tensor], fold=False)[0].value
                 made.add(id(value))
             results.append(value)
         live = _live(self.nodes, results)

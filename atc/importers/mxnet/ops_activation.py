@@ -127,10 +127,9 @@ def softmax_output(s: Site) -> Tensor:
 
 @translates("SoftmaxActivation")
 def softmax_activation(s: Site) -> Tensor:
-    """Softmax over all but the batch, or over the channels."""
-    if s.str("mode", "instance", ("instance", "channel")) == "channel":
-        return s.b.op("Softmax", s.x, axis=s.axis(1, s.x.rank))
-    return _flat_softmax(s)
+    """Softmax over the last axis ('instance'), or over the channels."""
+    channel = s.str("mode", "instance", ("instance", "channel")) == "channel"
+    return s.b.op("Softmax", s.x, axis=s.axis(1 if channel else -1, s.x.rank))
 
 
 def _flat_softmax(s: Site) -> Tensor:

@@ -1,4 +1,4 @@
-"""Convolution, Deconvolution, the deformable convolutions and FullyConnected."""
+"""Convolution, Deconvolution and FullyConnected."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ CHANNELS_FIRST = {"NCW", "NCHW", "NCDHW"}
 
 def channels_first(s: Site, x: Tensor) -> tuple[Tensor, bool]:
     """Return `x` with its channels on axis 1, and whether the node's layout has them last."""
-    layout = s.str("layout", "NCHW"[: x.rank], sorted(CHANNELS_FIRST | CHANNELS_LAST))
-    last = layout in CHANNELS_LAST
     if not s.has("layout"):
-        last = False
-    else:
-        s.require(len(layout) == x.rank, f"layout {layout} is not of rank {x.rank}")
+        return x, False
+    layout = s.str("layout", None, sorted(CHANNELS_FIRST | CHANNELS_LAST))
+    s.require(len(layout) == x.rank, f"layout {layout} is not of rank {x.rank}")
+    last = layout in CHANNELS_LAST
     return (move_channels_first(s, x) if last else x), last
 
 
@@ -149,29 +148,3 @@ def linear(s: Site, x: Tensor, weight: Tensor, bias: Tensor | None, flatten: boo
     operands = [x, weight] if bias is None else [x, weight, bias]
     y = s.b.op("Gemm", *operands, transB=1)
     return s.b.reshape(y, [*leading, weight.shape[0]])
-
-
-@translates("_contrib_DeformableConvolution", "_npx_deformable_convolution", weights=(2, 3))
-def deformable_convolution(s: Site) -> Tensor:
-    """DeformConv; MXNet and ONNX both order the offsets (y, x) by kernel cell."""
-    return _deformable(s, s.input(2), bias(s, 3), None)
-
-
-@translates("_contrib_ModulatedDeformableConvolution",
-            "_npx_modulated_deformable_convolution", weights=(3, 4))  # fmt: skip
-def modulated_deformable_convolution(s: Site) -> Tensor:
-    """DeformConv with a mask."""
-    return _deformable(s, s.input(3), bias(s, 4), s.input(2))
-
-
-def _deformable(s: Site, weight: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
-    s.rank(4)
-    pads = s.spatial("pad", 2, 0)
-    strides, dilations = s.spatial("stride", 2, 1), s.spatial("dilate", 2, 1)
-    s.require(min(*strides, *dilations) > 0 and min(pads) >= 0, "stride, dilate, pad")
-    return s.b.op(
-        "DeformConv", s.x, weight, s.input(1), bias, mask,
-        kernel_shape=list(s.spatial("kernel", 2, 0)), strides=list(strides),
-        dilations=list(dilations), pads=[*pads, *pads], group=s.int("num_group", 1),
-        offset_group=s.int("num_deformable_group", 1),
-    )  # fmt: skip

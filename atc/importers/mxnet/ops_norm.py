@@ -85,9 +85,9 @@ def group_norm(s: Site) -> tuple[Tensor, ...]:
     channels = x.shape[1]
     s.require(groups > 0 and channels % groups == 0, f"{channels} channels in {groups} groups")
     scale, offset = (_per_channel(s, s.input(i), groups, channels) for i in (1, 2))
-    y = s.b.op("GroupNormalization", x, scale, offset, num_groups=groups,
-               epsilon=s.float("eps", 1e-5))  # fmt: skip
-    return y, x, x
+    attributes = {"num_groups": groups, "epsilon": s.float("eps", 1e-5)}
+    y = s.b.emit("GroupNormalization", [x, scale, offset], attributes, 1, [(x.dtype, x.shape)])
+    return y[0], x, x
 
 
 def _per_channel(s: Site, weight: Tensor, groups: int, channels: int) -> Tensor:

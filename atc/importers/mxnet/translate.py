@@ -42,16 +42,18 @@ def translate(symbol: Symbol, sources: Sources, file: str) -> ir.Model:
     builder = Builder(file)
     values: dict[int, tuple[Tensor, ...]] = {}
     inputs: list[Tensor] = []
+    named: dict[str, Tensor] = {}  # two variables of one name are one
     for index in symbol.arguments:
         if index not in needed:
             continue
-        node = symbol.nodes[index]
-        array = sources.params.get(node.name) if node.name not in sources.shapes else None
-        if array is None:
-            inputs.append(_input(builder, symbol, index, sources))
-            values[index] = (inputs[-1],)
-        else:
-            values[index] = (builder.constant(array, safe_name(node.name)),)
+        name = symbol.nodes[index].name
+        array = sources.params.get(name) if name not in sources.shapes else None
+        if name not in named and array is not None:
+            named[name] = builder.constant(array, safe_name(name))
+        elif name not in named:
+            named[name] = _input(builder, symbol, index, sources)
+            inputs.append(named[name])
+        values[index] = (named[name],)
     _translate_nodes(builder, symbol, needed, values)
     outputs = [_output(builder, symbol, e, values) for e in symbol.heads]
     model = builder.model(safe_name(file.rpartition("/")[2]), inputs, outputs)

@@ -1,0 +1,61 @@
+"""Sorting: topk, sort and argsort. Indices are float32 unless `dtype` says otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atc.importers.mxnet.builder import Tensor
+from atc.importers.mxnet.site import Site, translates
+
+
+def _sortable(s: Site) -> tuple[Tensor, int]:
+    """Return the data and the axis to sort: the flattened data where `axis` is None."""
+    if s.node.attrs.get("axis", "-1").strip() == "None":
+        return s.b.reshape(s.x, [s.x.size]), 0
+    return s.x, s.axis(s.int("axis", -1), s.x.rank)
+
+
+def top(s: Site, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """Emit TopK: the sorted values and their int64 indices."""
+    values, indices = s.b.emit(
+        "TopK", [x, [count]], {"axis": axis, "largest": int(largest), "sorted": 1}, 2
+    )
+    return values, indices
+
+
+@translates("topk")
+def topk(s: Site) -> tuple[Tensor, ...]:
+    """The largest (or smallest) elements: values, indices, both or a mask of them."""
+    x, axis = _sortable(s)
+    count = s.int("k", 1)
+    count = x.shape[axis] if count < 1 else count
+    s.require(count <= x.shape[axis], f"k is {count} of {x.shape[axis]}")
+    values, indices = top(s, x, axis, count, not s.bool("is_ascend", False))
+    numbers = s.b.cast(indices, s.dtype())
+    match s.str("ret_typ", "indices", ("indices", "value", "both", "mask")):
+        case "indices":
+            return (numbers,)
+        case "value":
+            return (values,)
+        case "both":
+            return values, numbers
+        case _:
+            zeros = s.b.expand(s.b.constant(np.zeros(1, x.dtype)), x.shape)
+            ones = s.b.expand(s.b.constant(np.ones(1, x.dtype)), indices.shape)
+            mask = s.b.op("ScatterElements", zeros, indices, ones, axis=axis)
+            return (s.b.reshape(mask, s.x.shape),)
+
+
+@translates("sort")
+def sort(s: Site) -> Tensor:
+    """The elements of an axis in order."""
+    x, axis = _sortable(s)
+    return top(s, x, axis, x.shape[axis], not s.bool("is_ascend", True))[0]
+
+
+@translates("argsort")
+def argsort(s: Site) -> Tensor:
+    """The indices that sort an axis."""
+    x, axis = _sortable(s)
+    indices = top(s, x, axis, x.shape[axis], not s.bool("is_ascend", True))[1]
+    return s.b.cast(indices, s.dtype())

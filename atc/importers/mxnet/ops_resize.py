@@ -1,0 +1,148 @@
+"""Resizing and sampling: UpSampling, BilinearResize2D, BilinearSampler and its grids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from atc.importers.mxnet.builder import Tensor
+from atc.importers.mxnet.site import Site, translates
+
+
+@translates("UpSampling")
+def upsampling(s: Site) -> Tensor:
+    """Repeat pixels, or a Deconvolution with the given bilinear weight."""
+    s.rank(4)
+    scale = s.int("scale")
+    s.require(0 < scale <= 1 << 16, f"scale is {scale}")
+    if s.str("sample_type", None, ("nearest", "bilinear")) == "bilinear":
+        return _upsample_bilinear(s, scale)
+    size = [d * scale for d in s.x.shape[2:]]
+    layers = [_upsample_nearest(s, x, size) for x in s.inputs]
+    if len(layers) > 1 and s.str("multi_input_mode", "concat") == "sum":
+        return s.b.op("Sum", *layers)
+    return s.b.concat(layers, 1)
+
+
+def _upsample_nearest(s: Site, x: Tensor, size: Sequence[int]) -> Tensor:
+    whole = x.rank == 4 and all(n % d == 0 for n, d in zip(size, x.shape[2:], strict=True))
+    s.require(whole, f"{list(x.shape)} doesn't fit {list(size)}")
+    return s.b.op(
+        "Resize", x, None, None, [*x.shape[:2], *size], mode="nearest",
+        coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+    )  # fmt: skip
+
+
+def _upsample_bilinear(s: Site, scale: int) -> Tensor:
+    channels, kernel, pad = s.x.shape[1], 2 * scale - scale % 2, scale // 2
+    weight = s.input(1)
+    s.require(weight.shape == (channels, 1, kernel, kernel),
+              f"the weight has the shape {list(weight.shape)}")  # fmt: skip
+    return s.b.op(
+        "ConvTranspose", s.x, weight, kernel_shape=[kernel] * 2, strides=[scale] * 2,
+        pads=[pad] * 4, group=channels,
+    )  # fmt: skip
+
+
+@translates("_contrib_BilinearResize2D")
+def bilinear_resize(s: Site) -> Tensor:
+    """Resize, linear, corners aligned unless `align_corners` is False."""
+    s.rank(4)
+    size = _resized(s)
+    s.require(all(0 < n <= 1 << 24 for n in size), f"the size {size}")
+    mode = "align_corners" if s.bool("align_corners", True) else "half_pixel"
+    return s.b.op(
+        "Resize", s.x, None, None, [*s.x.shape[:2], *size], mode="linear",
+        coordinate_transformation_mode=mode,
+    )  # fmt: skip
+
+
+def _resized(s: Site) -> list[int]:
+    """Return the new height and width by the mode."""
+    mode = s.str("mode", "size")
+    extent = s.x.shape[2:]
+    scales = [s.maybe_float("scale_height"), s.maybe_float("scale_width")]
+    match mode:
+        case "size" if scales[0] is None:
+            return [s.int("height", 1), s.int("width", 1)]
+        case "like":
+            s.require(s.input(1).rank == 4, "the second input is no image")
+            return list(s.input(1).shape[2:])
+        case "to_even_down":
+            return [n - n % 2 for n in extent]
+        case "to_even_up":
+            return [n + n % 2 for n in extent]
+        case "to_odd_down":
+            return [n - 1 + n % 2 for n in extent]
+        case "to_odd_up":
+            return [n + 1 - n % 2 for n in extent]
+        case "size" | "odd_scale":
+            return [_scaled(s, n, k, mode) for n, k in zip(extent, scales, strict=True)]
+        case _:
+            raise s.unsupported(f"mode={mode[:80]!r}")
+
+
+def _scaled(s: Site, length: int, scale: float | None, mode: str) -> int:
+    s.require(scale is not None and 0 < scale < 1 << 20, "scale_height or scale_width")
+    factor = float(scale or 1)
+    if mode == "odd_scale" and length % 2:
+        return int((length - 1) * factor) + 1
+    return int(length * factor)
+
+
+# ---- sampling on a grid ------------------------------------------------------------------------
+
+
+@translates("BilinearSampler")
+def bilinear_sampler(s: Site) -> Tensor:
+    """GridSample with zeros outside; the grid is (N, 2, H, W)."""
+    s.rank(4)
+    return _sample(s, s.input(1))
+
+
+def _sample(s: Site, grid: Tensor) -> Tensor:
+    s.require(grid.rank == 4 and grid.shape[1] == 2, f"the grid has the shape {list(grid.shape)}")
+    points = s.b.transpose(grid, [0, 2, 3, 1])
+    return s.b.op(
+        "GridSample", s.x, points, mode="linear", padding_mode="zeros", align_corners=1
+    )
+
+
+@translates("GridGenerator")
+def grid_generator(s: Site) -> Tensor:
+    """The sampling points (N, 2, H, W) of affine matrices or of a flow."""
+    if s.str("transform_type", None, ("affine", "warp")) == "affine":
+        return _affine_grid(s, s.x)
+    s.rank(4)
+    height, width = s.x.shape[2:]
+    s.require(height * width <= 1 << 22, "the grid is too large")
+    y, x = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+    index = s.b.constant(np.stack([x, y])[None].astype(s.x.dtype))
+    half = np.asarray([(width - 1) / 2, (height - 1) / 2]).reshape(1, 2, 1, 1).astype(s.x.dtype)
+    place = s.b.op("Add", s.x, index)
+    return s.b.op("Sub", s.b.op("Div", place, s.b.constant(half)), 1.0)
+
+
+def _affine_grid(s: Site, theta: Tensor) -> Tensor:
+    height, width = s.spatial("target_shape", 2, 0)
+    s.require(height > 0 and width > 0 and height * width <= 1 << 22, "target_shape")
+    s.require(theta.rank >= 2 and prod(theta.shape[1:]) == 6, "the matrices are not 2 x 3")
+    y, x = np.meshgrid(_ends(height), _ends(width), indexing="ij")
+    points = np.stack([x, y, np.ones_like(x)]).reshape(3, -1).astype(theta.dtype)
+    matrices = s.b.reshape(theta, [theta.shape[0], 2, 3])
+    flat = s.b.op("MatMul", matrices, s.b.constant(points))
+    return s.b.reshape(flat, [theta.shape[0], 2, height, width])
+
+
+def _ends(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return coordinates from -1 to 1."""
+    return -1 + np.arange(count) * (2 / max(count - 1, 1))
+
+
+@translates("SpatialTransformer")
+def spatial_transformer(s: Site) -> Tensor:
+    """Sample the data on the grid of affine matrices."""
+    s.rank(4)
+    return _sample(s, _affine_grid(s, s.input(1)))
