@@ -380,9 +380,7 @@ def run_models(
     """Compile models together and run each once on its inputs; failures are returned."""
     given = [pinned(m, x) for m, x in zip(models, inputs, strict=True)]
     runners = compile_models(given, target, fold=fold)
-    return [
-        r if isinstance(r, Exception) else r(x) for r, x in zip(runners, inputs, strict=True)
-    ]
+    return [r if isinstance(r, Exception) else r(x) for r, x in zip(runners, inputs, strict=True)]
 
 
 def run_model(
@@ -414,9 +412,7 @@ class Batch:
             names = list(self.models)
             first = names.index(name) // self.chunk * self.chunk
             part = names[first : first + self.chunk]
-            runners = compile_models(
-                [self.models[n] for n in part], self.target, fold=self.fold
-            )
+            runners = compile_models([self.models[n] for n in part], self.target, fold=self.fold)
             self.compiled.update(zip(part, runners, strict=True))
         runner = self.compiled[name]
         if isinstance(runner, Exception):

@@ -132,6 +132,11 @@ K_CAST(float, f32)
 K_CAST(double, f64)
 #undef K_CAST
 
+/* The index nearest to `index` in [0, last]: what data says must not leave a tensor. */
+static inline ptrdiff_t k_clamp_index(int64_t index, ptrdiff_t last) {
+  return index < 0 ? 0 : index > last ? last : (ptrdiff_t)index;
+}
+
 /* Saturating conversion of a (rounded) real; NaN gives 0. */
 #define K_SATURATE(T, M, LOW, HIGH)                                            \
   static inline T k_sat_##M(double a) {                                        \

@@ -1,0 +1,107 @@
+"""Lowerings of operators that read at computed places (see `atc/lower/place.py`)."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from atc.expr import Expr, call, cast
+from atc.ir import DType, row_major
+from atc.lower.place import (
+    Place,
+    element_place,
+    gather,
+    gather_axis,
+    index,
+    index_operand,
+    known_indices,
+    slice_place,
+    take,
+    times,
+    total,
+    tuple_extents,
+)  # fmt: skip
+from atc.lower.registry import lowers
+from atc.lower.site import Site
+from atc.view import View
+
+
+@lowers("Gather")
+def lower_gather(site: Site) -> str:
+    """ONNX Gather-13: constant even indices are a view, such as one row or every second."""
+    shape = site.shape(0)
+    site.require(len(shape) > 0, "the data is a scalar")
+    axis = site.axis(site.int("axis", 0), len(shape))
+    known = known_indices(site, 1, [shape[axis]])
+    if known is not None:
+        return take(site.b, site.input(0), axis, known)
+    indices, _ = index_operand(site, 1, [shape[axis]])
+    site.require(shape[axis] > 0 or not site.type(1).size, f"axis {axis} is empty")
+    return gather_axis(site.b, site.input(0), axis, indices, proven=False)
+
+
+@lowers("GatherElements")
+def gather_elements(site: Site) -> str:
+    """ONNX GatherElements-13."""
+    shape = site.shape(0)
+    axis = site.axis(site.int("axis", 0), len(shape))
+    indices, proven = index_operand(site, 1, [shape[axis]])
+    place = element_place(site, axis, indices, proven)
+    return gather(site.b, site.input(0), place, 1, place.loops)
+
+
+@lowers("GatherND")
+def gather_nd(site: Site) -> str:
+    """ONNX GatherND-13."""
+    batch = site.int("batch_dims", 0)
+    indices, proven = index_operand(site, 1, tuple_extents(site, batch))
+    place, run = slice_place(site, batch, indices, proven)
+    rest = site.shape(0)[batch + site.shape(1)[-1] :]
+    return gather(site.b, site.input(0), place, run, (*place.loops, *rest))
+
+
+@lowers("ReverseSequence")
+def reverse_sequence(site: Site) -> str:
+    """ONNX ReverseSequence-10: the first lens[b] steps of each sequence backwards."""
+    shape = site.shape(0)
+    time, batch = site.int("time_axis", 0), site.int("batch_axis", 1)
+    site.require({time, batch} == {0, 1}, f"time_axis {time}, batch_axis {batch}")
+    site.require(len(shape) >= 2 and site.shape(1) == (shape[batch],), f"lengths {site.type(1)}")
+    if not prod(shape):
+        return site.input(0)
+    strides = row_major(shape)
+
+    def address(length: Expr, step: Expr, sequence: Expr) -> Expr:
+        length = call("Min", cast(length, DType.INT64), index(shape[time]))
+        mirrored = call("Sub", call("Sub", length, index(1)), step)
+        step = call("Where", call("Less", step, length), mirrored, step)
+        return total(times(step, strides[time]), times(sequence, strides[batch]))
+
+    on_time, on_batch = (View(tuple(int(d == axis) for d in (0, 1))) for axis in (time, batch))
+    place = Place(shape[:2], (site.input(1),), (on_batch,), (on_time, on_batch), address, True)
+    return gather(site.b, site.input(0), place, prod(shape[2:]), shape)
+
+
+@lowers("Compress")
+def compress(site: Site) -> str:
+    """ONNX Compress-11 with a condition that is known when compiling."""
+    condition = site.required_const(1, "the condition, which decides the output's shape,")
+    chosen = np.flatnonzero(np.asarray(condition).astype(bool)).astype(np.int64)
+    x, shape = site.input(0), site.shape(0)
+    axis = site.attribute("axis")
+    if axis is None:
+        x, shape, axis = site.b.reshape(x, [prod(shape)]), (prod(shape),), 0
+    place = site.axis(int(axis), len(shape))
+    fits = bool((chosen < shape[place]).all())
+    site.require(fits, f"the condition is longer than {shape[place]}")
+    return take(site.b, x, place, chosen)
+
+
+@lowers("NonZero", "Unique")
+def value_dependent(site: Site) -> str:
+    """ONNX NonZero-13, Unique-11: folded where the input is constant, else not to be planned."""
+    raise site.unsupported(
+        f"the output shape of {site.node.op_type} depends on values known only at run time",
+        "cut the model before this node with --out_nodes",
+    )
