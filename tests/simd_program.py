@@ -1,0 +1,236 @@
+"""Builds and runs a small C program for each vector table, as a generated project would.
+
+The program is generated from calls: each runs one name of the vocabulary over arrays of 32-bit
+words, read from standard input. So a table is also tested where only an emulator runs it, and a
+crash fails one test.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import atc.templates
+
+Array = NDArray[Any]
+Inputs = tuple[Array, Array, Array]
+"""Arrays a, b, c of 32-bit words."""
+
+FOLDER = Path(atc.templates.__file__).parent / "simd"
+STRICT = (
+    *("-std=c99", "-ffp-contract=off", "-O2"),
+    *("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of templates/simd: its lanes, whether v_fma rounds once, the machine it needs."""
+
+    name: str
+    lanes: int
+    fused: bool
+    machine: str = ""
+    features: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+TABLES = (
+    Table("scalar", 1, fused=False),
+    Table("sse2", 4, False, "x86_64", ("sse2",)),
+    Table("avx2", 8, True, "x86_64", ("avx2", "fma")),
+    Table("avx512", 16, True, "x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
+          ("-mprefer-vector-width=512",)),
+    Table("neon", 4, True, "aarch64"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Op:
+    """A call in C, and its truth.
+
+    arguments: of the C function, with {a} {b} {c} for vectors of the inputs, {i} {j} for a and b
+    as integers. truth: of the inputs named there; "float" results get rows of V_LANES.
+    result: f32, i32 or mask, a vector; float, one number per vector; bytes, stored by the call.
+    """
+
+    name: str
+    arguments: str
+    truth: Callable[..., Any]
+    result: str
+    inputs: Callable[[], Inputs]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def operands(self) -> list[Array]:
+        """Return the inputs that the arguments name."""
+        named = sorted({"abcij".index(v) % 3 for v in re.findall(r"\{(\w)\}", self.arguments)})
+        return [self.inputs()[k] for k in named]
+
+
+def ulp_error(y: Array, truth: Array) -> Array:
+    """Return |y - truth| in units of the float32 spacing at the truth; NaN must meet NaN."""
+    top = 2.0**128  # what infinity stands for, one step above the largest float
+    held = np.clip(truth, -top, top)
+    unit = np.spacing(np.minimum(np.abs(held), 3.4e38).astype(np.float32))
+    error = np.abs(np.clip(y.astype(np.float64), -top, top) - held) / unit
+    return np.where(np.isnan(y) & np.isnan(truth), 0, np.where(np.isnan(error), np.inf, error))
+
+
+VECTORS = {
+    **{name: f"v_load({name} + at)" for name in "abc"},
+    "i": "v_i32_load((const int32_t *)(const void *)(a + at))",
+    "j": "v_i32_load((const int32_t *)(const void *)(b + at))",
+}
+RESULTS = {
+    "f32": "v_store(y + at, {});",
+    "i32": "v_i32_store((int32_t *)(void *)(y + at), {});",
+    "mask": "v_store(y + at, v_select({}, v_set1(1.0f), v_zero()));",
+    "float": "y[at] = (float){};",
+    "bytes": "uint8_t *bytes = (uint8_t *)(void *)y; {};",
+}
+
+PROGRAM = """
+#define _DEFAULT_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "simd_math.h"
+
+static const float *opaque(const float *p) {
+  const void *const wild = (const void *)(uintptr_t)64;
+  V_OPAQUE(p);
+  v_prefetch_l1(wild);
+  v_prefetch_l2(wild);
+  return p;
+}
+
+@FUNCTIONS@
+/* For n of 0 to V_LANES: v_load_n, a buffer after v_store_n, v_mask_n; with the n-th float the last
+ * before memory that must not be touched. */
+static void tails(const float *a, float *y) {
+  const size_t page = 65536;
+  char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED || mprotect(memory + page, page, PROT_NONE)) exit(3);
+  for (size_t n = 0; n <= V_LANES; n++, y += 3 * V_LANES) {
+    float *const last = (float *)(void *)(memory + page) - n;
+    memcpy(last, a, n * sizeof *a);
+    v_store(y, v_load_n(last, n));
+    for (size_t i = 1; i <= V_LANES - n; i++) *(last - i) = -1.0f;
+    v_store_n(last, v_load(opaque(a) + V_LANES), n);
+    memcpy(y + V_LANES, last - (V_LANES - n), V_LANES * sizeof *y);
+    v_store(y + 2 * V_LANES, v_select(v_mask_n(n), v_set1(1.0f), v_zero()));
+  }
+}
+
+int main(int count, char **arguments) {
+  const size_t n = count > 2 ? (size_t)strtoul(arguments[2], NULL, 10) : 0;
+  float *const a = malloc(4 * n * sizeof *a);
+  if (!n || !a || fread(a, sizeof *a, 3 * n, stdin) != 3 * n) return 2;
+  const float *const b = a + n, *const c = b + n;
+  float *const y = a + 3 * n;
+  memset(y, 0, n * sizeof *y);
+  const char *const name = arguments[1];
+@CALLS@
+  if (strcmp(name, "tails") == 0) tails(a, y);
+  if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
+  if (strcmp(name, "constants") == 0) y[0] = V_LANES, y[1] = V_REGISTERS;
+  return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;
+}
+"""
+
+FUNCTION = """
+static void test_@NAME@(const float *a, const float *b, const float *c, float *y, size_t n) {
+  (void)a, (void)b, (void)c;
+  for (size_t at = 0; at < n; at += V_LANES) {
+    @BODY@
+  }
+}
+"""
+
+
+def program_text(ops: Sequence[Op]) -> str:
+    """Return the program: a function per call, chosen by the first argument."""
+    functions, calls = "", ""
+    for op in ops:
+        call = f"{op.name}({op.arguments.format(**VECTORS)})"
+        body = RESULTS[op.result].format(call)
+        functions += FUNCTION.replace("@NAME@", op.name).replace("@BODY@", body)
+        calls += f'  if (strcmp(name, "{op.name}") == 0) test_{op.name}(a, b, c, y, n);\n'
+    return PROGRAM.replace("@FUNCTIONS@", functions).replace("@CALLS@", calls)
+
+
+def find(*programs: str) -> str:
+    """Return the first of the programs that is installed, or skip the test."""
+    for program in programs:
+        if shutil.which(program):
+            return program
+    pytest.skip(f"{' or '.join(programs)} isn't installed")
+
+
+def compile_table(table: Table, folder: Path, text: str, *command: str) -> None:
+    """Compile the program with the table; a warning fails the test."""
+    shutil.copy(FOLDER / f"{table.name}.h", folder / "simd.h")
+    shutil.copy(FOLDER / "math.h", folder / "simd_math.h")
+    (folder / "program.c").write_text(text)
+    flags = [*STRICT, *(f"-m{feature}" for feature in table.features), *table.flags]
+    done = subprocess.run(
+        [command[0], *flags, "program.c", *command[1:]], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled program; `emulated` if it runs slowly."""
+
+    table: Table
+    command: tuple[str, ...]
+    emulated: bool
+
+    def run(self, name: str, inputs: Inputs, dtype: type = np.float32) -> Array:
+        """Return what the call stores, given the inputs."""
+        words = b"".join(np.ascontiguousarray(v).tobytes() for v in inputs)
+        command = [*self.command, name, str(len(inputs[0]))]
+        done = subprocess.run(command, input=words, capture_output=True, check=True)
+        return np.frombuffer(done.stdout, dtype)
+
+
+def build(table: Table, ops: Sequence[Op], folder: Path) -> Program:
+    """Compile the program of the calls, or skip the test where this machine can't run it."""
+    text = program_text(ops)
+    if table.machine in ("", platform.machine()):
+        if table.features:
+            cpu = set(Path("/proc/cpuinfo").read_text().split())
+            if missing := sorted(set(table.features) - cpu):
+                pytest.skip(f"this CPU lacks {', '.join(missing)}")
+        compile_table(table, folder, text, find("cc", "gcc", "clang"), "-o", "program", "-lm")
+        return Program(table, (str(folder / "program"),), emulated=False)
+    if table.machine != "aarch64":
+        pytest.skip(f"needs a CPU of {table.machine}")
+    runner = find("qemu-aarch64-static", "qemu-aarch64")
+    compiler = find("aarch64-linux-gnu-gcc")
+    compile_table(table, folder, text, compiler, "-static", "-o", "program", "-lm")
+    return Program(table, (runner, str(folder / "program")), emulated=True)
+
+
+def defined_names(header: str) -> set[str]:
+    """Return the functions and macros that a header defines for its users."""
+    text = (FOLDER / header).read_text()
+    functions = re.findall(r"^static inline [\w ]+?\*?\b(v_\w+)\(", text, re.MULTILINE)
+    return {*functions, *re.findall(r"#define (V_\w+)", text)}

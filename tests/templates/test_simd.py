@@ -1,0 +1,279 @@
+"""The vector vocabulary, table by table, against numpy."""
+
+from __future__ import annotations
+
+import math
+import platform
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from simd_program import (
+    FOLDER,
+    TABLES,
+    Array,
+    Inputs,
+    Op,
+    Program,
+    Table,
+    build,
+    compile_table,
+    defined_names,
+    find,
+    program_text,
+    ulp_error,
+)
+
+# --- Inputs ---
+
+COUNT = 4096
+SPECIALS = [
+    *(0.0, 1e-45, 1e-40, 1.17549435e-38, 0.1, 0.5, 1.0, 1.5, 2.5, 3.7, 127.5, 254.5, 300.0),
+    *(4194303.5, 8388607.5, 8388609.0, 2147483520.0, 2147483648.0, 1e10, 3.4028235e38, math.inf),
+]
+
+
+@cache
+def pairs() -> Inputs:
+    """Every special value with every other, and ordinary ones."""
+    specials = np.array([*SPECIALS, *(-v for v in SPECIALS), math.nan], np.float32)
+    rng = np.random.default_rng(1)
+    ordinary = (rng.standard_normal(COUNT - len(specials) ** 2) * 100).astype(np.float32)
+    a = np.r_[np.repeat(specials, len(specials)), ordinary]
+    b = np.r_[np.tile(specials, len(specials)), rng.permutation(ordinary)]
+    return a, b, rng.permutation(b)
+
+
+@cache
+def in_int32() -> Inputs:
+    """The same less what no int32 holds."""
+    a, b, c = (np.where(np.abs(v) < 2147483648.0, v, np.float32(0.5)) for v in pairs())
+    return a, b, c
+
+
+@cache
+def integers() -> Inputs:
+    """Any int32."""
+    rng = np.random.default_rng(2)
+    values = rng.integers(-(2**31), 2**31, (3, COUNT)).astype(np.int32)
+    values[:, :3] = -(2**31), 2**31 - 1, -1
+    return values[0], rng.permutation(values[1]), values[2]
+
+
+@cache
+def exponents() -> Inputs:
+    """The int32 n of v_pow2i, whole float n, values near one."""
+    small = np.resize(np.arange(-127, 129), COUNT).astype(np.int32)
+    large = np.resize(np.arange(-252, 253), COUNT).astype(np.float32)
+    return small, large, np.linspace(-1.9, 1.9, COUNT, dtype=np.float32)
+
+
+# --- The vocabulary, each name with its truth ---
+
+
+def call(
+    name: str,
+    arguments: str,
+    truth: Callable[..., Any],
+    result: str = "f32",
+    inputs: Callable[[], Inputs] = pairs,
+) -> Op:
+    """Return the call, with the defaults that most of them take."""
+    return Op(name, arguments, truth, result, inputs)
+
+
+def saturate(a: Array, dtype: type) -> Array:
+    """Return a to the nearest integer of the type, NaN as the lowest, as bytes."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    held: Array = np.rint(np.clip(np.where(np.isnan(a), low, a), low, high)).astype(dtype)
+    return held.view(np.uint8)
+
+
+def by_rows(function: Callable[..., Array]) -> Callable[[Array], Array]:
+    """Return the function of each row."""
+    return lambda rows: function(rows, axis=1)
+
+
+OPS = (
+    call("v_zero", "", lambda: np.zeros(COUNT)),
+    call("v_set1", "-2.5f", lambda: np.full(COUNT, -2.5)),
+    call("v_broadcast", "a + 3", lambda: np.full(COUNT, pairs()[0][3])),
+    call("v_load", "a + at", lambda: pairs()[0]),
+    call("v_load_u8", "(const uint8_t *)(const void *)a + at",
+       lambda: pairs()[0].view(np.uint8)[:COUNT].astype(np.float32)),
+    call("v_load_i8", "(const int8_t *)(const void *)a + at",
+       lambda: pairs()[0].view(np.int8)[:COUNT].astype(np.float32)),
+    call("v_store_u8", "bytes + at, {a}", lambda a: saturate(a, np.uint8), "bytes"),
+    call("v_store_i8", "(int8_t *)bytes + at, {a}", lambda a: saturate(a, np.int8), "bytes"),
+    call("v_add", "{a}, {b}", np.add),
+    call("v_sub", "{a}, {b}", np.subtract),
+    call("v_mul", "{a}, {b}", np.multiply),
+    call("v_div", "{a}, {b}", np.divide),
+    call("v_sqrt", "{a}", np.sqrt),
+    call("v_abs", "{a}", np.abs),
+    call("v_neg", "{a}", np.negative),
+    call("v_copysign", "{a}, {b}", np.copysign),
+    call("v_floor", "{a}", np.floor),
+    call("v_ceil", "{a}", np.ceil),
+    call("v_trunc", "{a}", np.trunc),
+    call("v_round", "{a}", np.rint),
+    call("v_select", "v_lt({a}, {b}), {c}, {a}", lambda a, b, c: np.where(a < b, c, a)),
+    call("v_lt", "{a}, {b}", np.less, "mask"),
+    call("v_le", "{a}, {b}", np.less_equal, "mask"),
+    call("v_gt", "{a}, {b}", np.greater, "mask"),
+    call("v_ge", "{a}, {b}", np.greater_equal, "mask"),
+    call("v_eq", "{a}, {b}", np.equal, "mask"),
+    call("v_isnan", "{a}", np.isnan, "mask"),
+    call("v_mask_and", "v_lt({a}, {b}), v_lt({b}, {c})", lambda a, b, c: (a < b) & (b < c), "mask"),
+    call("v_mask_or", "v_lt({a}, {b}), v_lt({b}, {c})", lambda a, b, c: (a < b) | (b < c), "mask"),
+    call("v_mask_not", "v_lt({a}, {b})", lambda a, b: ~(a < b), "mask"),
+    call("v_mask_any", "v_isnan({a})", lambda a: np.isnan(a).any(axis=1), "float"),
+    call("v_reduce_max", "{a}", by_rows(np.max), "float"),
+    call("v_reduce_min", "{a}", by_rows(np.min), "float"),
+    call("v_i32_set1", "-7", lambda: np.full(COUNT, -7), "i32"),
+    call("v_i32_load", "(const int32_t *)(const void *)a + at", lambda: integers()[0], "i32",
+       integers),
+    call("v_i32_add", "{i}, {j}", np.add, "i32", integers),
+    call("v_i32_sub", "{i}, {j}", np.subtract, "i32", integers),
+    call("v_i32_and", "{i}, {j}", np.bitwise_and, "i32", integers),
+    call("v_i32_or", "{i}, {j}", np.bitwise_or, "i32", integers),
+    call("v_i32_shl", "{i}, 5", lambda i: i << 5, "i32", integers),
+    call("v_i32_shr", "{i}, 7", lambda i: i >> 7, "i32", integers),
+    call("v_cast_i32", "{a}", lambda a: a.view(np.int32), "i32"),
+    call("v_cast_f32", "{i}", lambda a: a),
+    call("v_cvt_i32", "{a}", lambda a: a.astype(np.int32), "i32", in_int32),
+    call("v_round_i32", "{a}", lambda a: np.rint(a).astype(np.int32), "i32", in_int32),
+    call("v_cvt_f32", "{i}", lambda i: i.astype(np.float32), "f32", integers),
+    call("v_pow2i", "{i}", lambda n: np.where(n > -127, np.exp2(n.astype(float)), 0), "f32",
+       exponents),
+    call("v_ldexp", "{c}, {b}", lambda n, x: np.ldexp(x.astype(float), n.astype(int)), "f32",
+       exponents),
+)  # fmt: skip
+
+# Where zeros of either sign are right.
+UNSIGNED = (
+    call("v_max", "{a}, {b}", np.maximum),
+    call("v_min", "{a}, {b}", np.minimum),
+    call("v_max_const", "v_set1(-2.5f), {a}", lambda a: np.maximum(np.float32(-2.5), a)),
+    call("v_min_const", "v_set1(-2.5f), {a}", lambda a: np.minimum(np.float32(-2.5), a)),
+    call("v_relu", "{a}", lambda a: np.maximum(np.float32(0), a)),
+)
+
+# Once with the product rounded, once exact up to float64.
+FUSED = (
+    call("v_fma", "{a}, {b}, {c}", lambda a, b, c: a * b + c),
+    call("v_fnma", "{a}, {b}, {c}", lambda a, b, c: c - a * b),
+    call("v_fmadd_acc", "{c}, {a}, {b}", lambda a, b, c: a * b + c),
+)
+
+SUM = call("v_reduce_add", "{a}", by_rows(np.sum), "float")
+
+
+ALL = (*OPS, *UNSIGNED, *FUSED, SUM)
+
+
+# --- The tests ---
+
+
+@pytest.fixture(scope="module", params=TABLES, ids=str)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return build(request.param, ALL, tmp_path_factory.mktemp("simd"))
+
+
+@pytest.mark.parametrize("table", TABLES, ids=str)
+def test_every_table_defines_the_same_names(table: Table) -> None:
+    assert defined_names(f"{table.name}.h") == defined_names("scalar.h")
+
+
+def test_every_table_is_tested() -> None:
+    tables = {path.stem for path in FOLDER.glob("*.h")} - {"math"}
+    assert tables == {table.name for table in TABLES}
+
+
+@pytest.mark.parametrize("name", sorted(defined_names("scalar.h")))
+def test_every_name_is_tested(name: str) -> None:
+    assert re.search(rf"\b{name}\b", program_text(ALL))
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("table", TABLES, ids=str)
+def test_table_compiles_without_warnings(table: Table, compiler: str, tmp_path: Path) -> None:
+    if table.machine in ("", platform.machine()):
+        command = [find("gcc") if compiler == "gcc" else find("clang", "clang-19")]
+    elif table.machine == "aarch64":
+        command = [find("aarch64-linux-gnu-gcc")]  # needed for its headers in any case
+        if compiler == "clang":
+            command = [find("clang", "clang-19"), "--target=aarch64-linux-gnu"]
+    else:
+        pytest.skip(f"needs a compiler for {table.machine}")
+    compile_table(table, tmp_path, program_text(ALL), *command, "-c", "-o", "program.o")
+
+
+def test_constants(program: Program) -> None:
+    lanes, registers = program.run("constants", pairs())[:2]
+    assert lanes == program.table.lanes
+    assert registers in (16, 32)
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_op(program: Program, op: Op) -> None:
+    dtype = {"i32": np.int32, "bytes": np.uint8}.get(op.result, np.float32)
+    y = program.run(op.name, op.inputs(), dtype)
+    operands = op.operands()
+    if op.result == "float":
+        y = y[:: program.table.lanes]
+        operands = [v.reshape(-1, program.table.lanes) for v in operands]
+    with np.errstate(all="ignore"):
+        truth = op.truth(*operands).astype(dtype)
+    np.testing.assert_array_equal(y[: len(truth)], truth)
+    if op.result == "f32":
+        numbers = ~np.isnan(truth)
+        np.testing.assert_array_equal(np.signbit(y[numbers]), np.signbit(truth[numbers]))
+
+
+@pytest.mark.parametrize("op", UNSIGNED, ids=str)
+def test_extremum_propagates_nan(program: Program, op: Op) -> None:
+    np.testing.assert_array_equal(program.run(op.name, op.inputs()), op.truth(*op.operands()))
+
+
+@pytest.mark.parametrize("op", FUSED, ids=str)
+def test_multiply_add_rounds_as_the_table_says(program: Program, op: Op) -> None:
+    y = program.run(op.name, op.inputs())
+    with np.errstate(all="ignore"):
+        if program.table.fused:
+            exact = op.truth(*(v.astype(np.float64) for v in op.operands()))
+            assert ulp_error(y, exact).max() <= 0.50001
+        else:
+            np.testing.assert_array_equal(y, op.truth(*op.operands()))
+
+
+def test_sum_of_lanes(program: Program) -> None:
+    lanes = program.table.lanes
+    a = np.random.default_rng(3).standard_normal(COUNT).astype(np.float32)
+    rows = a.reshape(-1, lanes).astype(np.float64)
+    error = program.run(SUM.name, (a, a, a))[::lanes] - rows.sum(1)
+    assert np.all(np.abs(error) <= 2.0**-24 * math.log2(2 * lanes) * np.abs(rows).sum(1))
+
+
+def test_tails_touch_nothing_else(program: Program) -> None:
+    lanes = program.table.lanes
+    a = np.arange(1, COUNT + 1, dtype=np.float32)
+    y = program.run("tails", (a, a, a))[: (lanes + 1) * 3 * lanes].reshape(-1, 3, lanes)
+    for n, (loaded, stored, mask) in enumerate(y):
+        assert loaded.tolist() == [*a[:n], *[0.0] * (lanes - n)]
+        assert stored.tolist() == [*[-1.0] * (lanes - n), *a[lanes : lanes + n]]
+        assert mask.tolist() == [*[1.0] * n, *[0.0] * (lanes - n)]
+
+
+def test_transpose(program: Program) -> None:
+    lanes = program.table.lanes
+    a = np.arange(1, COUNT + 1, dtype=np.float32)
+    y = program.run("v_transpose", (a, a, a))
+    source = a[: lanes * (lanes + 3)].reshape(lanes, lanes + 3)[:, :lanes]
+    target = y[: lanes * (lanes + 1)].reshape(lanes, lanes + 1)
+    np.testing.assert_array_equal(target[:, :lanes], source.T)
+    assert not target[:, lanes].any()

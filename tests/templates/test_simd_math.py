@@ -1,0 +1,137 @@
+"""The functions of simd_math.h, with each vector table, against float64."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from simd_program import FOLDER, TABLES, Array, Inputs, Op, Program, build, defined_names, ulp_error
+
+Doubles = NDArray[np.float64]
+
+
+def sigmoid(x: Doubles) -> Doubles:
+    z = np.exp(-np.abs(x))
+    y: Doubles = np.where(x < 0, z, 1) / (1 + z)
+    return y
+
+
+def silu(x: Doubles) -> Doubles:
+    held = np.maximum(x, -800)
+    return held * sigmoid(held)
+
+
+def mish(x: Doubles) -> Doubles:
+    held = np.maximum(x, -800)
+    e = np.exp(np.minimum(held, 40))
+    y: Doubles = held * (e * (e + 2) / (e * (e + 2) + 2))
+    return y
+
+
+def hardswish(x: Doubles) -> Doubles:
+    held = np.maximum(x, -3)
+    y: Doubles = held * np.minimum(held + 3, 6) / 6
+    return y
+
+
+def gelu(x: Doubles) -> Doubles:
+    held = np.maximum(x, -40)
+    y: Doubles = 0.5 * held * np.vectorize(math.erfc)(-held / math.sqrt(2))
+    return y
+
+
+def softplus(x: Doubles) -> Doubles:
+    y: Doubles = np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    return y
+
+
+MATH: dict[str, Callable[[Doubles], Doubles]] = {
+    "v_exp": np.exp, "v_expm1": np.expm1, "v_log": np.log, "v_log1p": np.log1p,
+    "v_sigmoid": sigmoid, "v_silu": silu, "v_softplus": softplus, "v_mish": mish,
+    "v_hardswish": hardswish, "v_tanh": np.tanh, "v_erf": np.vectorize(math.erf), "v_gelu": gelu,
+    "v_sin": np.sin, "v_cos": np.cos,
+}  # fmt: skip
+ODD = ("v_expm1", "v_log1p", "v_tanh", "v_erf", "v_sin", "v_silu", "v_gelu", "v_mish")
+"""Functions that keep the sign of zero."""
+
+LIMITS = np.resize(np.array([0.0, -0.0, -1, 1, -math.inf, math.inf, math.nan], np.float32), 16)
+
+
+@cache
+def all_over() -> Array:
+    """A million floats: every exponent and sign, NaN, and the ordinary range more densely."""
+    words = np.arange(0, 2**32, 2**32 // 600_000, dtype=np.uint64).astype(np.uint32)
+    dense = np.linspace(-110, 110, 2**20 - len(words) - len(LIMITS), dtype=np.float32)
+    x: Array = np.r_[words.view(np.float32), dense, LIMITS]
+    return x
+
+
+@cache
+def true_math(name: str) -> Doubles:
+    """Return the function at all_over()."""
+    with np.errstate(all="ignore"):
+        return MATH[name](all_over().astype(np.float64))
+
+
+@cache
+def inputs() -> Inputs:
+    return (all_over(),) * 3
+
+
+OPS = [Op(name, "{a}", truth, "f32", inputs) for name, truth in MATH.items()]
+
+
+@pytest.fixture(scope="module", params=TABLES, ids=str)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return build(request.param, OPS, tmp_path_factory.mktemp("simd"))
+
+
+def test_math_is_written_in_the_vocabulary_alone() -> None:
+    text = (FOLDER / "math.h").read_text()
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    used = set(re.findall(r"\b([A-Za-z_]\w*)\(", text)) - {"if", "for", "fabsf", "sinf", "cosf"}
+    assert used <= defined_names("scalar.h") | defined_names("math.h")
+
+
+def test_every_function_is_tested() -> None:
+    text = (FOLDER / "math.h").read_text()
+    assert set(re.findall(r"^static inline vf32 (v_\w+)\(vf32 x\)", text, re.MULTILINE)) == {*MATH}
+
+
+def test_coefficients_are_the_fitted_ones() -> None:
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, str(FOLDER / "fit.py")]
+    fitted = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+    literals = re.findall(r"-?\d\.\d+(?:e-\d+)?", (FOLDER / "math.h").read_text())
+    written = np.array(literals, dtype=float)
+    for line in fitted.splitlines():
+        for text in re.findall(r"(-?[\d.]+(?:e-\d+)?)f", line):
+            # Another linear algebra library rounds differently; high coefficients move most.
+            assert np.isclose(written, float(text), rtol=1e-3, atol=0).any(), (line, text)
+
+
+@pytest.mark.parametrize("name", MATH)
+def test_error_is_at_most_4_ulp(program: Program, name: str) -> None:
+    stride = 8 if program.emulated else 1
+    x = all_over()[::stride]
+    error = ulp_error(program.run(name, (x, x, x)), true_math(name)[::stride])
+    worst = int(error.argmax())
+    assert error[worst] <= 4, x[worst]
+
+
+@pytest.mark.parametrize("name", MATH)
+def test_limits(program: Program, name: str) -> None:
+    y = program.run(name, (LIMITS, LIMITS, LIMITS))
+    with np.errstate(all="ignore"):
+        truth = MATH[name](LIMITS.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(y, truth, rtol=1e-6)
+    if name in ODD:
+        np.testing.assert_array_equal(np.signbit(y[:2]), [False, True])
