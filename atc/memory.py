@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from atc.memory_audit import audit_memory
 from atc.memory_check import check_plan
 from atc.memory_plan import Buffer, MemoryPlan, plan_arena, plan_no_reuse
 from atc.program import Call, Program, Step
@@ -25,8 +26,6 @@ class Arena:
     """By the first output of the call."""
     buffers: tuple[Buffer, ...]
     plan: MemoryPlan
-    home: Mapping[str, str]
-    """The storage of each value, after in-place results took over their operand's."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,14 @@ def plan_memory(program: Program, *, reuse: bool = True) -> Arena:
     plan = plan_arena(buffers) if reuse else plan_no_reuse(buffers)
     check_plan(buffers, plan)
     values = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
-    return Arena(
-        {v: plan.offsets[place(v)] for v in values if place(v) not in outside},
-        {e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)]
-         for e in events if e.call is not None and e.call.source.scratch},
-        tuple(buffers), plan, {v: place(v) for v in values},
-    )  # fmt: skip
+    offsets = {v: plan.offsets[place(v)] for v in values if place(v) not in outside}
+    scratch = {
+        e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)]
+        for e in events
+        if e.call is not None and e.call.source.scratch
+    }
+    audit_memory(program, offsets, scratch, plan.size)
+    return Arena(offsets, scratch, tuple(buffers), plan)
 
 
 def _scratch_key(call: Call) -> str:

@@ -39,7 +39,11 @@ def report_json(done: Compilation) -> str:
                 "kernel": call.choice.candidate.label,
                 "symbol": call.source.symbol,
                 "tier": "portable" if call.source.portable else "tuned",
-                "considered": [{"kernel": k, "cost": c} for k, c in call.choice.considered],
+                "estimates": [{"kernel": k, "cost": c} for k, c in call.choice.estimates],
+                "measurements": [
+                    {"kernel": m.label, "ns": m.time_ns, "reason": m.reason}
+                    for m in call.choice.measurements
+                ],
             }
             for call in calls(done.program.steps)
         ],

@@ -1,0 +1,106 @@
+"""Proves a memory plan against the program: every value is intact whenever it is read.
+
+Shares nothing with the planner: it knows no live ranges and no in-place rules, only which bytes
+each call reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from atc.errors import InternalError
+from atc.program import Branch, Call, Program, Step
+
+
+@dataclass(frozen=True)
+class _Span:
+    begin: int
+    end: int
+
+    def meets(self, other: _Span) -> bool:
+        return self.begin < other.end and other.begin < self.end
+
+
+Intact = dict[str, _Span]
+"""Storages whose bytes hold their value, with the place of the bytes."""
+
+
+def audit_memory(
+    program: Program, offsets: Mapping[str, int], scratch: Mapping[str, int], size: int
+) -> None:
+    """Raise InternalError when a call reads a value whose bytes were overwritten.
+
+    Executes the schedule on byte ranges: a write makes its value intact and spoils every other
+    value it touches; scratch spoils what it touches; both branches of an If start from the same
+    state. Also checks that nothing lies outside the arena's `size` bytes, and that a call's result
+    meets an operand only exactly (in place) and where its kernel allows it.
+    """
+    _Auditor(program, offsets, scratch, size).run(program.steps, {})
+
+
+@dataclass(frozen=True)
+class _Auditor:
+    program: Program
+    offsets: Mapping[str, int]
+    scratch: Mapping[str, int]
+    size: int
+
+    def run(self, steps: Sequence[Step], intact: Intact) -> Intact:
+        for step in steps:
+            match step:
+                case Call():
+                    intact = self._call(step, intact)
+                case Branch():
+                    self._read(step.condition, intact, "If")
+                    ends = [self.run(s, dict(intact)) for s in (step.then, step.otherwise)]
+                    intact = {k: v for k, v in ends[0].items() if ends[1].get(k) == v}
+        return intact
+
+    def _span(self, value: str) -> _Span | None:
+        """Return the bytes of a value in the arena, None when it lives elsewhere."""
+        if value not in self.offsets:
+            return None
+        begin = self.offsets[value]
+        span = _Span(begin, begin + self.program.types[value].nbytes)
+        if begin < 0 or span.end > self.size:
+            raise InternalError(f"memory plan: '{value}' lies outside the arena")
+        return span
+
+    def _read(self, value: str, intact: Intact, where: str) -> None:
+        span = self._span(value)
+        home = self.program.home(value)
+        if span is not None and span.begin < span.end and intact.get(home) != span:
+            raise InternalError(f"memory plan: {where} reads '{value}', which was overwritten")
+
+    def _call(self, call: Call, intact: Intact) -> Intact:
+        where = f"{call.node.op.kind} '{call.node.outputs[0]}'"
+        outputs = call.node.outputs
+        operands = [a for a in call.arguments if a not in outputs]
+        for operand in operands:
+            self._read(operand, intact, where)
+        written = [(o, s) for o in outputs if (s := self._span(o)) is not None]
+        spoiled = [s for _, s in written]
+        if call.source.scratch:
+            begin = self.scratch[outputs[0]]
+            area = _Span(begin, begin + call.source.scratch)
+            if area.end > self.size:
+                raise InternalError(f"memory plan: the scratch of {where} lies outside the arena")
+            self._check_apart(area, [*operands, *outputs], where, call)
+            spoiled.append(area)
+        for index, (output, span) in enumerate(written):
+            others = [o for o, _ in written[:index]]
+            self._check_apart(span, [*operands, *others], where, call, output)
+        kept = {k: v for k, v in intact.items() if not any(v.meets(s) for s in spoiled)}
+        return kept | {self.program.home(o): s for o, s in written}
+
+    def _check_apart(
+        self, span: _Span, values: Sequence[str], where: str, call: Call, output: str = ""
+    ) -> None:
+        for value in values:
+            other = self._span(value)
+            if other is None or not other.meets(span):
+                continue
+            allowed = output == call.node.outputs[0] and value in call.in_place and other == span
+            if not allowed:
+                raise InternalError(f"memory plan: {where} writes over '{value}' while it reads it")

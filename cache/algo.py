@@ -1,0 +1,85 @@
+"""The algo cache: how long each kernel took for each workload on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from atc.errors import one_line
+
+_SCHEMA = 1
+
+
+@dataclass
+class AlgoCache:
+    """Measured times in ns (None: the candidate failed) by workload and candidate.
+
+    One JSON file per machine: `<root>/algo_cache/<machine>.json`, replaced whole and atomically,
+    merged with what other processes wrote meanwhile. An unreadable file counts as empty; trouble
+    with the disk is a call of `warn` and nothing more. Without a path nothing is kept.
+    """
+
+    path: Path | None
+    warn: Callable[[str], None]
+    _known: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    _new: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+    def get(self, workload: str, candidate: str) -> tuple[bool, float | None]:
+        """Return (known, time in ns or None for a failure)."""
+        row = self._new.get(workload) or self._known.get(workload) or {}
+        return (candidate in row, row.get(candidate))
+
+    def put(self, workload: str, times: Mapping[str, float | None]) -> None:
+        """Remember the times of one workload's candidates."""
+        self._new.setdefault(workload, {**self._known.get(workload, {})}).update(times)
+
+    def save(self) -> None:
+        """Write the new times to the file."""
+        if self.path is None or not self._new:
+            return
+        merged = {**_read(self.path), **self._new}
+        text = json.dumps({"schema": _SCHEMA, "ns": merged}, indent=1, sort_keys=True)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".algo-")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text + "\n")
+                os.replace(name, self.path)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(name)
+                raise
+        except OSError as error:
+            self.warn(f"measured times are not kept: {one_line(str(error), 200)}")
+            return
+        self._known.update(self._new)
+        self._new.clear()
+
+
+def open_algo_cache(root: Path | None, machine: str, warn: Callable[[str], None]) -> AlgoCache:
+    """Open the times of a machine, named by anything that tells machines apart."""
+    if root is None:
+        return AlgoCache(None, warn)
+    digest = hashlib.sha256(machine.encode()).hexdigest()[:16]
+    path = root / "algo_cache" / f"{digest}.json"
+    return AlgoCache(path, warn, _read(path))
+
+
+def _read(path: Path) -> dict[str, dict[str, float | None]]:
+    """Return the file's rows; those that aren't numbers by name are dropped."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        rows = data["ns"] if data["schema"] == _SCHEMA else {}
+        return {
+            str(k): {str(c): t for c, t in row.items() if t is None or isinstance(t, int | float)}
+            for k, row in rows.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
