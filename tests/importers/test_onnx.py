@@ -1,0 +1,198 @@
+"""ONNX files: what is read, and what is refused with one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import convert_model_to_external_data
+from support import run_model
+
+from atc.errors import AtcError, ModelError, UnsupportedError
+from atc.importers import load_model
+from atc.importers.onnx import NEWEST_OPSET, load_onnx, pin_inputs
+
+
+def add_model(opset: int = 18, shape: tuple[int | str, ...] = (2, 3)) -> onnx.ModelProto:
+    """Return y = x + w with w [300, 3] cut to its first two rows."""
+    rng = np.random.default_rng(0)
+    w = numpy_helper.from_array(rng.standard_normal(shape[1:]).astype(np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"], name="add")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [w],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def save_external(folder: Path, location: str = "weights.bin") -> Path:
+    model = add_model()
+    convert_model_to_external_data(model, location=location, size_threshold=0)
+    path = folder / "net.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def relocate(path: Path, change: Callable[[onnx.TensorProto], None]) -> None:
+    """Change the external data entries of the stored model."""
+    model = onnx.load(path, load_external_data=False)
+    change(model.graph.initializer[0])
+    path.write_bytes(model.SerializeToString())
+
+
+def set_entry(key: str, value: str) -> Callable[[onnx.TensorProto], None]:
+    def change(tensor: onnx.TensorProto) -> None:
+        entries = {e.key: e.value for e in tensor.external_data} | {key: value}
+        del tensor.external_data[:]
+        for k, v in entries.items():
+            tensor.external_data.add(key=k, value=v)
+
+    return change
+
+
+def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
+    model = load_onnx(save_external(tmp_path))
+    expected = numpy_helper.to_array(add_model().graph.initializer[0])
+    read = model.graph.initializers["w"].const_value
+    assert read is not None
+    np.testing.assert_array_equal(read.numpy(), expected)
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "a/../../secret.bin"])
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret.bin").write_bytes(bytes(1000))
+    path = save_external(folder)
+    relocate(path, set_entry("location", location))
+    with pytest.raises(ModelError, match=r"outside|not a readable"):
+        load_onnx(path)
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = save_external(folder)
+    (folder / "weights.bin").rename(tmp_path / "elsewhere.bin")
+    (folder / "weights.bin").symlink_to(tmp_path / "elsewhere.bin")
+    with pytest.raises(ModelError, match="outside"):
+        load_onnx(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("offset", "4096"), ("length", "999999"), ("offset", "-8"), ("offset", "x")]
+)
+def test_external_data_that_the_file_lacks_is_refused(tmp_path: Path, key: str, value: str) -> None:
+    path = save_external(tmp_path)
+    relocate(path, set_entry(key, value))
+    with pytest.raises(ModelError):
+        load_onnx(path)
+
+
+def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
+    path = save_external(tmp_path)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ModelError, match=r"weights\.bin"):
+        load_onnx(path)
+
+
+GARBAGE = {
+    "empty": b"",
+    "text": b"this is no model\n" * 20,
+    "json": b'{"ir_version": 8}',
+    "truncated": add_model().SerializeToString()[:-20],
+    "random": np.random.default_rng(1).bytes(4096),
+    "zeros": bytes(4096),
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_is_one_line_that_names_the_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "garbage.onnx"
+    path.write_bytes(GARBAGE[name])
+    with pytest.raises(AtcError) as caught:
+        load_model(path, "", {}, None)
+    text = str(caught.value)
+    assert "garbage.onnx" in text
+    assert "\n" not in text
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.onnx", tmp_path):
+        with pytest.raises(ModelError, match=path.name):
+            load_model(path, "onnx", {}, None)
+
+
+def test_an_opset_from_the_future_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "new.onnx"
+    path.write_bytes(add_model(NEWEST_OPSET + 1).SerializeToString())
+    with pytest.raises(UnsupportedError, match="opset"):
+        load_onnx(path)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, NEWEST_OPSET])
+def test_opsets_from_7_to_the_newest_are_read(tmp_path: Path, opset: int) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(add_model(opset).SerializeToString())
+    assert load_onnx(path).opset_imports[""] == opset
+
+
+def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
+    body = [helper.make_node("Mul", ["a", "a"], ["s"]), helper.make_node("Neg", ["s"], ["b"])]
+    opsets = [helper.make_opsetid("", 18)]
+    function = helper.make_function("mine", "NegSquare", ["a"], ["b"], body, opsets)
+    graph = helper.make_graph(
+        [helper.make_node("NegSquare", ["x"], ["y"], domain="mine")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+    )
+    model = helper.make_model(
+        graph, functions=[function], opset_imports=[*opsets, helper.make_opsetid("mine", 1)]
+    )
+    x = np.array([1, -2, 0.5, 3], np.float32)
+    np.testing.assert_array_equal(run_model(model, [x])[0], -x * x)
+    path = tmp_path / "f.onnx"
+    onnx.save(model, path)
+    assert not load_onnx(path).functions
+
+
+def test_pins_set_dynamic_dims(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(add_model(shape=("batch", 3)).SerializeToString())
+    model = load_model(path, "onnx", {"x": (5, 3)}, None)
+    assert [int(d) for d in model.graph.inputs[0].shape or ()] == [5, 3]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "code"),
+    [({"z": (2, 3)}, "E10017"), ({"x": (2, 3, 1)}, "E10049"), ({"x": (2, 4)}, "E10050")],
+)
+def test_wrong_pins_have_their_codes(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]], code: str
+) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(add_model().SerializeToString())
+    with pytest.raises(ModelError) as caught:
+        pin_inputs(load_onnx(path), shapes, "net.onnx")
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_mutated_file_is_read_or_refused(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data = bytearray(add_model().SerializeToString())
+    for _ in range(int(rng.integers(1, 8))):
+        data[int(rng.integers(len(data)))] = int(rng.integers(256))
+    path = tmp_path / "mutated.onnx"
+    path.write_bytes(data[: int(rng.integers(1, len(data) + 1))] if seed % 3 == 0 else data)
+    try:
+        load_onnx(path)
+    except AtcError as error:
+        assert "\n" not in str(error)
