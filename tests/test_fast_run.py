@@ -1,0 +1,195 @@
+"""Fast-run measures candidates, remembers the times, and never lets a bad one be chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support import compile_graph
+
+import atc.select
+from atc.backends.cpu import KERNELS
+from atc.backends.cpu.elementwise import MapLoops
+from atc.backends.kernel import Candidate, Kernel, Params, Workload
+from atc.backends.target import Target, get_target
+from atc.backends.toolchain import compile_flags, find_compiler
+from atc.cache.algo import open_algo_cache
+from atc.fast_run import Bench, fast_run, workloads
+from atc.ir import Graph
+from atc.select import Timings, select
+
+TARGET = get_target("c99")
+
+
+class Slow(MapLoops):
+    """The portable Map under another name, thirty times over: right, but slow."""
+
+    name = "map_slow"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        values = super().values(w, params, target)
+        repeat = ("again", 30)
+        loops = values["loops"]
+        assert isinstance(loops, list)
+        return {**values, "loops": [repeat, *loops]}
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        return 0.0  # the estimate is wrong: only measuring tells
+
+
+class Wrong(MapLoops):
+    """A Map that is off by one half."""
+
+    name = "map_wrong"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        values = super().values(w, params, target)
+        return {**values, "value": f"{values['value']} + 0.5f"}
+
+
+class Crashing(MapLoops):
+    """A Map that ends the process."""
+
+    name = "map_crashing"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        values = super().values(w, params, target)
+        return {**values, "value": f"{values['value']} + *(volatile float *)0"}
+
+
+class Broken(MapLoops):
+    """A Map that doesn't compile."""
+
+    name = "map_broken"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        return {**super().values(w, params, target), "value": "no_such_name"}
+
+
+def graph_of(seed: int = 0) -> Graph:
+    """Return exp(x) + w over 20000 numbers."""
+    w = np.random.default_rng(seed).standard_normal(20000).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Add", ["e", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [20000])],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(w, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    return compile_graph(model)
+
+
+class Started:
+    """Counts the processes that a bench starts."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, ...]] = []
+
+    def __call__(self, command: tuple[str, ...]) -> None:
+        self.commands.append(command)
+
+
+def bench(folder: Path | None, started: Started | None = None) -> Bench:
+    compiler = find_compiler(TARGET, os.environ)
+    algo = open_algo_cache(folder, "this machine", pytest.fail)
+    flags = compile_flags(compiler, TARGET)
+    return Bench(TARGET, compiler, flags, algo, 2, log=started or Started())
+
+
+@pytest.fixture
+def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels: Sequence[Kernel] = (*KERNELS, Slow(), Wrong(), Crashing(), Broken())
+    monkeypatch.setattr(atc.select, "KERNELS", kernels)
+
+
+def by_label(timings: Timings) -> list[Mapping[str, tuple[float | None, str]]]:
+    return [{m.label: (m.time_ns, m.reason) for m in row} for row in timings.values()]
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_bad_candidates_are_recorded_with_their_reason() -> None:
+    for row in by_label(fast_run(graph_of(), bench(None))):
+        assert row["map"][0] is not None
+        assert row["map_slow"][0] is not None
+        assert row["map_wrong"][0] is None
+        assert "differs" in row["map_wrong"][1]
+        assert "crashed" in row["map_crashing"][1]
+        assert "no_such_name" in row["map_broken"][1]
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_the_measured_time_overrules_the_estimate() -> None:
+    graph = graph_of()
+    assert {c.candidate.label for c in select(graph, TARGET).values()} == {"map_slow"}
+    timings = fast_run(graph, bench(None))
+    chosen = select(graph, TARGET, timings)
+    assert {c.candidate.label for c in chosen.values()} == {"map"}
+    assert all(c.measurements for c in chosen.values())
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_nothing_is_measured_twice(tmp_path: Path) -> None:
+    first = fast_run(graph_of(), bench(tmp_path))
+    started = Started()
+    second = fast_run(graph_of(seed=5), bench(tmp_path, started))
+    assert not started.commands
+    assert [[m.time_ns for m in row] for row in second.values()] == [
+        [m.time_ns for m in row] for row in first.values()
+    ]
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_other_flags_are_measured_anew(tmp_path: Path) -> None:
+    fast_run(graph_of(), bench(tmp_path))
+    started = Started()
+    other = bench(tmp_path, started)
+    fast_run(graph_of(), replace(other, flags=(*other.flags, "-O1")))
+    assert started.commands
+
+
+def test_a_damaged_file_of_times_counts_as_empty(tmp_path: Path) -> None:
+    algo = open_algo_cache(tmp_path, "m", pytest.fail)
+    algo.put("w", {"a": 1.0, "b": None})
+    algo.save()
+    assert open_algo_cache(tmp_path, "m", pytest.fail).get("w", "a") == (True, 1.0)
+    assert open_algo_cache(tmp_path, "m", pytest.fail).get("w", "b") == (True, None)
+    assert open_algo_cache(tmp_path, "other", pytest.fail).get("w", "a") == (False, None)
+    (file,) = (tmp_path / "algo_cache").iterdir()
+    for text in ("", "[]", '{"schema": 1, "ns": 3}', '{"schema": 1, "ns": {"w": {"a": "x"}}}'):
+        file.write_text(text)
+        assert open_algo_cache(tmp_path, "m", pytest.fail).get("w", "a") == (False, None)
+
+
+def test_writers_keep_each_others_times(tmp_path: Path) -> None:
+    one, two = (open_algo_cache(tmp_path, "m", pytest.fail) for _ in range(2))
+    one.put("w1", {"a": 1.0})
+    two.put("w2", {"a": 2.0})
+    one.save()
+    two.save()
+    both = open_algo_cache(tmp_path, "m", pytest.fail)
+    assert both.get("w1", "a") == (True, 1.0)
+    assert both.get("w2", "a") == (True, 2.0)
+
+
+def test_a_disk_that_refuses_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "algo_cache").write_text("a file in the way")
+    warnings: list[str] = []
+    algo = open_algo_cache(tmp_path, "m", warnings.append)
+    algo.put("w", {"a": 1.0})
+    algo.save()
+    assert len(warnings) == 1
+
+
+def test_workloads_are_found_in_subgraphs() -> None:
+    assert len(list(workloads(graph_of(), {}))) == 2
+
+
+def test_candidates_have_readable_labels() -> None:
+    assert Candidate(MapLoops(), {"nv": 2, "mr": 6}).label == "map(mr=6, nv=2)"
