@@ -1,0 +1,326 @@
+"""Lowerings of the recurrent layers: the product with the input is taken out of the time loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from atc.expr import Expr, Input, call, const
+from atc.ir import DType, TensorType
+from atc.lower.conv import widen
+from atc.lower.elementwise import hard_sigmoid, like, negative, prelu, relu
+from atc.lower.registry import lowers
+from atc.lower.site import Site
+from atc.ops import Cell, Epilogue, MatMul, Recurrent, identity_epilogue
+from atc.view import View
+
+Function = Callable[[Expr], Expr]
+
+# ---- activations --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """A function of ONNX's list with the defaults of its parameters; None is one it hasn't."""
+
+    build: Callable[[Expr, float, float], Expr]
+    alpha: float | None = None
+    beta: float | None = None
+
+
+def _affine(x: Expr, alpha: float, beta: float) -> Expr:
+    return call("Add", call("Mul", like(x, alpha), x), like(x, beta))
+
+
+def _scaled_tanh(x: Expr, alpha: float, beta: float) -> Expr:
+    return call("Mul", like(x, alpha), call("Tanh", call("Mul", like(x, beta), x)))
+
+
+def _thresholded(x: Expr, alpha: float, _: float) -> Expr:
+    return call("Where", call("Greater", x, like(x, alpha)), x, like(x, 0))
+
+
+def _elu(x: Expr, alpha: float, _: float) -> Expr:
+    return negative(x, call("Mul", like(x, alpha), call("Expm1", x)))
+
+
+def _softsign(x: Expr, _: float, __: float) -> Expr:
+    return call("Div", x, call("Add", like(x, 1), call("Abs", x)))
+
+
+ACTIVATIONS = {
+    "relu": _Activation(lambda x, a, b: relu(x)),
+    "tanh": _Activation(lambda x, a, b: call("Tanh", x)),
+    "sigmoid": _Activation(lambda x, a, b: call("Sigmoid", x)),
+    "softsign": _Activation(_softsign),
+    "softplus": _Activation(lambda x, a, b: call("Softplus", x)),
+    "affine": _Activation(_affine, 1.0, 0.0),
+    "leakyrelu": _Activation(lambda x, a, b: prelu(x, like(x, a)), 0.01),
+    "thresholdedrelu": _Activation(_thresholded, 1.0),
+    "scaledtanh": _Activation(_scaled_tanh, 1.0, 1.0),
+    "hardsigmoid": _Activation(hard_sigmoid, 0.2, 0.5),
+    "elu": _Activation(_elu, 1.0),
+}
+"""By name in lower case; ONNX LSTM-22 lists them."""
+
+
+def _activations(site: Site, defaults: list[str], directions: int) -> list[list[Function]]:
+    """Return each direction's functions, with the input of gates clipped where `clip` says so.
+
+    Functions that have an alpha (a beta) take the next of activation_alpha (activation_beta).
+    LSTM's third, of c, isn't clipped: the standard leaves that open, onnxruntime does so.
+    """
+    names = site.strs("activations") or defaults * directions
+    count = len(defaults)
+    site.require(
+        len(names) == count * directions,
+        f"{len(names)} activations for {directions} directions of {count}",
+    )
+    alphas = iter(site.floats("activation_alpha") or [])
+    betas = iter(site.floats("activation_beta") or [])
+    clips = [site.float("clip", 0.0)] * min(count, 2) + [0.0] * (count - 2)
+    functions = [
+        _function(site, name, alphas, betas, clips[k % count]) for k, name in enumerate(names)
+    ]
+    return [functions[d * count : (d + 1) * count] for d in range(directions)]
+
+
+def _function(
+    site: Site, name: str, alphas: Iterator[float], betas: Iterator[float], clip: float
+) -> Function:
+    kind = ACTIVATIONS.get(name.lower())
+    site.require(kind is not None, f"the activation '{name}' is unknown")
+    assert kind is not None
+    alpha = 0.0 if kind.alpha is None else next(alphas, kind.alpha)
+    beta = 0.0 if kind.beta is None else next(betas, kind.beta)
+
+    def apply(x: Expr) -> Expr:
+        if clip > 0:
+            x = call("Max", call("Min", x, like(x, clip)), like(x, -clip))
+        return kind.build(x, float(np.float32(alpha)), float(np.float32(beta)))
+
+    return apply
+
+
+# ---- cells --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """Names for the Input(k) of a Recurrent op's expressions."""
+
+    dtype: DType
+    gates: int
+
+    def _input(self, k: int) -> Expr:
+        return Input(self.dtype, k)
+
+    def given(self, gate: int) -> Expr:
+        return self._input(gate)
+
+    def recurrent(self, gate: int) -> Expr:
+        return self._input(self.gates + gate)
+
+    def gate(self, gate: int) -> Expr:
+        return call("Add", self.given(gate), self.recurrent(gate))
+
+    @property
+    def h(self) -> Expr:
+        return self._input(2 * self.gates)
+
+    @property
+    def c(self) -> Expr:
+        return self._input(2 * self.gates + 1)
+
+    @property
+    def new_c(self) -> Expr:
+        return self._input(2 * self.gates + 2)
+
+    def vector(self, v: int) -> Expr:
+        return self._input(2 * self.gates + 3 + v)
+
+
+def _rnn_cell(site: Site, reads: _Reads, functions: list[Function], reverse: bool) -> Cell:
+    """h = f(W x + R h + b)."""
+    return Cell(functions[0](reads.gate(0)), reverse=reverse)
+
+
+def _lstm_cell(site: Site, reads: _Reads, functions: list[Function], reverse: bool) -> Cell:
+    """c = f o c + i o g(..), h = o o h(c); gates in ONNX's order i, o, f, c; peepholes i, o, f."""
+    f, g, h = functions
+    peephole = site.has(7)
+
+    def gate(k: int, memory: Expr) -> Expr:
+        x = reads.gate(k)
+        return f(call("Add", x, call("Mul", reads.vector(k), memory)) if peephole else x)
+
+    i = gate(0, reads.c)
+    forget = call("Sub", const(1, i.dtype), i) if site.int("input_forget") else gate(2, reads.c)
+    memory = call("Add", call("Mul", forget, reads.c), call("Mul", i, g(reads.gate(3))))
+    return Cell(call("Mul", gate(1, reads.new_c), h(reads.new_c)), memory, reverse=reverse)
+
+
+def _gru_cell(site: Site, reads: _Reads, functions: list[Function], reverse: bool) -> Cell:
+    """h = (1 - z) o g(..) + z o h; gates in ONNX's order z, r, h."""
+    f, g = functions
+    z, r = f(reads.gate(0)), f(reads.gate(1))
+    reset = None
+    if site.int("linear_before_reset"):
+        recurrent = reads.recurrent(2)
+        if site.has(3):
+            recurrent = call("Add", recurrent, reads.vector(0))
+        candidate = g(call("Add", reads.given(2), call("Mul", r, recurrent)))
+    else:
+        reset = call("Mul", r, reads.h)
+        candidate = g(reads.gate(2))
+    fresh = call("Mul", call("Sub", const(1, z.dtype), z), candidate)
+    return Cell(call("Add", fresh, call("Mul", z, reads.h)), reset=reset, reverse=reverse)
+
+
+# ---- layers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kind:
+    gates: int
+    functions: list[str]
+    cell: Callable[[Site, _Reads, list[Function], bool], Cell]
+
+
+KINDS = {
+    "RNN": _Kind(1, ["Tanh"], _rnn_cell),
+    "GRU": _Kind(3, ["Sigmoid", "Tanh"], _gru_cell),
+    "LSTM": _Kind(4, ["Sigmoid", "Tanh", "Tanh"], _lstm_cell),
+}
+
+
+@lowers("RNN", "GRU", "LSTM")
+def recurrent(site: Site) -> tuple[str, ...]:
+    """ONNX RNN-22, GRU-22, LSTM-22, in all directions and layouts."""
+    b, kind = site.b, KINDS[site.node.op_type]
+    reverse = _directions(site)
+    directions, layout = len(reverse), site.int("layout")
+    shape = site.shape(0)
+    site.require(len(shape) == 3 and layout in (0, 1), f"x is {site.type(0)}, layout {layout}")
+    steps, batch = shape[:2] if layout == 0 else shape[1::-1]
+    units = site.shape(2)[-1]
+    _check_weights(site, directions, kind.gates, units, shape[2])
+    x, r = widen(site, site.input(0)), widen(site, site.input(2))
+    dtype = b.type(x).dtype
+    bias, vectors = _biases(site, kind.gates, directions, units)
+    functions = _activations(site, kind.functions, directions)
+    reads = _Reads(dtype, kind.gates)
+    cells = tuple(kind.cell(site, reads, f, r) for f, r in zip(functions, reverse, strict=True))
+    op = Recurrent(
+        steps, batch, units, kind.gates, cells, _rows(site, vectors), layout == 1, site.wants(0)
+    )
+    operands = [
+        _input_product(site, x, bias), b.transpose(r, [0, 2, 1]), vectors, _lengths(site, steps),
+        *(widen(site, site.input(i)) if site.has(i) else "" for i in (5, 6)),
+    ]  # fmt: skip
+    if not op.has_memory:
+        operands[5] = ""
+    state = (batch, directions, units) if layout else (directions, batch, units)
+    types = [TensorType(dtype, state)] * (2 if op.has_memory else 1)
+    if op.sequence:
+        types.append(TensorType(dtype, (batch, steps, *state[1:]) if layout else (steps, *state)))
+    results = [b.cast(y, site.type(0).dtype) for y in b.emit(op, operands, *types)]
+    last = results[: 2 if op.has_memory else 1]
+    return (results[-1] if op.sequence else "", *last)
+
+
+def _directions(site: Site) -> list[bool]:
+    """Return, per direction, whether it runs backwards."""
+    known = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+    direction = site.str("direction", "forward").lower()
+    site.require(direction in known, f"direction is '{direction}'")
+    return known[direction]
+
+
+def _check_weights(site: Site, directions: int, gates: int, units: int, features: int) -> None:
+    rows = gates * units
+    wanted = {
+        1: (directions, rows, features), 2: (directions, rows, units), 3: (directions, 2 * rows),
+    }  # fmt: skip
+    if site.node.op_type == "LSTM":
+        wanted[7] = (directions, 3 * units)
+    for i, shape in wanted.items():
+        fits = not site.has(i) or site.shape(i) == shape
+        site.require(fits, f"input {i} is {site.optional(i) and site.type(i)}, not {list(shape)}")
+    hidden = site.int("hidden_size", units)
+    site.require(hidden == units, f"hidden_size is {hidden}, but R is {site.type(2)}")
+
+
+def _biases(site: Site, gates: int, directions: int, units: int) -> tuple[str, str]:
+    """Return the bias of the hoisted product [D * G * H] and the vectors that the cells read.
+
+    ONNX's B holds the biases of W, then those of R; they are added, but for the last of a GRU that
+    is linear before the reset.
+    """
+    b = site.b
+    vectors = b.reshape(widen(site, site.input(7)), (directions, 3, units)) if site.has(7) else ""
+    if not site.has(3):
+        return "", vectors
+    both = b.reshape(widen(site, site.input(3)), (directions, 2, gates, units))
+    dtype = b.type(both).dtype
+    separate = site.node.op_type == "GRU" and bool(site.int("linear_before_reset"))
+    if separate:
+        vectors = _part(site, both, 1, gates - 1, gates)
+    shared = gates - 1 if separate else gates
+    known = b.value(both)
+    if known is not None:
+        total = np.array(known[:, 0], dtype.numpy)
+        np.add(total[:, :shared], known[:, 1, :shared], out=total[:, :shared])
+        return b.constant(total.reshape(-1), site.name), vectors
+    added = View((2 * gates * units, units, 1), gates * units)
+    kept = View((2 * gates * units, units, 1))
+
+    def add(x: Expr, y: Expr, gate: Expr) -> Expr:
+        whole = call("Add", x, y)
+        return whole if not separate else call(
+            "Where", call("Less", gate, const(shared, DType.INT64)), whole, x
+        )  # fmt: skip
+
+    shape = (directions, gates, units)
+    total_name = b.map(
+        add, both, both, shape=shape, views=[kept, added], coordinates=[View((0, 1, 0))]
+    )
+    return b.reshape(total_name, (directions * gates * units,)), vectors
+
+
+def _part(site: Site, both: str, half: int, first: int, end: int) -> str:
+    """Return gates [first, end) of one half of the biases [D, 2, G, H]."""
+    directions, _, gates, units = site.b.shape(both)
+    view = View((2 * gates * units, units, 1), (half * gates + first) * units)
+    return site.b.view(both, (directions, end - first, units), view)
+
+
+def _rows(site: Site, vectors: str) -> int:
+    return site.b.shape(vectors)[1] if vectors else 0
+
+
+def _input_product(site: Site, x: str, bias: str) -> str:
+    """Return W x + b for every step, row, direction and gate: one matrix product."""
+    b = site.b
+    first, second, features = b.shape(x)
+    w = widen(site, site.input(1))
+    n, dtype = b.type(w).size // features, b.type(x).dtype
+    epilogue = identity_epilogue(dtype)
+    if bias:
+        sum_ = call("Add", Input(dtype, 0), Input(dtype, 1))
+        epilogue = Epilogue(sum_, (View((0, 1)),))
+    op = MatMul(
+        (), first * second, n, features, View((features, 1)), View((1, features)), epilogue, dtype
+    )
+    operands = [x, w, *([bias] if bias else [])]
+    return b.emit1(op, operands, TensorType(dtype, (first, second, n)))
+
+
+def _lengths(site: Site, steps: int) -> str:
+    """Return the rows' lengths, '' where they are known to be all the steps."""
+    known = site.const(4)
+    if not site.has(4) or (known is not None and bool((known == steps).all())):
+        return ""
+    return site.b.cast(site.input(4), DType.INT32)
