@@ -1,3 +1,28 @@
 """Ahead-of-time compiler from neural network graphs to standalone C."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atc.api import compile
+    from atc.loader import load
+
 __version__ = "0.1.0"
+
+__all__ = ["__version__", "compile", "load"]
+
+_LAZY = {"compile": "atc.api", "load": "atc.loader"}  # importing atc alone stays cheap
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'atc' has no attribute '{name}'")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -7,12 +7,13 @@ changes only when everything is ready.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -42,7 +43,8 @@ class Unit:
     `path` and `includes` are paths in the tree. A unit sees no file that no unit declares, so a
     forgotten include is an error at once and never a stale object from the cache. `name` is the
     label in the cache's reports. A unit that isn't `cacheable` never meets the cache (the weights:
-    too large to gain); one with `bypass` is kept out of it while it is being debugged.
+    too large to gain); one with `bypass` is kept out of it while it is being debugged. `flags` come
+    after those of the whole library.
     """
 
     path: str
@@ -50,15 +52,20 @@ class Unit:
     includes: tuple[str, ...] = ()
     cacheable: bool = True
     bypass: bool = False
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class BuildResult:
-    """How many objects were compiled, how many came from the cache, and the time in seconds."""
+    """How many objects were compiled, how many came from the cache, and the time in seconds.
+
+    `objects` holds the compiled ones by source path, those that never meet the cache left out.
+    """
 
     compiled: int
     cached: int
     seconds: float
+    objects: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 class ObjectCache(Protocol):
@@ -100,24 +107,27 @@ def build_library(
             _write(cwd, _sources(files, units))
             keys = {u: _key(files, u, target, compiler, flags) for u in units if u.cacheable}
             missing = _take_cached(cwd, units, keys, cache)
-            jobs = [Job(compiler, flags, unit.path, cwd) for unit in missing]
+            jobs = [Job(compiler, (*flags, *unit.flags), unit.path, cwd) for unit in missing]
             cached = len(units) - len(missing)
             progress(cached, len(units))
             objects = compile_many(
                 jobs, workers, progress=lambda done: progress(cached + done, len(units)), log=log
             )
+            made: dict[str, bytes] = {}
             for unit, path in zip(missing, objects, strict=True):
                 if unit in keys:
-                    cache.put(keys[unit], unit.name, path.read_bytes(), bypass=unit.bypass)
+                    made[unit.path] = path.read_bytes()
+                    cache.put(keys[unit], unit.name, made[unit.path], bypass=unit.bypass)
+            used = tuple(dict.fromkeys((*flags, *(f for unit in units for f in unit.flags))))
             libraries = {
-                shared: link_shared(compiler, flags, names, shared, cwd, log=log),
+                shared: link_shared(compiler, used, names, shared, cwd, log=log),
                 static: archive_static(compiler, names, static, cwd, log=log),
             }
     except OSError as error:
         raise ToolchainError(
             f"can't work in the temporary folder: {error.strerror}", hint="set TMPDIR to a free one"
         ) from None
-    return libraries, BuildResult(len(missing), cached, time.perf_counter() - begin)
+    return libraries, BuildResult(len(missing), cached, time.perf_counter() - begin, made)
 
 
 def _sources(files: Mapping[str, bytes], units: Sequence[Unit]) -> dict[str, bytes]:
@@ -144,7 +154,7 @@ def _key(
         target=target.name,
         compiler=compiler.version,
         compiler_digest=compiler.identity(),
-        flags=shlex.join(flags),
+        flags=shlex.join((*flags, *unit.flags)),
         **headers,
     )
 
@@ -186,6 +196,21 @@ def write_tree(files: Mapping[str, bytes], folder: Path) -> None:
         raise OptionError(
             f"can't write {folder}: {reason}", where="--output", hint="choose another folder"
         ) from None
+
+
+def check_folder(folder: Path, option: str) -> None:
+    """Raise OptionError if `folder` surely can't be written: told before long work, not after."""
+    for place in (folder.absolute(), *folder.absolute().parents):
+        if not os.path.lexists(place):
+            continue
+        if not place.is_dir():
+            raise OptionError(f"{place} is a file", where=option, hint="name a folder")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise OptionError(
+                f"can't write {place}: permission denied", where=option,
+                hint="choose another folder",
+            )  # fmt: skip
+        return
 
 
 def _place(tree: Mapping[str, bytes], folder: Path) -> None:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx_ir
 
 from atc import __version__
 from atc.backends.target import Target, get_target
 from atc.backends.toolchain import Compiler, Log, compile_flags, find_compiler, no_log
-from atc.build import BuildResult, Unit, build_library, write_tree
-from atc.cache import Cache, CacheStats, DebugConfig, mode_under_debug, open_cache, read_debug_config
+from atc.build import BuildResult, Unit, build_library, check_folder, write_tree
+from atc.cache import Cache, CacheStats, mode_under_debug, open_cache
+from atc.debugging import (
+    Build,
+    Debugging,
+    kernel_files,
+    listed_kernels,
+    operator_types,
+    read_debugging,
+    write_kernel_meta,
+)
 from atc.dump import dump
 from atc.emit import Emission, emit
 from atc.errors import OptionError
@@ -24,6 +35,7 @@ from atc.lower import lower_model
 from atc.memory import Arena, plan_memory
 from atc.names import identifier
 from atc.options import Options
+from atc.out_nodes import find_outputs
 from atc.passes import run_passes
 from atc.program import Program, build_program
 from atc.report import report_json
@@ -36,7 +48,7 @@ class Listener:
     """Who wants to hear how a compilation goes; nothing is printed below the command line."""
 
     stage: Callable[[str], None] = lambda text: None
-    """A stage begins: `lowering`, `fuse_epilogue`, ..."""
+    """A stage begins: `reading the model`, `compiling C`, ..."""
     progress: Callable[[str, int, int], None] = lambda what, done, total: None
     warn: Callable[[str], None] = lambda text: None
     graph: Callable[[str, Graph], None] = lambda name, graph: None
@@ -51,6 +63,8 @@ class Compilation:
 
     folder: Path
     name: str
+    """The prefix of everything in C."""
+    options: Options
     target: Target
     compiler: Compiler
     graph: Graph
@@ -60,6 +74,18 @@ class Compilation:
     emission: Emission
     build: BuildResult
     cache: CacheStats
+    warnings: tuple[str, ...]
+
+    @property
+    def library(self) -> Path:
+        """The shared library."""
+        return self.folder / f"lib{self.name}.so"
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What was chosen for each node and where memory goes, as in `<name>.report.json`."""
+        report: dict[str, Any] = json.loads(report_json(self))
+        return report
 
 
 def compile_model(
@@ -70,13 +96,19 @@ def compile_model(
     Raises AtcError; the output folder is then as it was before.
     """
     env = dict(os.environ) if environ is None else environ
-    heard = listen or Listener()
-    name = network_name(options.output)
+    warnings: list[str] = []
+    heard = _remembering(listen or Listener(), warnings)
+    for text in options.warnings():
+        heard.warn(text)
     target = get_target(options.target)
-    debug = read_debug_config(options.op_debug_config) if options.op_debug_config else DebugConfig()
+    debugging = read_debugging(options)
+    _check_folders(options, debugging)
     compiler = find_compiler(target, env, log=heard.process)
     heard.stage("reading the model")
     model = load_model(options.model, options.framework, options.input_shape, options.weight)
+    operators = operator_types(model)
+    for text in debugging.warnings(operators):
+        heard.warn(text)
     graph = optimised_graph(model, options, heard)
     heard.stage("choosing kernels")
     selection = select(graph, target)
@@ -85,39 +117,41 @@ def compile_model(
     arena = plan_memory(program, reuse=not options.disable_reuse_memory)
     heard.stage("writing C")
     emission = emit(
-        program, arena, target, name=name, model=options.model.name,
+        program, arena, target, name=network_name(options.output), model=options.model.name,
         model_hash=_digest(options.model), options=_build_options(options),
         external_weights=options.external_weight == 2,
     )  # fmt: skip
     heard.stage("compiling C")
-    with _cache(options, target, compiler, debug, env, heard) as cache:
-        extra, result = _build(options, emission, target, compiler, cache, debug, program, heard)
-        stats = cache.stats
+    listed = listed_kernels(program, debugging.config, operators)
+    recipe = _recipe(options, emission, target, compiler, debugging, listed)
+    with _cache(options, target, debugging, env, heard) as cache:
+        libraries, build = build_library(
+            recipe.files, recipe.units, emission.name, target, compiler, recipe.flags, cache,
+            options.jobs or os.cpu_count() or 1,
+            lambda done, total: heard.progress("compiling C", done, total), log=heard.process,
+        )  # fmt: skip
     done = Compilation(
-        options.output, name, target, compiler, graph, selection, program, arena, emission,
-        result, stats,
+        options.output, emission.name, options, target, compiler, graph, selection, program, arena,
+        emission, build, cache.stats, tuple(warnings),
     )  # fmt: skip
     heard.stage("writing the output folder")
-    texts = {
-        f"{name}.report.json": report_json(done).encode(),
-        f"{name}.graph.txt": dump(graph).encode(),
-    }
-    write_tree({**emission.files, **extra, **texts}, options.output)
+    _keep_kernels(done, debugging, recipe.flags, listed)
+    write_tree({**recipe.files, **libraries, **_texts(done)}, options.output)
     return done
 
 
 def optimised_graph(model: onnx_ir.Model, options: Options, heard: Listener) -> Graph:
     """Lower a model and run the passes, dumping each result where asked."""
     heard.stage("lowering")
-    graph = lower_model(model, options.model.name, options.out_nodes)
-    steps = iter(range(1 << 30))
+    outputs = find_outputs(model, options.out_nodes)
+    graph = lower_model(model, options.model.name, outputs)
+    dumped: list[str] = []
 
     def observe(name: str, current: Graph) -> None:
         heard.graph(name, current)
         if options.dump is not None:
-            options.dump.mkdir(parents=True, exist_ok=True)
-            text = dump(current)
-            (options.dump / f"{next(steps):02}-{name}.txt").write_text(text, "utf-8")
+            dumped.append(f"{len(dumped):02}-{name}.txt")
+            _write_dump(options.dump / dumped[-1], dump(current))
 
     return run_passes(graph, observe, options.skip_passes)
 
@@ -132,6 +166,33 @@ def network_name(output: Path) -> str:
     return identifier(output.name)
 
 
+def _remembering(listener: Listener, warnings: list[str]) -> Listener:
+    """Return the listener with every warning written down too."""
+
+    def warn(text: str) -> None:
+        warnings.append(text)
+        listener.warn(text)
+
+    return Listener(listener.stage, listener.progress, warn, listener.graph, listener.process)
+
+
+def _check_folders(options: Options, debugging: Debugging) -> None:
+    network_name(options.output)
+    check_folder(options.output, "--output")
+    if options.dump is not None:
+        check_folder(options.dump, "--dump")
+    if debugging.files:
+        check_folder(options.debug_dir or Path(), "--debug_dir")
+
+
+def _write_dump(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise OptionError(f"can't write {path}: {error.strerror}", where="--dump") from None
+
+
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -143,12 +204,11 @@ def _build_options(options: Options) -> str:
 
 
 def _cache(
-    options: Options, target: Target, compiler: Compiler, debug: DebugConfig,
-    env: Mapping[str, str], heard: Listener,
-) -> Cache:  # fmt: skip
+    options: Options, target: Target, debugging: Debugging, env: Mapping[str, str], heard: Listener
+) -> Cache:
     mode = mode_under_debug(
-        options.op_compiler_cache_mode, level=options.op_debug_level,
-        configured=bool(debug.switches), listed=bool(debug.operators),
+        options.op_compiler_cache_mode, level=debugging.level,
+        configured=bool(debugging.config.switches), listed=not debugging.of_all,
     )  # fmt: skip
     versions = {"atc_version": __version__, "ops_version": __version__}
     return open_cache(
@@ -157,33 +217,59 @@ def _cache(
     )  # fmt: skip
 
 
-def _build(
-    options: Options, emission: Emission, target: Target, compiler: Compiler, cache: Cache,
-    debug: DebugConfig, program: Program, heard: Listener,
-) -> tuple[dict[str, bytes], BuildResult]:  # fmt: skip
-    """Return the libraries and the files of the weights, and what the build took."""
-    name = emission.name
-    files = dict(emission.files)
+@dataclass(frozen=True)
+class _Recipe:
+    """What the library is built from: the whole tree with the weights, its units, the flags."""
+
+    files: Mapping[str, bytes]
+    units: tuple[Unit, ...]
+    flags: tuple[str, ...]
+
+
+def _recipe(
+    options: Options, emission: Emission, target: Target, compiler: Compiler, debugging: Debugging,
+    listed: frozenset[str],
+) -> _Recipe:  # fmt: skip
+    name, files = emission.name, dict(emission.files)
+    everywhere = debugging.flags if debugging.of_all else ()
     simd = ["src/simd.h", "src/simd_math.h"] if "src/simd.h" in files else []
-    headers = ["src/kernel.h", *simd]
     units = [
-        Unit(k.path, k.symbol, tuple(headers[:1] if k.portable else headers))
+        Unit(
+            k.path, k.symbol, ("src/kernel.h", *([] if k.portable else simd)),
+            bypass=k.symbol in listed, flags=debugging.flags if k.symbol in listed else everywhere,
+        )
         for k in emission.kernels
-    ]
+    ]  # fmt: skip
     own = (f"include/{name}.h", f"src/{name}_kernels.h")
-    units.append(Unit(f"src/{name}.c", name, own))
-    extra: dict[str, bytes] = {}
+    units.append(Unit(f"src/{name}.c", name, own, flags=everywhere))
     if emission.weights:
-        extra[f"{name}_weights.bin"] = emission.weights
+        data, text = f"{name}_weights.bin", f"{name}_weights.S"
+        files[data] = emission.weights
         if options.external_weight != 2:
-            extra[f"{name}_weights.S"] = included_weights(name, f"{name}_weights.bin").encode()
-            included = (f"{name}_weights.bin",)
-            units.append(Unit(f"{name}_weights.S", f"{name}_weights", included, cacheable=False))
-    level, symbols = ("O0", True) if options.op_debug_level == 2 else ("O2", False)
-    flags = (*compile_flags(compiler, target, level, symbols), "-Iinclude", "-I.")
-    libraries, result = build_library(
-        {**files, **extra}, units, name, target, compiler, flags, cache,
-        options.jobs or os.cpu_count() or 1,
-        lambda done, total: heard.progress("compiling", done, total), log=heard.process,
+            files[text] = included_weights(name, data).encode()
+            units.append(Unit(text, f"{name}_weights", (data,), cacheable=False))
+    flags = (*compile_flags(compiler, target), "-Iinclude", "-I.")
+    return _Recipe(files, tuple(units), flags)
+
+
+def _keep_kernels(
+    done: Compilation, debugging: Debugging, flags: tuple[str, ...], listed: frozenset[str]
+) -> None:
+    """Write the files that a debug build keeps of its kernels."""
+    if not debugging.files:
+        return
+    path = f"src/{done.name}.c"
+    build = Build(
+        done.target.name, done.compiler.version, (*flags, *debugging.flags), done.build.objects,
+        done.emission.files[path].decode(), path,
     )  # fmt: skip
-    return {**extra, **libraries}, result
+    symbols = frozenset(k.symbol for k in done.emission.kernels) if debugging.of_all else listed
+    files = kernel_files(done.program, build, debugging.files, symbols)
+    write_kernel_meta(files, done.options.debug_dir or Path())
+
+
+def _texts(done: Compilation) -> dict[str, bytes]:
+    return {
+        f"{done.name}.report.json": report_json(done).encode(),
+        f"{done.name}.graph.txt": dump(done.graph).encode(),
+    }

@@ -56,6 +56,13 @@ class ToolchainError(AtcError):
     exit_status = 3
 
 
+class VerificationError(AtcError):
+    """The compiled library and the reference disagree."""
+
+    code = "E19011"
+    exit_status = 5
+
+
 class InternalError(AtcError):
     """A mistake of this compiler; never the user's fault."""
 

@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
+
+from atc.errors import OptionError
 
 
 @dataclass(frozen=True)
 class Options:
-    """One field per option of the command line, parsed and validated."""
+    """One field per option of a compilation, parsed and validated; see `atc/settings.py`."""
 
     model: Path
     output: Path
     weight: Path | None = None
     framework: str = ""
-    """onnx, mge, mxnet, or empty: found out from the file's content."""
     input_shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     out_nodes: tuple[str, ...] = ()
+    external_weight: int = 0
     target: str = "host"
+    num_threads: int = 1
     op_compiler_cache_mode: str = "disable"
     op_compiler_cache_dir: Path | None = None
+    fast_run: bool = False
+    precision_mode: str = ""
+    op_select_implmode: str = "high_performance"
+    disable_reuse_memory: bool = False
+    jobs: int = 0
+    dump: Path | None = None
     op_debug_level: int = 0
     op_debug_config: Path | None = None
-    debug_dir: Path = Path(".")
-    op_select_implmode: str = "high_performance"
-    precision_mode: str = ""
-    fast_run: bool = False
-    num_threads: int = 1
-    external_weight: int = 0
-    disable_reuse_memory: bool = False
+    debug_dir: Path | None = Path(".")
     skip_passes: frozenset[str] = frozenset()
-    dump: Path | None = None
-    jobs: int = 0
-    """Compiler processes at a time; 0: one per core."""
+    """Passes of the graph that are left out."""
 
     @property
     def name(self) -> str:
         """The network's name: the last part of the output path."""
         return self.output.name
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what is accepted but doesn't do what it says."""
+        if self.num_threads > 1:
+            yield f"--num_threads={self.num_threads}: compiled networks use one thread so far"
+
+
+def make_options(values: Mapping[str, Any]) -> Options:
+    """Return the options of checked values by setting name.
+
+    Names of settings that no compilation reads are passed over. Raises OptionError for values
+    that contradict each other.
+    """
+    own = {f.name: values[f.name] for f in fields(Options) if f.name in values}
+    soc = values.get("soc_version", "")
+    if soc and own["target"] not in ("", "host", soc):
+        raise OptionError(
+            f"--target={own['target']} and --soc_version={soc} contradict each other",
+            where="--soc_version", hint="they are two names of one option", code="E10056",
+        )  # fmt: skip
+    if soc:
+        own["target"] = soc
+    if own.get("framework") == "-1":
+        own["framework"] = ""
+    return Options(**own)

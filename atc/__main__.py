@@ -1,0 +1,8 @@
+"""`python -m atc` is the command `atc`."""
+
+import sys
+
+from atc.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

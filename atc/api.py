@@ -1,0 +1,91 @@
+"""`atc.compile`: the command line's compilation as a Python function."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+
+from atc.driver import Compilation, Listener, compile_model
+from atc.ir import Graph
+from atc.model_info import model_info
+from atc.options import make_options
+from atc.settings import LOG_LEVELS, read_values
+from atc.verify_run import Subject, Verification, verify_library
+
+Name = str | PathLike[str]
+
+_LOGGER = logging.getLogger("atc")
+_LOGGER.addHandler(logging.NullHandler())
+
+
+def compile(
+    model: Name,
+    output: Name,
+    *,
+    weight: Name = "",
+    framework: str | int = "",
+    input_shape: str | Mapping[str, Sequence[int]] = "",
+    out_nodes: str | Sequence[str] = "",
+    external_weight: int = 0,
+    display_model_info: bool = False,
+    verify: bool = False,
+    target: str = "host",
+    soc_version: str = "",
+    num_threads: int = 1,
+    op_compiler_cache_mode: str = "disable",
+    op_compiler_cache_dir: Name = "",
+    fast_run: bool = False,
+    precision_mode: str = "",
+    op_select_implmode: str = "high_performance",
+    disable_reuse_memory: bool = False,
+    jobs: int = 0,
+    log: str = "null",
+    dump: Name = "",
+    op_debug_level: int = 0,
+    op_debug_config: Name = "",
+    debug_dir: Name = ".",
+    mode: int = 0,
+) -> Compilation:
+    """Compile a model file into the folder `output`, as `atc --model=... --output=...` does.
+
+    The keywords are the command line's options; texts mean the same as there, `input_shape` may be
+    a mapping of names to dims and `out_nodes` a sequence. Messages go to the logger "atc", at the
+    levels that `log` lets through, warnings always. Raises AtcError; the folder is then as it was
+    before, unless it was `verify` that failed.
+    """
+    values = read_values(dict(locals()), "compile")
+    done = compile_model(make_options(values), listen=_listener(str(values["log"])))
+    if values["display_model_info"]:
+        for line in model_info(done).splitlines():
+            _LOGGER.info("%s", line)
+    if values["verify"]:
+        verify_compilation(done).require()
+    return done
+
+
+def verify_compilation(done: Compilation) -> Verification:
+    """Compare the library of a compilation with a reference, on random inputs."""
+    options = done.options
+    subject = Subject(options.model, options.framework, options.weight, options.out_nodes)
+    return verify_library(subject, done.folder)
+
+
+def _listener(level: str) -> Listener:
+    """Return a listener that sends what the level lets through to the logger."""
+    quiet = Listener(warn=_LOGGER.warning)
+    if LOG_LEVELS.index(level) > LOG_LEVELS.index("info"):
+        return quiet
+    told = replace(quiet, stage=_LOGGER.info)
+    if level != "debug":
+        return told
+
+    def passed(name: str, graph: Graph) -> None:
+        _LOGGER.debug("%s: %d nodes", name, len(graph.nodes))
+
+    def started(command: tuple[str, ...]) -> None:
+        _LOGGER.debug("%s", shlex.join(command))
+
+    return replace(told, graph=passed, process=started)

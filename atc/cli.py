@@ -1,0 +1,243 @@
+"""The command line: the only module that prints or exits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from atc import __version__
+from atc.arguments import parse_arguments
+from atc.errors import AtcError, InternalError, OptionError, one_line
+from atc.help_text import help_text
+from atc.options import Options, make_options
+from atc.settings import read_values
+
+if TYPE_CHECKING:
+    from atc.screen import Screen
+    from atc.verify_run import Verification
+
+START = "ATC start working now, please wait for a moment."
+SUCCESS = "ATC run success, welcome to the next use."
+FAILURE = (
+    "ATC run failed, Please check the detail log, Try 'atc --help' for more information"
+)  # without a full stop, as scripts know it
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return the exit status."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if argv is None:
+        signal.signal(signal.SIGTERM, _terminated)
+    command: Callable[[list[str]], int] = _compile
+    if arguments and arguments[0] in ("verify", "cache"):
+        command = {"verify": _verify, "cache": _cache}[arguments.pop(0)]
+    try:
+        status = command(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # nobody reads any more: `atc --help | head -1`
+        with suppress(OSError, ValueError):  # or the interpreter complains at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # lets temporary folders go on the way out
+
+
+# ------------------------------------------------------------------------------------ commands
+
+
+def _compile(argv: list[str]) -> int:
+    """`atc --model=... --output=...`: with ATC's lines around it."""
+    if _asks(argv, "compile"):
+        return 0
+    print(START, flush=True)
+    screen = _screen(argv)
+    status = _guarded(lambda: _compile_and_show(argv, screen), screen)
+    print("...")
+    print(FAILURE if status else SUCCESS)
+    for text in screen.warnings:
+        print(f"W10001: {one_line(text)}")
+    return status
+
+
+def _compile_and_show(argv: list[str], screen: Screen) -> int:
+    values = read_values(parse_arguments(argv, "compile").given, "compile")
+    options = make_options(values)
+    from atc.driver import compile_model  # late: a wrong option is told in a moment
+
+    with screen:
+        done = compile_model(options, listen=screen.listener())
+        screen.finished(done)
+    if values["display_model_info"]:
+        from atc.model_info import model_info
+
+        print(model_info(done), end="")
+    if values["verify"]:
+        _show_verification(_run_verification(options, done.folder, {}))
+    return 0
+
+
+def _verify(argv: list[str]) -> int:
+    """`atc verify`: compare a library with a reference; compile one if none is given."""
+    if _asks(argv, "verify"):
+        return 0
+    screen = _screen(argv)
+    status = _guarded(lambda: _verify_and_show(argv, screen), screen)
+    for text in screen.warnings:
+        print(f"W10001: {one_line(text)}", file=sys.stderr)
+    return status
+
+
+def _verify_and_show(argv: list[str], screen: Screen) -> int:
+    values: dict[str, Any] = read_values(parse_arguments(argv, "verify").given, "verify")
+    chosen = {name: values[name] for name in ("tolerance", "seed")}
+    with tempfile.TemporaryDirectory(prefix="atc-verify-") as folder:
+        options = make_options({**values, "output": Path(folder, "net")})
+        library = values["library"]
+        if library is None:
+            from atc.driver import compile_model
+
+            with screen:
+                library = compile_model(options, listen=screen.listener()).folder
+        result = _run_verification(options, library, {**chosen, "inputs": values["input"]})
+    _show_verification(result)
+    return 0
+
+
+def _cache(argv: list[str]) -> int:
+    """`atc cache stats|verify|clear|why NAME`."""
+    if _asks(argv, "cache"):
+        return 0
+    screen = _screen(argv)
+    return _guarded(lambda: _cache_command(argv), screen)
+
+
+def _cache_command(argv: list[str]) -> int:
+    from atc import cache
+
+    arguments = parse_arguments(argv, "cache", words=2)
+    values: dict[str, Any] = read_values(arguments.given, "cache")
+    root = cache.find_root(values["op_compiler_cache_dir"], os.environ)
+    if root is None:
+        raise OptionError(
+            "no directory is given and HOME is not set", where="--op_compiler_cache_dir"
+        )
+    target = _target_name(values["target"] or values["soc_version"])
+    match arguments.words:
+        case ("stats",):
+            print(cache.stats_text(cache.cache_stats(root, target, environ=os.environ)), end="")
+        case ("verify",):
+            report = cache.verify_cache(root, target)
+            print(cache.verify_text(report), end="")
+            return 1 if report.flaws else 0
+        case ("clear",):
+            print(cache.clear_text(cache.clear_cache(root, target)), end="")
+        case ("why", name):
+            print(cache.why_text(cache.why(root, name, target)), end="")
+        case _:
+            raise OptionError(
+                "the commands are stats, verify, clear and why NAME", hint="see atc cache --help"
+            )
+    return 0
+
+
+def _target_name(given: str) -> str | None:
+    if not given:
+        return None
+    from atc.backends.target import get_target
+
+    return get_target(given).name
+
+
+# ----------------------------------------------------------------------------------- their parts
+
+
+def _asks(argv: list[str], command: str) -> bool:
+    """Print what is asked for, if only the help or the version is."""
+    if any(a in ("-h", "--help") for a in argv):
+        print(help_text(command), end="")
+        return True
+    if "--version" in argv:
+        print(f"atc {__version__}")
+        return True
+    return False
+
+
+def _screen(argv: list[str]) -> Screen:
+    """Return what shows progress, at the --log level; a wrong one is told later, with the rest."""
+    from atc.screen import Screen
+    from atc.settings import LOG_LEVELS
+
+    level = "null"
+    for before, word in zip(["", *argv], argv, strict=False):
+        if word.startswith("--log="):
+            level = word.removeprefix("--log=")
+        elif before == "--log":
+            level = word
+    return Screen(level if level in LOG_LEVELS else "null", sys.stderr)
+
+
+def _guarded(run: Callable[[], int], screen: Screen) -> int:
+    """Run a command; turn whatever goes wrong into one line and an exit status."""
+    try:
+        return run()
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if screen.level == "debug":
+            traceback.print_exception(error)
+        status, text = _failure(error)
+        print(text, file=sys.stderr)
+        return status
+
+
+def _failure(error: BaseException) -> tuple[int, str]:
+    match error:
+        case AtcError():
+            return error.exit_status, str(error)
+        case KeyboardInterrupt():
+            return _INTERRUPTED, "interrupted"
+    mistake = InternalError(
+        f"{type(error).__name__}: {error}",
+        hint="a mistake of this compiler: please report it with the output of --log=debug",
+    )
+    return mistake.exit_status, str(mistake)
+
+
+def _run_verification(options: Options, library: Path, chosen: dict[str, Any]) -> Verification:
+    from atc.verify_run import Subject, verify_library
+
+    subject = Subject(options.model, options.framework, options.weight, options.out_nodes)
+    return verify_library(subject, library, **chosen)
+
+
+def _show_verification(result: Verification) -> None:
+    """Print the comparison; raise VerificationError if it failed."""
+    from atc.verify_run import HEADINGS, summary, table_rows, verification_text
+
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(*HEADINGS)
+        for row in table_rows(result):
+            table.add_row(*map(escape, row), style="" if row[-1] == "ok" else "red")
+        console = Console()
+        console.print(table)
+        console.print(escape(summary(result)))
+    else:
+        print(verification_text(result))
+    result.require()

@@ -1,0 +1,176 @@
+"""The values of options: each parser takes text, or a Python value with the same meaning.
+
+They raise OptionError without a place; the setting adds its own name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
+from pathlib import Path
+
+from atc.errors import OptionError, one_line
+
+Parse = Callable[[object], object]
+"""Turns what the user gave into a checked value."""
+
+SHAPE_FORMAT = 'the form is "name:n,c,h,w;name2:n,c", for a scalar "name:"'
+_PATH_MAX, _NAME_MAX = 4096, 255  # bytes, on Linux
+
+
+def text(value: object) -> str:
+    """Return a free text."""
+    return str(value)
+
+
+def path(value: object) -> Path | None:
+    """Return a path; None for the empty text."""
+    name = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    if not name:
+        return None
+    if "\0" in name:
+        raise OptionError(f"the path '{_shown(name)}' holds a NUL")
+    raw = os.fsencode(name)
+    if len(raw) >= _PATH_MAX or any(len(part) > _NAME_MAX for part in raw.split(b"/")):
+        raise OptionError(f"the path '{_shown(name)}' is too long", code="E10021")
+    return Path(name)
+
+
+def required_path(value: object) -> Path:
+    """Return a path that must be given."""
+    found = path(value)
+    if found is None:
+        raise OptionError("the value is empty", code="E10004")
+    return found
+
+
+def switch(value: object) -> bool:
+    """Return whether something is on: 1, 0, true or false."""
+    match str(value).lower():
+        case "1" | "true":
+            return True
+        case "0" | "false":
+            return False
+    raise OptionError(f"invalid value '{_shown(value)}'", hint="use 1 or 0", code="E10006")
+
+
+def choice(
+    words: Iterable[str], later: Mapping[str, str] | None = None, *, code: str = "E10001"
+) -> Parse:
+    """Return a parser of one of `words`, case-sensitive.
+
+    `later` are words of the seed system that this version refuses by name, with a meaning.
+    """
+    allowed = tuple(words)
+
+    def parse(value: object) -> str:
+        word = str(value)
+        if word in allowed:
+            return word
+        hint = "use one of " + ", ".join(w or '""' for w in allowed)
+        if later is not None and word in later:
+            meaning = f" ({later[word]})" if later[word] else ""
+            raise OptionError(f"'{word}'{meaning} is not supported yet", hint=hint, code=code)
+        raise OptionError(f"invalid value '{_shown(value)}'", hint=hint, code=code)
+
+    return parse
+
+
+def integer(low: int, high: int | None = None, later: Mapping[int, str] | None = None) -> Parse:
+    """Return a parser of a whole number in a range; `later` as for `choice`."""
+
+    def parse(value: object) -> int:
+        number = _whole(value)
+        if number is None:
+            raise OptionError(f"'{_shown(value)}' is not a whole number", code="E10003")
+        if number < low or (high is not None and number > high):
+            bounds = f"{low} or more" if high is None else f"{low} to {high}"
+            raise OptionError(f"{number} is out of range", hint=f"use {bounds}", code="E10013")
+        if later is not None and number in later:
+            raise OptionError(f"{number} ({later[number]}) is not supported yet")
+        return number
+
+    return parse
+
+
+def positive(value: object) -> float:
+    """Return a number above zero."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise OptionError(f"'{_shown(value)}' is not a number above 0", code="E10003")
+    return number
+
+
+def shapes(value: object) -> Mapping[str, tuple[int, ...]]:
+    """Return input shapes by name, from `name:n,c,h,w;name2:...` or a mapping.
+
+    A name may hold colons: the last one ends it. No dims are a scalar.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): _dims(str(name), [*dims]) for name, dims in value.items()}
+    result: dict[str, tuple[int, ...]] = {}
+    for item in str(value).split(";") if value else ():
+        name, colon, dims = item.rpartition(":")
+        name = name.strip()
+        if not colon or not name:
+            raise OptionError(f"'{_shown(item)}' is no shape", hint=SHAPE_FORMAT, code="E10002")
+        if name in result:
+            raise OptionError(f"'{_shown(name)}' stands twice", hint=SHAPE_FORMAT, code="E10002")
+        result[name] = _dims(name, dims.split(",") if dims.strip() else [])
+    return result
+
+
+def _dims(name: str, dims: Sequence[object]) -> tuple[int, ...]:
+    return tuple(_dim(name, dim) for dim in dims)
+
+
+def _dim(name: str, dim: object) -> int:
+    whose = f"of input '{_shown(name)}'"
+    if re.fullmatch(r"\s*-?\d+\s*~\s*-?\d+\s*", str(dim)) or str(dim).strip() == "-1":
+        raise OptionError(
+            f"dimension '{_shown(dim)}' {whose}: dynamic shapes are not supported yet",
+            hint="give the one size to compile for", code="E10055",
+        )  # fmt: skip
+    number = _whole(dim)
+    if number is None:
+        raise OptionError(
+            f"dimension '{_shown(dim)}' {whose} is no number", hint=SHAPE_FORMAT, code="E10002"
+        )
+    if number < 1:
+        raise OptionError(
+            f"dimension {number} {whose} is not positive", hint="use 1 or more", code="E10011"
+        )
+    return number
+
+
+def names(value: object) -> tuple[str, ...]:
+    """Return the names of `a;b;c`, or of a sequence; none may be empty or stand twice."""
+    items = value.split(";") if isinstance(value, str) else [*value]  # type: ignore[misc]
+    result = tuple(str(item).strip() for item in items)
+    if result in ((), ("",)):
+        return ()
+    for k, name in enumerate(result):
+        if not name or name in result[:k]:
+            problem = f"'{_shown(name)}' stands twice" if name else "a name is empty"
+            raise OptionError(problem, hint='the form is "name;name2"')
+    return result
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number written in ASCII digits, or a Python one; None for anything else."""
+    if isinstance(value, str):
+        digits = re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", value)
+        return int(value) if digits else None
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _shown(value: object) -> str:
+    return one_line(str(value), 60)

@@ -1,0 +1,124 @@
+"""What the user sees while a compilation runs: a bar on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from atc.errors import one_line
+from atc.settings import LOG_LEVELS
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from atc.driver import Compilation, Listener
+    from atc.ir import Graph
+
+PATIENCE = 1.0
+"""Seconds that anything may take before a bar appears; also between two lines of progress."""
+
+
+class Screen:
+    """Shows a compilation on a stream and keeps its warnings; a context around the compilation.
+
+    On a terminal a bar says what goes on, from the second second on. Lines appear at the --log
+    level: stages and counts from `info` on, passes and commands with `debug`.
+    """
+
+    def __init__(self, level: str, stream: TextIO) -> None:
+        self.level = level
+        self.warnings: list[str] = []
+        self._stream = stream
+        self._begin = self._step = self._told = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> Screen:
+        if self._stream.isatty():
+            self._bar = _patient_bar(self._stream)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def listener(self) -> Listener:
+        """Return what the driver is to call."""
+        from atc.driver import Listener
+
+        return Listener(self._stage, self._progress, self._warn, self._pass, self._process)
+
+    def finished(self, done: Compilation) -> None:
+        """Tell what the build took and what the cache did."""
+        from atc.cache import run_text
+
+        build = done.build
+        self._line(
+            "info",
+            f"{build.compiled} objects compiled, {build.cached} from the cache; "
+            f"{time.monotonic() - self._begin:.2f} s in all",
+        )
+        for line in run_text(done.cache).splitlines():
+            self._line("info", line)
+
+    def _line(self, level: str, text: str) -> None:
+        if LOG_LEVELS.index(level) < LOG_LEVELS.index(self.level):
+            return
+        line = f"[{level.upper()}] {text}"
+        if self._bar is not None:  # above the bar
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    def _stage(self, text: str) -> None:
+        self._step = self._told = time.monotonic()
+        self._line("info", text)
+        self._show(text, None, None)
+
+    def _progress(self, what: str, done: int, total: int) -> None:
+        self._show(what, done, total)
+        if time.monotonic() - self._told > PATIENCE:
+            self._told = time.monotonic()
+            self._line("info", f"{what}: {done} of {total}")
+
+    def _show(self, text: str, done: int | None, total: int | None) -> None:
+        if self._bar is None:
+            return
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(text, completed=done or 0, total=total)
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        self._line("warning", one_line(text))
+
+    def _pass(self, name: str, graph: Graph) -> None:
+        now = time.monotonic()
+        self._line("debug", f"{name}: {len(graph.nodes)} nodes, {now - self._step:.3f} s")
+        self._step = now
+
+    def _process(self, command: tuple[str, ...]) -> None:
+        self._line("debug", shlex.join(command))
+
+
+def _patient_bar(stream: TextIO) -> Progress:
+    """Return a bar that shows nothing in its first second and goes when it is done."""
+    from rich.console import Console, RenderableType
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    begin = time.monotonic()
+
+    class Patient(Progress):
+        def get_renderables(self) -> Iterable[RenderableType]:
+            if time.monotonic() - begin > PATIENCE:
+                yield from super().get_renderables()
+
+    return Patient(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=Console(file=stream), transient=True,
+    )  # fmt: skip

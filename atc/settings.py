@@ -1,0 +1,239 @@
+"""Every option of the command line and every variable, as one table.
+
+Parsing, validation, `--help`, `Options` and the keywords of `atc.compile` come from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
+from atc.errors import OptionError, one_line
+from atc.option_values import (
+    Parse,
+    choice,
+    integer,
+    names,
+    path,
+    positive,
+    required_path,
+    shapes,
+    switch,
+    text,
+)
+from atc.unsupported_options import LATER
+
+LOG_LEVELS = ("debug", "info", "warning", "error", "null")
+
+Role = Literal["compilation", "tool", "verify", "help"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An option or variable: what it is called, takes and means.
+
+    `default` is what `atc.compile` shows; `parse` turns it, text or a Python value into what
+    `Options` holds. `role` says who reads it: `compilation` every compilation (a field of
+    `Options`), `tool` the command line and `atc.compile`, `verify` only `atc verify`, `help` only
+    the command line. `system` is the seed system that it comes from, empty for our own. `read`
+    says whether a variable counts when the process first asks for it, or each time.
+    """
+
+    name: str
+    group: str
+    meaning: str
+    values: str = ""
+    parse: Parse = text
+    default: str | int | bool = ""
+    documentation: str = ""
+    system: str = ""
+    kind: Literal["option", "variable"] = "option"
+    read: Literal["once", "dynamic"] = "once"
+    role: Role = "compilation"
+
+    @property
+    def flag(self) -> bool:
+        """Whether the option may stand alone, meaning on."""
+        return self.parse is switch
+
+    def value(self, given: object) -> object:
+        """Return the checked value; raises OptionError that names the option."""
+        try:
+            return self.parse(given)
+        except OptionError as error:
+            error.where = error.where or f"--{self.name}"
+            raise
+
+
+_FRAMEWORKS = {"0": "Caffe", "1": "MindSpore", "3": "TensorFlow"}
+_MODES = {1: "model to JSON", 3: "check only", 5: "graph text to JSON", 6: "show a compiled model",
+          7: "special", 30: "special"}  # fmt: skip
+_IMPLMODES = {"high_precision_for_all": "", "high_performance_for_all": ""}
+_PRECISIONS = {
+    "force_fp16": "", "cube_fp16in_fp32out": "", "allow_mix_precision": "",
+    "allow_mix_precision_fp16": "", "allow_mix_precision_bf16": "", "allow_fp32_to_fp16": "",
+    "allow_fp32_to_bf16": "",
+}  # fmt: skip
+
+SETTINGS: tuple[Setting, ...] = (
+    # ---- model -------------------------------------------------------------------------------
+    Setting("model", "Model", "the model file: ONNX, MegEngine .mge or MXNet *-symbol.json",
+            "FILE", required_path, system="ATC"),
+    Setting("weight", "Model", "the weights of an MXNet model (default: the newest .params file "
+            "beside it)", "FILE", path, system="ATC"),
+    Setting("framework", "Model", "the model's format (default: found out from its content)",
+            "5|onnx|mge|mxnet", choice(("", "-1", "5", "onnx", "mge", "mxnet"), _FRAMEWORKS),
+            system="ATC", documentation="5 is ATC's number of ONNX."),
+    Setting("input_shape", "Model", "the inputs' shapes; needed where the model leaves one open",
+            "name:n,c,h,w;name2:...", shapes, system="ATC",
+            documentation="The last colon ends a name. No dims at all are a scalar."),
+    Setting("out_nodes", "Model", "what to compute instead of the model's outputs: value names, "
+            "or node names with output numbers", "value;...|node:0;...", names, system="ATC",
+            documentation="The two forms can't be mixed."),
+    # ---- output ------------------------------------------------------------------------------
+    Setting("output", "Output", "the folder to write; its last part is the network's name in C",
+            "FOLDER", required_path, system="ATC"),
+    Setting("external_weight", "Output", "where the weights lie: 0 in the library, 2 in one file "
+            "beside it", "0|2", integer(0, 2, {1: "a file per tensor"}), 0, system="ATC"),
+    Setting("display_model_info", "Output", "print memory, kernels, target and versions of the "
+            "result", "0|1", switch, False, system="ATC", role="tool"),
+    Setting("verify", "Output", "run the library and a reference on random inputs and compare",
+            "0|1", switch, False, role="tool"),
+    # ---- target ------------------------------------------------------------------------------
+    Setting("target", "Target", "the processor to compile for", "NAME", text, "host"),
+    Setting("soc_version", "Target", "ATC's name of --target", "NAME", text, system="ATC"),
+    Setting("num_threads", "Target", "threads of the compiled network (so far always 1)", "N",
+            integer(1, 1024), 1),
+    # ---- cache -------------------------------------------------------------------------------
+    Setting("op_compiler_cache_mode", "Op compiler cache", MODE_HELP, "|".join(MODES),
+            choice(MODES), DEFAULT_MODE, system="ATC",
+            documentation="--op_debug_level and --op_debug_config switch the cache off for what "
+            "they debug: compile logs would be incomplete on hits, and debug objects are not "
+            "worth the room."),
+    Setting("op_compiler_cache_dir", "Op compiler cache", "where the cache lies (default: "
+            "$ASCEND_CACHE_PATH, else $HOME/atc_data)", "DIR", path, system="ATC",
+            documentation="Letters, digits, '_', '-', '.', '/' and Chinese characters. Files in "
+            "the default directory may be deleted when the tool is upgraded; one given here "
+            "never is."),
+    # ---- optimisation ------------------------------------------------------------------------
+    Setting("fast_run", "Optimisation", "measure candidate kernels on this machine", "0|1",
+            switch, False),
+    Setting("precision_mode", "Optimisation", "the precision to compute in; the model's own is "
+            "float32 or stays as it is", "force_fp32|must_keep_origin_dtype",
+            choice(("", "force_fp32", "must_keep_origin_dtype"), _PRECISIONS), system="ATC"),
+    Setting("op_select_implmode", "Optimisation", "the flavour of kernels; today both give the "
+            "same", "high_precision|high_performance",
+            choice(("high_precision", "high_performance"), _IMPLMODES), "high_performance",
+            system="ATC"),
+    Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",
+            switch, False, system="ATC"),
+    Setting("jobs", "Optimisation", "C compilers that run at a time (0: one per core); also -j N",
+            "N", integer(0, 4096), 0),
+    # ---- debugging ---------------------------------------------------------------------------
+    Setting("log", "Debugging", "what to tell on standard error", "|".join(LOG_LEVELS),
+            choice(LOG_LEVELS, code="E10010"), "null", system="ATC", role="tool",
+            documentation="debug shows every pass with node counts and times, every command that "
+            "is started, and a traceback on failure."),
+    Setting("dump", "Debugging", "write the graph after each pass into this folder", "DIR", path),
+    Setting("op_debug_level", "Debugging", "0: off. 1: keep each kernel's object, description, "
+            "source and map from lines to nodes. 2: the same, built with -O0 -g. 3: objects and "
+            "descriptions. 4: like 3, with sources and the fused expressions. Above 0 the cache "
+            "isn't used", "0...4", integer(0, 4), 0, system="ATC"),
+    Setting("op_debug_config", "Debugging", "a file that says what to debug, and for which "
+            "operators", "FILE", path, system="ATC",
+            documentation="Lines op_debug_config=oom,dump_bin,dump_cce,dump_loc,ccec_O0,ccec_g "
+            "and, for some operators only, op_debug_list=Name,OpType::Type."),
+    Setting("debug_dir", "Debugging", "where kernel_meta/ with the kept files goes", "DIR", path,
+            ".", system="ATC"),
+    Setting("mode", "Debugging", "0: compile", "0", integer(0, 30, _MODES), 0, system="ATC",
+            role="tool"),
+    # ---- atc verify --------------------------------------------------------------------------
+    Setting("library", "Verification", "the output folder or library to check (default: compile "
+            "the model first)", "PATH", path, role="verify"),
+    Setting("tolerance", "Verification", "largest difference, as a part of the output's largest "
+            "magnitude", "X", positive, "1e-4", role="verify"),
+    Setting("seed", "Verification", "seed of the random inputs", "N", integer(0, 2**63 - 1), 0,
+            role="verify"),
+    Setting("input", "Verification", "an .npz file with the inputs by name, instead of random ones",
+            "FILE", path, role="verify"),
+    # ---- help --------------------------------------------------------------------------------
+    Setting("help", "Help", "show this text; also -h", "", switch, False, role="help"),
+    Setting("version", "Help", "show the version", "", switch, False, role="help"),
+    # ---- variables ---------------------------------------------------------------------------
+    Setting("CC", "Environment", "the C compiler (default: gcc, clang, the package ziglang)",
+            "COMMAND", kind="variable", read="dynamic"),
+    Setting("ASCEND_CACHE_PATH", "Environment", "root of the op compiler cache", "DIR",
+            kind="variable", read="dynamic", system="ATC"),
+    Setting("ASCEND_MAX_OP_CACHE_SIZE", "Environment", "megabytes that each target's cache may "
+            "take, -1: never delete", "N", default="500", kind="variable", read="dynamic",
+            system="ATC"),
+    Setting("ASCEND_REMAIN_CACHE_SIZE_RATIO", "Environment", "per cent of the cache that deleting "
+            "leaves", "N", default="50", kind="variable", read="dynamic", system="ATC"),
+)  # fmt: skip
+
+OPTIONS: Mapping[str, Setting] = {s.name: s for s in SETTINGS if s.kind == "option"}
+
+ROLES: Mapping[str, tuple[Role, ...]] = {
+    "compile": ("compilation", "tool"),
+    "verify": ("compilation", "verify"),
+}
+"""The roles of the options that each way of compiling takes."""
+
+_CACHE = {
+    "op_compiler_cache_dir": OPTIONS["op_compiler_cache_dir"],
+    "target": replace(
+        OPTIONS["target"], default="", meaning="the target whose cache is meant (default: all)"
+    ),
+    "soc_version": OPTIONS["soc_version"],
+}
+
+
+def options_of(command: str) -> dict[str, Setting]:
+    """Return the options of `compile`, `verify` or `cache`, in the table's order."""
+    if command == "cache":
+        own = {**_CACHE, "log": OPTIONS["log"]}
+    else:
+        own = {name: s for name, s in OPTIONS.items() if s.role in ROLES[command]}
+    if command == "verify":
+        del own["output"]
+        own["log"] = OPTIONS["log"]
+    return {**own, **{name: s for name, s in OPTIONS.items() if s.role == "help"}}
+
+
+def find_option(name: str, command: str) -> Setting:
+    """Return an option by its name, dashes for underscores alike; OptionError with the nearest."""
+    own = options_of(command)
+    wanted = name.replace("-", "_")
+    if wanted in own:
+        return own[wanted]
+    where = f"--{one_line(name, 60)}"
+    if wanted in LATER:
+        raise OptionError(
+            f"--{wanted} is an option of ATC that this version does not support yet "
+            f"({LATER[wanted]})", where=where, code="E10055",
+        )  # fmt: skip
+    tool = "atc" if command == "compile" else f"atc {command}"
+    near = difflib.get_close_matches(wanted, (*own, *LATER), n=2, cutoff=0.6)
+    raise OptionError(
+        f"unknown option --{one_line(name, 60)}", where=where,
+        hint=f"did you mean --{' or --'.join(near)}?" if near else f"see {tool} --help",
+    )  # fmt: skip
+
+
+def read_values(given: Mapping[str, object], command: str) -> dict[str, object]:
+    """Return the checked values of all of a command's options: those given, else the defaults.
+
+    Raises OptionError (E10007) where a required one is missing.
+    """
+    result = {}
+    for name, setting in options_of(command).items():
+        if name not in given and setting.parse is required_path:
+            raise OptionError(
+                f"--{name} is required", where=f"--{name}", code="E10007",
+                hint=f"give --{name}={setting.values}",
+            )  # fmt: skip
+        result[name] = setting.value(given.get(name, setting.default))
+    return result

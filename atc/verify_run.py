@@ -1,0 +1,283 @@
+"""Runs a compiled library and a reference on the same inputs and compares their outputs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir
+
+from atc.errors import OptionError, UnsupportedError, VerificationError, one_line
+from atc.importers import load_model
+from atc.ir import Array
+from atc.loader import load
+from atc.out_nodes import find_outputs
+
+TOLERANCE = 1e-4
+"""Largest difference that passes, as a part of the output's largest magnitude."""
+
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # a rounding more or less is no mistake
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How one output differs from the reference.
+
+    `max_rel` is the largest difference as a part of the reference's largest magnitude, `cosine`
+    of the angle between both outputs. 8-bit integers may differ by one step, others not at all.
+    """
+
+    name: str
+    type: str
+    max_abs: float
+    max_rel: float
+    cosine: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A comparison of all outputs; `reference` names what ran beside the library."""
+
+    reference: str
+    inputs: str
+    tolerance: float
+    differences: tuple[Difference, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all outputs agree."""
+        return all(d.passed for d in self.differences)
+
+    def require(self) -> None:
+        """Raise VerificationError that names the worst output, unless all agree."""
+        failed = [d for d in self.differences if not d.passed]
+        if failed:
+            worst = max(failed, key=lambda d: d.max_rel)
+            raise VerificationError(
+                f"output '{worst.name}' differs from {self.reference} by {worst.max_rel:.3g} of "
+                f"its largest magnitude, {self.tolerance:g} is allowed; {len(failed)} of "
+                f"{len(self.differences)} outputs differ",
+                hint="rounding adds up in deep networks: see max_abs and cosine before you "
+                "raise --tolerance",
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model file as the user names it to the importers."""
+
+    model: Path
+    framework: str = ""
+    weight: Path | None = None
+    out_nodes: tuple[str, ...] = ()
+
+
+def verify_library(
+    subject: Subject, library: Path, *, tolerance: float = TOLERANCE, seed: int = 0,
+    inputs: Path | None = None,
+) -> Verification:  # fmt: skip
+    """Compare a library (or its folder) with a reference on seeded inputs, or those of an .npz.
+
+    Raises OptionError if the library isn't one of this model or the inputs don't fit,
+    UnsupportedError if no reference can run the model.
+    """
+    net = load(library)
+    shapes = {t.name: tuple(t.shape) for t in net.inputs}
+    model = load_model(subject.model, subject.framework, shapes, subject.weight)
+    outputs = find_outputs(model, subject.out_nodes) or [v.name or "" for v in model.graph.outputs]
+    if len(outputs) != len(net.outputs):
+        raise OptionError(
+            f"the library has {len(net.outputs)} outputs, the model {len(outputs)}",
+            where=str(library), hint="give the --out_nodes that it was compiled with",
+        )  # fmt: skip
+    types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in net.inputs}
+    if inputs is None:
+        feeds, source = random_inputs(types, seed), f"seed {seed}"
+    else:
+        feeds, source = _read_inputs(inputs, types), inputs.name
+    reference, expected = run_reference(model, outputs, feeds)
+    got = list(net.run(feeds).values())
+    pairs = zip(outputs, got, expected, strict=True)
+    compared = tuple(compare(name, a, b, tolerance) for name, a, b in pairs)
+    return Verification(reference, source, tolerance, compared)
+
+
+# ------------------------------------------------------------------------------------- inputs
+
+
+def random_inputs(
+    types: Mapping[str, tuple[tuple[int, ...], np.dtype]], seed: int
+) -> dict[str, Array]:
+    """Return inputs of these shapes and types, the same for the same seed.
+
+    Floats are normal. Integers of 8 bits take all values; wider ones, which are most often
+    indices, masks or lengths, are 0 or 1.
+    """
+    random = np.random.default_rng(seed)
+    return {name: _random(random, *type_) for name, type_ in types.items()}
+
+
+def _random(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    if dtype.kind in "iu" and dtype.itemsize == 1:
+        limits = np.iinfo(dtype)
+        return random.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    if dtype.kind in "iub":
+        return random.integers(0, 2, shape).astype(dtype)
+    return np.asarray(random.standard_normal(shape)).astype(dtype)
+
+
+def _read_inputs(
+    path: Path, types: Mapping[str, tuple[tuple[int, ...], np.dtype]]
+) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
+        raise OptionError(
+            f"can't be read as an .npz file: {one_line(str(error), 200)}", where=str(path)
+        ) from error
+    for name, (shape, dtype) in types.items():
+        if name not in arrays:
+            raise OptionError(f"has no array '{name}'", where=str(path))
+        array = arrays[name]
+        if array.shape != shape or array.dtype != dtype:
+            raise OptionError(
+                f"'{name}' is {array.dtype} {list(array.shape)}, the library takes {dtype} "
+                f"{list(shape)}", where=str(path),
+            )  # fmt: skip
+    return {name: arrays[name] for name in types}
+
+
+# ---------------------------------------------------------------------------------- reference
+
+
+Runner = Callable[[Path, Sequence[str], Mapping[str, Array]], list[Array]]
+
+
+def run_reference(
+    model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array]
+) -> tuple[str, list[Array]]:
+    """Return the name of the first reference that can run the model, and its outputs."""
+    reasons = []
+    with tempfile.TemporaryDirectory(prefix="atc-verify-") as folder:
+        path = Path(folder) / "model.onnx"
+        _save(model, outputs, path)
+        for name, run in _references():
+            try:
+                return name, run(path, outputs, feeds)
+            except Exception as error:  # what they raise is theirs to choose
+                reasons.append(f"{name}: {one_line(str(error), 200)}")
+    raise UnsupportedError(
+        "no reference can run the model on these inputs: " + "; ".join(reasons),
+        hint="give inputs that fit the model with atc verify --input=x.npz",
+    )
+
+
+def _references() -> Iterator[tuple[str, Runner]]:
+    if find_spec("onnxruntime") is not None:
+        yield "onnxruntime", _run_onnxruntime
+    yield "onnx.reference", _run_onnx_reference
+
+
+def _save(model: onnx_ir.Model, outputs: Sequence[str], path: Path) -> None:
+    """Write the model with these outputs, its weights in a file of their own."""
+    values = {v.name: v for v in (*model.graph.inputs, *model.graph.initializers.values())}
+    values |= {v.name: v for node in model.graph for v in node.outputs}
+    model.graph.outputs[:] = [values[name] for name in outputs]
+    onnx_ir.save(model, path, external_data=f"{path.name}.data")
+
+
+def _run_onnxruntime(
+    path: Path, outputs: Sequence[str], feeds: Mapping[str, Array]
+) -> list[Array]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    # Its optimisations may change the results, those of quantised models visibly.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return [np.asarray(a) for a in session.run([*outputs], dict(feeds))]
+
+
+def _run_onnx_reference(
+    path: Path, outputs: Sequence[str], feeds: Mapping[str, Array]
+) -> list[Array]:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(onnx.load(path))
+    return [np.asarray(a) for a in evaluator.run([*outputs], dict(feeds))]
+
+
+# --------------------------------------------------------------------------------- comparison
+
+
+def compare(name: str, got: Array, expected: Array, tolerance: float) -> Difference:
+    """Compare one output with what it should be."""
+    shown = f"{expected.dtype} {list(expected.shape)}"
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        shown = f"{got.dtype} {list(got.shape)}, not {shown}"
+        return Difference(name, shown, float("inf"), float("inf"), 0.0, False)
+    a, b = got.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    finite = np.isfinite(b)
+    same_rest = np.array_equal(a[~finite], b[~finite], equal_nan=True)
+    if not (same_rest and np.isfinite(a[finite]).all()):
+        return Difference(name, shown, float("inf"), float("inf"), 0.0, False)
+    a, b = a[finite], b[finite]
+    max_abs = float(np.max(np.abs(a - b), initial=0.0))
+    max_rel = max_abs / (float(np.max(np.abs(b), initial=0.0)) or 1.0)
+    if expected.dtype.kind in "iu" and expected.dtype.itemsize == 1:
+        passed = max_abs <= 1
+    elif expected.dtype.kind in "iub":
+        passed = np.array_equal(got, expected)
+    else:
+        passed = max_rel <= max(tolerance, _EPSILON.get(expected.dtype.name, 0.0))
+    return Difference(name, shown, max_abs, max_rel, _cosine(a, b), passed)
+
+
+def _cosine(a: Array, b: Array) -> float:
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    if lengths == 0:
+        return 1.0 if np.array_equal(a, b) else 0.0
+    return float(np.dot(a, b)) / lengths
+
+
+# --------------------------------------------------------------------------------------- text
+
+
+HEADINGS = ("output", "type", "max abs", "max rel", "cosine", "")
+
+
+def table_rows(verification: Verification) -> list[tuple[str, ...]]:
+    """Return a row of texts for each output, under HEADINGS."""
+    return [
+        (one_line(d.name, 60), d.type, f"{d.max_abs:.3g}", f"{d.max_rel:.3g}", f"{d.cosine:.9f}",
+         "ok" if d.passed else "DIFFERS")
+        for d in verification.differences
+    ]  # fmt: skip
+
+
+def summary(verification: Verification) -> str:
+    """Return what was compared, in one line."""
+    passed = sum(d.passed for d in verification.differences)
+    return (
+        f"{passed} of {len(verification.differences)} outputs agree with "
+        f"{verification.reference} ({verification.inputs}, tolerance {verification.tolerance:g})"
+    )
+
+
+def verification_text(verification: Verification) -> str:
+    """Return the comparison as a plain table."""
+    rows = [HEADINGS, *table_rows(verification)]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(HEADINGS))]
+    lines = [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*lines, summary(verification)])
