@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atc.api import compile
-    from atc.loader import load
+    from atc.load import load
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "compile", "load"]
 
-_LAZY = {"compile": "atc.api", "load": "atc.loader"}  # importing atc alone stays cheap
+_LAZY = {"compile": "atc.api", "load": "atc.load"}  # importing atc alone stays cheap
 
 
 def __getattr__(name: str) -> Any:
@@ -26,3 +28,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
+
+
+class _Package(ModuleType):
+    """This package: `atc.load` stays the function when somebody imports the module atc.load."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _LAZY and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

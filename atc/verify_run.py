@@ -15,7 +15,7 @@ import onnx_ir
 from atc.errors import OptionError, UnsupportedError, VerificationError, one_line
 from atc.importers import load_model
 from atc.ir import Array
-from atc.loader import load
+from atc.load import load
 from atc.out_nodes import find_outputs
 
 TOLERANCE = 1e-4
