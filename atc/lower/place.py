@@ -130,7 +130,8 @@ def known_indices(site: Site, i: int, extents: Sequence[int]) -> Array | None:
     if array is None:
         return None
     wide = np.asarray(array).astype(np.int64)
-    limit = np.broadcast_to(np.asarray(extents, np.int64), wide.shape)
+    one = len(extents) == 1  # may belong to a 0-d index
+    limit = np.broadcast_to(np.asarray(extents[0] if one else extents, np.int64), wide.shape)
     outside = (wide < -limit) | (wide >= limit)
     if outside.any():
         where = tuple(np.argwhere(outside)[0])

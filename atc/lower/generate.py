@@ -1,0 +1,125 @@
+"""Lowerings of operators that make values of positions: ranges, masks, windows, random numbers."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+import numpy as np
+
+from atc.expr import Expr, call, cast, const
+from atc.ir import DType, row_major
+from atc.lower.place import index
+from atc.lower.registry import lowers
+from atc.lower.site import Site
+from atc.view import View, broadcast
+
+MAX_STORED = 1 << 16
+"""Elements up to which a computable tensor is a constant; larger ones are computed at run time."""
+
+
+def on_axis(rank: int, axis: int) -> View:
+    """Return the coordinate along one axis."""
+    return View(tuple(int(d == axis) for d in range(rank)))
+
+
+# ---- ranges and masks ---------------------------------------------------------------------------
+
+
+@lowers("Range")
+def range_(site: Site) -> str:
+    """ONNX Range-11: start + i * delta; all three decide the shape, so they are constants."""
+    names = ("the start", "the limit", "the step")
+    start, limit, delta = (site.required_const(i, n).reshape(()) for i, n in enumerate(names))
+    dtype = site.type(0).dtype
+    first, last, step = float(start), float(limit), float(delta)
+    site.require(step != 0, "the step is 0")
+    exact = not dtype.is_float
+    count = len(range(int(start), int(limit), int(delta))) if exact else ceil((last - first) / step)
+    count = max(0, count)
+    if count <= MAX_STORED:
+        steps = np.arange(count, dtype=np.float64 if dtype.is_float else np.int64)
+        work = np.float64 if dtype.is_float else dtype.numpy
+        values = start.astype(work) + steps.astype(work) * delta.astype(work)
+        return site.b.constant(values.astype(dtype.numpy))
+    work_type = DType.DOUBLE if dtype.is_float else dtype
+
+    def value(i: Expr) -> Expr:
+        a, d = (const(v.item() if exact else float(v), work_type) for v in (start, delta))
+        return cast(call("Add", a, call("Mul", cast(i, work_type), d)), dtype)
+
+    return site.b.map(value, shape=[count], views=[], coordinates=[View((1,))])
+
+
+@lowers("Trilu")
+def trilu(site: Site) -> str:
+    """ONNX Trilu-14: zero above or below the k-th diagonal."""
+    shape = site.shape(0)
+    site.require(len(shape) >= 2, f"the input is {site.type(0)}")
+    dtype = site.type(0).dtype
+    k = site.input(1) if site.has(1) else site.b.scalar(0, DType.INT64)
+    site.require(site.b.type(k).size == 1, f"k is {site.b.type(k)}")
+    k = site.b.cast(site.b.reshape(k, ()), DType.INT64)
+    keeps = "GreaterOrEqual" if site.int("upper", 1) else "LessOrEqual"
+    rank = len(shape)
+    diagonal = View((*[0] * (rank - 2), -1, 1))
+    zero = const(0, dtype)
+
+    def chosen(x: Expr, shift: Expr, distance: Expr) -> Expr:
+        return call("Where", call(keeps, distance, shift), x, zero)
+
+    views = [broadcast(shape, shape), View((0,) * rank)]
+    return site.b.map(chosen, site.input(0), k, shape=shape, views=views, coordinates=[diagonal])
+
+
+@lowers("EyeLike")
+def eye_like(site: Site) -> str:
+    """ONNX EyeLike-22: ones on the k-th diagonal of a matrix."""
+    shape = site.shape(0)
+    site.require(len(shape) == 2, f"the input is {site.type(0)}")
+    dtype = _dtype(site, site.type(0).dtype)
+    k = site.int("k", 0)
+    if prod(shape) <= MAX_STORED:
+        return site.b.constant(np.eye(shape[0], shape[1], k, dtype=np.float32).astype(dtype.numpy))
+    build = lambda d: cast(call("Equal", d, index(k)), dtype)  # noqa: E731
+    return site.b.map(build, shape=shape, views=[], coordinates=[View((-1, 1))])
+
+
+def _dtype(site: Site, default: DType) -> DType:
+    """Return the type that attribute `dtype` asks for."""
+    code = site.int("dtype", default.code)
+    try:
+        return DType.from_onnx(code)
+    except KeyError:
+        raise site.unsupported(f"ONNX type {code} is not covered") from None
+
+
+@lowers("OneHot")
+def one_hot(site: Site) -> str:
+    """ONNX OneHot-11: the on value where the index is the new axis' coordinate, else off."""
+    indices, values = site.type(0), site.type(2)
+    (depth,) = (int(v) for v in site.required_const(1, "the depth").reshape(-1))
+    site.require(depth >= 0, f"depth {depth}")
+    site.require(values.size == 2, f"the values are {values}")
+    axis = site.axis(site.int("axis", -1), len(indices.shape) + 1)
+    shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
+    strides = row_major(indices.shape)
+    view = View((*strides[:axis], 0, *strides[axis:]))
+    still = (0,) * len(shape)
+
+    def chosen(i: Expr, off: Expr, on: Expr, coordinate: Expr) -> Expr:
+        i = cast(i, DType.INT64)
+        i = call("Where", call("Less", i, index(0)), call("Add", i, index(depth)), i)
+        return call("Where", call("Equal", i, coordinate), on, off)
+
+    if not prod(shape):
+        return site.b.constant(np.empty(shape, values.dtype.numpy))
+    pair = site.b.reshape(site.input(2), [2])
+    return site.b.map(
+        chosen,
+        site.input(0),
+        pair,
+        pair,
+        shape=shape,
+        views=[view, View(still, 0), View(still, 1)],
+        coordinates=[on_axis(len(shape), axis)],
+    )

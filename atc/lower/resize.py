@@ -1,0 +1,261 @@
+"""Lowerings of Resize and Upsample: views where they repeat evenly, else constant tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from atc.expr import Expr, call, cast, const
+from atc.ir import Array, DType, TensorType, row_major
+from atc.lower.builder import Builder
+from atc.lower.place import Place, affine_table, gather, take, total
+from atc.lower.registry import lowers
+from atc.lower.resample import (
+    COORDINATES,
+    ROUNDINGS,
+    Axis,
+    Sampling,
+    nearest_table,
+    outside,
+    weight_tables,
+)
+from atc.lower.site import Site
+from atc.ops.sampling import Resample
+from atc.view import View
+
+POLICIES = ("stretch", "not_larger", "not_smaller")
+
+
+@lowers("Upsample")
+def upsample(site: Site) -> str:
+    """ONNX Upsample-9, deprecated: asymmetric coordinates, nearest below."""
+    if site.opset >= 9:
+        scales = _floats(site, 1, "the scales") or []
+    elif site.opset >= 7:
+        scales = site.floats("scales") or []
+    else:
+        scales = [1.0, 1.0, site.float("height_scale"), site.float("width_scale")]
+    axes = _scaled_axes(site, scales, range(len(site.shape(0))))
+    mode = site.str("mode", "nearest").replace("bilinear", "linear")
+    return _resize(site, axes, _checked(site, Sampling(mode, "asymmetric", "floor")))
+
+
+@lowers("Resize")
+def lower_resize(site: Site) -> str:
+    """ONNX Resize-19 in all modes; scales, sizes and roi must be known when compiling."""
+    if site.opset < 11:
+        old = Sampling(site.str("mode", "nearest"), "asymmetric", "simple")
+        factors = _floats(site, 1, "the scales") or []
+        axes = _scaled_axes(site, factors, range(len(site.shape(0))))
+        return _resize(site, axes, _checked(site, old))
+    rank = len(site.shape(0))
+    given = site.ints("axes") if site.opset >= 18 else None
+    chosen = range(rank) if given is None else [site.axis(a, rank) for a in given]
+    sampling = Sampling(
+        site.str("mode", "nearest"),
+        site.str("coordinate_transformation_mode", "half_pixel"),
+        site.str("nearest_mode", "round_prefer_floor"),
+        site.float("cubic_coeff_a", -0.75),
+        bool(site.int("antialias")),
+        bool(site.int("exclude_outside")),
+    )
+    scales = _floats(site, 2, "the scales")
+    sizes = _floats(site, 3, "the sizes")
+    site.require((scales is None) != (sizes is None), "give either scales or sizes")
+    if scales is not None:
+        axes = _scaled_axes(site, scales, chosen)
+    else:
+        axes = _sized_axes(site, [int(n) for n in sizes or ()], chosen)
+    return _resize(site, _with_roi(site, axes, sampling, chosen), _checked(site, sampling))
+
+
+def _checked(site: Site, sampling: Sampling) -> Sampling:
+    site.require(sampling.mode in ("nearest", "linear", "cubic"), f"mode '{sampling.mode}'")
+    known = sampling.coordinates in COORDINATES
+    site.require(known, f"coordinate_transformation_mode '{sampling.coordinates}'")
+    site.require(sampling.nearest in ROUNDINGS, f"nearest_mode '{sampling.nearest}'")
+    return sampling
+
+
+def _floats(site: Site, i: int, what: str) -> list[float] | None:
+    """Return a constant input; None where it is absent or, as Resize-11 has it, empty."""
+    if not site.has(i) or site.type(i).size == 0:
+        return None
+    return [float(v) for v in np.asarray(site.required_const(i, what)).reshape(-1)]
+
+
+# ---- extents ------------------------------------------------------------------------------------
+
+
+def _unchanged(site: Site) -> list[Axis]:
+    return [Axis(n, n, 1.0) for n in site.shape(0)]
+
+
+def _scaled_axes(site: Site, scales: Sequence[float], chosen: Sequence[int]) -> list[Axis]:
+    site.require(len(scales) == len(chosen), f"{len(scales)} scales for {len(chosen)} axes")
+    axes = _unchanged(site)
+    for d, scale in zip(chosen, scales, strict=True):
+        site.require(np.isfinite(scale) and scale > 0, f"scale {scale}")
+        out = int(np.floor(np.float32(scale) * np.float32(axes[d].size)))
+        axes[d] = Axis(axes[d].size, out, scale)
+    return axes
+
+
+def _sized_axes(site: Site, sizes: Sequence[int], chosen: Sequence[int]) -> list[Axis]:
+    site.require(len(sizes) == len(chosen), f"{len(sizes)} sizes for {len(chosen)} axes")
+    axes = _unchanged(site)
+    policy = site.str("keep_aspect_ratio_policy", "stretch") if site.opset >= 18 else "stretch"
+    site.require(policy in POLICIES, f"keep_aspect_ratio_policy '{policy}'")
+    site.require(min(sizes, default=0) >= 0, f"sizes {list(sizes)} are negative")
+    empty = any(axes[d].size == 0 and n for d, n in zip(chosen, sizes, strict=True))
+    site.require(not empty, f"sizes {list(sizes)} of an empty tensor")
+    ratios = [n / max(axes[d].size, 1) for d, n in zip(chosen, sizes, strict=True)]
+    for d, size, ratio in zip(chosen, sizes, ratios, strict=True):
+        if policy != "stretch":
+            ratio = min(ratios) if policy == "not_larger" else max(ratios)
+            size = int(np.floor(ratio * axes[d].size + 0.5))
+        axes[d] = Axis(axes[d].size, size, ratio)
+    return axes
+
+
+def _with_roi(
+    site: Site, axes: list[Axis], sampling: Sampling, chosen: Sequence[int]
+) -> list[Axis]:
+    if sampling.coordinates != "tf_crop_and_resize":
+        return axes
+    roi = _floats(site, 1, "the region of interest")
+    site.require(roi is not None, "tf_crop_and_resize needs a roi")
+    roi = roi or []
+    count = len(chosen)
+    site.require(len(roi) == 2 * count, f"{len(roi)} numbers in the roi of {count} axes")
+    result = list(axes)
+    for k, d in enumerate(chosen):
+        result[d] = Axis(axes[d].size, axes[d].out, axes[d].scale, roi[k], roi[count + k])
+    return result
+
+
+# ---- emitting -----------------------------------------------------------------------------------
+
+
+def _resize(site: Site, axes: Sequence[Axis], sampling: Sampling) -> str:
+    shape = tuple(a.out for a in axes)
+    b, x = site.b, site.input(0)
+    dtype = b.type(x).dtype
+    if not prod(shape):
+        return b.constant(np.empty(shape, dtype.numpy))
+    site.require(all(a.size for a in axes), f"{site.type(0)} is empty")
+    if sampling.mode == "nearest":
+        result = _repeat(b, x, axes, [nearest_table(a, sampling) for a in axes])
+    else:
+        site.require(dtype is not DType.BOOL, f"{sampling.mode} interpolation of BOOL")
+        result = _interpolate(b, x, axes, sampling)
+    value = site.float("extrapolation_value", 0.0)
+    return _extrapolate(b, result, [outside(a, sampling) for a in axes], value)
+
+
+def _repeat(b: Builder, x: str, axes: Sequence[Axis], tables: Sequence[Array]) -> str:
+    """Read each axis by its table. Even tables become views, of loops split where they repeat."""
+    strides = row_major([a.size for a in axes])
+    loops: list[int] = []
+    steps: list[int] = []
+    offset = 0
+    uneven: list[tuple[int, Array]] = []
+    for axis, table, stride in zip(axes, tables, strides, strict=True):
+        repeats = _repeats(table)
+        view = affine_table(table.reshape(-1, repeats))
+        if view is None:
+            uneven.append((len(loops), table * stride))
+            loops.append(axis.out)
+            steps.append(0)
+        else:
+            loops += [axis.out // repeats, repeats]
+            steps += [s * stride for s in view.strides]
+            offset += view.offset * stride
+    shape = [a.out for a in axes]
+    even = View(tuple(steps), offset)
+    if not uneven:
+        return b.reshape(b.view(x, loops, even), shape)
+    return _gather_tables(b, x, loops, even, uneven, shape)
+
+
+def _repeats(table: Array) -> int:
+    """Return how often the first index repeats, if the table divides evenly by that."""
+    changes = np.flatnonzero(np.diff(table))
+    count = int(changes[0]) + 1 if changes.size else len(table)
+    return count if len(table) % count == 0 else 1
+
+
+def _gather_tables(
+    b: Builder,
+    x: str,
+    loops: Sequence[int],
+    even: View,
+    uneven: Sequence[tuple[int, Array]],
+    shape: Sequence[int],
+) -> str:
+    names = tuple(b.constant(table) for _, table in uneven)
+    views = tuple(View(tuple(int(d == k) for d in range(len(loops)))) for k, _ in uneven)
+    run, depth = _trailing_run(loops, even.strides)
+    place = Place(
+        tuple(loops[:depth]),
+        names,
+        tuple(View(v.strides[:depth]) for v in views),
+        (View(even.strides[:depth], even.offset),),
+        lambda *terms: total(*terms),
+        proven=True,
+    )
+    return gather(b, x, place, run, shape)
+
+
+def _trailing_run(loops: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """Return the neighbours that the last loops read in order, and how many loops remain."""
+    run, depth = 1, len(loops)
+    while depth and (loops[depth - 1] == 1 or strides[depth - 1] == run):
+        depth -= 1
+        run *= loops[depth]
+    return run, depth
+
+
+def _interpolate(b: Builder, x: str, axes: Sequence[Axis], sampling: Sampling) -> str:
+    """Resample axis by axis, the most shrinking first."""
+    source = b.type(x)
+    wide = source.dtype.itemsize > 2 and source.dtype is not DType.FLOAT
+    work = DType.DOUBLE if wide else DType.FLOAT
+    order = sorted(range(len(axes)), key=lambda d: (axes[d].out / axes[d].size, d))
+    for d in order:
+        if not axes[d].is_identity:
+            x = _resample(b, x, d, *weight_tables(axes[d], sampling), work)
+    saturate = not source.dtype.is_float and source.dtype.itemsize <= 4
+    if b.type(x).dtype is source.dtype:
+        return x
+    return b.map(lambda v: cast(v, source.dtype, saturate=saturate), x)
+
+
+def _resample(b: Builder, x: str, d: int, index: Array, weight: Array, work: DType) -> str:
+    source = b.type(x)
+    out, taps = index.shape
+    if taps == 1 and (weight == 1).all():
+        return take(b, x, d, index[:, 0])
+    shape = (*source.shape[:d], out, *source.shape[d + 1 :])
+    op = Resample(prod(shape[:d]), source.shape[d], prod(shape[d + 1 :]), out, taps)
+    tables = [b.constant(index.astype(np.int64)), b.constant(weight.astype(work.numpy))]
+    return b.emit1(op, [x, *tables], TensorType(work, shape))
+
+
+def _extrapolate(b: Builder, y: str, masks: Sequence[Array], value: float) -> str:
+    """Put a value where any axis is read outside."""
+    used = [d for d, mask in enumerate(masks) if mask.any()]
+    if not used:
+        return y
+    type_ = b.type(y)
+    rank = len(type_.shape)
+    names = [b.constant(masks[d].reshape([-1 if k == d else 1 for k in range(rank)])) for d in used]
+
+    def chosen(x: Expr, first: Expr, *rest: Expr) -> Expr:
+        for mask in rest:
+            first = call("Or", first, mask)
+        return call("Where", first, const(value, type_.dtype), x)
+
+    return b.map(chosen, y, *names)

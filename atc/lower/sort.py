@@ -1,0 +1,51 @@
+"""Lowerings of operators that depend on order along an axis: TopK and running sums."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from atc.ir import DType, TensorType
+from atc.lower.registry import lowers
+from atc.lower.site import Site
+from atc.ops.data import Cumulate, TopK
+
+
+@lowers("CumSum", "CumProd")
+def cumulate(site: Site) -> str:
+    """ONNX CumSum-14, CumProd-26; 16-bit floats are summed in float."""
+    x = site.type(0)
+    (given,) = site.ints_const(1, "the axis")
+    axis = site.axis(given, len(x.shape))
+    if not x.size:
+        return site.input(0)
+    work = DType.FLOAT if x.dtype.is_half else x.dtype
+    op = Cumulate(
+        site.node.op_type.removeprefix("Cum"),
+        prod(x.shape[:axis]),
+        x.shape[axis],
+        prod(x.shape[axis + 1 :]),
+        bool(site.int("exclusive")),
+        bool(site.int("reverse")),
+    )
+    wide = site.b.cast(site.input(0), work)
+    return site.b.cast(site.b.emit1(op, [wide], TensorType(work, x.shape)), x.dtype)
+
+
+@lowers("TopK")
+def top_k(site: Site) -> tuple[str, str]:
+    """ONNX TopK-24; before opset 10 k is an attribute. Always sorted."""
+    x = site.type(0)
+    axis = site.axis(site.int("axis", -1), len(x.shape))
+    k = site.int("k") if site.opset < 10 else site.ints_const(1, "k")[0]
+    site.require(len(x.shape) > 0 and 0 <= k <= x.shape[axis], f"k {k} of axis {axis} of {x}")
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    types = (TensorType(x.dtype, shape), TensorType(DType.INT64, shape))
+    if not prod(shape):
+        empty = (site.b.constant(np.empty(shape, t.dtype.numpy)) for t in types)
+        return (next(empty), next(empty))
+    outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
+    op = TopK(outer, x.shape[axis], inner, k, bool(site.int("largest", 1)))
+    values, indices = site.b.emit(op, [site.input(0)], *types)
+    return values, indices
