@@ -21,6 +21,7 @@ from atc.out_nodes import find_outputs
 TOLERANCE = 1e-4
 """Largest difference that passes, as a part of the output's largest magnitude."""
 
+_IR_VERSION = 8  # 2021: initializers needn't be inputs, bfloat16, functions
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # a rounding more or less is no mistake
 
 
@@ -190,7 +191,14 @@ def _save(model: onnx_ir.Model, outputs: Sequence[str], path: Path) -> None:
     values = {v.name: v for v in (*model.graph.inputs, *model.graph.initializers.values())}
     values |= {v.name: v for node in model.graph for v in node.outputs}
     model.graph.outputs[:] = [values[name] for name in outputs]
+    model.ir_version = min(model.ir_version or _IR_VERSION, _needed_ir_version(model))
     onnx_ir.save(model, path, external_data=f"{path.name}.data")
+
+
+def _needed_ir_version(model: onnx_ir.Model) -> int:
+    """Return the oldest version of the file format that will do: onnxruntime lags behind onnx."""
+    imports = [onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items()]
+    return max(_IR_VERSION, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
 
 
 def _run_onnxruntime(
