@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from atc import __version__
+from atc import __version__, runtime
 from atc.backends.kernel import KernelSource
 from atc.backends.target import Target
-from atc.ir import Array, TensorType
+from atc.ir import Array
 from atc.memory import ALIGNMENT, Arena
-from atc.names import c_string, comment, identifier, unique_identifiers
-from atc.program import Branch, Call, Program, Step, calls
+from atc.names import c_string, comment, module_name, network_identifier
+from atc.program import Program, calls
+from atc.schedule import Port, make_schedule
 from atc.templates import render, verbatim
 
-ABI_VERSION = 1
+ABI_VERSION = runtime.ABI_VERSION
 """Bumped when a struct or prototype of the generated header changes."""
 
 
@@ -31,33 +33,6 @@ class Emission:
     weights: bytes
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """An input, output, constant or intermediate value as the templates see it."""
-
-    c_name: str
-    type: str
-    c_type: str
-    comment: str
-    shape: tuple[int, ...]
-    nbytes: int
-    dtype: int
-    offset: int = 0
-    used: bool = True
-    c_string: str = ""
-    table: str = ""
-
-    @property
-    def dims(self) -> str:
-        """The shape as it stands in comments."""
-        return f"[{', '.join(map(str, self.shape))}]"
-
-    @property
-    def note(self) -> str:
-        """The model's own name where the C name differs."""
-        return "" if self.comment == self.c_name else f'  "{self.comment}"'
-
-
 def emit(
     program: Program,
     arena: Arena,
@@ -69,27 +44,46 @@ def emit(
     options: str,
     external_weights: bool = False,
 ) -> Emission:
-    """Return the generated project. `name` is the prefix of everything, `model` a file name."""
-    name = identifier(name)
+    """Return the generated project. `name` is the prefix of everything, `model` a file name.
+
+    The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
+    are left to the caller. A network without weights is never `external_weights`.
+    """
+    name = network_identifier(name)
     kernels = tuple(dict.fromkeys(c.source for c in calls(program.steps)))
     offsets, blob = _layout_weights(program)
-    scribe = _Scribe(program, arena, offsets)
-    schedule = list(scribe.steps(program.steps))
-    build_info = (
-        f"atc={__version__}; target={target.name}; model={comment(model)}; "
-        f"model_sha256={model_hash}; {options}"
-    )
+    schedule = make_schedule(program, arena, offsets, name)
+    ports = (*schedule.inputs, *schedule.outputs)
+    has_arena = bool(arena.offsets or arena.scratch)
     values: dict[str, object] = {
-        "name": name, "upper": name.upper(), "version": __version__, "model": comment(model),
-        "target": target.name, "inputs": scribe.inputs, "outputs": scribe.outputs,
-        "arena_size": arena.plan.size, "alignment": ALIGNMENT, "abi": ABI_VERSION,
-        "weights_size": len(blob), "external": external_weights, "checks": target.cpu_checks,
-        "call": ", ".join(t.c_name for t in (*scribe.inputs, *scribe.outputs)),
-        "constants": scribe.constants, "values": scribe.locals, "schedule": schedule,
-        "build_info": c_string(build_info), "kernels": _users(program, kernels),
-        "has_simd": any(not k.portable for k in kernels), "cflags": target.cflags,
-        "sources": [k.path for k in kernels], "needs_weights": bool(blob) and not external_weights,
+        "name": name, "upper": name.upper(), "module": module_name(name), "version": __version__,
+        "model": comment(model), "target": target.name, "cflags": target.cflags,
+        "checks": target.cpu_checks, "net": schedule, "inputs": schedule.inputs,
+        "outputs": schedule.outputs, "ports": ports, "half": any(p.dtype.is_half for p in ports),
+        # Empty values need an address too, hence never a size of 0 with values.
+        "arena_size": (arena.plan.size or ALIGNMENT) if has_arena else 0,
+        "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
+        "external": external_weights and bool(blob),
+        "build_info": c_string(_build_info(target, model, model_hash, options)),
+        "kernels": _users(program, kernels), "sources": [k.path for k in kernels],
     }  # fmt: skip
+    texts = {**_library(values, kernels, target), **_project(values, ports)}
+    return Emission({path: text.encode() for path, text in texts.items()}, name, kernels, blob)
+
+
+def _build_info(target: Target, model: str, model_hash: str, options: str) -> str:
+    file = comment(model).replace(";", "_").replace("=", "_")
+    return (
+        f"atc={__version__}; target={target.name}; model={file}; model_sha256={model_hash}; "
+        f"{options}"
+    ).removesuffix("; ")
+
+
+def _library(
+    values: dict[str, object], kernels: Sequence[KernelSource], target: Target
+) -> dict[str, str]:
+    """Return what the library is made of, less the weights."""
+    name = values["name"]
     files = {
         f"include/{name}.h": render("project/net.h.j2", values),
         f"src/{name}.c": render("project/net.c.j2", values),
@@ -97,11 +91,34 @@ def emit(
         "src/kernel.h": verbatim("cpu/kernel.h"),
         **{k.path: k.text for k in kernels},
     }
-    if values["has_simd"]:
+    if not all(k.portable for k in kernels):
         files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
         files["src/simd_math.h"] = verbatim("simd/math.h")
-    encoded = {path: text.encode() for path, text in files.items()}
-    return Emission(encoded, name, kernels, blob)
+    return files
+
+
+def _project(values: dict[str, object], ports: Sequence[Port]) -> dict[str, str]:
+    """Return what a user of the library starts from: build files, an example, a Python module."""
+    name = values["name"]
+    files = {
+        "CMakeLists.txt": render("project/CMakeLists.txt.j2", values),
+        f"cmake/{name}Config.cmake.in": render("project/config.cmake.j2", values),
+        "example/main.c": render("project/main.c.j2", values),
+        "README.md": render("project/README.md.j2", values),
+        f"{values['module']}.py": render(
+            "project/module.py.j2", {**values, "runtime": _runtime_source()}
+        ),
+    }
+    if values["weights_size"] and not values["external"]:
+        text = {"name": name, "words": "@WORDS@", "lines": ["@LINES@"]}
+        files[f"cmake/{name}_weights.c.in"] = render("project/weights.c.j2", text)
+    return files
+
+
+def _runtime_source() -> str:
+    """Return the source of `atc.runtime` less its docstring and `from __future__`."""
+    source = inspect.getsource(runtime)
+    return source.partition("from __future__ import annotations\n")[2].strip("\n")
 
 
 def _layout_weights(program: Program) -> tuple[dict[str, int], bytes]:
@@ -118,7 +135,7 @@ def _layout_weights(program: Program) -> tuple[dict[str, int], bytes]:
         digest = hashlib.sha256(data).digest()
         if digest not in seen:
             seen[digest] = size
-            padded = -(-len(data) // ALIGNMENT) * ALIGNMENT
+            padded = max(-(-len(data) // ALIGNMENT), 1) * ALIGNMENT
             parts += [data, bytes(padded - len(data))]
             size += padded
         offsets[name] = seen[digest]
@@ -131,6 +148,7 @@ def constant_bytes(array: Array) -> bytes:
 
 
 def _users(program: Program, kernels: Sequence[KernelSource]) -> list[dict[str, str]]:
+    """Return each kernel's declaration and the model's nodes that call it."""
     users: dict[str, list[str]] = {}
     labels: dict[str, str] = {}
     for call in calls(program.steps):
@@ -146,94 +164,3 @@ def _users(program: Program, kernels: Sequence[KernelSource]) -> list[dict[str, 
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:6])
     return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
-
-
-class _Scribe:
-    """Names every value once and writes the schedule."""
-
-    def __init__(self, program: Program, arena: Arena, offsets: Mapping[str, int]) -> None:
-        self.program, self.arena = program, arena
-        read = {a for c in calls(program.steps) for a in c.arguments}
-        read |= {b.condition for b in _branches(program.steps)}
-        read = {program.home(r) for r in read}
-        io = unique_identifiers([*program.inputs, *program.outputs], "t")
-        split = len(program.inputs)
-        self.names = dict(zip(program.inputs, io[:split], strict=True))
-        self.inputs = [
-            self._io(v, n, k, "input", v in read)
-            for k, (v, n) in enumerate(zip(program.inputs, io[:split], strict=True))
-        ]
-        self.outputs = [
-            self._io(v, n, k, "output", True)
-            for k, (v, n) in enumerate(zip(program.outputs, io[split:], strict=True))
-        ]
-        for value, name in zip(program.outputs, io[split:], strict=True):
-            self.names[program.home(value)] = name
-        self.constants = [
-            self._local(v, f"w{k}", offset) for k, (v, offset) in enumerate(offsets.items())
-        ]
-        self.locals = [
-            self._local(v, f"t{k}", offset) for k, (v, offset) in enumerate(arena.offsets.items())
-        ]
-        self.number = 0
-
-    def _io(self, value: str, name: str, index: int, kind: str, used: bool) -> Tensor:
-        tensor = self._tensor(value, name)
-        return replace(
-            tensor, used=used, c_string=c_string(value), table=f"{kind}_{index}_shape"
-        )
-
-    def _tensor(self, value: str, name: str) -> Tensor:
-        type_: TensorType = self.program.types[value]
-        return Tensor(
-            name, str(type_), type_.dtype.c, comment(value), type_.shape, type_.nbytes,
-            type_.dtype.code,
-        )  # fmt: skip
-
-    def _local(self, value: str, name: str, offset: int) -> Tensor:
-        self.names[value] = name
-        tensor = self._tensor(value, name)
-        return replace(tensor, offset=offset, comment=f"{tensor.comment} {tensor.type}")
-
-    def _pointer(self, value: str) -> str:
-        if value in self.names:
-            return self.names[value]
-        return self.names[self.program.home(value)]
-
-    def steps(self, steps: Sequence[Step]) -> Iterator[str]:
-        for step in steps:
-            match step:
-                case Call():
-                    yield from self._call(step)
-                case Branch():
-                    yield from self._branch(step)
-
-    def _call(self, call: Call) -> Iterator[str]:
-        node = call.node
-        origin = " + ".join(comment(o, 48) for o in node.origin[:4]) or "copy"
-        reads = ", ".join(comment(i, 32) for i in node.inputs if i)
-        writes = ", ".join(comment(o, 32) for o in node.outputs)
-        yield f'/* {self.number}: {node.op.kind} "{origin}": {reads} -> {writes} */'
-        arguments = [self._pointer(a) for a in call.arguments]
-        if call.source.scratch:
-            arguments.append(f"arena + {self.arena.scratch[node.outputs[0]]}")
-        yield f"{call.source.symbol}({', '.join(arguments)});"
-        self.number += 1
-
-    def _branch(self, branch: Branch) -> Iterator[str]:
-        origin = " + ".join(comment(o, 48) for o in branch.node.origin)
-        yield f'/* {self.number}: If "{origin}" */'
-        self.number += 1
-        yield f"if (*{self._pointer(branch.condition)}) {{"
-        yield from (f"  {line}" for line in self.steps(branch.then))
-        yield "} else {"
-        yield from (f"  {line}" for line in self.steps(branch.otherwise))
-        yield "}"
-
-
-def _branches(steps: Sequence[Step]) -> Iterator[Branch]:
-    for step in steps:
-        if isinstance(step, Branch):
-            yield step
-            yield from _branches(step.then)
-            yield from _branches(step.otherwise)

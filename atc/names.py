@@ -2,56 +2,99 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+import sys
 from collections.abc import Iterable
 
-RESERVED = frozenset(
-    """auto break case char const continue default do double else enum extern float for goto if
-    inline int long register restrict return short signed sizeof static struct switch typedef union
-    unsigned void volatile while bool true false asm typeof main NULL class new delete this template
-    namespace public private protected virtual operator using try catch throw export and or not xor
-    ctx arena arena_size status weights inputs outputs linux unix errno stdin stdout stderr""".split()
-)
-"""Words of C and C++ and of the generated code itself that a tensor's parameter can't be called."""
+LIMIT = 48
+"""Characters of an identifier: C99 promises 63, and the network's name becomes a prefix."""
+
+RESERVED = frozenset({
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum",
+    "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict",
+    "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union",
+    "unsigned", "void", "volatile", "while", "bool", "true", "false", "asm", "typeof", "main",
+    "NULL", "offsetof", "alignas", "alignof", "and", "and_eq", "bitand", "bitor", "catch",
+    "char8_t", "class", "co_await", "co_return", "co_yield", "compl", "concept", "const_cast",
+    "consteval", "constexpr", "constinit", "decltype", "delete", "dynamic_cast", "explicit",
+    "export", "friend", "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr",
+    "operator", "or", "or_eq", "private", "protected", "public", "reinterpret_cast", "requires",
+    "static_assert", "static_cast", "template", "this", "thread_local", "throw", "try", "typeid",
+    "typename", "using", "virtual", "wchar_t", "xor", "xor_eq", "linux", "unix", "i386", "errno",
+    "stdin", "stdout", "stderr", "assert",
+})  # fmt: skip
+"""Words of C and C++ and macros that neither a network nor a parameter can be called."""
+
+LOCALS = re.compile(r"ctx|arena|weights|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)")
+"""What the generated run function uses beside its tensors: locals, kernels, types, limits."""
+
+FILES = frozenset({
+    "assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits",
+    "locale", "math", "setjmp", "signal", "stdalign", "stdarg", "stdatomic", "stdbool", "stddef",
+    "stdint", "stdio", "stdlib", "stdnoreturn", "string", "strings", "tgmath", "threads", "time",
+    "uchar", "wchar", "wctype", "cpuid", "immintrin", "unistd", "alloca", "malloc", "memory",
+    "features", "endian", "kernel", "kernels", "simd", "simd_math", "c", "m", "dl", "rt", "gcc",
+    "gcc_s", "pthread",
+})  # fmt: skip
+"""Headers of C, and libraries, that `<name>.h` and `lib<name>.so` would hide."""
 
 
 def identifier(name: str, fallback: str = "net") -> str:
     """Return a C identifier made of the name's ASCII letters, digits and underscores."""
-    text = re.sub(r"[^A-Za-z0-9_]+", "_", name)[:48].strip("_")
+    text = re.sub(r"[^A-Za-z0-9_]+", "_", name[: 4 * LIMIT])[:LIMIT].strip("_")
     if not text:
         return fallback
     if text[0].isdigit() or text in RESERVED:
-        text = f"{fallback}_{text}"
+        text = f"{fallback}_{text}"[:LIMIT]
     return text
 
 
-def unique_identifiers(names: Iterable[str], fallback: str) -> list[str]:
-    """Return one distinct identifier per name, in order."""
+def network_identifier(name: str) -> str:
+    """Return the C prefix of a network, which also names its header and its library."""
+    text = identifier(name)
+    return f"net_{text}" if text.casefold() in FILES else text
+
+
+def module_name(network: str) -> str:
+    """Return the name of a network's Python module: one that hides no other module."""
+    taken = {"numpy", "cffi", "ml_dtypes", *keyword.kwlist, *keyword.softkwlist}
+    return f"net_{network}" if network in taken | sys.stdlib_module_names else network
+
+
+def tensor_identifiers(names: Iterable[str], network: str) -> list[str]:
+    """Return distinct names for the parameters of a network's functions, in order."""
+    own = f"{network}_".casefold()
     taken: set[str] = set()
+    count: dict[str, int] = {}
     result = []
     for name in names:
-        base = identifier(name, fallback)
-        text, n = base, 1
+        base = identifier(name, "t")
+        if LOCALS.fullmatch(base) or f"{base}_".casefold().startswith(own):
+            base = f"t_{base}"
+        text = base
         while text in taken:
-            n += 1
-            text = f"{base}_{n}"
+            count[base] = count.get(base, 1) + 1
+            text = f"{base}_{count[base]}"
         taken.add(text)
         result.append(text)
     return result
 
 
 def comment(name: str, limit: int = 60) -> str:
-    """Return the name as it may stand in a C comment: no end of comment, trigraph or control."""
-    text = "".join(c if " " <= c <= "~" and c not in "\\?" else "_" for c in name[: limit + 1])
+    """Return the name as it may stand in a comment of C or CMake, or in a Python docstring.
+
+    Printable ASCII without an end of comment, a quote, a backslash or a trigraph.
+    """
+    text = "".join(c if " " <= c <= "~" and c not in '\\?"' else "_" for c in name[: limit + 1])
     text = text.replace("*/", "*_").replace("/*", "/_")
-    text = text.replace("*/", "*_")
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def c_string(text: str) -> str:
-    """Return a C string literal with these UTF-8 bytes."""
+    """Return a C string literal with these UTF-8 bytes; a NUL, which would end it, is replaced."""
     out = []
-    for byte in text.encode("utf-8", "replace"):
+    for byte in text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace"):
         char = chr(byte)
         plain = " " <= char <= "~" and char not in '"\\?'
         out.append(char if plain else f"\\{byte:03o}")

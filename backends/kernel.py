@@ -142,7 +142,8 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     }
     text = render(kernel.template, values)
     dtype = w.outputs[0].dtype.label
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    # The target too: two networks with different compiler flags may meet in one program.
+    digest = hashlib.sha256(f"{target.name}\n{text}".encode()).hexdigest()[:12]
     symbol = f"atc_{kernel.name}_{dtype}_{digest}"
     return KernelSource(
         symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable

@@ -100,6 +100,16 @@ def node_model(
     return onnx.helper.make_model(graph, opset_imports=imports)
 
 
+def random_array(dtype: DType, shape: Sequence[int], seed: int = 0) -> Array:
+    """Return small random numbers of a type: integers over their range or +-100, normal floats."""
+    rng = np.random.default_rng(seed)
+    if dtype.is_float:
+        return rng.standard_normal(tuple(shape)).astype(dtype.numpy)
+    if dtype is DType.BOOL:
+        return rng.integers(0, 2, tuple(shape)).astype(np.bool_)
+    return rng.integers(-100 if dtype.is_signed else 0, 100, tuple(shape)).astype(dtype.numpy)
+
+
 def with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
     """Return the model with some of its inputs made initializers."""
     copy = onnx.ModelProto()
@@ -349,7 +359,7 @@ def _write_unit(root: Path, emissions: Sequence[Emission]) -> None:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)
     lines: list[str] = []
-    for k, path in enumerate(p for p in files if p.endswith(".c")):
+    for k, path in enumerate(p for p in files if p.startswith("src/") and p.endswith(".c")):
         statics = _static_names(files[path].decode())
         lines += [f"#define {n} {n}_{k}" for n in statics]
         lines += [f'#include "{path}"', *(f"#undef {n}" for n in statics)]

@@ -1,0 +1,83 @@
+"""`atc.load`: a compiled library from its folder or file, whatever its network is called."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from atc.errors import ModelError
+from atc.names import network_identifier
+from atc.runtime import Network
+
+_SYMBOL = b"_abi_version\0"
+
+
+def load(path: str | Path) -> Network:
+    """Load a network from an output folder or from the shared library in it.
+
+    A library that was compiled again since an earlier call is loaded anew. Weights that were
+    compiled to be external are read from `<name>_weights.bin` beside the library. Raises
+    ModelError, which names the path, for anything else than a library made by atc.
+    """
+    library = _library(Path(path))
+    with tempfile.TemporaryDirectory(prefix="atc-load-") as folder:
+        # The system's loader gives what it has already got for a path that it knows, even if the
+        # file has been replaced since. A link has a new path, and needs no copy of the weights.
+        link = Path(folder, library.name)
+        link.symlink_to(library)
+        for prefix in _prefixes(library):
+            weights = library.with_name(f"{prefix}_weights.bin")
+            try:
+                return Network(link, prefix, weights)
+            except AttributeError:  # these bytes weren't a symbol of the library's own
+                continue
+            except OSError as error:
+                reason = str(error).replace(str(link), str(library))
+                raise ModelError(f"can't be loaded: {reason}", where=str(library)) from None
+    raise ModelError(
+        "not a library compiled by atc", where=str(library), hint="name an output folder of atc"
+    )
+
+
+def _library(path: Path) -> Path:
+    """Return the shared library that a path means, absolute."""
+    if path.is_dir():
+        found = sorted(path.glob("lib*.so"))
+        named = path / f"lib{network_identifier(path.resolve().name)}.so"
+        if len(found) != 1 and named not in found:
+            count = f"{len(found)} libraries" if found else "no library lib*.so"
+            raise ModelError(
+                f"the folder has {count}", where=str(path), hint="name the .so file itself"
+            )
+        path = named if named in found else found[0]
+    if not path.is_file():
+        raise ModelError("no such file or folder", where=str(path), hint="compile a model first")
+    return path.resolve()
+
+
+def _prefixes(library: Path) -> Iterator[str]:
+    """Yield what may be the network's prefix: `<prefix>_abi_version` stands in the file.
+
+    The one that the file's name speaks of comes first.
+    """
+    try:
+        with (
+            library.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            found = dict.fromkeys(_symbols(data))
+    except (OSError, ValueError) as error:  # ValueError: an empty file
+        raise ModelError(f"can't be read: {error}", where=str(library)) from None
+    named = library.name.removeprefix("lib").partition(".")[0]
+    yield from sorted(found, key=lambda name: name != named)
+
+
+def _symbols(data: mmap.mmap) -> Iterator[str]:
+    at = data.find(_SYMBOL)
+    while at >= 0:
+        name = data[data.rfind(b"\0", 0, at) + 1 : at]
+        if name.isascii() and name.decode().isidentifier():
+            yield name.decode()
+        at = data.find(_SYMBOL, at + 1)

@@ -1,0 +1,180 @@
+"""A program as the templates see it: C names for all values, declarations, the calls in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from atc.ir import DType, TensorType
+from atc.memory import Arena
+from atc.names import c_string, comment, tensor_identifiers
+from atc.program import Branch, Call, Program, Step
+
+MAX_LITERAL = 4095
+"""Characters of a string that every C99 compiler takes."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output. `table` is the stem of its static tables' names."""
+
+    name: str
+    c_name: str
+    type: TensorType
+    table: str
+    used: bool = True
+
+    @property
+    def label(self) -> str:
+        """The model's own name, as it may stand in a comment."""
+        return comment(self.name)
+
+    @property
+    def text(self) -> str:
+        """Element type and shape for people, e.g. `float32 [1, 10]`."""
+        return f"{self.type.dtype.numpy.name} {list(self.type.shape)}"
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.type.dtype
+
+    @property
+    def parameter(self) -> str:
+        """The C declaration of the pointer, less `const`."""
+        return f"{self.dtype.c} *{self.c_name}"
+
+    @property
+    def long_name(self) -> Sequence[int]:
+        """The name's bytes where it's too long for a C string, else nothing."""
+        data = self.name.encode("utf-8", "replace")
+        return data if len(data) > MAX_LITERAL else b""
+
+    @property
+    def c_string(self) -> str:
+        """The name as a C expression."""
+        return f"{self.table}_name" if self.long_name else c_string(self.name)
+
+
+@dataclass(frozen=True)
+class Local:
+    """A pointer of the run function into the arena or the weights."""
+
+    c_name: str
+    c_type: str
+    offset: int
+    comment: str
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All that the templates say of one program."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    constants: tuple[Local, ...]
+    values: tuple[Local, ...]
+    lines: tuple[str, ...]
+    """The body of the run function."""
+
+
+def make_schedule(
+    program: Program, arena: Arena, weights: Mapping[str, int], network: str
+) -> Schedule:
+    """Name every value once and write the calls; `weights` are the constants' offsets."""
+    names = tensor_identifiers([*program.inputs, *program.outputs], network)
+    split = len(program.inputs)
+    spans = _spans(program)
+    inputs = tuple(
+        Port(v, n, program.types[v], f"input_{k}", v in spans)
+        for k, (v, n) in enumerate(zip(program.inputs, names[:split], strict=True))
+    )
+    outputs = tuple(
+        Port(v, n, program.types[v], f"output_{k}")
+        for k, (v, n) in enumerate(zip(program.outputs, names[split:], strict=True))
+    )
+    constants = tuple(
+        Local(f"w{k}", program.types[v].dtype.c, at, f"{comment(v)} {program.types[v]}")
+        for k, (v, at) in enumerate(weights.items())
+    )
+    values = tuple(
+        Local(f"t{k}", program.types[v].dtype.c, at, _life(program, v, *spans[program.home(v)]))
+        for k, (v, at) in enumerate(arena.offsets.items())
+    )
+    pointers = {
+        **{p.name: p.c_name for p in inputs},
+        **{program.home(p.name): p.c_name for p in outputs},
+        **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
+        **{v: c.c_name for v, c in zip(arena.offsets, values, strict=True)},
+    }
+    lines = tuple(_Scribe(program, arena, pointers).steps(program.steps))
+    return Schedule(inputs, outputs, constants, values, lines)
+
+
+def _life(program: Program, value: str, first: int, last: int) -> str:
+    return f"{comment(value)} {program.types[value]}, steps {first}-{last}"
+
+
+def _spans(program: Program) -> dict[str, tuple[int, int]]:
+    """Return the first and last step that reads or writes each storage."""
+    spans: dict[str, tuple[int, int]] = {}
+    for number, step in enumerate(_walk(program.steps)):
+        for value in step.arguments if isinstance(step, Call) else (step.condition,):
+            storage = program.home(value)
+            spans[storage] = (spans.get(storage, (number, 0))[0], number)
+    return spans
+
+
+def _walk(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield all steps in the order in which they are written and numbered."""
+    for step in steps:
+        yield step
+        if isinstance(step, Branch):
+            yield from _walk(step.then)
+            yield from _walk(step.otherwise)
+
+
+@dataclass
+class _Scribe:
+    """Writes steps and counts them."""
+
+    program: Program
+    arena: Arena
+    pointers: Mapping[str, str]
+    number: int = 0
+
+    def steps(self, steps: Sequence[Step]) -> Iterator[str]:
+        for step in steps:
+            match step:
+                case Call():
+                    yield from self._call(step)
+                case Branch():
+                    yield from self._branch(step)
+
+    def _pointer(self, value: str) -> str:
+        if value in self.pointers:
+            return self.pointers[value]
+        return self.pointers[self.program.home(value)]
+
+    def _head(self, step: Call | Branch, kind: str) -> str:
+        origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or "a copy"
+        self.number += 1
+        return f'{self.number - 1}: {kind} "{origin}"'
+
+    def _call(self, call: Call) -> Iterator[str]:
+        node = call.node
+        reads = ", ".join(comment(i, 32) for i in node.inputs if i)
+        writes = ", ".join(comment(o, 32) for o in node.outputs)
+        yield f"/* {self._head(call, node.op.kind)}: {reads} -> {writes} */"
+        arguments = [self._pointer(a) for a in call.arguments]
+        if call.source.scratch:
+            arguments.append(f"arena + {self.arena.scratch[node.outputs[0]]}")
+        yield f"{call.source.symbol}({', '.join(arguments)});"
+
+    def _branch(self, branch: Branch) -> Iterator[str]:
+        yield f"/* {self._head(branch, 'If')} */"
+        yield f"if (*{self._pointer(branch.condition)}) {{"
+        yield from (f"  {line}" for line in self.steps(branch.then))
+        yield "} else {"
+        yield from (f"  {line}" for line in self.steps(branch.otherwise))
+        yield "}"
