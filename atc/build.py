@@ -99,19 +99,22 @@ def build_library(
     begin = time.perf_counter()
     if not (name.isascii() and name.isidentifier()):
         raise InternalError("a library's name is no C identifier", where=repr(name))
-    names = [f"{unit.path}.o" for unit in units]
+    # What only includes data is assembled where it is linked: a warm rebuild compiles nothing.
+    assembled = {unit for unit in units if compiler.elf and unit.path.endswith(".S")}
+    names = [unit.path if unit in assembled else f"{unit.path}.o" for unit in units]
+    compiled = [unit for unit in units if unit not in assembled]
     shared, static = f"lib{name}.so", f"lib{name}.a"
     try:
         with tempfile.TemporaryDirectory(prefix="atc-build-") as folder:
             cwd = Path(folder).resolve()
             _write(cwd, _sources(files, units))
             keys = {u: _key(files, u, target, compiler, flags) for u in units if u.cacheable}
-            missing = _take_cached(cwd, units, keys, cache)
+            missing = _take_cached(cwd, compiled, keys, cache)
             jobs = [Job(compiler, (*flags, *unit.flags), unit.path, cwd) for unit in missing]
-            cached = len(units) - len(missing)
-            progress(cached, len(units))
+            cached, total = len(compiled) - len(missing), len(compiled)
+            progress(cached, total)
             objects = compile_many(
-                jobs, workers, progress=lambda done: progress(cached + done, len(units)), log=log
+                jobs, workers, progress=lambda done: progress(cached + done, total), log=log
             )
             made: dict[str, bytes] = {}
             for unit, path in zip(missing, objects, strict=True):

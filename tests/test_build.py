@@ -4,13 +4,14 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from atc.backends.target import get_target, host_target
 from atc.backends.toolchain import Compiler, compile_flags, find_compiler
-from atc.build import MANIFEST, BuildResult, Unit, build_library, write_tree
+from atc.build import MANIFEST, BuildResult, Unit, build_library, check_folder, write_tree
 from atc.cache import Key, open_cache
 from atc.errors import InternalError, OptionError, ToolchainError
 from atc.weights import included_weights
@@ -69,6 +70,16 @@ def test_the_same_files_are_the_same_bytes_again(tmp_path: Path) -> None:
     write_tree({"other": b""}, tmp_path / "two")
     write_tree(dict(reversed(FILES.items())), tmp_path / "two")
     assert content(tmp_path / "one") == content(tmp_path / "two")
+
+
+@pytest.mark.parametrize("place", ["file", "file/net", "link"])
+def test_a_folder_that_cannot_be_made_is_told_beforehand(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OptionError, match=r"is a file \[--output\]"):
+        check_folder(tmp_path / place, "--output")
+    check_folder(tmp_path / "new/folder", "--output")
+    assert sorted(os.listdir(tmp_path)) == ["file", "link"]
 
 
 def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
@@ -282,16 +293,17 @@ def test_the_library_works_and_the_archive_is_one(build: Build, tmp_path: Path) 
     assert ctypes.CDLL(str(tmp_path / "libnet.so")).net_run(21) == 42
     assert files["libnet.a"].startswith(b"!<arch>\n")
     assert TREE["net_weights.bin"] in files["libnet.so"]
-    assert (result.compiled, result.cached) == (3, 0)
-    assert build.seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert (result.compiled, result.cached) == (2, 0)
+    assert sorted(result.objects) == ["src/kernels/twice.c", "src/net.c"]
+    assert build.seen == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_what_is_cached_is_not_compiled(build: Build) -> None:
     cache = Memory()
     first, _ = build(cache)
     second, result = build(cache)
-    assert build.compiled() == ["src/net_weights.S"]
-    assert (result.compiled, result.cached) == (1, 2)
+    assert build.compiled() == []
+    assert (result.compiled, result.cached) == (0, 2)
     assert second == first
 
 
@@ -324,7 +336,7 @@ def test_what_changed_is_compiled_again(
     cache = Memory()
     build(cache)
     build(cache, **change)  # type: ignore[arg-type]
-    assert build.compiled() == sorted([*compiled, "src/net_weights.S"])
+    assert build.compiled() == compiled
 
 
 def test_another_compiler_compiles_again(build: Build) -> None:
@@ -333,7 +345,17 @@ def test_another_compiler_compiles_again(build: Build) -> None:
     own = build.compiler
     build.compiler = Compiler((*own.argv, "-g0"), own.kind, own.version, own.machine)
     build(cache)
-    assert len(build.compiled()) == 3
+    assert len(build.compiled()) == 2
+
+
+def test_flags_of_a_unit_come_last_and_count_for_its_key(build: Build) -> None:
+    cache = Memory()
+    build(cache)
+    debugged = (UNITS[0], replace(UNITS[1], flags=("-O0",)), UNITS[2])
+    build(cache, units=debugged)
+    assert build.compiled() == ["src/kernels/twice.c"]
+    (command,) = (c for c in build.commands if "-c" in c)
+    assert command.index("-O0") > command.index("-O2")
 
 
 def test_a_unit_under_debugging_is_neither_taken_nor_stored(build: Build) -> None:
