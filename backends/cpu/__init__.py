@@ -2,11 +2,14 @@
 
 from atc.backends.cpu import (
     conv,
+    conv_blocked,
+    conv_window,
     data,
     elementwise,
     matmul,
     matmul_tile,
     normalize,
+    relayout,
     resize,
     rnn,
     sort,
@@ -16,5 +19,6 @@ from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
     *elementwise.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS, *conv.KERNELS, *data.KERNELS, *normalize.KERNELS,
+    *conv_blocked.KERNELS, *conv_window.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS,
 )  # fmt: skip

@@ -192,6 +192,11 @@ class PoolWindows(Kernel):
                             [a.inp for a in axes]),
         }  # fmt: skip
 
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Scalar work: some units per element of a window."""
+        assert isinstance(w.op, Pool)
+        return 4.0 * w.outputs[0].size * prod(w.op.window.kernel)
+
 
 def _column_major(shape: tuple[int, ...]) -> View:
     strides, step = [], 1

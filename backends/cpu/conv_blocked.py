@@ -1,0 +1,323 @@
+"""Direct convolution in channel blocks: register tiles of pixels x vectors of output channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import numpy as np
+
+from atc.backends.cpu.conv_cost import L2, tile_cycles
+from atc.backends.cpu.conv_tile import (
+    Columns,
+    Geometry,
+    cut_columns,
+    geometry,
+    panels,
+    spatial_strides,
+    tile_count,
+    tile_row_counts,
+    tile_rows,
+    unroll,
+)  # fmt: skip
+from atc.backends.cpu.expr import address
+from atc.backends.cpu.vector_expr import lanes, render_vector, vector_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.expr import Call, Expr, Input, walk
+from atc.ir import Array, DType
+from atc.ops import ConvBlocked, Epilogue
+from atc.view import View
+
+
+@dataclass(frozen=True)
+class Run:
+    """Taps kw .. kw + count - 1 of a row of taps, which meet the same pixels of a tile.
+
+    `place` is the first pixel's input at tap kw, from the row's; `pixels` are the accumulators and
+    the places of their inputs from the first's.
+    """
+
+    kw: int
+    count: int
+    place: int
+    pixels: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One tile function: its shape and the taps of its columns."""
+
+    name: str
+    rows: int
+    vectors: int
+    columns: Columns
+    g: Geometry
+
+    @property
+    def step(self) -> int:
+        """Input elements from one pixel to the next."""
+        return 1 if self.g.plain else self.g.block
+
+    def runs(self) -> list[Run]:
+        """The taps of one row: one run, or where padding is met one per tap."""
+        cols, taps = self.g.cols, self.columns.taps
+        if self.columns.whole:
+            return [Run(0, cols.kernel, 0, self._pixels(taps[0]))]
+        places = [k * cols.dilation + t[0] * cols.stride if t else 0 for k, t in enumerate(taps)]
+        return [Run(k, 1, places[k] * self.step, self._pixels(t)) for k, t in enumerate(taps) if t]
+
+    def _pixels(self, columns: Sequence[int]) -> tuple[tuple[str, int], ...]:
+        g = self.g
+        return tuple(
+            (
+                f"c{r * self.columns.width + c}",
+                (r * g.rows.stride * g.cols.size + (c - columns[0]) * g.cols.stride) * self.step,
+            )
+            for r in range(self.rows)
+            for c in columns
+        )
+
+    def outputs(self) -> list[tuple[str, int, int, int, int]]:
+        """Return (accumulator, row, column, vector, place in y) of every result."""
+        g, width = self.g, self.columns.width
+        return [
+            (f"c{r * width + c}_{v}", r, c, v, (r * g.cols.out + c) * g.block + v * g.out_plane)
+            for r in range(self.rows)
+            for c in range(width)
+            for v in range(self.vectors)
+        ]
+
+
+def leading_bias(epilogue: Epilogue) -> tuple[int | None, Expr]:
+    """Take a first addition of a per-channel operand out of an epilogue.
+
+    Returns the operand's index, with which accumulators may start, and the rest of the expression.
+    """
+    users = [e for e in walk(epilogue.expr) if isinstance(e, Call) and _reads_result(e)]
+    if len(users) != 1 or users[0].fn != "Add":
+        return None, epilogue.expr
+    others = [a for a in users[0].args if isinstance(a, Input) and a.index > 0]
+    if len(others) != 1:
+        return None, epilogue.expr
+    k = others[0].index
+    if any(epilogue.views[k - 1].strides[2:-1]):
+        return None, epilogue.expr
+    return k, _with(epilogue.expr, users[0], Input(DType.FLOAT, 0))
+
+
+def _reads_result(e: Call) -> bool:
+    return any(isinstance(a, Input) and a.index == 0 for a in e.args)
+
+
+def _with(e: Expr, old: Expr, new: Expr) -> Expr:
+    if e == old:
+        return new
+    return (
+        Call(e.dtype, e.fn, tuple(_with(a, old, new) for a in e.args)) if isinstance(e, Call) else e
+    )
+
+
+def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
+    """Return weights [M, C / group, *kernel] in the order in which the tiles read them.
+
+    That is [supers][panel][input block][taps][channel in block][vectors * block], with zeros for the
+    channels that pad the last block and between the groups of a bundle.
+    """
+    dense = ungrouped(w, g, group)
+    parts = []
+    for filters in dense:
+        for m, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True):
+            panel = filters[m * g.block : (m + n) * g.block]
+            step = 1 if g.plain else g.block
+            for c in range(0, g.ic, step):
+                parts.append(np.moveaxis(panel[:, c : c + step], 0, 2).swapaxes(0, 1).reshape(-1))
+    return np.concatenate(parts)
+
+
+def ungrouped(w: Array, g: Geometry, group: int) -> Array:
+    """Return weights as [supers, blocks * block, ic, taps], zero where a group meets another."""
+    q = group // g.supers
+    oc, ic = w.shape[0] // group, w.shape[1]
+    source = w.reshape(g.supers, q, oc, ic, g.taps)
+    bundle = np.zeros((g.supers, q, oc, q, ic, g.taps), w.dtype)
+    for k in range(q):
+        bundle[:, k, :, k] = source[:, k]
+    result = np.zeros((g.supers, g.mb * g.block, g.ic, g.taps), w.dtype)
+    result[:, : q * oc] = bundle.reshape(g.supers, q * oc, g.ic, g.taps)
+    return result
+
+
+class ConvDirect(Kernel):
+    """Direct convolution with tiles of p pixels x nv vectors.
+
+    `u` steps of the innermost loop are unrolled; `rb` rows are computed for all channels before the
+    next ones (0: all rows for each panel of weights); `pf`: the next panel of weights is prefetched.
+    """
+
+    name = "conv_direct"
+    op = ConvBlocked
+    template = "cpu/conv_blocked.c.j2"
+    portable = False
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Two spatial axes or one, known weights, blocks as wide as vectors."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        fits = w.outputs[0].shape[-1] == lanes(target) and op.window.rank <= 2 and w.constant[1]
+        return fits and vector_epilogue(op.epilogue, w, target, 2)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Tiles that fit the registers."""
+        shapes = ((14, 2), (12, 2), (10, 2), (9, 3), (8, 3), (7, 3), (6, 4), (28, 1), (14, 1))
+        if target.vector_registers < 32:
+            shapes = ((6, 2), (4, 3), (5, 2), (12, 1))
+        found: list[Params] = []
+        for p, nv in shapes:
+            g = geometry(w, p)
+            if nv > g.mb and (nv, p) != (1, shapes[-1][0]):
+                continue
+            for rb in _row_blocks(w, g, p, nv):
+                found.append({"p": p, "nv": nv, "u": 4, "rb": rb, "pf": True})
+        return found
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights in the order of use."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        g, nv = geometry(w, int(params["p"])), int(params["nv"])
+        return {1: lambda weights: pack_panels(weights, g, op.group, nv)}
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The geometry, the tiles and the loops over them."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        p, nv, u = (int(params[k]) for k in ("p", "nv", "u"))
+        g = geometry(w, p)
+        rows = tile_rows(g, p)
+        columns = cut_columns(g.cols, p)
+        widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
+        tiles = {
+            (r, n, c): Tile(f"tile_{r}x{c.width}x{n}{'' if c.whole else f'_at{c.first}'}", r, n, c, g)
+            for r in sorted({rows, 1}) for n, _ in widths for c in columns
+        }  # fmt: skip
+        lines = _prefetched(g, p, nv, u) if params["pf"] else 0
+        named = {t.name: t for t in tiles.values()}
+        firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
+        return {
+            "g": g, "rows": rows, "columns": columns, "tiles": list(named.values()),
+            "groups": [(n, count, firsts[k * widths[0][1]]) for k, (n, count) in enumerate(widths)],
+            "tile_of": lambda r, n, c: tiles[r, n, c].name,
+            "rb": int(params["rb"]) or g.rows.out, "interior": g.rows.interior,
+            "bodies": _bodies(g, u), "lines": lines, "share": _share(g, lines, u),
+            "epilogue": TileEpilogue(op.epilogue, g), "step": 1 if g.plain else g.block,
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        p, nv = int(params["p"]), int(params["nv"])
+        g = geometry(w, p)
+        tiles = sum(
+            c.count * tile_cycles(g, r, c.width, n, g.depth) * times
+            for n in panels(g.mb, nv)
+            for c in cut_columns(g.cols, p)
+            for r, times in tile_row_counts(g, p)
+        )
+        return g.batch * g.supers * tiles * _locality(w, g, nv, int(params["rb"]))
+
+
+def _locality(w: Workload, g: Geometry, nv: int, rb: int) -> float:
+    """Return a factor for what is read from beyond L2: inputs per panel, or weights per row block."""
+    assert w.inputs[0] is not None
+    weights = g.mb * g.block * g.depth * 4
+    again = len(panels(g.mb, nv)) > 1 and w.inputs[0].nbytes > L2 // 2
+    if rb:
+        return 1.0 if again and weights <= L2 // 3 else 1.03
+    return 1.05 if again and weights <= L2 // 3 else 1.0
+
+
+def _row_blocks(w: Workload, g: Geometry, p: int, nv: int) -> list[int]:
+    """Return the row blocks worth trying: weights once, or a few rows at a time."""
+    weights = g.mb * g.block * g.depth * 4
+    if len(panels(g.mb, nv)) == 1 or g.rows.out <= 2 * tile_rows(g, p) or weights > 1 << 20:
+        return [0]
+    return [0, tile_rows(g, p)]
+
+
+def _bodies(g: Geometry, u: int) -> list[dict[str, int | bool]]:
+    """Return the loops over input channels: whole blocks, then the rest of the last one."""
+    if g.plain:
+        return [{"first": 0, "count": g.ic, "steps": 1, "u": 1}]
+    whole, rest = divmod(g.ic, g.block)
+    bodies: list[dict[str, int | bool]] = []
+    if whole:
+        bodies.append({"first": 0, "count": whole, "steps": g.block, "u": unroll(g.block, u)})
+    if rest:
+        bodies.append({"first": whole, "count": 1, "steps": rest, "u": unroll(rest, u)})
+    return bodies
+
+
+LINE = 16
+"""Floats in a cache line."""
+
+
+def _prefetched(g: Geometry, p: int, nv: int, u: int) -> int:
+    """Return the lines of the next panel that each `u` steps prefetch; 0 where tiles are many."""
+    tiles = tile_count(g, p)
+    share = u * nv * g.block / LINE / tiles
+    return -(-u * nv * g.block // (LINE * tiles)) if share > 0.05 else 0
+
+
+def _share(g: Geometry, lines: int, u: int) -> int:
+    """Return by how much a tile moves the place that is prefetched."""
+    steps = sum(int(b["count"]) * int(b["steps"]) // int(b["u"]) for b in _bodies(g, u))
+    return lines * LINE * steps * g.taps
+
+
+class TileEpilogue:
+    """What a tile does with its accumulators, and the operands it needs for that."""
+
+    def __init__(self, epilogue: Epilogue, g: Geometry) -> None:
+        self.views, self.g = epilogue.views, g
+        self.bias, self.expr = leading_bias(epilogue)
+        rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
+        self.used = sorted((rest | {self.bias or 0}) - {0})
+
+    def parameters(self) -> str:
+        """The operands as parameters of a tile function."""
+        return "".join(f", const float *x{k + 1}" for k in self.used)
+
+    def arguments(self) -> str:
+        """The operands at the first pixel and block of a tile."""
+        texts = []
+        for k in self.used:
+            view = self.views[k - 1]
+            row, column = spatial_strides(view, self.g)
+            place = View((view.strides[0], view.strides[1], row, column), view.offset)
+            texts.append(f", x{k + 1} + {address(place, ('n', 'block', 'row', 'col'))}")
+        return "".join(texts)
+
+    def start(self, vector: int) -> str:
+        """The first value of an accumulator."""
+        if self.bias is None:
+            return "v_zero()"
+        return self._read(self.bias, 0, 0, vector)
+
+    def finish(self, row: int, column: int, vector: int, result: str) -> tuple[list[str], str]:
+        """The lines and the value to be stored of one accumulator."""
+
+        def read(k: int) -> str:
+            return result if k == 0 else self._read(k, row, column, vector)
+
+        return render_vector(self.expr, read, "e")
+
+    def _read(self, k: int, row: int, column: int, vector: int) -> str:
+        view = self.views[k - 1]
+        by_row, by_column = spatial_strides(view, self.g)
+        offset = view.strides[1] * vector + by_row * row + by_column * column
+        place = f"x{k + 1} + {offset}" if offset else f"x{k + 1}"
+        return f"v_load({place})" if view.strides[-1] else f"v_broadcast({place})"
+
+
+KERNELS = (ConvDirect(),)

@@ -1,0 +1,23 @@
+"""What a register tile costs: a model of a core with two FMA units, for choosing unmeasured."""
+
+from __future__ import annotations
+
+from atc.backends.cpu.conv_tile import Geometry
+
+L2 = 1 << 20
+"""Bytes of second-level cache that the model counts on."""
+CALL = 12.0
+"""Cycles to enter and leave a tile."""
+LATENCY = 4.0
+"""Cycles from one FMA to the next on the same accumulator."""
+
+
+def tile_cycles(g: Geometry, rows: int, cols: int, vectors: int, depth: int) -> float:
+    """Return the cycles of one tile that sums `depth` products per output."""
+    pixels = rows * cols
+    arithmetic = pixels * vectors / 2
+    loads = (pixels + vectors) / 2
+    weights = vectors * g.block * 4 / 28  # bytes per cycle from L2
+    step = max(arithmetic, loads, weights, LATENCY)
+    turns = depth / (g.block if not g.plain else 1)
+    return CALL + depth * step + turns * 2.0 + pixels * vectors * 1.5

@@ -1,0 +1,56 @@
+"""Block and Unblock: between [N, C, *spatial] and [N, C / b, *spatial, b], by transposing squares."""
+
+from __future__ import annotations
+
+from math import prod
+
+from atc.backends.cpu.vector_expr import lanes
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir import DType, TensorType
+from atc.ops import Block, Unblock
+
+
+class _Relayout(Kernel):
+    template = "cpu/relayout.c.j2"
+    portable = False
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats in blocks as wide as vectors."""
+        plain, blocked = _sides(w)
+        return blocked.dtype is DType.FLOAT and blocked.shape[-1] == lanes(target) > 1
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Extents, and which way the data goes."""
+        plain, blocked = _sides(w)
+        channels, block = plain.shape[1], blocked.shape[-1]
+        pixels = prod(plain.shape[2:])
+        return {
+            "into": isinstance(w.op, Block), "batch": plain.shape[0], "channels": channels,
+            "lanes": block, "blocks": blocked.shape[1], "pixels": pixels,
+            "whole": pixels // block * block, "rest": channels % block,
+        }  # fmt: skip
+
+
+class BlockChannels(_Relayout):
+    """Plain to blocked; lanes past the last channel become zero."""
+
+    name = "block"
+    op = Block
+
+
+class UnblockChannels(_Relayout):
+    """Blocked to plain."""
+
+    name = "unblock"
+    op = Unblock
+
+
+def _sides(w: Workload) -> tuple[TensorType, TensorType]:
+    """Return the types of the plain and the blocked tensor."""
+    x = w.inputs[0]
+    assert x is not None
+    return (x, w.outputs[0]) if isinstance(w.op, Block) else (w.outputs[0], x)
+
+
+KERNELS = (BlockChannels(), UnblockChannels())
