@@ -1,0 +1,71 @@
+"""Large models: weights pass through no compiler as text, and memory stays in bounds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+ROWS, COLUMNS, LAYERS = 2048, 2048, 6  # 100.7 MB of float32
+LIMIT_KIB = 1 << 20
+
+
+def save_large(path: Path) -> None:
+    """Write a chain of matrix products with 100 MB of weights."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for k in range(LAYERS):
+        w = rng.standard_normal((ROWS, COLUMNS), np.float32) / np.float32(np.sqrt(ROWS))
+        weights.append(numpy_helper.from_array(w, f"w{k}"))
+        nodes.append(helper.make_node("MatMul", [f"t{k}", f"w{k}"], [f"t{k + 1}"]))
+    graph = helper.make_graph(
+        nodes,
+        "large",
+        [helper.make_tensor_value_info("t0", TensorProto.FLOAT, [1, ROWS])],
+        [helper.make_tensor_value_info(f"t{LAYERS}", TensorProto.FLOAT, [1, COLUMNS])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
+@pytest.mark.slow
+def test_100_mb_of_weights_compile_within_1_gib(tmp_path: Path) -> None:
+    model = tmp_path / "large.onnx"
+    save_large(model)
+    assert model.stat().st_size > 100_000_000
+    command = [sys.executable, "-m", "atc", f"--model={model}", f"--output={tmp_path / 'large'}"]
+    begin = time.monotonic()
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    print(f"{time.monotonic() - begin:.1f} s, {usage.ru_maxrss / 1024:.0f} MiB")
+    assert usage.ru_maxrss < LIMIT_KIB
+    assert (tmp_path / "large" / "liblarge.so").stat().st_size > 100_000_000
+
+
+def graph_of_many_nodes(count: int) -> onnx.ModelProto:
+    """Return a chain of that many small elementwise nodes that can't all be fused into one."""
+    nodes = [
+        helper.make_node(("Sin", "Relu", "Neg", "Tanh")[k % 4], [f"t{k}"], [f"t{k + 1}"])
+        for k in range(count)
+    ]
+    x = helper.make_tensor_value_info("t0", TensorProto.FLOAT, [8])
+    graph = helper.make_graph(nodes, "many", [x], [onnx.ValueInfoProto(name=f"t{count}")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.mark.slow
+def test_50000_nodes_compile_in_bounded_time(tmp_path: Path) -> None:
+    path = tmp_path / "many.onnx"
+    onnx.save(graph_of_many_nodes(50_000), path)
+    command = [sys.executable, "-m", "atc", f"--model={path}", f"--output={tmp_path / 'many'}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
