@@ -144,6 +144,12 @@ class Builder:
         """Return what a value is called before it has a final name, without its number."""
         return (value.name or "").partition("\t")[0]
 
+    def shaped(self, value: ir.Value, like: ir.Value) -> ir.Value:
+        """Give a value the shape of another, for operators that have no shape function."""
+        value.shape = like.shape
+        self._types[value] = self._types[like]
+        return value
+
     def cast(self, value: ir.Value, to: ir.DataType) -> ir.Value:
         """Convert the element type, where it differs."""
         return value if value.dtype == to else self.op("Cast", [value], {"to": to.value})

@@ -1,7 +1,7 @@
 """Packed channel layouts: unpacked before an operator, packed again after it.
 
 NCHW44 and NCHW88 keep channels in blocks of 4 or 8: data (N, C/k, H, W, k), dense weights
-(O/k, I/k, kh, kw, k of I, k of O) or, where the input isn't packed, (O/k, I, kh, kw, k of O),
+(O/k, I/k, kh, kw, k of I, k of O) or, where the input isn't packed, (O/k, kh, kw, I, k of O),
 grouped ones the same behind a group axis, depthwise ones (G/k, 1, 1, kh, kw, k).
 """
 
@@ -84,8 +84,8 @@ def unpack_weight(b: Builder, w: ir.Value, how: Packing, grouped: bool) -> ir.Va
     tail = shape[len(lead) :]
     at = len(lead)
     if len(tail) == 5:
-        o, i, kh, kw, _ = tail
-        order = (*lead, at, at + 4, at + 1, at + 2, at + 3)
+        o, kh, kw, i, _ = tail
+        order = (*lead, at, at + 4, at + 3, at + 1, at + 2)
         return b.rearranged(w, (*shape[:at], o * k, i, kh, kw), order)
     if len(tail) == 6:
         o, i, kh, kw, first, second = tail

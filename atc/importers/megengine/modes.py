@@ -149,14 +149,15 @@ def _shr(b: Builder, xs: Sequence[Value]) -> Value:
 
 
 def rounding_multiply_high(b: Builder, xs: Sequence[Value]) -> Value:
-    """The rounded high half of the doubled product, saturated (both operands the minimum)."""
+    """The rounded high half of the product, doubled and saturated where the type has a sign."""
     dtype = _dtype(xs[0])
-    bits = 8 * dtype.itemsize
+    info = np.iinfo(dtype.numpy())
+    shift = int(info.bits) - (info.min < 0)
     x, y = (b.cast(v, ir.DataType.INT64) for v in xs)
     product = b.op("Mul", [x, y])
-    rounded = b.op("Add", [product, b.number(1 << (bits - 2), product)])
-    high = _floor_div_64(b, rounded, 1 << (bits - 1))
-    return b.cast(b.op("Min", [high, b.number((1 << (bits - 1)) - 1, high)]), dtype)
+    rounded = b.op("Add", [product, b.number(1 << (shift - 1), product)])
+    high = _floor_div_64(b, rounded, 1 << shift)
+    return b.cast(b.op("Min", [high, b.number(int(info.max), high)]), dtype)
 
 
 def _floor_div_64(b: Builder, x: Value, divisor: int) -> Value:

@@ -155,13 +155,10 @@ def _quantized(
         total = b.op("Add", [total, extra[0].value])
         extra = extra[1:]
     wanted = op.output_dtype or DType("QuantizedS32", scale)
-    if not extra and activation in ("IDENTITY", "RELU"):
-        if activation == "RELU":
-            total = b.op("Max", [total, b.number(0, total)])
+    if not extra and activation == "IDENTITY" and wanted.quantized:
         if wanted == DType("QuantizedS32", scale):
             return Var(total, wanted)
-        if wanted.quantized:
-            return requantize(b, total, scale, wanted)
+        return requantize(b, total, scale, wanted)
     real = dequantize(b, Var(total, DType("QuantizedS32", scale)))
     for addend in extra:
         real = b.op("Add", [real, dequantize(b, addend)])

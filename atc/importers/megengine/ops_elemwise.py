@@ -16,12 +16,27 @@ from atc.importers.megengine.types import BOOL, FLOAT32, DType
 
 
 def elemwise(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
-    """Translate Elemwise: operands of one type, numpy broadcasting."""
-    if any(x.dtype.quantized for x in xs):
-        raise b.fail("Elemwise takes no quantised inputs")
+    """Translate Elemwise: operands of one type, numpy broadcasting.
+
+    Quantised operands are those of 32 bits that a quantised linear layer adds.
+    """
     mode = op.params("Elemwise").word("mode")
+    if any(x.dtype.quantized for x in xs) and mode not in _SCALE_FREE:
+        raise b.fail(f"mode {mode} takes no quantised inputs")
+    if any(not _alike(x.dtype, xs[0].dtype) for x in xs):
+        found = ", ".join(f"{x.dtype.name} of scale {x.dtype.scale}" for x in xs)
+        raise b.fail(f"mode {mode} takes inputs of one element type, found {found}")
     value = apply_mode(b, mode, [x.value for x in xs])
     return [Var(value, xs[0].dtype)]
+
+
+_SCALE_FREE = ("ADD", "SUB", "MAX", "MIN", "RELU", "NEGATE", "ABS", "FUSE_ADD_RELU")
+
+
+def _alike(one: DType, other: DType) -> bool:
+    """Say whether two types are one; scales that were computed may differ in the last digits."""
+    same = one.name == other.name and one.zero_point == other.zero_point
+    return same and abs(one.scale - other.scale) <= 1e-5 * one.scale
 
 
 def elemwise_multi_type(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
@@ -68,8 +83,9 @@ def _multiply_float(b: Builder, xs: Sequence[Var]) -> Var:
 
 
 def _multiply_add_int8(b: Builder, xs: Sequence[Var]) -> Var:
-    """a b + c in floating point, saturated, rounded toward zero by the conversion."""
-    return _saturate(b, _multiply_add(b, xs, ir.DataType.FLOAT), DType("Int8"))
+    """a b + c in floating point, rounded to the nearest integer and saturated."""
+    rounded = b.op("Round", [_multiply_add(b, xs, ir.DataType.FLOAT)])
+    return _saturate(b, rounded, DType("Int8"))
 
 
 def _rounding_shift(b: Builder, value: ir.Value, shift: ir.Value, to: DType) -> Var:
@@ -93,11 +109,18 @@ def _shift_int16(b: Builder, xs: Sequence[Var]) -> Var:
 
 
 def _add_multiply_shift(b: Builder, xs: Sequence[Var]) -> Var:
-    """Inputs x, bias, multiplier, shift: rounding shift of the high product of x + bias."""
+    """Rounding shift of the high product of x + bias, clamped.
+
+    Inputs x, bias, multiplier, shift, smallest and largest result.
+    """
+    if len(xs) != 6:
+        raise b.fail(f"this mode takes 6 inputs, found {len(xs)}")
     dtype = xs[0].dtype
     total = b.op("Add", [b.cast(x.value, ir.DataType.INT32) for x in xs[:2]])
     product = rounding_multiply_high(b, [b.cast(total, dtype.storage), xs[2].value])
-    return _rounding_shift(b, product, xs[3].value, DType("Int8"))
+    result = _rounding_shift(b, product, xs[3].value, DType("Int8")).value
+    low, high = xs[4].value, xs[5].value
+    return Var(b.op("Max", [b.op("Min", [result, high]), low]), DType("Int8"))
 
 
 _MIXED = {
@@ -161,7 +184,7 @@ def _clamp(b: Builder, x: ir.Value, low: int, high: int) -> ir.Value:
 
 RULES: Mapping[str, Rule] = {
     "Elemwise": Rule(elemwise, 1, 4),
-    "ElemwiseMultiType": Rule(elemwise_multi_type, 1, 4),
+    "ElemwiseMultiType": Rule(elemwise_multi_type, 1, 6),
     "FakeQuant": Rule(fake_quant, 3),
     "LSQ": Rule(lsq, 3, 4),
     "PowC": Rule(power, 1),

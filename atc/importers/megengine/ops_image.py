@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Operator, Params
-from atc.importers.megengine.quantize import real_or_float, restore
+from atc.importers.megengine.quantize import as_real, restore
 from atc.importers.megengine.translation import Rule
 from atc.importers.megengine.types import INT32
 
@@ -39,7 +39,7 @@ def resize(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     params = op.params("Resize")
     last = _channels_last(b, params)
     target = _target(b, xs[1].value)
-    value, dtype = real_or_float(b, xs[0])
+    value, dtype = as_real(b, xs[0]), xs[0].dtype
     value = b.transpose(value, _TO_FIRST) if last else value
     match params.word("imode"):
         case "NEAREST":
@@ -106,7 +106,7 @@ def warp_affine(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]
 def _warp(b: Builder, params: Params, border: str, fill: str, xs: Sequence[Var]) -> Var:
     last = _channels_last(b, params)
     target = _target(b, xs[-1].value)
-    value, dtype = real_or_float(b, xs[0])
+    value, dtype = as_real(b, xs[0]), xs[0].dtype
     value = b.transpose(value, _TO_FIRST) if last else value
     if len(xs) == 4:
         value = b.op("Gather", [value, xs[2].value], {"axis": 0})
@@ -186,7 +186,7 @@ def remap(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Remap: inputs x and the input pixel (x, y) of every output pixel."""
     params = op.params("Remap")
     last = _channels_last(b, params)
-    value, dtype = real_or_float(b, xs[0])
+    value, dtype = as_real(b, xs[0]), xs[0].dtype
     value = b.transpose(value, _TO_FIRST) if last else value
     border, fill = params.word("border_type"), params.real("scalar")
     value = _sample(b, value, xs[1].value, params.word("imode"), border, fill)
@@ -230,7 +230,7 @@ def convert_color(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | Non
     mode = op.params("CvtColor").word("mode")
     if mode not in _COLORS:
         raise b.refuse(f"colour conversion {mode} is not covered")
-    value, dtype = real_or_float(b, xs[0])
+    value, dtype = as_real(b, xs[0]), xs[0].dtype
     weights = b.constant(np.ascontiguousarray(_COLORS[mode].astype(value.dtype.numpy())))
     return [restore(b, b.op("MatMul", [value, weights]), dtype)]
 

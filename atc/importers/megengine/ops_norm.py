@@ -103,7 +103,7 @@ def group_norm(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
         raise b.fail(f"{channels} channels do not split into {groups} groups")
     scale, bias = _affine(b, affine, channels, xs[0])
     attributes = {"num_groups": groups, "epsilon": params.real("eps")}
-    value = b.op("GroupNormalization", [x, scale, bias], attributes)
+    value = b.shaped(b.op("GroupNormalization", [x, scale, bias], attributes), x)
     return _first(op, Var(value, xs[0].dtype))
 
 

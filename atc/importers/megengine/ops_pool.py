@@ -10,7 +10,7 @@ import onnx_ir as ir
 from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Operator
 from atc.importers.megengine.layout import pack, packing, unpack
-from atc.importers.megengine.quantize import dequantize, restore
+from atc.importers.megengine.quantize import as_real, restore
 from atc.importers.megengine.translation import Rule
 
 
@@ -56,7 +56,7 @@ def _pool(
     if params.word("mode") == "MAX":
         value = _window(b, "MaxPool", data, kernel, strides, pads)
         return Var(pack(b, value, how), x.dtype)
-    real = data if x.dtype.floating else dequantize(b, Var(data, x.dtype))
+    real = as_real(b, Var(data, x.dtype))
     include = params.word("mode") == "AVERAGE"
     value = _window(b, "AveragePool", real, kernel, strides, pads, include)
     result = restore(b, value, x.dtype)

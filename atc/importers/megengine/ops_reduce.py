@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Operator
-from atc.importers.megengine.quantize import convert, dequantize
+from atc.importers.megengine.quantize import as_real, convert, restore
 from atc.importers.megengine.translation import Rule, Translation
 from atc.importers.megengine.types import FLOAT32, INT32, DType
 
@@ -36,7 +36,7 @@ def reduce(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
         axes = [b.axis(axis, b.rank(x.value))]
     if data_type == "FLOAT_O32xC32":
         x = convert(b, x, FLOAT32)
-    result = _reduce(b, mode, x, axes)
+    result = _reduce(b, mode, x, axes, data_type.endswith("I8xO32"))
     if data_type == "FLOAT_O16xC32":
         result = convert(b, result, DType("Float16"))
     if extents is not None:
@@ -63,12 +63,13 @@ def _axes_to(
     return [i for i, (n, t) in enumerate(pairs) if t == 1 and n != 1], wanted
 
 
-def _reduce(b: Builder, mode: str, x: Var, axes: Sequence[int]) -> Var:
+def _reduce(b: Builder, mode: str, x: Var, axes: Sequence[int], widen: bool) -> Var:
+    """Reduce; sums of quantised values saturate in their own type, or in 32 bits with `widen`."""
     if not axes:
         return x
     if x.dtype.quantized and mode not in ("MIN", "MAX"):
-        total = _node(b, mode, dequantize(b, x), axes)
-        return convert(b, Var(total, FLOAT32), DType("QuantizedS32", x.dtype.scale))
+        total = _node(b, mode, as_real(b, x), axes)
+        return restore(b, total, DType("QuantizedS32", x.dtype.scale) if widen else x.dtype)
     if x.dtype.floating or x.dtype == INT32:
         return Var(_node(b, mode, x.value, axes), x.dtype)
     wide = b.cast(x.value, ir.DataType.INT32)

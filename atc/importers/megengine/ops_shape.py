@@ -165,11 +165,6 @@ def identity(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     return [Var(b.op("Identity", [xs[0].value]), xs[0].dtype)]
 
 
-def assert_equal(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
-    """Translate AssertEqual of a dump with test cases: the computed value, second of the two."""
-    return identity(b, op, xs[1:])
-
-
 def images_to_neighbours(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Images2Neibs: (N, C, H, W) to the windows (N, C, OH, OW, kh, kw)."""
     params = op.params("Images2Neibs")
@@ -211,7 +206,6 @@ def relayout(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
 
 
 RULES: Mapping[str, Rule] = {
-    "AssertEqual": Rule(assert_equal, 2),
     "AxisAddRemove": Rule(axis_add_remove, 1),
     "Broadcast": Rule(broadcast, 2),
     "Concat": Rule(concat, 1, MANY),

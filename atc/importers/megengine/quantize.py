@@ -31,7 +31,8 @@ def dequantize(b: Builder, x: Var) -> ir.Value:
 
 def quantize(b: Builder, real: ir.Value, dtype: DType) -> Var:
     """Round real numbers to a quantised type, ties away from zero, saturating."""
-    scaled = b.op("Div", [real, b.constant(np.array(dtype.scale, np.float32))])
+    inverse = np.float32(1) / np.float32(dtype.scale)
+    scaled = b.op("Mul", [real, b.constant(np.array(inverse, np.float32))])
     return Var(_store(b, scaled, dtype), dtype)
 
 
@@ -93,34 +94,21 @@ def _zero_point(b: Builder, x: Var) -> ir.Value | None:
     return b.constant(np.array(x.dtype.zero_point, x.dtype.numpy))
 
 
-def real_or_float(b: Builder, x: Var) -> tuple[ir.Value, DType]:
-    """Return the operand of a floating-point operator and the type its result shall have.
+def as_real(b: Builder, x: Var) -> ir.Value:
+    """Return the operand of an averaging operator: stored integers as floats, less zero point.
 
-    Quantised and 8-bit operands are computed in float32 and rounded back by `restore`.
+    Without the scale, averages of integers stay exact, and so does their rounding by `restore`.
     """
     if x.dtype.floating:
-        return x.value, x.dtype
-    return dequantize(b, x), x.dtype
+        return x.value
+    value = b.cast(x.value, ir.DataType.FLOAT)
+    if x.dtype.zero_point:
+        value = b.op("Sub", [value, b.number(x.dtype.zero_point, value)])
+    return value
 
 
 def restore(b: Builder, value: ir.Value, dtype: DType) -> Var:
-    """Round the float32 result of an operator back to its operand's type."""
+    """Round what was computed from `as_real` back to the operand's type."""
     if dtype.floating:
         return Var(b.cast(value, dtype.storage), dtype)
-    if dtype.quantized:
-        return quantize(b, value, dtype)
     return Var(_store(b, value, dtype), dtype)
-
-
-__all__ = [
-    "FLOAT32",
-    "convert",
-    "dequantize",
-    "integer_product",
-    "is_integer_product",
-    "product_scale",
-    "quantize",
-    "real_or_float",
-    "requantize",
-    "restore",
-]

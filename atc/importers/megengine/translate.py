@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from atc.errors import ModelError, OptionError, UnsupportedError
 from atc.importers.megengine import (
+    ops_attention,
     ops_conv,
     ops_create,
     ops_elemwise,
@@ -21,11 +22,14 @@ from atc.importers.megengine import (
     ops_rnn,
     ops_shape,
 )
+from atc.importers.megengine.asserts import without_asserts
 from atc.importers.megengine.builder import IR_VERSION, OPSET, Builder, Var
 from atc.importers.megengine.dump import Dump, Operator, StoredTensor
+from atc.importers.megengine.tidy import tidy
 from atc.importers.megengine.translation import Rule
 
 RULES: Mapping[str, Rule] = {
+    **ops_attention.RULES,
     **ops_conv.RULES,
     **ops_create.RULES,
     **ops_elemwise.RULES,
@@ -53,6 +57,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 def translate(dump: Dump, input_shapes: Shapes) -> ir.Model:
     """Translate a dump; `input_shapes` replaces the shapes of inputs by name."""
+    dump, expected = without_asserts(dump)
     inputs = [_only(op) for op in dump.operators if op.kind == "Host2DeviceCopy"]
     _check_inputs(dump, [tensor.name for tensor in inputs], input_shapes)
     names = Names()
@@ -69,7 +74,9 @@ def translate(dump: Dump, input_shapes: Shapes) -> ir.Model:
             state.add_constants(operator)
         else:
             state.add_operator(operator)
-    return state.model(outputs)
+    model = state.model(outputs)
+    tidy(model, {labels[name] for name in expected})
+    return model
 
 
 def _only(operator: Operator) -> StoredTensor:
@@ -187,7 +194,8 @@ class _State:
             self.variables[number] = variable
             if variable is not None and variable.value not in self.named:
                 self.named.add(variable.value)
-                label = self.promised.get(number)
+                computed = variable.value.producer() is not None
+                label = self.promised.get(number) if computed else None
                 wanted = self.dump.names.get(number) or operator.name
                 variable.value.name = label or self.names.unique(wanted)
 
