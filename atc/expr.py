@@ -175,17 +175,16 @@ def renumber(expr: Expr, indices: Sequence[int]) -> Expr:
 def walk(expr: Expr) -> Iterator[Expr]:
     """Yield the distinct subexpressions, operands before their users."""
     seen: set[Expr] = set()
-
-    def visit(e: Expr) -> Iterator[Expr]:
-        if e in seen:
-            return
-        seen.add(e)
-        if isinstance(e, Call):
-            for a in e.args:
-                yield from visit(a)
-        yield e
-
-    return visit(expr)
+    stack: list[tuple[Expr, bool]] = [(expr, False)]
+    while stack:
+        e, ready = stack.pop()
+        if ready:
+            yield e
+        elif e not in seen:
+            seen.add(e)
+            stack.append((e, True))
+            if isinstance(e, Call):
+                stack.extend((a, False) for a in reversed(e.args))
 
 
 def inputs_of(expr: Expr) -> tuple[int, ...]:

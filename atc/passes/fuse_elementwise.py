@@ -45,6 +45,8 @@ def _inline(
     assert isinstance(inner, Map)
     if not _worthwhile(state, op, inner, node.inputs[index]):
         return None
+    if cost(op.expr) + cost(inner.expr) > 2 * MAX_COST:
+        return None  # hopeless, even if half of it is shared
     refined = refine(op, index, inner.shape, inner.views)
     if refined is None:
         return None
