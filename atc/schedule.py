@@ -90,7 +90,7 @@ def make_schedule(
         for k, (v, n) in enumerate(zip(program.inputs, names[:split], strict=True))
     )
     outputs = tuple(
-        Port(v, n, program.types[v], f"output_{k}")
+        Port(_output_name(program, v), n, program.types[v], f"output_{k}")
         for k, (v, n) in enumerate(zip(program.outputs, names[split:], strict=True))
     )
     constants = tuple(
@@ -103,12 +103,18 @@ def make_schedule(
     )
     pointers = {
         **{p.name: p.c_name for p in inputs},
-        **{program.home(p.name): p.c_name for p in outputs},
+        **{program.home(v): p.c_name for v, p in zip(program.outputs, outputs, strict=True)},
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(arena.offsets, values, strict=True)},
     }
     lines = tuple(_Scribe(program, arena, pointers).steps(program.steps))
     return Schedule(inputs, outputs, constants, values, lines)
+
+
+def _output_name(program: Program, value: str) -> str:
+    """Return the model's name of an output; where an input has it too, the value's is marked."""
+    name = value.removesuffix("#output")
+    return name if name in program.inputs else value
 
 
 def _life(program: Program, value: str, first: int, last: int) -> str:

@@ -32,6 +32,7 @@ class Builder:
         self._types: dict[str, TensorType] = {}
         self._constants: dict[str, Array] = {}
         self._origin: tuple[str, ...] = parent._origin if parent else ()
+        self._declared: set[str] = parent._declared if parent else set()
         self._counter: Iterator[int] = parent._counter if parent else iter(range(1 << 62))
 
     @contextmanager
@@ -44,14 +45,16 @@ class Builder:
             self._origin = previous
 
     def fresh(self, hint: str = "t") -> str:
-        """Return a value name that no model can hold (it contains a NUL-free, unique suffix)."""
-        return f"{hint}#{next(self._counter)}"
+        """Return a name that no other value has."""
+        name = f"{hint}#{next(self._counter)}"
+        return self.fresh(hint) if name in self._declared else name
 
     def declare(self, name: str, type_: TensorType) -> str:
         """Add a value that is given from outside (a graph input)."""
         if type_.size > MAX_ELEMENTS:
             raise UnsupportedError(f"a tensor of {type_.size} elements is too large", where=name)
         self._types[name] = type_
+        self._declared.add(name)
         return name
 
     def type(self, name: str) -> TensorType:
@@ -210,13 +213,13 @@ class Builder:
 
 
 def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """Return the graph with values renamed (top level only)."""
+    """Return the graph with values renamed, also where subgraphs read them."""
 
     def new(n: str) -> str:
         return names.get(n, n)
 
     nodes = tuple(
-        Node(n.op, tuple(map(new, n.inputs)), tuple(map(new, n.outputs)), n.origin)
+        Node(_rename_inside(n.op, names), (*map(new, n.inputs),), (*map(new, n.outputs),), n.origin)
         for n in graph.nodes
     )
     return Graph(
@@ -224,3 +227,8 @@ def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
         {new(k): v for k, v in graph.types.items()},
         {new(k): v for k, v in graph.constants.items()},
     )  # fmt: skip
+
+
+def _rename_inside(op: Op, names: Mapping[str, str]) -> Op:
+    graphs = {k: rename(v, names) for k, v in vars(op).items() if isinstance(v, Graph)}
+    return replace(op, **graphs) if graphs else op  # type: ignore[type-var]

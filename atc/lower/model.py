@@ -81,7 +81,10 @@ def _with_output_names(graph: Graph, wanted: Sequence[str]) -> Graph:
 
     names: dict[str, str] = {}
     for current, name in zip(graph.outputs, wanted, strict=True):
-        names[current] = name if name not in graph.inputs else f"{name}_out"
+        names[current] = f"{name}#output" if name in graph.inputs else name
+    for current, name in list(names.items()):
+        if name in graph.types:  # by chance another value's name: they change places
+            names.setdefault(name, current)
     return prune(rename(graph, names))
 
 

@@ -1,0 +1,159 @@
+"""Writes generated projects to disk and builds them, as a user with a C compiler would."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from atc.backends.target import get_target
+from atc.emit import Emission, emit
+from atc.ir import Array
+from atc.lower import lower_model
+from atc.memory import plan_memory
+from atc.passes import run_passes
+from atc.program import build_program
+from atc.select import select
+from atc.weights import included_weights
+
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
+
+Value = tuple[str, int, tuple[int, ...]]
+"""Name, ONNX element type, shape."""
+
+
+def require(tool: str) -> str:
+    """Return a program's path; skips the test where it isn't installed."""
+    path = shutil.which(tool)
+    if path is None:
+        pytest.skip(f"{tool} isn't installed")
+    return path
+
+
+def make_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    constants: dict[str, Array] | None = None,
+) -> onnx.ModelProto:
+    """Return a model of these nodes and values."""
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info(*v) for v in inputs],
+        [helper.make_tensor_value_info(*v) for v in outputs],
+        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def affine_model(size: int = 8, seed: int = 0) -> onnx.ModelProto:
+    """Return y = relu(x @ w + b) @ v, with weights, an arena and two outputs (y and relu's)."""
+    random = np.random.default_rng(seed)
+
+    def weights(*shape: int) -> Array:
+        return random.standard_normal(shape).astype(np.float32)
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("Add", ["xw", "b"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["hidden"], name="activation"),
+        helper.make_node("Sigmoid", ["hidden"], ["gate"]),
+        helper.make_node("MatMul", ["gate", "v"], ["y"]),
+    ]
+    shapes = [("y", TensorProto.FLOAT, (2, 3)), ("hidden", TensorProto.FLOAT, (2, size))]
+    constants = {"w": weights(5, size), "b": weights(size), "v": weights(size, 3)}
+    return make_model(nodes, [("x", TensorProto.FLOAT, (2, 5))], shapes, constants)
+
+
+def emit_model(
+    model: onnx.ModelProto,
+    name: str = "net",
+    target: str = "c99",
+    external: bool = False,
+    file: str = "model.onnx",
+) -> Emission:
+    """Return the project of a model with static shapes."""
+    record = get_target(target)
+    graph = run_passes(lower_model(onnx_ir.from_proto(model), "model.onnx"))
+    program = build_program(graph, select(graph, record), record)
+    return emit(
+        program, plan_memory(program), record, name=name, model=file,
+        model_hash="0" * 64, options="", external_weights=external,
+    )  # fmt: skip
+
+
+def write_project(folder: Path, emission: Emission, external: bool = False) -> Path:
+    """Write a project as the driver does, less the libraries and reports; returns the folder."""
+    files = dict(emission.files)
+    if emission.weights:
+        blob = f"{emission.name}_weights.bin"
+        files[blob] = emission.weights
+        if not external:
+            text = included_weights(emission.name, blob)
+            files[f"{emission.name}_weights.S"] = text.encode()
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+def sources(folder: Path) -> list[str]:
+    """Return the sources of a project's library."""
+    found = [*sorted(folder.glob("src/**/*.c")), *folder.glob("*_weights.S")]
+    return [str(p.relative_to(folder)) for p in found]
+
+
+def compile_c(folder: Path, *arguments: str, cc: str = "gcc") -> None:
+    """Run the compiler in a project with strict flags; its words are the test's failure."""
+    command = [require(cc), *STRICT, "-Iinclude", "-I.", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+def build_shared(folder: Path, name: str = "net", cc: str = "gcc", level: str = "-O1") -> Path:
+    """Build a project's shared library and return its path."""
+    library = f"lib{name}.so"
+    shape = (level, "-fPIC", "-shared", "-fvisibility=hidden")
+    compile_c(folder, *shape, "-o", library, *sources(folder), "-lm", cc=cc)
+    return folder / library
+
+
+def build_example(folder: Path, *flags: str, cc: str = "gcc") -> Path:
+    """Build a project's example program and return its path."""
+    files = ("example/main.c", *sources(folder), "-lm")
+    compile_c(folder, *(flags or ("-O1",)), "-o", "example.exe", *files, cc=cc)
+    return folder / "example.exe"
+
+
+def make_library(folder: Path, model: onnx.ModelProto, name: str = "net") -> Path:
+    """Compile a model to a shared library in `folder` and return the library's path."""
+    return build_shared(write_project(folder, emit_model(model, name)), name)
+
+
+def run_example(program: Path, *files: Path) -> dict[str, list[float]]:
+    """Run an example program; return the printed values by output."""
+    command = [str(program), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, list[float]] = {}
+    for line in done.stdout.splitlines():
+        if line.endswith("]"):
+            result[line.rpartition(" [")[0]] = values = []
+        else:
+            values += map(float, line.split())
+    return result
+
+
+def reference(model: onnx.ModelProto, *inputs: Array) -> list[Array]:
+    """Return what the standard's reference computes."""
+    from onnx.reference import ReferenceEvaluator
+
+    names = [v.name for v in model.graph.input]
+    evaluator = ReferenceEvaluator(model)
+    return [np.asarray(a) for a in evaluator.run(None, dict(zip(names, inputs, strict=True)))]
