@@ -23,8 +23,8 @@ def matmul(site: Site) -> str:
     return site.b.cast(result, x.dtype)
 
 
-def product(site: Site, a: str, b: str) -> str:
-    """Emit a numpy-style matrix product of two values of the same type."""
+def product(site: Site, a: str, b: str, accumulator: DType | None = None) -> str:
+    """Emit a numpy-style matrix product; the result has the operands' type or `accumulator`."""
     build = site.b
     a_shape, b_shape = build.shape(a), build.shape(b)
     site.require(len(a_shape) > 0 and len(b_shape) > 0, "an operand is a scalar")
@@ -33,7 +33,7 @@ def product(site: Site, a: str, b: str) -> str:
     site.require(a2[-1] == b2[-2], f"{list(a_shape)} x {list(b_shape)}: inner sizes differ")
     batch = np.broadcast_shapes(a2[:-2], b2[:-2])
     m, n, k = a2[-2], b2[-1], a2[-1]
-    dtype = build.type(a).dtype
+    dtype = accumulator or build.type(a).dtype
     op = MatMul(
         batch, m, n, k, broadcast(a2, (*batch, m, k)), broadcast(b2, (*batch, k, n)),
         identity_epilogue(dtype), dtype,

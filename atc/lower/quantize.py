@@ -1,0 +1,320 @@
+"""Lowerings of quantization: scaling is elementwise, integer products are Conv and MatMul."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from atc.expr import Const, Expr, Input, call, cast, const
+from atc.ir import DType, TensorType, row_major
+from atc.lower.conv import output_extents, window_of, with_bias
+from atc.lower.matmul import product
+from atc.lower.place import take
+from atc.lower.reduce import reduction
+from atc.lower.registry import lowers
+from atc.lower.site import Site
+from atc.ops import Conv, identity_epilogue
+from atc.view import View
+
+# ---- scalar rules -------------------------------------------------------------------------------
+
+
+def converted(x: Expr, dtype: DType) -> Expr:
+    """Return a conversion without loss; of a literal, another literal."""
+    return const(x.value, dtype) if isinstance(x, Const) else cast(x, dtype)
+
+
+def _is_zero(x: Expr) -> bool:
+    return isinstance(x, Const) and x.value == 0
+
+
+def quantized(x: Expr, scale: Expr, zero: Expr | None, dtype: DType) -> Expr:
+    """saturate(round(x / scale) + zero), rounding half to even (ONNX QuantizeLinear-21)."""
+    y = call("Round", call("Div", converted(x, DType.FLOAT), converted(scale, DType.FLOAT)))
+    return saturated(y, zero, dtype)
+
+
+def saturated(y: Expr, zero: Expr | None, dtype: DType) -> Expr:
+    """Return the nearest number of an integer type to y + zero."""
+    if zero is not None and not _is_zero(zero):
+        y = call("Add", y, converted(zero, DType.FLOAT))
+    return cast(y, dtype, saturate=True)
+
+
+def dequantized(x: Expr, scale: Expr, zero: Expr | None) -> Expr:
+    """(x - zero) * scale in float; the difference is exact."""
+    if zero is not None and not _is_zero(zero):
+        x = call("Sub", converted(x, DType.INT32), converted(zero, DType.INT32))
+    return call("Mul", converted(x, DType.FLOAT), converted(scale, DType.FLOAT))
+
+
+def requantized(total: Expr, scale: Expr, zero: Expr | None, dtype: DType) -> Expr:
+    """saturate(round(total * scale) + zero): what QLinear operators do to an INT32 sum."""
+    y = call("Round", call("Mul", cast(total, DType.FLOAT), converted(scale, DType.FLOAT)))
+    return saturated(y, zero, dtype)
+
+
+# ---- scales and zero points of a tensor ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Loops over a tensor and the view of its scale and zero point over them.
+
+    Where blocks don't fit into loops, these are repeated first, `block` times along `axis`.
+    """
+
+    loops: tuple[int, ...]
+    view: View
+    block: int = 1
+    axis: int = 0
+
+
+def grid(site: Site, shape: Sequence[int], given: Sequence[int], axis: int, block: int) -> Grid:
+    """Return how a scale of the shape `given` spreads over a tensor (ONNX QuantizeLinear-21)."""
+    if prod(given) == 1 and not block:
+        return Grid(tuple(shape), View((0,) * len(shape)))
+    axis = site.axis(axis, len(shape))
+    wanted = [shape[axis]]
+    if block:
+        wanted = [*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :]]
+    site.require(
+        list(given) == wanted,
+        f"the scale is {list(given)}, not {wanted}, for {list(shape)} along axis {axis}",
+    )
+    if not block:
+        return Grid(tuple(shape), View(tuple(int(d == axis) for d in range(len(shape)))))
+    strides = row_major(given)
+    if shape[axis] % block:
+        return Grid(tuple(shape), View(row_major(shape)), block, axis)
+    loops = (*shape[:axis], shape[axis] // block, block, *shape[axis + 1 :])
+    return Grid(loops, View((*strides[: axis + 1], 0, *strides[axis + 1 :])))
+
+
+def spread(site: Site, i: int, where: Grid) -> str:
+    """Return scale or zero point `i` as the grid's view reads it; ragged blocks are repeated."""
+    if where.block == 1:
+        return site.input(i)
+    places = np.arange(where.loops[where.axis]) // where.block
+    return take(site.b, site.input(i), where.axis, places)
+
+
+@lowers("QuantizeLinear")
+def quantize_linear(site: Site) -> str:
+    """ONNX QuantizeLinear-23 to integers of 8 and 16 bits: per tensor, per axis, blocked."""
+    x = site.type(0)
+    code = site.int("output_dtype") or (site.type(2).dtype.code if site.has(2) else 2)
+    dtype = _integer(site, code)
+    where = grid(site, x.shape, site.shape(1), site.int("axis", 1), site.int("block_size"))
+    operands = [spread(site, i, where) for i in (1, 2) if site.has(i)]
+    y = site.b.map(
+        lambda v, s, z=None: quantized(v, s, z, dtype), site.input(0), *operands,
+        shape=where.loops, views=[View(row_major(where.loops)), *[where.view] * len(operands)],
+    )  # fmt: skip
+    return site.b.reshape(y, x.shape)
+
+
+def _integer(site: Site, code: int) -> DType:
+    known = (DType.UINT8, DType.INT8, DType.UINT16, DType.INT16)
+    dtype = next((d for d in known if d.code == code), None)
+    if dtype is None:
+        raise site.unsupported(f"quantization to ONNX type {code}")
+    return dtype
+
+
+@lowers("DequantizeLinear")
+def dequantize_linear(site: Site) -> str:
+    """ONNX DequantizeLinear-23: per tensor, per axis, blocked."""
+    x = site.type(0)
+    out = DType.from_onnx(site.int("output_dtype") or site.type(1).dtype.code)
+    where = grid(site, x.shape, site.shape(1), site.int("axis", 1), site.int("block_size"))
+    operands = [spread(site, i, where) for i in (1, 2) if site.has(i)]
+    y = site.b.map(
+        lambda v, s, z=None: cast(dequantized(v, s, z), out), site.input(0), *operands,
+        shape=where.loops, views=[View(row_major(where.loops)), *[where.view] * len(operands)],
+    )  # fmt: skip
+    return site.b.reshape(y, x.shape)
+
+
+# ---- integer products ---------------------------------------------------------------------------
+
+
+def centred(site: Site, w: str, zero: str) -> tuple[str, str]:
+    """Return constant weights minus their constant zero point (last axis), and what is left of it.
+
+    The narrowest type that holds the difference is used.
+    """
+    array, point = site.b.value(w), site.b.value(zero) if zero else None
+    if array is None or point is None:
+        return w, zero
+    difference = array.astype(np.int32) - point.astype(np.int32)
+    if not point.any():
+        return w, ""
+    narrow = all(-128 <= v <= 127 for v in (difference.min(), difference.max()))
+    return site.b.constant(difference.astype(np.int8 if narrow else np.int16), w), ""
+
+
+def _known_zero(site: Site, zero: str) -> str:
+    """Return the zero point's name, '' where it is known to be zero."""
+    value = site.b.value(zero) if zero else None
+    return "" if value is not None and not value.any() else zero
+
+
+def integer_product(site: Site, a: str, b: str, a_zero: str, b_zero: str) -> str:
+    """Return the INT32 product of (a - a_zero) and (b - b_zero), numpy's rules for the shapes.
+
+    The zero points are taken off afterwards, with sums over rows and columns, so that the product
+    itself is one of plain integers: (a - p)(b - q) = ab - p colsum(b) - q rowsum(a) + k p q.
+    """
+    build = site.b
+    a_shape, b_shape = build.shape(a), build.shape(b)
+    site.require(bool(a_shape) and bool(b_shape), "an operand is a scalar")
+    a = build.reshape(a, (1, *a_shape)) if len(a_shape) == 1 else a
+    b = build.reshape(b, (*b_shape, 1)) if len(b_shape) == 1 else b
+    if a_zero and build.type(a_zero).size > 1 and len(build.shape(a_zero)) == 1:
+        a_zero = build.reshape(a_zero, (*build.shape(a_zero), 1))
+    b, b_zero = centred(site, b, b_zero)
+    a, a_zero = centred(site, a, a_zero)
+    a_zero, b_zero = _known_zero(site, a_zero), _known_zero(site, b_zero)
+    y = product(site, a, b, DType.INT32)
+    depth = build.shape(a)[-1]
+    if a_zero:
+        y = build.map(_minus_product, y, _wide(site, a_zero), _sums(site, b, -2))
+    if b_zero:
+        y = build.map(_minus_product, y, _wide(site, b_zero), _sums(site, a, -1))
+    if a_zero and b_zero:
+        count = build.scalar(-depth, DType.INT32)
+        both = build.map(lambda p, q: call("Mul", p, q), _wide(site, a_zero), _wide(site, b_zero))
+        y = build.map(_minus_product, y, both, count)
+    dropped = [-2] * (len(a_shape) == 1) + [-1] * (len(b_shape) == 1)
+    full = build.shape(y)
+    return build.reshape(y, [n for d, n in enumerate(full) if d - len(full) not in dropped])
+
+
+def _minus_product(y: Expr, zero: Expr, sums: Expr) -> Expr:
+    return call("Sub", y, call("Mul", zero, sums))
+
+
+def _wide(site: Site, x: str) -> str:
+    return site.b.cast(x, DType.INT32)
+
+
+def _sums(site: Site, x: str, axis: int) -> str:
+    """Return INT32 sums along an axis, which is kept; of a constant, a constant."""
+    source, array = site.b.type(x), site.b.value(x)
+    if array is not None:
+        return site.b.constant(array.astype(np.int32).sum(axis, keepdims=True, dtype=np.int32), x)
+    element = cast(Input(source.dtype, 0), DType.INT32)
+    axes = (axis % len(source.shape),)
+    return reduction(site, x, axes, True, "Sum", element, Input(DType.INT32, 0))
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The operands of an integer convolution, by value name; '' where absent."""
+
+    x: str
+    w: str
+    x_zero: str = ""
+    w_zero: str = ""
+    bias: str = ""
+
+
+def integer_conv(site: Site, given: Filter) -> str:
+    """Return the INT32 convolution of (x - x_zero) and (w - w_zero), plus bias.
+
+    Attributes are those of ONNX Conv-11; padding counts as x_zero.
+    """
+    b = site.b
+    x, w = b.type(given.x), b.type(given.w)
+    site.require(len(x.shape) == len(w.shape) >= 3, f"x is {x}, w is {w}")
+    kernel = site.ints("kernel_shape", w.shape[2:]) or []
+    site.require(tuple(kernel) == w.shape[2:], f"kernel_shape {kernel} but w is {w}")
+    group = site.int("group", 1)
+    fits = group > 0 and x.shape[1] == w.shape[1] * group and w.shape[0] % group == 0
+    site.require(fits, f"group {group}: x is {x}, w is {w}")
+    window, end = window_of(site, x.shape[2:], kernel)
+    spatial = output_extents(x.shape[2:], window, end)
+    site.require(min(spatial) > 0, f"the kernel {kernel} is larger than the padded input {x}")
+    out = TensorType(DType.INT32, (x.shape[0], w.shape[0], *spatial))
+    w_name, w_zero = _centred_filters(site, given.w, given.w_zero)
+    zeros = [_known_zero(site, given.x_zero), _known_zero(site, w_zero)]
+    inputs = [given.x, w_name, *(zeros if any(zeros) else [])]
+    epilogue = identity_epilogue(DType.INT32)
+    if given.bias:
+        site.require(b.type(given.bias).size == w.shape[0], f"bias {b.type(given.bias)} for w {w}")
+        inputs.append(given.bias)
+        epilogue = with_bias(DType.INT32, out.shape)
+    return b.emit1(Conv(window, group, epilogue, DType.INT32, any(zeros)), inputs, out)
+
+
+def _centred_filters(site: Site, w: str, zero: str) -> tuple[str, str]:
+    """Take a known zero point, one or one per filter, off the weights."""
+    point = site.b.value(zero) if zero else None
+    if point is None:
+        return w, zero
+    tail = [1] * (len(site.b.shape(w)) - 1) if point.size > 1 else []
+    shaped = site.b.constant(point.reshape(-1, *tail) if tail else point.reshape(()), zero)
+    return centred(site, w, shaped) if site.b.value(w) is not None else (w, zero)
+
+
+@lowers("MatMulInteger")
+def matmul_integer(site: Site) -> str:
+    """ONNX MatMulInteger-10."""
+    return integer_product(
+        site, site.input(0), site.input(1), site.optional(2), site.optional(3)
+    )
+
+
+@lowers("ConvInteger")
+def conv_integer(site: Site) -> str:
+    """ONNX ConvInteger-10."""
+    given = Filter(site.input(0), site.input(1), site.optional(2), site.optional(3))
+    return integer_conv(site, given)
+
+
+# ---- QLinear operators --------------------------------------------------------------------------
+
+
+def scale_ratio(site: Site, a: str, b: str, y: str) -> str:
+    """Return the multiplier a * b / y of an INT32 sum, in float; known ones when compiling."""
+    arrays = [site.b.value(s) for s in (a, b, y)]
+    if all(s is not None for s in arrays):
+        p, q, r = (np.asarray(s, np.float32) for s in arrays)
+        return site.b.constant(np.asarray(p * q / r, np.float32), site.name)
+    p_, q_, r_ = (site.b.cast(s, DType.FLOAT) for s in (a, b, y))
+    return site.b.map(lambda p, q, r: call("Div", call("Mul", p, q), r), p_, q_, r_)
+
+
+def requantize(site: Site, total: str, ratio: str, zero: str, dtype: DType) -> str:
+    """Return the INT32 sums on the result's scale; `ratio` and `zero` are broadcast to them."""
+    operands = [ratio, *([zero] if zero else [])]
+    return site.b.map(lambda t, s, z=None: requantized(t, s, z, dtype), total, *operands)
+
+
+@lowers("QLinearMatMul")
+def qlinear_matmul(site: Site) -> str:
+    """ONNX QLinearMatMul-21: scales and zero points whole, per row of a or per column of b."""
+    a, b = site.input(0), site.input(3)
+    total = integer_product(site, a, b, site.input(2), site.input(5))
+    a_scale = site.input(1)
+    if site.type(1).size > 1 and len(site.shape(1)) == 1:
+        a_scale = site.b.reshape(a_scale, (*site.shape(1), 1))
+    ratio = scale_ratio(site, a_scale, site.input(4), site.input(6))
+    return requantize(site, total, ratio, site.input(7), site.type(7).dtype)
+
+
+@lowers("QLinearConv")
+def qlinear_conv(site: Site) -> str:
+    """ONNX QLinearConv-10: weights' scale and zero point whole or per filter."""
+    b = site.b
+    given = Filter(site.input(0), site.input(3), site.input(2), site.input(5), site.optional(8))
+    total = integer_conv(site, given)
+    x_scale, y_scale = (b.reshape(site.input(i), ()) for i in (1, 6))
+    ratio = scale_ratio(site, x_scale, site.input(4), y_scale)
+    if b.type(ratio).size > 1:
+        ratio = b.reshape(ratio, (b.type(ratio).size, *[1] * (len(b.shape(total)) - 2)))
+    return requantize(site, total, ratio, b.reshape(site.input(7), ()), site.type(7).dtype)
