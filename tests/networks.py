@@ -1,0 +1,94 @@
+"""Small models for tests of the command line and `atc.compile`, and a compiler that counts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from atc.backends.target import host_target
+from atc.backends.toolchain import find_compiler
+
+
+def conv_net(path: Path, seed: int = 0, batch: int | str = 1) -> Path:
+    """Write a model with two convolutions: x [batch,3,8,8] -> y [batch,4], all nodes named."""
+    random = np.random.default_rng(seed)
+
+    def weights(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], "conv2"),
+        helper.make_node("GlobalAveragePool", ["c2"], ["g"], "pool"),
+        helper.make_node("Flatten", ["g"], ["f"], "flat"),
+        helper.make_node("Softmax", ["f"], ["y"], "softmax"),
+    ]
+    constants = [weights("w1", 4, 3, 3, 3), weights("b1", 4), weights("w2", 4, 4, 3, 3)]
+    return save(nodes, {"x": [batch, 3, 8, 8]}, {"y": [batch, 4]}, path, constants)
+
+
+def save(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, list[int | str]],
+    outputs: dict[str, list[int | str]],
+    path: Path,
+    constants: list[onnx.TensorProto] | None = None,
+    domains: tuple[str, ...] = (),
+) -> Path:
+    """Write a model of float tensors."""
+
+    def info(shapes: dict[str, list[int | str]]) -> list[onnx.ValueInfoProto]:
+        return [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in shapes.items()
+        ]
+
+    graph = helper.make_graph(nodes, "test", info(inputs), info(outputs), constants or [])
+    opsets = [helper.make_opsetid("", 17), *(helper.make_opsetid(d, 1) for d in domains)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+@dataclass(frozen=True)
+class CountingCompiler:
+    """A `$CC` that writes down every source it is asked to compile."""
+
+    command: str
+    log: Path
+
+    def compiled(self) -> list[str]:
+        """Return the sources compiled since the last call."""
+        sources = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return sorted(sources)
+
+
+def counting_compiler(folder: Path) -> CountingCompiler:
+    """Put a counting wrapper around the machine's compiler into `folder`."""
+    real = shlex.join(find_compiler(host_target(), os.environ).argv)
+    script, log = folder / "counting-cc", folder / "compiled"
+    script.write_text(
+        f"""#!/bin/sh
+previous=
+for word in "$@"; do
+  if [ "$previous" = -c ]; then echo "$word" >> {shlex.quote(str(log))}; fi
+  previous=$word
+done
+exec {real} "$@"
+"""
+    )
+    script.chmod(0o755)
+    return CountingCompiler(str(script), log)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return every file under a folder."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
