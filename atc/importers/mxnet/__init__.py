@@ -26,11 +26,13 @@ from atc.importers.mxnet import (  # noqa: F401  (each fills the table of transl
     ops_norm,
     ops_order,
     ops_pool,
+    ops_quantized,
     ops_reduce,
     ops_resize,
     ops_rnn,
     ops_roi,
     ops_shape,
+    ops_subgraph,
 )
 from atc.importers.mxnet.params import Array, read_params
 from atc.importers.mxnet.symbol import Symbol, parse_symbol

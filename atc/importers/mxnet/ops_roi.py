@@ -29,11 +29,11 @@ def roi_pooling(s: Site) -> Tensor:
 
 @translates("_contrib_ROIAlign")
 def roi_align(s: Site) -> Tensor:
-    """RoiAlign of the mean; rows are (batch index, x0, y0, x1, y1)."""
+    """RoiAlign of the mean; a row (batch index, x0, y0, x1, y1) below batch 0 gives zeros."""
     b = s.b
     rois, height, width = _regions(s)
     number, boxes = b.split(rois, 1, [1, 4])
-    index = b.reshape(number, [rois.shape[0]])
+    index = b.op("Relu", b.reshape(number, [rois.shape[0]]))
     y = b.op(
         "RoiAlign", s.x, boxes, b.cast(index, np.int64), mode="avg",
         output_height=height, output_width=width, spatial_scale=s.float("spatial_scale"),
@@ -42,6 +42,8 @@ def roi_align(s: Site) -> Tensor:
             "half_pixel" if s.bool("aligned", False) else "output_half_pixel"
         ),
     )  # fmt: skip
+    outside = b.op("Less", b.reshape(number, [rois.shape[0], 1, 1, 1]), 0)
+    y = b.op("Where", outside, b.scalar(0, y.dtype), y)
     return _position_sensitive(s, y) if s.bool("position_sensitive", False) else y
 
 

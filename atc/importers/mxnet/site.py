@@ -27,8 +27,8 @@ class Site:
     node: SymbolNode
     inputs: tuple[Tensor, ...]
     b: Builder
-    inline: Callable[[Symbol, Sequence[Tensor]], tuple[Tensor, ...]]
-    """Translate a subgraph with these values for its variables; returns its outputs."""
+    inline: Callable[[Symbol, Sequence[Tensor], Mapping[int, Tensor]], tuple[Tensor, ...]]
+    """Translate a subgraph: values for its variables, those of nodes that are known already."""
 
     def input(self, index: int) -> Tensor:
         """Return a required input."""

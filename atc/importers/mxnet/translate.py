@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +61,12 @@ def translate(symbol: Symbol, sources: Sources, file: str) -> ir.Model:
     return model
 
 
-def needed_nodes(symbol: Symbol, file: str) -> set[int]:
-    """Return the nodes that the heads need when labels are left out."""
+def needed_nodes(symbol: Symbol, file: str, known: Collection[int] = ()) -> set[int]:
+    """Return the nodes that the heads need when labels and `known` nodes' inputs are left out."""
     needed = {e.node for e in symbol.heads}
     for index in range(len(symbol.nodes) - 1, -1, -1):
         node = symbol.nodes[index]
-        if index in needed and not node.is_variable:
+        if index in needed and index not in known and not node.is_variable:
             rule = _rule(node, file)
             needed.update(e.node for e in node.inputs[: rule.reads])
     return needed
@@ -89,8 +89,10 @@ def _translate_nodes(
 ) -> None:
     """Translate the needed nodes that have no value yet, in order, into `values`."""
 
-    def inline(inner: Symbol, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return _inline(builder, inner, operands)
+    def inline(
+        inner: Symbol, operands: Sequence[Tensor], known: Mapping[int, Tensor]
+    ) -> tuple[Tensor, ...]:
+        return _inline(builder, inner, operands, known)
 
     for index, node in enumerate(symbol.nodes):
         if index not in needed or index in values:
@@ -118,14 +120,17 @@ def _output(
         return _pick(builder, values, entry)
 
 
-def _inline(builder: Builder, symbol: Symbol, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _inline(
+    builder: Builder, symbol: Symbol, operands: Sequence[Tensor], known: Mapping[int, Tensor]
+) -> tuple[Tensor, ...]:
     """Translate a subgraph; its variables, in order, are `operands`."""
     if len(symbol.arguments) != len(operands):
         raise builder.error(
             f"its subgraph has {len(symbol.arguments)} variables for {len(operands)} inputs"
         )
     values = {i: (t,) for i, t in zip(symbol.arguments, operands, strict=True)}
-    _translate_nodes(builder, symbol, needed_nodes(symbol, builder.file), values)
+    values |= {i: (t,) for i, t in known.items()}
+    _translate_nodes(builder, symbol, needed_nodes(symbol, builder.file, known), values)
     return tuple(_output(builder, symbol, e, values) for e in symbol.heads)
 
 
