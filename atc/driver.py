@@ -33,7 +33,7 @@ from atc.importers import load_model
 from atc.ir import Graph
 from atc.lower import lower_model
 from atc.memory import Arena, plan_memory
-from atc.names import identifier
+from atc.names import network_identifier
 from atc.options import Options
 from atc.out_nodes import find_outputs
 from atc.passes import run_passes
@@ -109,7 +109,7 @@ def compile_model(
     operators = operator_types(model)
     for text in debugging.warnings(operators):
         heard.warn(text)
-    graph = optimised_graph(model, options, heard)
+    graph = optimised_graph(model, options, heard, target.vector_bytes // 4)
     heard.stage("choosing kernels")
     selection = select(graph, target)
     program = build_program(graph, selection, target)
@@ -140,8 +140,10 @@ def compile_model(
     return done
 
 
-def optimised_graph(model: onnx_ir.Model, options: Options, heard: Listener) -> Graph:
-    """Lower a model and run the passes, dumping each result where asked."""
+def optimised_graph(
+    model: onnx_ir.Model, options: Options, heard: Listener, width: int = 1
+) -> Graph:
+    """Lower a model and run the passes for vectors of `width` floats, dumping where asked."""
     heard.stage("lowering")
     outputs = find_outputs(model, options.out_nodes)
     graph = lower_model(model, options.model.name, outputs)
@@ -153,7 +155,7 @@ def optimised_graph(model: onnx_ir.Model, options: Options, heard: Listener) -> 
             dumped.append(f"{len(dumped):02}-{name}.txt")
             _write_dump(options.dump / dumped[-1], dump(current))
 
-    return run_passes(graph, observe, options.skip_passes)
+    return run_passes(graph, observe, options.skip_passes, width=width)
 
 
 def network_name(output: Path) -> str:
@@ -163,7 +165,7 @@ def network_name(output: Path) -> str:
             f"'{output}' names no file", where="--output", code="E10022",
             hint="end the path with the network's name, e.g. --output=out/net",
         )  # fmt: skip
-    return identifier(output.name)
+    return network_identifier(output.name)
 
 
 def _remembering(listener: Listener, warnings: list[str]) -> Listener:

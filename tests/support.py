@@ -193,7 +193,7 @@ def pinned(model: onnx.ModelProto, inputs: Sequence[Array]) -> onnx.ModelProto:
 
 def build_emission(graph: Graph, target: Target, name: str) -> Emission:
     """Return the C project of a lowered graph."""
-    graph = run_passes(graph)
+    graph = run_passes(graph, width=target.vector_bytes // 4)
     program = build_program(graph, select(graph, target), target)
     arena = plan_memory(program)
     return emit(

@@ -8,6 +8,7 @@ from functools import partial
 
 from atc.ir import Array, Graph, Op
 from atc.ops import If
+from atc.passes.block_layout import block_layout
 from atc.passes.cancel_movement import cancel_movement
 from atc.passes.fold_affine import fold_affine
 from atc.passes.fuse_elementwise import fuse_elementwise
@@ -44,6 +45,15 @@ PASSES: tuple[Pass, ...] = (
 )
 """The pipeline. Names are what `--fusion_switch_file` and dumps call a pass."""
 
+
+def layout_passes(width: int) -> tuple[Pass, ...]:
+    """Return the passes for vectors of `width` floats; they run last."""
+    return (
+        Pass("block_layout", partial(block_layout, width=width)),
+        _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
+    )
+
+
 Observer = Callable[[str, Graph], None]
 
 
@@ -52,37 +62,41 @@ def run_passes(
     observe: Observer = lambda name, graph: None,
     skip: frozenset[str] = frozenset(),
     outer: Mapping[str, Array] | None = None,
+    width: int = 1,
 ) -> Graph:
-    """Run every pass that isn't skipped; each result is verified and shown to `observe`."""
+    """Run every pass that isn't skipped; each result is verified and shown to `observe`.
+
+    `width` is the number of floats in a vector of the machine, 1 where it has none.
+    """
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    for each in PASSES:
+    for each in (*PASSES, *(layout_passes(width) if width > 1 else ())):
         if each.name.removesuffix("_again") in skip:
             continue
         graph = each.run(graph, outside)
         verify(graph, each.name)
         observe(each.name, graph)
-    return _inside(graph, skip, outside)
+    return _inside(graph, skip, outside, width)
 
 
-def _inside(graph: Graph, skip: frozenset[str], outer: Mapping[str, Array]) -> Graph:
+def _inside(graph: Graph, skip: frozenset[str], outer: Mapping[str, Array], width: int) -> Graph:
     """Run the passes on the graphs inside control flow."""
     if not any(node.op.subgraphs() for node in graph.nodes):
         return graph
     constants = {**outer, **graph.constants}
     nodes = tuple(
-        replace(n, op=_op_inside(n.op, skip, constants)) if n.op.subgraphs() else n
+        replace(n, op=_op_inside(n.op, skip, constants, width)) if n.op.subgraphs() else n
         for n in graph.nodes
     )
     return replace(graph, nodes=nodes)
 
 
-def _op_inside(op: Op, skip: frozenset[str], outer: Mapping[str, Array]) -> Op:
+def _op_inside(op: Op, skip: frozenset[str], outer: Mapping[str, Array], width: int) -> Op:
     match op:
         case If():
-            then = run_passes(op.then_branch, skip=skip, outer=outer)
-            return replace(op, then_branch=then, else_branch=run_passes(op.else_branch, skip=skip, outer=outer))
+            then = run_passes(op.then_branch, skip=skip, outer=outer, width=width)
+            return replace(op, then_branch=then, else_branch=run_passes(op.else_branch, skip=skip, outer=outer, width=width))
         case _:
             return op
 

@@ -43,6 +43,8 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     if prod(op.shape) != result.size:
         return None  # the Map reads a part of the result only
     space = epilogue_space(heavy, result.shape)
+    if space is result.shape and state.types[node.outputs[0]].shape != result.shape:
+        return None  # a Conv keeps its shape, whatever reshape follows
     others = [k for k in range(len(node.inputs)) if k != index]
     if any(node.inputs[k] == node.inputs[index] for k in others):
         return None
@@ -82,7 +84,8 @@ def epilogue_space(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
     loops = getattr(op, "loops", None)
     if loops is not None:
         return tuple(loops)
-    return tuple(getattr(op, "shape", shape))
+    inner = getattr(op, "shape", None)
+    return shape if inner is None else tuple(inner)
 
 
 def _joined(epilogue: Epilogue, op: Map, index: int, others: list[int]) -> Expr:

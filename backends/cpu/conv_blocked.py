@@ -21,14 +21,15 @@ from atc.backends.cpu.conv_tile import (
     tile_rows,
     unroll,
 )  # fmt: skip
+from atc.backends.cpu.elementwise import finish, loop_names
 from atc.backends.cpu.expr import address
 from atc.backends.cpu.vector_expr import lanes, render_vector, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
 from atc.expr import Call, Expr, Input, walk
 from atc.ir import Array, DType
-from atc.ops import ConvBlocked, Epilogue
-from atc.view import View
+from atc.ops import ConvBlocked, Epilogue, identity_epilogue
+from atc.view import View, dense
 
 
 @dataclass(frozen=True)
@@ -165,8 +166,8 @@ class ConvDirect(Kernel):
         """Two spatial axes or one, known weights, blocks as wide as vectors."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        fits = w.outputs[0].shape[-1] == lanes(target) and op.window.rank <= 2 and w.constant[1]
-        return fits and vector_epilogue(op.epilogue, w, target, 2)
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1
+        return wide and op.window.rank <= 2 and w.constant[1]
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Tiles that fit the registers."""
@@ -211,7 +212,7 @@ class ConvDirect(Kernel):
             "tile_of": lambda r, n, c: tiles[r, n, c].name,
             "rb": int(params["rb"]) or g.rows.out, "interior": g.rows.interior,
             "bodies": _bodies(g, u), "lines": lines, "share": _share(g, lines, u),
-            "epilogue": TileEpilogue(op.epilogue, g), "step": 1 if g.plain else g.block,
+            "epilogue": TileEpilogue(op.epilogue, w, g, target), "step": 1 if g.plain else g.block,
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
@@ -275,10 +276,35 @@ def _share(g: Geometry, lines: int, u: int) -> int:
     return lines * LINE * steps * g.taps
 
 
+@dataclass(frozen=True)
+class Late:
+    """An epilogue that vectors can't do: applied to all of y at the end, number by number."""
+
+    loops: Sequence[tuple[str, int]]
+    lines: Sequence[str]
+    value: str
+    place: str
+
+
+def late_epilogue(epilogue: Epilogue, w: Workload) -> Late:
+    """Return the loops over y that apply an epilogue to the results stored there."""
+    shape = w.outputs[0].shape
+    loops = loop_names("i", shape)
+    indices = [v for v, _ in loops]
+    place = address(dense(shape), indices)
+    first = len(w.inputs) - len(epilogue.views)
+    lines, value = finish(epilogue, w, f"y0[{place}]", indices, first)
+    return Late(loops, lines, value, place)
+
+
 class TileEpilogue:
     """What a tile does with its accumulators, and the operands it needs for that."""
 
-    def __init__(self, epilogue: Epilogue, g: Geometry) -> None:
+    def __init__(self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target) -> None:
+        self.late: Late | None = None
+        if not vector_epilogue(epilogue, w, target, len(w.inputs) - len(epilogue.views)):
+            self.late = late_epilogue(epilogue, w)
+            epilogue = identity_epilogue(DType.FLOAT)
         self.views, self.g = epilogue.views, g
         self.bias, self.expr = leading_bias(epilogue)
         rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}

@@ -15,7 +15,7 @@ from atc.backends.cpu.conv_blocked import TileEpilogue
 from atc.backends.cpu.conv_cost import CALL
 from atc.backends.cpu.conv_tile import Axis, Columns, Geometry, cut_columns
 from atc.backends.cpu.expr import literal
-from atc.backends.cpu.vector_expr import lanes, vector_epilogue
+from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
 from atc.ir import Array, DType
@@ -141,9 +141,8 @@ class DepthwiseTiles(Kernel):
         assert x is not None
         assert weights is not None
         single = weights.shape[:2] == (op.group, 1) and len(x.shape) > op.plain
-        fits = w.outputs[0].shape[-1] == lanes(target) and op.window.rank <= 2 and w.constant[1]
-        small = fits and channelwise(w).taps <= UNROLLED
-        return single and small and vector_epilogue(op.epilogue, w, target, 2)
+        fits = w.outputs[0].shape[-1] == lanes(target) > 1 and op.window.rank <= 2 and w.constant[1]
+        return single and fits and channelwise(w).taps <= UNROLLED
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Tiles that fit the registers."""
@@ -163,7 +162,7 @@ class DepthwiseTiles(Kernel):
         return {
             "g": g, "down": down, "across": across, "tiles": tiles, "weighted": True,
             "combine": "v_fmadd_acc({0}, s, w{1})", "start": None, "scale": lambda count: None,
-            "epilogue": TileEpilogue(op.epilogue, g),
+            "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
@@ -218,7 +217,7 @@ class PoolTiles(Kernel):
             "g": g, "down": down, "across": across, "tiles": tiles, "weighted": False,
             "combine": "v_max({0}, s)" if largest else "v_add({0}, s)",
             "start": "v_set1(-INFINITY)" if largest else "v_zero()", "scale": scale,
-            "epilogue": TileEpilogue(identity_epilogue(DType.FLOAT), g),
+            "epilogue": TileEpilogue(identity_epilogue(DType.FLOAT), w, g, target),
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:

@@ -1,0 +1,375 @@
+"""Chooses where tensors are channel-blocked: [N, ceil(C / b), *spatial, b] instead of [N, C, *spatial].
+
+Convolutions that gain by it become ConvBlocked; pooling, elementwise nodes, global reductions and
+concatenations follow their operands. Block and Unblock nodes appear only where a blocked run begins
+or ends, once per value. Everything is written anew in one walk, node by node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from atc.expr import Input
+from atc.ir import Array, DType, Graph, Node, TensorType, prune, reads, row_major, type_of
+from atc.ops import (
+    Block, Conv, ConvBlocked, Epilogue, Map, Pool, Reduce, Reshape, Unblock, Window,
+)  # fmt: skip
+from atc.ops.blocked import blocked_shape
+from atc.ops.data import Concat
+from atc.view import Split, View, compose, dense, gather_view
+
+PLAIN_CHANNELS = 4
+"""Up to so many channels a first convolution reads its operand as it is."""
+GAIN = 4
+"""Multiplications per element moved from which a convolution is worth two relayouts."""
+
+
+def block_layout(graph: Graph, outer: Mapping[str, Array], width: int) -> Graph:
+    """Block the channels of float tensors by `width`, the floats of a vector, where that pays."""
+    if width < 2 or not any(isinstance(n.op, Conv) for n in graph.nodes):
+        return graph
+    state = _Layout(graph, outer, width, dict(graph.types), dict(graph.constants))
+    for node in graph.nodes:
+        if not _convert(state, node):
+            for name in dict.fromkeys(reads(node)):
+                state.plain(name)
+            state.nodes.append(node)
+            state.made.update(node.outputs)
+    for name in graph.outputs:
+        state.plain(name)
+    if not state.blocks:
+        return graph
+    return prune(
+        replace(graph, nodes=tuple(state.nodes), types=state.types, constants=state.constants)
+    )
+
+
+@dataclass
+class _Layout:
+    """The graph being rewritten: which values exist in which form."""
+
+    graph: Graph
+    outer: Mapping[str, Array]
+    width: int
+    types: dict[str, TensorType]
+    constants: dict[str, Array]
+    nodes: list[Node] = field(default_factory=list)
+    made: set[str] = field(default_factory=set)
+    """Values whose plain form is there, beside inputs, constants and outer values."""
+    blocks: dict[str, str] = field(default_factory=dict)
+    """The blocked form of a value."""
+    computed: set[str] = field(default_factory=set)
+    """Values that a blocked node computes; their plain form must be asked for."""
+
+    def constant(self, name: str) -> Array | None:
+        """Return a constant's array, or None for a computed value."""
+        array = self.constants.get(name)
+        return self.outer.get(name) if array is None else array
+
+    def new(self, hint: str, type_: TensorType) -> str:
+        """Name a new value."""
+        name, n = hint, 0
+        while name in self.types:
+            n += 1
+            name = f"{hint}.{n}"
+        self.types[name] = type_
+        return name
+
+    def add_constant(self, array: Array, hint: str) -> str:
+        """Add a constant and return its name."""
+        array = np.ascontiguousarray(array)
+        name = self.new(hint, type_of(array))
+        self.constants[name] = array
+        return name
+
+    def blocked_type(self, name: str) -> TensorType:
+        """Return the type of a value's blocked form."""
+        plain = self.types[name]
+        return TensorType(plain.dtype, blocked_shape(plain.shape, self.width))
+
+    def blocked(self, name: str) -> str:
+        """Return the blocked form of a value, made here if need be."""
+        if name not in self.blocks:
+            result = self.new(f"{name}.blocked", self.blocked_type(name))
+            self.nodes.append(Node(Block(self.width), (name,), (result,)))
+            self.blocks[name] = result
+        return self.blocks[name]
+
+    def plain(self, name: str) -> str:
+        """Make sure that the plain form of a value exists."""
+        if name in self.computed and name not in self.made:
+            self.made.add(name)
+            self.nodes.append(_unblocking(self, name))
+        return name
+
+    def emit(self, node: Node, op: object, inputs: Sequence[str]) -> None:
+        """Add the blocked form of a node with one output."""
+        (output,) = node.outputs
+        result = self.new(f"{output}.blocked", self.blocked_type(output))
+        self.nodes.append(replace(node, op=op, inputs=tuple(inputs), outputs=(result,)))  # type: ignore[arg-type]
+        self.blocks[output] = result
+        self.computed.add(output)
+
+
+def _unblocking(state: _Layout, name: str) -> Node:
+    """Return the node that makes a plain value; a mere view where there is one pixel."""
+    source, shape = state.blocks[name], state.types[name].shape
+    if prod(shape[2:]) != 1:
+        return Node(Unblock(), (source,), (name,))
+    if shape[1] % state.width == 0:
+        return Node(Reshape(), (source,), (name,))
+    stored = state.types[source].shape
+    view = View((stored[1] * stored[-1], 1))
+    op = Map((shape[0], shape[1]), Input(state.types[name].dtype, 0), (view,))
+    return Node(op, (source,), (name,))
+
+
+def _convert(state: _Layout, node: Node) -> bool:
+    """Add the blocked form of a node; False where there is none or it doesn't pay."""
+    if len(node.outputs) != 1 or state.types[node.outputs[0]].dtype is not DType.FLOAT:
+        return False
+    if len(state.types[node.outputs[0]].shape) < 2 or 0 in state.types[node.outputs[0]].shape:
+        return False
+    match node.op:
+        case Conv():
+            return _conv(state, node, node.op)
+        case Pool():
+            return _pool(state, node, node.op)
+        case Map():
+            return _map(state, node, node.op)
+        case Reduce():
+            return _reduce(state, node, node.op)
+        case Concat():
+            return _concat(state, node, node.op)
+        case _:
+            return False
+
+
+# ---- node by node --------------------------------------------------------------------------------
+
+
+def _conv(state: _Layout, node: Node, op: Conv) -> bool:
+    x, w = state.types[node.inputs[0]], state.types[node.inputs[1]]
+    y = state.types[node.outputs[0]]
+    floats = x.dtype is w.dtype is DType.FLOAT and op.accumulator is DType.FLOAT
+    if not floats or op.window.rank > 2 or state.constant(node.inputs[1]) is None:
+        return False
+    if not _pays(state, node, op):
+        return False
+    operands = _operands(state, node.inputs[2:], op.epilogue.views, y.shape)
+    if op.zero_points or operands is None:
+        return False
+    names, views = operands
+    first = node.inputs[0]
+    as_it_is = x.shape[1] <= PLAIN_CHANNELS and op.group == 1 and first not in state.blocks
+    source = first if as_it_is else state.blocked(first)
+    result = ConvBlocked(op.window, op.group, Epilogue(op.epilogue.expr, views))
+    state.emit(node, result, (source, node.inputs[1], *names()))
+    return True
+
+
+def _pays(state: _Layout, node: Node, op: Conv) -> bool:
+    """Whether the arithmetic outweighs the relayouts that the node may bring about."""
+    x, w = state.types[node.inputs[0]], state.types[node.inputs[1]]
+    y = state.types[node.outputs[0]]
+    moved = y.size + (0 if node.inputs[0] in state.blocks else x.size)
+    wasted = -(-y.shape[1] // state.width) * state.width / y.shape[1]
+    products = y.size * prod(w.shape[1:])
+    return products >= GAIN * moved and wasted <= state.width / 2
+
+
+def _pool(state: _Layout, node: Node, op: Pool) -> bool:
+    if node.inputs[0] not in state.blocks or op.how == "Lp" or op.window.rank > 2:
+        return False
+    w = op.window
+    lanes = Window((*w.kernel, 1), (*w.strides, 1), (*w.dilations, 1), (*w.pads, 0))
+    wider = replace(op, window=lanes, end_pads=(*op.end_pads, 0))
+    state.emit(node, wider, (state.blocked(node.inputs[0]),))
+    return True
+
+
+def _map(state: _Layout, node: Node, op: Map) -> bool:
+    shape = state.types[node.outputs[0]].shape
+    if len(op.views) != len(node.inputs) or not _follows(state, node.inputs, shape):
+        return False
+    found = compose(shape, dense(shape), op.shape, op.views)
+    if found is None or isinstance(found, Split):
+        return False
+    operands = _operands(state, node.inputs, found, shape)
+    if operands is None:
+        return False
+    names, views = operands
+    state.emit(node, Map(blocked_shape(shape, state.width), op.expr, views), names())
+    return True
+
+
+def _follows(state: _Layout, inputs: Sequence[str], shape: Sequence[int]) -> bool:
+    """Whether most of what a node reads of its own size is blocked already."""
+    size = prod(shape)
+    large = [i for i in inputs if state.types[i].size >= size and state.constant(i) is None]
+    there = [i for i in large if i in state.blocks]
+    return bool(there) and 2 * len(there) >= len(large)
+
+
+def _reduce(state: _Layout, node: Node, op: Reduce) -> bool:
+    """A reduction over all pixels of each channel."""
+    x = state.types[node.inputs[0]]
+    own = len(node.inputs) - len(op.epilogue.views)
+    loops = (*op.shape, *op.reduced)
+    if own != 1 or len(op.views) != 1 or node.inputs[0] not in state.blocks or len(x.shape) < 3:
+        return False
+    batch, channels, pixels = x.shape[0], x.shape[1], prod(x.shape[2:])
+    whole = op.views[0].offset == 0 and op.views[0].is_dense(loops)
+    if not whole or prod(op.reduced) != pixels or prod(op.shape) != batch * channels:
+        return False
+    out = state.types[node.outputs[0]].shape
+    if out[:2] != (batch, channels):
+        return False
+    found = compose(out, dense(out), op.shape, op.epilogue.views)
+    if found is None or isinstance(found, Split):
+        return False
+    operands = _operands(state, node.inputs[1:], found, out)
+    if operands is None:
+        return False
+    names, views = operands
+    b = state.width
+    stored = blocked_shape((batch, channels), b)
+    short = tuple(View((*v.strides[:2], v.strides[-1]), v.offset) for v in views)
+    view = View((stored[1] * pixels * b, pixels * b, 1, b))
+    new = replace(
+        op,
+        shape=stored,
+        reduced=(pixels,),
+        views=(view,),
+        epilogue=Epilogue(op.epilogue.expr, short),
+    )
+    state.emit(node, new, (state.blocked(node.inputs[0]), *names()))
+    return True
+
+
+def _concat(state: _Layout, node: Node, op: Concat) -> bool:
+    """Operands side by side along the channels, whole blocks each but the last."""
+    shape = state.types[node.outputs[0]].shape
+    types = [state.types[i] for i in node.inputs]
+    same = all(len(t.shape) == len(shape) and t.shape[2:] == shape[2:] for t in types)
+    if not same or op.outer != shape[0] or sum(t.shape[1] for t in types) != shape[1]:
+        return False
+    if any(t.shape[1] % state.width for t in types[:-1]):
+        return False
+    there = sum(t.size for i, t in zip(node.inputs, types, strict=True) if i in state.blocks)
+    if 2 * there < prod(shape):
+        return False
+    names = [state.blocked(i) for i in node.inputs]
+    parts = tuple(state.types[n].size // shape[0] for n in names)
+    state.emit(node, replace(op, parts=parts), names)
+    return True
+
+
+# ---- operands ------------------------------------------------------------------------------------
+
+
+class _Operands:
+    """Operands to be read over a blocked index space; relayouts are made when names are asked for."""
+
+    def __init__(self, state: _Layout) -> None:
+        self.state = state
+        self.makers: list[tuple[str, str]] = []
+        self.arrays: dict[int, Array] = {}
+
+    def __call__(self) -> tuple[str, ...]:
+        """Return the operands' names."""
+        names = []
+        for k, (name, form) in enumerate(self.makers):
+            match form:
+                case "blocked":
+                    names.append(self.state.blocked(name))
+                case "constant":
+                    names.append(self.state.add_constant(self.arrays[k], f"{name}.blocked"))
+                case _:
+                    names.append(self.state.plain(name))
+        return tuple(names)
+
+
+def _operands(
+    state: _Layout, inputs: Sequence[str], views: Sequence[View], shape: Sequence[int]
+) -> tuple[_Operands, tuple[View, ...]] | None:
+    """Return how operands, viewed over [N, C, *spatial], are read over the blocked index space."""
+    names = _Operands(state)
+    found: list[View] = []
+    for name, view in zip(inputs, views, strict=True):
+        new = _operand(state, name, view, tuple(shape), names)
+        if new is None:
+            return None
+        found.append(new)
+    return names, tuple(found)
+
+
+def _operand(
+    state: _Layout, name: str, view: View, shape: tuple[int, ...], names: _Operands
+) -> View | None:
+    array = state.constant(name)
+    moving = tuple(s if n > 1 else 0 for s, n in zip(view.strides, shape, strict=True))
+    if moving[1] == 0:  # the same for all channels
+        names.makers.append((name, "plain"))
+        return View((*moving, 0), view.offset)
+    if array is not None:
+        return _constant(name, array, View(moving, view.offset), shape, state.width, names)
+    if state.types[name].dtype is not DType.FLOAT:
+        return None
+    blocked = _through_blocks(
+        state.types[name].shape, View(moving, view.offset), shape, state.width
+    )
+    if blocked is not None:
+        names.makers.append((name, "blocked"))
+    return blocked
+
+
+def _constant(
+    name: str, array: Array, view: View, shape: tuple[int, ...], width: int, names: _Operands
+) -> View:
+    """Store a constant in blocks, once for the axes that it is the same for."""
+    kept = tuple(n if s else 1 for n, s in zip(shape, view.strides, strict=True))
+    values = gather_view(array, kept, view)
+    names.arrays[len(names.makers)] = to_blocks(values, width)
+    names.makers.append((name, "constant"))
+    steps = row_major(blocked_shape(kept, width))
+    moves = [s > 0 and n > 1 for s, n in zip(steps, (*kept, width), strict=True)]
+    moves[1] = True
+    return View(tuple(s if m else 0 for s, m in zip(steps, moves, strict=True)))
+
+
+def to_blocks(values: Array, width: int) -> Array:
+    """Return [N, C, *spatial] as [N, ceil(C / width), *spatial, width]; the last channel repeats."""
+    batch, channels, *spatial = values.shape
+    missing = -channels % width
+    padded = np.concatenate([values, np.repeat(values[:, -1:], missing, 1)], 1)
+    split = padded.reshape(batch, -1, width, *spatial)
+    return np.ascontiguousarray(np.moveaxis(split, 2, -1))
+
+
+def _through_blocks(
+    stored: tuple[int, ...], view: View, shape: tuple[int, ...], width: int
+) -> View | None:
+    """Return the view of the blocked form of an operand [N or 1, C', *spatial or 1].
+
+    The operand may be broadcast along the batch and the pixels, and begin at a whole block.
+    """
+    if len(stored) != len(shape):
+        return None
+    plain, blocks = row_major(stored), row_major(blocked_shape(stored, width))
+    first, rest = divmod(view.offset, plain[1])
+    if rest or first % width or first + shape[1] > stored[1]:
+        return None
+    if first and shape[1] % width and first + shape[1] != stored[1]:
+        return None
+    strides = []
+    for axis, (n, step) in enumerate(zip(shape, view.strides, strict=True)):
+        if n > 1 and step not in (0, plain[axis]) or n > 1 and step and stored[axis] < n:
+            return None
+        strides.append(blocks[axis] if step else 0)
+    strides[1] = blocks[1]
+    return View((*strides, 1), first // width * blocks[1])
