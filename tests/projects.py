@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,8 +31,8 @@ Value = tuple[str, int, tuple[int, ...]]
 
 
 def require(tool: str) -> str:
-    """Return a program's path; skips the test where it isn't installed."""
-    path = shutil.which(tool)
+    """Return the path of a program, the environment's own too; skips the test without it."""
+    path = shutil.which(tool) or shutil.which(tool, path=Path(sys.executable).parent)
     if path is None:
         pytest.skip(f"{tool} isn't installed")
     return path
