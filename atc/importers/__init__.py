@@ -48,9 +48,15 @@ def _head(path: Path) -> bytes:
 
 def _detect(path: Path, head: bytes) -> str:
     """Return the framework that a file's first bytes speak of; ONNX has no magic of its own."""
-    from atc.importers.megengine import is_megengine
-    from atc.importers.mxnet import is_mxnet
+    # The importers have the say, but loading them takes a while: a first look saves it for ONNX.
+    if b"mg" in head[:12].lower():
+        from atc.importers.megengine import is_megengine
 
-    if is_megengine(head):
-        return "mge"
-    return "mxnet" if is_mxnet(head) else "onnx"
+        if is_megengine(head):
+            return "mge"
+    if b"{" in head[:64]:
+        from atc.importers.mxnet import is_mxnet
+
+        if is_mxnet(head):
+            return "mxnet"
+    return "onnx"
