@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,10 +69,26 @@ def _prefixes(library: Path) -> Iterator[str]:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             found = dict.fromkeys(_symbols(data))
+            whole = _is_whole(data)
     except (OSError, ValueError) as error:  # ValueError: an empty file
         raise ModelError(f"can't be read: {error}", where=str(library)) from None
+    if not whole:
+        raise ModelError("the file is cut off", where=str(library), hint="compile or copy it anew")
     named = library.name.removeprefix("lib").partition(".")[0]
     yield from sorted(found, key=lambda name: name != named)
+
+
+def _is_whole(data: mmap.mmap) -> bool:
+    """Whether a 64-bit ELF file has its last part, the section headers; else a use may crash."""
+    if data[:5] != b"\x7fELF\x02":
+        return True  # the system's loader will know what it is
+    if len(data) < 64:
+        return False
+    (offset,), (size, count) = (
+        struct.unpack_from("<Q", data, 40),
+        struct.unpack_from("<HH", data, 58),
+    )
+    return len(data) >= int(offset) + int(size) * int(count)
 
 
 def _symbols(data: mmap.mmap) -> Iterator[str]:

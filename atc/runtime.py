@@ -217,18 +217,18 @@ class _Context:
         ffi = library.ffi
         size, alignment = library.function("arena_size")(), library.function("alignment")()
         self._memory = np.empty(size + alignment, np.uint8)
-        start = _address(self._memory)
+        start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
         arena = ffi.cast("void *", start + -start % alignment)
         self._inputs = ffi.new("void *[]", max(library.function("input_count")(), 1))
         self._outputs = ffi.new("void *[]", max(library.function("output_count")(), 1))
         self._context = ffi.new("uint64_t[]", library.function("context_size")() // 8 + 1)
         self.arguments = (self._context, self._inputs, self._outputs)
-        self._cast = ffi.cast
+        self._buffer = ffi.from_buffer
         init = library.function("init")
         extra: tuple[Any, ...] = ()
         if library.weights is not None:
             init = ffi.cast("int (*)(void *, void *, size_t, const void *, size_t)", init)
-            extra = (ffi.cast("void *", _address(library.weights)), library.weights.size)
+            extra = (ffi.from_buffer(library.weights), library.weights.size)
         status = init(self._context, arena, size, *extra)
         if status:
             raise library.error(status)
@@ -236,14 +236,15 @@ class _Context:
     def point_to(self, inputs: list[Array], outputs: list[Array]) -> None:
         """Fill the tables; the caller keeps the arrays alive."""
         for k, array in enumerate(inputs):
-            self._inputs[k] = self._cast("void *", _address(array))
+            self._inputs[k] = self._pointer(array)
         for k, array in enumerate(outputs):
-            self._outputs[k] = self._cast("void *", _address(array))
+            self._outputs[k] = self._pointer(array)
 
-
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    def _pointer(self, array: Array) -> Any:
+        try:
+            return self._buffer(array)
+        except ValueError:  # numpy doesn't lend arrays of types that aren't its own: bfloat16
+            return self._buffer(array.view(np.uint16))
 
 
 def _dtype(code: int) -> np.dtype[Any]:
