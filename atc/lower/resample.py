@@ -55,7 +55,7 @@ def _half_pixel(q: Floats, axis: Axis) -> Floats:
 
 
 def _pytorch_half_pixel(q: Floats, axis: Axis) -> Floats:
-    return np.full_like(q, -0.5) if axis.width == 1 else _half_pixel(q, axis)
+    return np.zeros_like(q) if axis.out == 1 else _half_pixel(q, axis)
 
 
 def _half_pixel_symmetric(q: Floats, axis: Axis) -> Floats:
@@ -95,9 +95,12 @@ def source_coordinates(axis: Axis, coordinates: str) -> Floats:
     return COORDINATES[coordinates](q, axis).astype(np.float32)
 
 
-ROUNDINGS: Mapping[str, Callable[[Floats, float], Array]] = {
-    "round_prefer_floor": lambda x, scale: np.ceil(x - np.float32(0.5)),
-    "round_prefer_ceil": lambda x, scale: np.floor(x + np.float32(0.5)),
+TIE = 1e-6
+"""How near to a half still counts as a half, float32 rounding being what it is."""
+
+ROUNDINGS: Mapping[str, Callable[[npt.NDArray[np.float64], float], Array]] = {
+    "round_prefer_floor": lambda x, scale: np.ceil(x - (0.5 + TIE)),
+    "round_prefer_ceil": lambda x, scale: np.floor(x + (0.5 + TIE)),
     "floor": lambda x, scale: np.floor(x),
     "ceil": lambda x, scale: np.ceil(x),
     "simple": lambda x, scale: np.ceil(x) if scale < 1 else np.floor(x),
@@ -109,7 +112,7 @@ def nearest_table(axis: Axis, sampling: Sampling) -> Array:
     """Return the index of the element that each resized one repeats."""
     if axis.is_identity:
         return np.arange(axis.out)
-    x = source_coordinates(axis, sampling.coordinates)
+    x = source_coordinates(axis, sampling.coordinates).astype(np.float64)
     index = ROUNDINGS[sampling.nearest](x, axis.scale).astype(np.int64)
     return np.clip(index, 0, axis.size - 1)
 

@@ -227,10 +227,18 @@ def _interpolate(b: Builder, x: str, axes: Sequence[Axis], sampling: Sampling) -
     for d in order:
         if not axes[d].is_identity:
             x = _resample(b, x, d, *weight_tables(axes[d], sampling), work)
-    saturate = not source.dtype.is_float and source.dtype.itemsize <= 4
-    if b.type(x).dtype is source.dtype:
-        return x
-    return b.map(lambda v: cast(v, source.dtype, saturate=saturate), x)
+    return _rounded(b, x, source.dtype)
+
+
+def _rounded(b: Builder, x: str, dtype: DType) -> str:
+    """Convert the sums back, integers towards zero and saturating."""
+    if dtype.is_float or b.type(x).dtype is dtype:
+        return b.cast(x, dtype)
+    if dtype.itemsize <= 4:
+        return b.map(lambda v: cast(v, dtype, saturate=True), x)
+    if dtype.is_signed:
+        return b.cast(x, dtype)
+    return b.map(lambda v: cast(call("Max", v, const(0, v.dtype)), dtype), x)
 
 
 def _resample(b: Builder, x: str, d: int, index: Array, weight: Array, work: DType) -> str:
