@@ -237,7 +237,7 @@ def _show_verification(result: Verification) -> None:
             table.add_row(*map(escape, row), style="" if row[-1] == "ok" else "red")
         console = Console()
         console.print(table)
-        console.print(escape(summary(result)))
+        console.print(summary(result), markup=False, highlight=False)
     else:
         print(verification_text(result))
     result.require()

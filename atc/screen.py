@@ -91,7 +91,8 @@ class Screen:
             return
         if self._task is not None:
             self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(text, completed=done or 0, total=total)
+        count = "" if total is None else f" {done}/{total}"
+        self._task = self._bar.add_task(text + count, completed=done or 0, total=total)
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
@@ -109,7 +110,7 @@ class Screen:
 def _patient_bar(stream: TextIO) -> Progress:
     """Return a bar that shows nothing in its first second and goes when it is done."""
     from rich.console import Console, RenderableType
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     begin = time.monotonic()
 
@@ -119,6 +120,6 @@ def _patient_bar(stream: TextIO) -> Progress:
                 yield from super().get_renderables()
 
     return Patient(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
         console=Console(file=stream), transient=True,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ def verify_library(
     Raises OptionError if the library isn't one of this model or the inputs don't fit,
     UnsupportedError if no reference can run the model.
     """
+    _check_sanitizer(library)
     net = load(library)
     shapes = {t.name: tuple(t.shape) for t in net.inputs}
     model = load_model(subject.model, subject.framework, shapes, subject.weight)
@@ -107,6 +109,17 @@ def verify_library(
     pairs = zip(outputs, got, expected, strict=True)
     compared = tuple(compare(name, a, b, tolerance) for name, a, b in pairs)
     return Verification(reference, source, tolerance, compared)
+
+
+def _check_sanitizer(library: Path) -> None:
+    """Refuse a library whose AddressSanitizer would end this process as it is loaded."""
+    files = [library] if library.is_file() else library.glob("lib*.so")
+    checked = any(b"__asan_init\0" in path.read_bytes() for path in files)
+    if checked and not hasattr(ctypes.CDLL(None), "__asan_init"):
+        raise OptionError(
+            "the library has AddressSanitizer in it, which this process has not",
+            where=str(library), hint="start atc verify with LD_PRELOAD=libasan.so",
+        )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- inputs
