@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from atc.importers.onnx import load_onnx, pin_inputs
 from atc.lower import lower_model
