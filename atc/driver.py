@@ -16,7 +16,8 @@ from atc import __version__
 from atc.backends.target import Target, get_target
 from atc.backends.toolchain import Compiler, Log, compile_flags, find_compiler, no_log
 from atc.build import BuildResult, Unit, build_library, check_folder, write_tree
-from atc.cache import Cache, CacheStats, mode_under_debug, open_cache
+from atc.cache import Cache, CacheStats, find_root, mode_under_debug, open_cache
+from atc.cache.algo import open_algo_cache
 from atc.debugging import (
     Build,
     Debugging,
@@ -29,6 +30,7 @@ from atc.debugging import (
 from atc.dump import dump
 from atc.emit import Emission, emit
 from atc.errors import OptionError
+from atc.fast_run import Bench, fast_run, machine_name, runs_here
 from atc.importers import load_model
 from atc.ir import Graph
 from atc.lower import lower_model
@@ -39,7 +41,7 @@ from atc.out_nodes import find_outputs
 from atc.passes import run_passes
 from atc.program import Program, build_program
 from atc.report import report_json
-from atc.select import Selection, select
+from atc.select import Selection, Timings, select
 from atc.weights import included_weights
 
 
@@ -110,8 +112,10 @@ def compile_model(
     for text in debugging.warnings(operators):
         heard.warn(text)
     graph = optimised_graph(model, options, heard, target.vector_bytes // 4)
+    timings = _timings(graph, options, target, compiler, env, heard) if options.fast_run else {}
     heard.stage("choosing kernels")
-    selection = select(graph, target)
+    exact = options.op_select_implmode == "high_precision"
+    selection = select(graph, target, timings, exact=exact)
     program = build_program(graph, selection, target)
     heard.stage("planning memory")
     arena = plan_memory(program, reuse=not options.disable_reuse_memory)
@@ -156,6 +160,25 @@ def optimised_graph(
             _write_dump(options.dump / dumped[-1], dump(current))
 
     return run_passes(graph, observe, options.skip_passes, width=width)
+
+
+def _timings(
+    graph: Graph, options: Options, target: Target, compiler: Compiler, env: Mapping[str, str],
+    heard: Listener,
+) -> Timings:  # fmt: skip
+    """Measure the candidate kernels; the times are kept beside the op compiler cache."""
+    if not runs_here(target):
+        heard.warn(f"--fast_run: {target.name} doesn't run on this machine; costs are estimated")
+        return {}
+    heard.stage("measuring kernels")
+    kept = options.op_compiler_cache_mode != "disable"
+    root = find_root(options.op_compiler_cache_dir, env) if kept else None
+    algo = open_algo_cache(root, machine_name(), heard.warn)
+    workers = options.jobs or os.cpu_count() or 1
+    bench = Bench(
+        target, compiler, compile_flags(compiler, target), algo, workers, log=heard.process
+    )
+    return fast_run(graph, bench, lambda done, total: heard.progress("measuring", done, total))
 
 
 def network_name(output: Path) -> str:

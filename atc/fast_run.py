@@ -8,15 +8,17 @@ to run, to agree or to end in time is recorded with its reason and never chosen.
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import archspec.cpu
 import numpy as np
 
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
-from atc.backends.target import Target
+from atc.backends.target import Target, host_arch
 from atc.backends.toolchain import (
     Compiler,
     Job,
@@ -75,6 +77,16 @@ def fast_run(
     progress(len(todo), len(todo))
     bench.algo.save()
     return timings
+
+
+def runs_here(target: Target) -> bool:
+    """Whether programs for a target run on this machine, by themselves or under its runner."""
+    return bool(target.runner) or target.arch in ("", host_arch())
+
+
+def machine_name() -> str:
+    """Return what tells machines apart whose times differ: the processor and its core count."""
+    return f"{archspec.cpu.brand_string() or archspec.cpu.host().name}, {os.cpu_count()} cores"
 
 
 def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
