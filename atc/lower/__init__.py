@@ -1,14 +1,30 @@
 """From the ONNX graph to the compiler's graph: one module per operator family."""
 
 from atc.lower import (
-    concat_pad, control, conv, einsum, elementwise, gather, generate, matmul, normalize, quantize,
-    reduce, resize, rnn, scatter, shape, sort,
+    concat_pad,
+    contrib,
+    contrib_quantize,
+    control,
+    conv,
+    elementwise,
+    gather,
+    generate,
+    linalg,
+    matmul,
+    normalize,
+    quantize,
+    reduce,
+    resize,
+    rnn,
+    scatter,
+    shape,
+    sort,
 )  # fmt: skip
 from atc.lower.model import lower_model
 from atc.lower.registry import LOWERINGS
 
 __all__ = [
-    "LOWERINGS", "concat_pad", "control", "conv", "einsum", "elementwise", "gather", "generate",
-    "lower_model", "matmul", "normalize", "quantize", "reduce", "resize", "rnn", "scatter",
-    "shape", "sort",
+    "LOWERINGS", "concat_pad", "contrib", "contrib_quantize", "control", "conv", "elementwise",
+    "gather", "generate", "linalg", "lower_model", "matmul", "normalize", "quantize", "reduce",
+    "resize", "rnn", "scatter", "shape", "sort",
 ]

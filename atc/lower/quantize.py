@@ -13,7 +13,7 @@ from atc.ir import DType, TensorType, row_major
 from atc.lower.conv import output_extents, window_of, with_bias
 from atc.lower.matmul import product
 from atc.lower.place import take
-from atc.lower.reduce import reduction
+from atc.lower.reduce import reduce_axes, reduction
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.ops import Conv, identity_epilogue
@@ -137,6 +137,36 @@ def dequantize_linear(site: Site) -> str:
         shape=where.loops, views=[View(row_major(where.loops)), *[where.view] * len(operands)],
     )  # fmt: skip
     return site.b.reshape(y, x.shape)
+
+
+@lowers("DynamicQuantizeLinear")
+def dynamic_quantize_linear(site: Site) -> tuple[str, ...]:
+    """ONNX DynamicQuantizeLinear-11."""
+    return dynamic_quantize(site, site.input(0))
+
+
+def dynamic_quantize(site: Site, x: str) -> tuple[str, str, str]:
+    """Return x in UINT8, by the range that it and 0 span, with its scale and zero point.
+
+    Where all of x is 0 the scale is 1.
+    """
+    b, axes = site.b, tuple(range(len(site.b.shape(x))))
+    low, high = (reduce_axes(site, x, axes, False, how) for how in ("Min", "Max"))
+
+    def step(lo: Expr, hi: Expr) -> Expr:
+        zero = const(0, DType.FLOAT)
+        span = call("Sub", call("Max", hi, zero), call("Min", lo, zero))
+        width = call("Div", span, const(255, DType.FLOAT))
+        return call("Where", call("Equal", span, zero), const(1, DType.FLOAT), width)
+
+    def origin(lo: Expr, s: Expr) -> Expr:
+        below = call("Neg", call("Min", lo, const(0, DType.FLOAT)))
+        return quantized(below, s, None, DType.UINT8)
+
+    scale = b.map(step, low, high)
+    zero = b.map(origin, low, scale)
+    y = b.map(lambda v, s, z: quantized(v, s, z, DType.UINT8), x, scale, zero)
+    return y, scale, zero
 
 
 # ---- integer products ---------------------------------------------------------------------------
@@ -264,9 +294,7 @@ def _centred_filters(site: Site, w: str, zero: str) -> tuple[str, str]:
 @lowers("MatMulInteger")
 def matmul_integer(site: Site) -> str:
     """ONNX MatMulInteger-10."""
-    return integer_product(
-        site, site.input(0), site.input(1), site.optional(2), site.optional(3)
-    )
+    return integer_product(site, site.input(0), site.input(1), site.optional(2), site.optional(3))
 
 
 @lowers("ConvInteger")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
+from ort_cases import Case, compiled, integers, noise, scales
 
 from atc.errors import AtcError
 from atc.ops import MatMul
@@ -36,61 +35,6 @@ COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()})
 def test_standard_node(name: str) -> None:
     inputs, expected = NODES[name][1]
     assert_close(COMPILED[name](inputs), expected)
-
-
-def noise(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def integers(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
-    info = np.iinfo(dtype)
-    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(dtype)
-
-
-def scales(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).uniform(0.005, 0.05, shape).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A node, its inputs, which of them are constant, and where its result comes from."""
-
-    op: str
-    inputs: list[Any]
-    constant: tuple[int, ...]
-    attributes: dict[str, Any]
-    opset: int = 10
-
-    @property
-    def model(self) -> onnx.ModelProto:
-        fixed = [i for i in self.constant if self.inputs[i] is not None]
-        model = node_model(
-            self.op, self.inputs, constant=fixed, opset=self.opset, **self.attributes
-        )
-        model.ir_version = 10  # as new as onnxruntime reads
-        return model
-
-    @property
-    def feeds(self) -> list[Any]:
-        kept = enumerate(self.inputs)
-        return [np.asarray(a) for i, a in kept if a is not None and i not in self.constant]
-
-    def onnxruntime(self) -> list[Any]:
-        """Return what onnxruntime makes of it."""
-        onnxruntime = pytest.importorskip("onnxruntime")
-        model = self.model
-        result = next(a for a in reversed(self.inputs) if a is not None and a.dtype.itemsize == 1)
-        model.graph.output[0].type.tensor_type.elem_type = 2 if result.dtype == np.uint8 else 3
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), providers=["CPUExecutionProvider"]
-        )
-        names = [i.name for i in session.get_inputs()]
-        results: list[Any] = session.run(None, dict(zip(names, self.feeds, strict=True)))
-        return results
-
-
-def compiled(cases: dict[str, Case]) -> Batch:
-    return Batch({n: pinned(c.model, c.feeds) for n, c in cases.items()}, chunk=48)
 
 
 # ---- scaling ------------------------------------------------------------------------------------
@@ -143,7 +87,6 @@ TYPES = {
     f"{dtype} {scale.__name__}": Case(
         "DequantizeLinear",
         [integers(dtype, 50), scale(0.0123), np.array(0 if dtype == "int32" else 5, dtype)],
-        (), {}, 21,
     )
     for dtype in ("uint8", "int8", "uint16", "int16", "int32")
     for scale in (np.float32, np.float16)
@@ -210,11 +153,11 @@ def _products() -> dict[str, Case]:
                     for k, shape in enumerate(shapes)
                 ]
                 label = f"{'-'.join(types)} {name} {constant}"
-                cases[label] = Case("MatMulInteger", [a, b, *zeros], constant, {})
+                cases[label] = Case("MatMulInteger", [a, b, *zeros], constant, opset=10)
     for left, right in (((9,), (9, 4)), ((3, 9), (9,)), ((9,), (9,)), ((2, 3, 9), (2, 9, 4))):
         inputs = [integers("uint8", *left), integers("int8", *right, seed=1)]
         inputs += [np.uint8(7), np.int8(-3)]
-        cases[f"{left} {right}"] = Case("MatMulInteger", inputs, (), {})
+        cases[f"{left} {right}"] = Case("MatMulInteger", inputs, opset=10)
     return cases
 
 
@@ -245,7 +188,7 @@ def _convolutions() -> dict[str, Case]:
         for zero in (np.uint8(131), integers("uint8", 6, seed=2)):
             for constant in ((), (1, 2, 3)):
                 label, inputs = f"{kind} {zero.shape} {constant}", [x, w, np.uint8(100), zero]
-                cases[label] = Case("ConvInteger", inputs, constant, attributes)
+                cases[label] = Case("ConvInteger", inputs, constant, attributes, 10)
     return cases
 
 
@@ -278,7 +221,9 @@ def _requantized() -> dict[str, Case]:
             ]  # fmt: skip
             for constant in ((4, 5), (1, 2, 4, 5, 6, 7), (1, 2, 3, 4, 5, 6, 7)):
                 label = f"{'-'.join(types)} product {shape} {constant}"
-                cases[label] = Case("QLinearMatMul", inputs, constant, {})
+                cases[label] = Case(
+                    "QLinearMatMul", inputs, constant, opset=10, outputs=(types[0],)
+                )
         for kind, attributes in CONVS.items():
             for shape in ((), (6,)):
                 cases[f"{'-'.join(types)} {kind} {shape}"] = _qlinear_conv(types, attributes, shape)
@@ -296,7 +241,7 @@ def _qlinear_conv(
         integers(types[1], 6, 4 // group, 3, 2, seed=1), scales(*shape, seed=4), w_zero,
         np.float32(0.51), np.array(17, types[0]), bias,
     ]  # fmt: skip
-    return Case("QLinearConv", inputs, tuple(range(1, 9)), attributes)
+    return Case("QLinearConv", inputs, tuple(range(1, 9)), attributes, 10, outputs=(types[0],))
 
 
 REQUANTIZED = _requantized()

@@ -1,0 +1,33 @@
+"""Determinants against the standard's node tests and numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ort_cases import noise
+
+from atc.errors import ModelError
+from support import Batch, assert_close, node_cases, node_model, pinned, run_model
+
+NODES = {n: (m, runs[0]) for n, m, runs in node_cases(["Det"])}
+COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()})
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_standard_node(name: str) -> None:
+    inputs, expected = NODES[name][1]
+    assert_close(COMPILED[name](inputs), expected)
+
+
+def test_determinants_of_regular_and_singular_matrices() -> None:
+    x = noise(2, 3, 5, 5)
+    x[0, 1, 4] = x[0, 1, 0] * 2
+    x[1, 2, :, 3] = 0
+    (y,) = run_model(node_model("Det", [x]), [x])
+    assert_close([y], [np.linalg.det(x.astype(np.float64)).astype(np.float32)], atol=1e-4)
+
+
+def test_a_matrix_must_be_square() -> None:
+    x = noise(2, 3)
+    with pytest.raises(ModelError, match="square"):
+        run_model(node_model("Det", [x]), [x])

@@ -1,0 +1,91 @@
+"""One-node models whose expected results onnxruntime computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from atc.ir import DType
+from support import Batch, node_model, pinned
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node, its inputs (None: absent), which of them are constant, and its attributes.
+
+    `outputs` are the results' dtypes, None for one that isn't asked for.
+    """
+
+    op: str
+    inputs: list[Any]
+    constant: tuple[int, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    opset: int = 21
+    domain: str = ""
+    outputs: tuple[Any, ...] = (np.float32,)
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The model, as new as onnxruntime reads."""
+        fixed = [i for i in self.constant if self.inputs[i] is not None]
+        model = node_model(
+            self.op, self.inputs, len(self.outputs), constant=fixed, opset=self.opset,
+            domain=self.domain,
+        )  # fmt: skip
+        made = [onnx.helper.make_attribute(k, v) for k, v in self.attributes.items()]
+        model.graph.node[0].attribute.extend(made)
+        model.ir_version = 10
+        wanted = []
+        for k, (result, dtype) in enumerate(zip(model.graph.output, self.outputs, strict=True)):
+            if dtype is None:
+                model.graph.node[0].output[k] = ""
+                continue
+            result.type.tensor_type.elem_type = DType.from_numpy(np.dtype(dtype)).code
+            wanted.append(onnx.ValueInfoProto.FromString(result.SerializeToString()))
+        del model.graph.output[:]
+        model.graph.output.extend(wanted)
+        return model
+
+    @property
+    def feeds(self) -> list[Any]:
+        """The arrays of the inputs that aren't constant."""
+        kept = enumerate(self.inputs)
+        return [np.asarray(a) for i, a in kept if a is not None and i not in self.constant]
+
+    def onnxruntime(self) -> list[Any]:
+        """Return what onnxruntime makes of it, without its optimizer."""
+        onnxruntime = pytest.importorskip("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(
+            self.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        names = [i.name for i in session.get_inputs()]
+        results: list[Any] = session.run(None, dict(zip(names, self.feeds, strict=True)))
+        return results
+
+
+def compiled(cases: Mapping[str, Case]) -> Batch:
+    """Return the cases' models, compiled many at a time."""
+    return Batch({n: pinned(c.model, c.feeds) for n, c in cases.items()}, chunk=48)
+
+
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return normally distributed floats."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def integers(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
+    """Return integers of the type's whole range."""
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def scales(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return quantization scales."""
+    return np.random.default_rng(seed).uniform(0.005, 0.05, shape).astype(np.float32)
