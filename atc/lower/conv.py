@@ -136,8 +136,8 @@ def conv_transpose(site: Site) -> str:
     dilations = site.ints("dilations", [1] * rank) or []
     group = site.int("group", 1)
     site.require(len(w.shape) == rank + 2 and x.shape[1] == w.shape[0], f"x is {x}, w is {w}")
-    full = [(n - 1) * s + (k - 1) * d + 1
-            for n, s, k, d in zip(x.shape[2:], strides, kernel, dilations, strict=True)]  # fmt: skip
+    sizes = zip(x.shape[2:], strides, kernel, dilations, strict=True)
+    full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes]
     begin, spatial = _transposed_extents(site, full, strides, x.shape[2:])
     out_shape = (x.shape[0], w.shape[1] * group, *spatial)
     inputs = [widen(site, site.input(0)), widen(site, site.input(1))]

@@ -92,8 +92,11 @@ def lower_relu(site: Site) -> str:
 @lowers("Softsign")
 def softsign(site: Site) -> str:
     """ONNX Softsign-1: x / (1 + |x|)."""
-    one = lambda x: call("Add", like(x, 1), call("Abs", x))  # noqa: E731
-    return compute(site, lambda x: call("Div", x, one(x)), site.input(0))
+
+    def body(x: Expr) -> Expr:
+        return call("Div", x, call("Add", like(x, 1), call("Abs", x)))
+
+    return compute(site, body, site.input(0))
 
 
 @lowers("HardSwish")
@@ -118,8 +121,11 @@ def lower_hard_sigmoid(site: Site) -> str:
 @lowers("Mish")
 def mish(site: Site) -> str:
     """ONNX Mish-18: x * tanh(softplus(x))."""
-    tanh = lambda x: call("Tanh", call("Softplus", x))  # noqa: E731
-    return compute(site, lambda x: call("Mul", x, tanh(x)), site.input(0))
+
+    def body(x: Expr) -> Expr:
+        return call("Mul", x, call("Tanh", call("Softplus", x)))
+
+    return compute(site, body, site.input(0))
 
 
 # ---- one operand with attributes ----------------------------------------------------------------
@@ -171,8 +177,11 @@ def selu(site: Site) -> str:
     """ONNX Selu-6: gamma * (x > 0 ? x : alpha (exp(x) - 1))."""
     alpha = site.float("alpha", 1.67326319217681884765625)
     gamma = site.float("gamma", 1.05070102214813232421875)
-    body = lambda x: negative(x, call("Mul", like(x, alpha), exp_m1(x)))  # noqa: E731
-    return compute(site, lambda x: call("Mul", like(x, gamma), body(x)), site.input(0))
+
+    def body(x: Expr) -> Expr:
+        return call("Mul", like(x, gamma), negative(x, call("Mul", like(x, alpha), exp_m1(x))))
+
+    return compute(site, body, site.input(0))
 
 
 @lowers("Celu")
@@ -190,7 +199,10 @@ def celu(site: Site) -> str:
 def thresholded_relu(site: Site) -> str:
     """ONNX ThresholdedRelu-10: x > alpha ? x : 0."""
     alpha = site.float("alpha", 1.0)
-    body = lambda x: call("Where", call("Greater", x, like(x, alpha)), x, like(x, 0))  # noqa: E731
+
+    def body(x: Expr) -> Expr:
+        return call("Where", call("Greater", x, like(x, alpha)), x, like(x, 0))
+
     return compute(site, body, site.input(0))
 
 
@@ -234,8 +246,11 @@ def gelu_tanh(x: Expr) -> Expr:
 def swish(site: Site) -> str:
     """ONNX Swish-24: x * sigmoid(alpha x)."""
     alpha = site.float("alpha", 1.0)
-    gate = lambda x: call("Sigmoid", call("Mul", like(x, alpha), x))  # noqa: E731
-    return compute(site, lambda x: call("Mul", x, gate(x)), site.input(0))
+
+    def body(x: Expr) -> Expr:
+        return call("Mul", x, call("Sigmoid", call("Mul", like(x, alpha), x)))
+
+    return compute(site, body, site.input(0))
 
 
 @lowers("IsInf")
@@ -319,15 +334,22 @@ def binary(site: Site) -> str:
     )
 
 
+SIMPLE_POWERS: dict[float, Callable[[Expr], Expr]] = {
+    1.0: lambda x: x,
+    2.0: lambda x: call("Mul", x, x),
+    3.0: lambda x: call("Mul", call("Mul", x, x), x),
+    0.5: lambda x: call("Sqrt", x),
+    -1.0: lambda x: call("Reciprocal", x),
+}
+"""Constant exponents that need no pow()."""
+
+
 @lowers("Pow")
 def power(site: Site) -> str:
     """ONNX Pow-15: the result has the base's type; small integer powers become products."""
     exponent = site.const(1)
     if exponent is not None and exponent.size == 1 and site.type(0).dtype.is_float:
-        simple = {1.0: lambda x: x, 2.0: lambda x: call("Mul", x, x),
-                  3.0: lambda x: call("Mul", call("Mul", x, x), x),
-                  0.5: lambda x: call("Sqrt", x), -1.0: lambda x: call("Reciprocal", x)}  # fmt: skip
-        build = simple.get(float(exponent.reshape(())))
+        build = SIMPLE_POWERS.get(float(exponent.reshape(())))
         if build is not None and len(site.shape(1)) <= len(site.shape(0)):
             return compute(site, build, site.input(0))
 

@@ -72,7 +72,7 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
 
 
 def _ints(shape: onnx_ir.Shape) -> tuple[int, ...]:
-    return tuple(int(d) for d in shape)
+    return tuple(d for d in shape if isinstance(d, int))
 
 
 def _with_output_names(graph: Graph, wanted: Sequence[str]) -> Graph:

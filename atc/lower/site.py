@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import onnx_ir as onnx_ir
+import onnx_ir
 
 from atc.errors import ModelError, UnsupportedError
 from atc.ir import Array, TensorType
 from atc.lower.builder import Builder
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,14 @@ class Site:
 
     # ---- attributes ---------------------------------------------------------------------------
 
-    def attribute(self, name: str) -> Any:
+    def attribute(self, name: builtins.str) -> Any:
         """Return an attribute's value, None when absent."""
         attr = self.node.attributes.get(name)
         return None if attr is None else attr.value
 
-    def _typed(self, name: str, default: Any, convert: Callable[[Any], Any], what: str) -> Any:
+    def _typed(
+        self, name: builtins.str, default: T, convert: Callable[[Any], T], what: builtins.str
+    ) -> T:
         value = self.attribute(name)
         if value is None:
             return default
@@ -107,38 +112,40 @@ class Site:
         except (TypeError, ValueError) as error:
             raise ModelError(f"attribute '{name}' is not {what}", where=self.label) from error
 
-    def int(self, name: str, default: int = 0) -> int:
+    def int(self, name: builtins.str, default: builtins.int = 0) -> builtins.int:
         """Return an integer attribute."""
-        return self._typed(name, default, lambda v: v.__index__(), "an integer")  # type: ignore[no-any-return]
+        return self._typed(name, default, lambda v: v.__index__(), "an integer")
 
-    def float(self, name: str, default: float = 0.0) -> float:
+    def float(self, name: builtins.str, default: builtins.float = 0.0) -> builtins.float:
         """Return a float attribute (rounded to float32, as it is stored)."""
-        return self._typed(name, default, lambda v: float(np.float32(v)), "a number")  # type: ignore[no-any-return]
+        return self._typed(name, default, lambda v: float(np.float32(v)), "a number")
 
-    def str(self, name: str, default: str = "") -> str:
+    def str(self, name: builtins.str, default: builtins.str = "") -> builtins.str:
         """Return a string attribute."""
-        return self._typed(name, default, _text, "a string")  # type: ignore[no-any-return]
+        return self._typed(name, default, _text, "a string")
 
-    def ints(self, name: str, default: Sequence[int] | None = None) -> list[int] | None:
+    def ints(
+        self, name: builtins.str, default: Sequence[builtins.int] | None = None
+    ) -> list[builtins.int] | None:
         """Return an integer list attribute, `default` when absent."""
         fallback = None if default is None else list(default)
         return self._typed(
             name, fallback, lambda v: [i.__index__() for i in v], "a list of integers"
-        )  # type: ignore[no-any-return]
+        )
 
-    def floats(self, name: str) -> list[float] | None:
+    def floats(self, name: builtins.str) -> list[builtins.float] | None:
         """Return a float list attribute, None when absent."""
-        return self._typed(name, None, lambda v: [float(i) for i in v], "a list of numbers")  # type: ignore[no-any-return]
+        return self._typed(name, None, lambda v: [float(i) for i in v], "a list of numbers")
 
-    def strs(self, name: str) -> list[str] | None:
+    def strs(self, name: builtins.str) -> list[builtins.str] | None:
         """Return a string list attribute, None when absent."""
-        return self._typed(name, None, lambda v: [_text(i) for i in v], "a list of strings")  # type: ignore[no-any-return]
+        return self._typed(name, None, lambda v: [_text(i) for i in v], "a list of strings")
 
-    def tensor(self, name: str) -> Array | None:
+    def tensor(self, name: builtins.str) -> Array | None:
         """Return a tensor attribute as numpy, None when absent."""
-        return self._typed(name, None, lambda v: v.numpy(), "a tensor")  # type: ignore[no-any-return]
+        return self._typed(name, None, _array, "a tensor")
 
-    def subgraph(self, name: str) -> onnx_ir.Graph:
+    def subgraph(self, name: builtins.str) -> onnx_ir.Graph:
         """Return a required graph attribute."""
         graph = self.attribute(name)
         if not isinstance(graph, onnx_ir.Graph):
@@ -147,27 +154,31 @@ class Site:
 
     # ---- helpers ------------------------------------------------------------------------------
 
-    def axis(self, value: int, rank: int) -> int:
+    def axis(self, value: builtins.int, rank: builtins.int) -> builtins.int:
         """Return a non-negative axis, or raise a ModelError naming the node."""
         if not -rank <= value < max(rank, 1):
             raise ModelError(f"axis {value} is outside rank {rank}", where=self.label)
         return value % rank if rank else 0
 
-    def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
+    def axes(self, values: Sequence[builtins.int], rank: builtins.int) -> tuple[builtins.int, ...]:
         """Return sorted distinct non-negative axes."""
         axes = sorted(self.axis(v, rank) for v in values)
         if len(set(axes)) != len(axes):
             raise ModelError(f"axes {list(values)} repeat", where=self.label)
         return tuple(axes)
 
-    def require(self, condition: bool, message: str) -> None:
+    def require(self, condition: bool, message: builtins.str) -> None:
         """Raise a ModelError naming the node unless the model keeps the rule."""
         if not condition:
             raise ModelError(message, where=self.label)
 
-    def unsupported(self, what: str, hint: str = "") -> UnsupportedError:
+    def unsupported(self, what: builtins.str, hint: builtins.str = "") -> UnsupportedError:
         """Return the error for a legal use that isn't covered."""
         return UnsupportedError(what, where=self.label, hint=hint)
+
+
+def _array(value: Any) -> Array:
+    return np.asarray(value.numpy())
 
 
 def _text(value: Any) -> str:

@@ -24,7 +24,7 @@ def check_views(
     require(len(views) >= len(inputs), f"{len(inputs)} operands but {len(views)} views")
     for k, view in enumerate(views):
         require(len(view.strides) == len(loops), f"view {k} has the wrong rank")
-        if k < len(inputs) and prod(loops):
+        if k < len(inputs) and 0 not in loops:
             operand = inputs[k]
             require(operand is not None, f"operand {k} is missing")
             assert operand is not None

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 from atc.ir import Node
 from atc.ops import Map, MatMul, Reduce, Reshape
 from atc.passes.rewriting import Rewriting, merge_origin
 from atc.view import Split, View, compose, compose_refining, dense, simplify_loops
-
-NestT = TypeVar("NestT", Map, Reduce)
 
 
 def cancel_movement(state: Rewriting, node: Node) -> Node:
@@ -70,8 +67,8 @@ def _read_through(node: Node, op: Map | Reduce, index: int, source: Node) -> Nod
 
 
 def refine(
-    op: NestT, index: int, inner_shape: tuple[int, ...], inner: tuple[View, ...]
-) -> tuple[NestT, tuple[View, ...]] | None:
+    op: Map | Reduce, index: int, inner_shape: tuple[int, ...], inner: tuple[View, ...]
+) -> tuple[Map | Reduce, tuple[View, ...]] | None:
     """Compose operand `index` with the views it is computed by, splitting the op's loops if needed.
 
     Returns the op over the refined loops (its other views adapted) and the views of the operand's
@@ -112,7 +109,7 @@ def _refine_reduce(
     )  # fmt: skip
 
 
-def tidy(op: NestT) -> NestT:
+def tidy(op: Map | Reduce) -> Map | Reduce:
     """Merge the loops of a Map that all its views walk as one."""
     if isinstance(op, Reduce):
         return op

@@ -10,6 +10,7 @@ from atc.ir import Node
 from atc.ops import Map, Reduce
 from atc.passes.cancel_movement import refine, tidy
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+from atc.view import View
 
 MAX_COST = 120
 """Of a fused expression: beyond it, registers spill and recomputation isn't worth it."""
@@ -72,9 +73,9 @@ def _worthwhile(state: Rewriting, op: Map | Reduce, inner: Map, name: str) -> bo
 
 
 def _splice(
-    expr: Expr, index: int, names: tuple[str, ...], views: tuple, inner: Expr,
-    inner_names: tuple[str, ...], inner_views: tuple,
-) -> tuple[Expr, tuple[str, ...], tuple]:  # fmt: skip
+    expr: Expr, index: int, names: tuple[str, ...], views: tuple[View, ...], inner: Expr,
+    inner_names: tuple[str, ...], inner_views: tuple[View, ...],
+) -> tuple[Expr, tuple[str, ...], tuple[View, ...]]:  # fmt: skip
     """Return `expr` with Input(index) computed by `inner`, operands numbered anew.
 
     In the joint numbering the outer operands come first, then the inner ones, then the outer

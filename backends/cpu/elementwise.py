@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,8 +17,11 @@ from atc.view import View, dense
 
 
 def reader(
-    views: Sequence[View], dtypes: Sequence[DType | None], indices: Sequence[str], first: int = 0
-):  # type: ignore[no-untyped-def]
+    views: Sequence[View],
+    dtypes: Sequence[DType | None],
+    indices: Sequence[str],
+    first: int = 0,
+) -> Callable[[int], str]:
     """Return how Input(k) reads operand `first + k`; beyond the operands it is a coordinate."""
 
     def read(k: int) -> str:
@@ -103,7 +106,7 @@ def neutral(how: str, dtype: DType) -> str:
             return "-INFINITY" if how == "Max" else "INFINITY"
         if dtype is DType.BOOL:
             return "false" if how == "Max" else "true"
-        info = np.iinfo(dtype.numpy)
+        info = np.iinfo(dtype.numpy.name)
         return literal(int(info.min if how == "Max" else info.max), dtype)
     if how in ("And", "Or"):
         return "true" if how == "And" else "false"
