@@ -66,6 +66,8 @@ def evaluate(
             results = ReferenceEvaluator(proto, opsets={"": opset}).run(None, feeds)
     except Exception:  # the reference raises whatever numpy does; the node's lowering then decides
         return None
+    if not all(isinstance(r, np.ndarray | np.generic) for r in results):
+        return None  # a sequence or an optional value
     arrays = tuple(np.asarray(r) for r in results)
     known = {d.numpy for d in DType}
     return arrays if all(a.dtype in known for a in arrays) else None

@@ -110,10 +110,18 @@ def passthrough() -> onnx.ModelProto:
     )  # fmt: skip
 
 
+def equal_fills_of_two_shapes() -> onnx.ModelProto:
+    return model(
+        [node("Expand", "c wide", "a"), node("Expand", "c tall", "b"), node("MatMul", "x a", "m"),
+         node("MatMul", "m b", "y")],
+        {"x": (4, 2)}, ["y"], c=np.array(0.5), wide=np.array([2, 3]), tall=np.array([3, 2]),
+    )  # fmt: skip
+
+
 SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {
     f.__name__: f
     for f in (conv_bn_relu, residual, silu_after_gemm, attention_heads, decomposed_layer_norm,
-              movement, shared_values, passthrough)
+              movement, shared_values, passthrough, equal_fills_of_two_shapes)
 }  # fmt: skip
 
 
