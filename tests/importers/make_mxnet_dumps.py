@@ -1,3 +1,4 @@
+# ruff: noqa: B905, UP031  (it runs under Python 3.8)
 """Writes real MXNet exports with inputs and outputs, to test the importer against.
 
     MXNET_PYTHON make_mxnet_dumps.py DIRECTORY [NAME...]
@@ -202,9 +203,9 @@ _UNARY = ("abs exp square sin cos tan arctan sinh cosh tanh arcsinh floor ceil r
           "trunc round sign erf negative sigmoid relu softsign degrees radians expm1 cbrt "
           "logical_not")
 op("unary", lambda s, v: [getattr(s, n)(v("x")) for n in _UNARY.split()], x=(3, 4))
-op("unary_positive", lambda s, v: [getattr(s, n)(v("x")) for n in
-   "log log2 log10 log1p sqrt rsqrt reciprocal rcbrt arcsin arccos arctanh".split()],
-   x=random("positive", (3, 4), "uniform") * 0.9)
+op("unary_positive", lambda s, v: [getattr(s, n)(v("x")) for n in (
+    "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "rcbrt", "arcsin", "arccos",
+    "arctanh")], x=random("positive", (3, 4), "uniform") * 0.9)
 op("arccosh", lambda s, v: s.arccosh(v("x")), x=np.float32([1, 1.5, 3]))
 op("rounding", lambda s, v: [s.round(v("x")), s.rint(v("x")), s.fix(v("x"))],
    x=np.float32([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.4, -0.6]))
@@ -228,6 +229,7 @@ op("modulo", lambda s, v: s.broadcast_mod(v("x"), v("y")),
    x=np.float32([5, -5, 5, -5, 3, -6, 6]), y=np.float32([3, 3, -3, -3, 0, 3, -3]))
 op("integers", lambda s, v: [s.Cast(v("x"), dtype="int32") + 2, s.Cast(v("x"), dtype="int32") / 2,
     s.Cast(v("x"), dtype="int32") % 3, s.Cast(v("x"), dtype="int32") > 2,
+    s.Cast(v("x"), dtype="int32") * 1.5,
     s.clip(s.Cast(v("x"), dtype="int32"), 0, 3), s.Cast(v("x"), dtype="uint8")],
    x=np.float32([5.7, 4.9, 3, 0.2]))
 op("where", lambda s, v: [s.where(v("c"), v("x"), v("y")),
@@ -439,7 +441,7 @@ def lstm_model(mx):
     """A language model as in Gluon's examples: embedding, fused LSTM, dense."""
     class Model(mx.gluon.HybridBlock):
         def __init__(self):
-            super(Model, self).__init__()
+            super().__init__()
             with self.name_scope():
                 self.embed = mx.gluon.nn.Embedding(20, 8)
                 self.lstm = mx.gluon.rnn.LSTM(12, num_layers=2, layout="NTC")
@@ -463,7 +465,7 @@ def unrolled(cell):
     def build(mx):
         class Model(mx.gluon.HybridBlock):
             def __init__(self):
-                super(Model, self).__init__()
+                super().__init__()
                 with self.name_scope():
                     self.cell = getattr(mx.gluon.rnn, cell)(6)
 
@@ -530,7 +532,7 @@ network("bert", bert, data0=_TOKENS, data1=np.float32([[0] * 6, [0, 0, 0, 1, 1, 
 
 
 def quantized(name, fused, calibrate, dtype, excluded=()):
-    """Register a network that MXNet's own tool quantised, fused for oneDNN or operator by operator."""
+    """Register a network that MXNet's own tool quantised, fused for oneDNN or by operator."""
     def make(mx):
         from mxnet.contrib import quantization
 

@@ -22,12 +22,14 @@ from atc.importers.mxnet import (  # noqa: F401  (each fills the table of transl
     ops_deformable,
     ops_elementwise,
     ops_index,
+    ops_join,
     ops_matmul,
     ops_norm,
     ops_order,
     ops_pool,
     ops_quantized,
     ops_reduce,
+    ops_repeat,
     ops_resize,
     ops_rnn,
     ops_roi,
@@ -78,7 +80,8 @@ def newest_params(symbol_path: Path) -> Path | None:
     name = symbol_path.name
     stem = name.removesuffix(SUFFIX) if name.endswith(SUFFIX) else symbol_path.stem
     pattern = re.compile(re.escape(stem) + r"-(\d{4,9})\.params")
-    found = [(int(m[1]), p) for p in symbol_path.parent.iterdir() if (m := pattern.fullmatch(p.name))]
+    files = symbol_path.parent.iterdir()
+    found = [(int(m[1]), p) for p in files if (m := pattern.fullmatch(p.name))]
     return max(found)[1] if found else None
 
 

@@ -43,7 +43,7 @@ def parse_bool(text: str) -> bool:
 
 def parse_float(text: str) -> float:
     """Parse a number as C's strtod does."""
-    return float(text.strip().removesuffix("f"))
+    return float(text)
 
 
 def is_none(text: str) -> bool:

@@ -1,24 +1,27 @@
-"""Builds an ONNX graph node by node, each with its static type: what translations are written in."""
+"""Builds an ONNX graph node by node, each with its static type."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.reference
 import onnx_ir as ir
 
-from atc.errors import InternalError, ModelError
+from atc.errors import ModelError
 from atc.importers.mxnet.params import Array
-
-OPSET = 21
-IR_VERSION = 10
+from atc.importers.mxnet.tensor import (
+    IR_VERSION,
+    OPSET,
+    Tensor,
+    Type,
+    folded,
+    infer_types,
+    onnx_type,
+)
 
 MAX_ELEMENTS = 1 << 40
 """A tensor larger than this is refused: no memory plan could hold it."""
@@ -27,46 +30,6 @@ MAX_CONSTANT = 1 << 22
 """The most elements of a constant that a translation may make up."""
 
 MAX_RANK = 32
-
-SHAPE_DATA = 64
-"""Constants of integers up to this length are shown to ONNX's shape inference."""
-
-FOLDED = frozenset(
-    "Abs Add Cast Concat Div Exp Expand Gather Identity Max Min Mul Neg Reciprocal ReduceMax "
-    "ReduceMin Reshape Slice Sqrt Squeeze Sub Transpose Unsqueeze".split()
-)
-"""Operators evaluated at once when all their inputs are constants."""
-
-_SCHEMAS = {
-    op: onnx.defs.get_schema(op, OPSET, "")
-    for op in {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}
-    if onnx.defs.has(op, OPSET, "")
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Tensor:
-    """A value of the graph: its static type and, where it is a constant, its elements.
-
-    `real` is the float32 tensor that a quantised int32 value stands for, where one is known.
-    """
-
-    value: ir.Value
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    array: Array | None = None
-    real: Tensor | None = None
-
-    @property
-    def rank(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return prod(self.shape)
-
 
 Operand = Tensor | float | int | Sequence[int] | None
 """An input of a node; numbers become constants of the type that fits the first tensor."""
@@ -155,7 +118,7 @@ class Builder:
         inputs: Sequence[Operand],
         attributes: Mapping[str, Any] | None = None,
         outputs: int = 1,
-        types: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
+        types: Sequence[Type] | None = None,
         fold: bool = True,
     ) -> tuple[Tensor, ...]:
         """Emit a node; its output types are ONNX's own inference's unless given as `types`.
@@ -174,13 +137,19 @@ class Builder:
         for value in node.outputs:
             value.name = self.unique(f"{self._origin}.{op_type.lower()}")
         inferred = types if types is not None else self._infer(node, tensors)
-        folded = self._fold(node, tensors, inferred) if fold else None
-        if folded is not None:
-            return (folded,)
+        array = folded(node, tensors, inferred[0]) if fold else None
+        if array is not None:
+            return (self.constant(array),)
         self.nodes.append(node)
         return tuple(map(self._output, node.outputs, inferred))
 
-    def _output(self, value: ir.Value, type_: tuple[np.dtype[Any], tuple[int, ...]]) -> Tensor:
+    def _infer(self, node: ir.Node, inputs: Sequence[Tensor | None]) -> list[Type]:
+        try:
+            return infer_types(node, inputs)
+        except ValueError as error:
+            raise self.error(f"its inputs don't fit {node.op_type}: {error}") from None
+
+    def _output(self, value: ir.Value, type_: Type) -> Tensor:
         dtype, shape = type_
         if len(shape) > MAX_RANK or prod(shape) > MAX_ELEMENTS:
             raise self.error(f"a tensor of shape {list(shape)} is too large")
@@ -200,53 +169,6 @@ class Builder:
                 case _:
                     result.append(self.ints(*item))
         return result
-
-    def _infer(
-        self, node: ir.Node, inputs: Sequence[Tensor | None]
-    ) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
-        types = {t.value.name: _type_proto(t) for t in inputs if t is not None}
-        data = {t.value.name: onnx.numpy_helper.from_array(t.array) for t in inputs if _is_shape(t)}
-        proto = ir.to_proto(node)
-        try:
-            found = onnx.shape_inference.infer_node_outputs(
-                _SCHEMAS[node.op_type], proto, types, data,
-                opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
-            )  # fmt: skip
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError,
-                RuntimeError, ValueError) as error:  # fmt: skip
-            text = " ".join(str(error).split()) or type(error).__name__
-            raise self.error(f"its inputs don't fit {node.op_type}: {text[:300]}") from None
-        return [self._known(found.get(v.name), node) for v in node.outputs]
-
-    def _known(
-        self, type_: onnx.TypeProto | None, node: ir.Node
-    ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        tensor = type_.tensor_type if type_ is not None else None
-        if tensor is None or not tensor.HasField("shape"):
-            raise InternalError(f"{node.op_type} has no static shape", where=self.place)
-        dims = tensor.shape.dim
-        if any(not d.HasField("dim_value") for d in dims):
-            raise InternalError(f"{node.op_type} has no static shape", where=self.place)
-        shape = tuple(d.dim_value for d in dims)
-        if any(d < 0 for d in shape):
-            raise self.error(f"{node.op_type} would have the shape {list(shape)}")
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape
-
-    def _fold(
-        self,
-        node: ir.Node,
-        inputs: Sequence[Tensor | None],
-        types: Sequence[tuple[np.dtype[Any], tuple[int, ...]]],
-    ) -> Tensor | None:
-        arrays = {t.value.name: t.array for t in inputs if t is not None and t.array is not None}
-        if node.op_type not in FOLDED or not inputs or any(t and t.array is None for t in inputs):
-            return None
-        if prod(types[0][1]) > max(4096, sum(a.size for a in arrays.values())):
-            return None
-        with np.errstate(all="ignore"):
-            evaluator = onnx.reference.ReferenceEvaluator(ir.to_proto(node))
-            array = np.asarray(evaluator.run(None, arrays)[0])
-        return self.constant(array.astype(types[0][0], copy=False).reshape(types[0][1]))
 
     # ---- the usual words ----------------------------------------------------------------------
 
@@ -364,21 +286,6 @@ def _uses(node: ir.Node) -> Iterator[ir.Value]:
 def _initializers(nodes: Sequence[ir.Node]) -> list[ir.Value]:
     found = {v.name: v for n in nodes for v in _uses(n) if v.const_value is not None}
     return list(found.values())
-
-
-def _is_shape(tensor: Tensor | None) -> bool:
-    if tensor is None or tensor.array is None or tensor.rank > 1:
-        return False
-    return tensor.dtype in (np.int64, np.int32) and tensor.size <= SHAPE_DATA
-
-
-def onnx_type(dtype: np.dtype[Any]) -> int:
-    """Return ONNX's number of an element type."""
-    return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
-
-
-def _type_proto(tensor: Tensor) -> onnx.TypeProto:
-    return onnx.helper.make_tensor_type_proto(onnx_type(tensor.dtype), tensor.shape)
 
 
 def safe_name(name: str) -> str:

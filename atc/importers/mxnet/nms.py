@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Builder, Tensor
+from atc.importers.mxnet.builder import Builder
+from atc.importers.mxnet.tensor import Tensor
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 ACTIVATIONS = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softrelu": "Softplus",
@@ -23,7 +23,7 @@ def activation(s: Site) -> Tensor:
 
 def activate(s: Site, x: Tensor) -> Tensor:
     """Emit the function that the attribute `act_type` names."""
-    kind = s.str("act_type", None, (*ACTIVATIONS, "log_sigmoid"))
+    kind = s.word("act_type", None, (*ACTIVATIONS, "log_sigmoid"))
     if kind == "log_sigmoid":
         return s.b.op("Neg", s.b.op("Softplus", s.b.op("Neg", x)))
     return s.b.op(ACTIVATIONS[kind], x)
@@ -33,17 +33,17 @@ def activate(s: Site, x: Tensor) -> Tensor:
 def leaky_relu(s: Site) -> Tensor:
     """LeakyRelu, PRelu, Elu, Selu, Gelu; rrelu has the mean slope at inference."""
     b = s.b
-    match s.str("act_type", "leaky", ("leaky", "elu", "prelu", "selu", "gelu", "rrelu")):
+    match s.word("act_type", "leaky", ("leaky", "elu", "prelu", "selu", "gelu", "rrelu")):
         case "leaky":
-            return b.op("LeakyRelu", s.x, alpha=s.float("slope", 0.25))
+            return b.op("LeakyRelu", s.x, alpha=s.number("slope", 0.25))
         case "elu":
-            return b.op("Elu", s.x, alpha=s.float("slope", 0.25))
+            return b.op("Elu", s.x, alpha=s.number("slope", 0.25))
         case "selu":
             return b.op("Selu", s.x)
         case "gelu":
             return b.op("Gelu", s.x)
         case "rrelu":
-            slope = (s.float("lower_bound", 0.125) + s.float("upper_bound", 0.334)) / 2
+            slope = (s.number("lower_bound", 0.125) + s.number("upper_bound", 0.334)) / 2
             return b.op("LeakyRelu", s.x, alpha=slope)
         case _:
             return _prelu(s)
@@ -61,7 +61,7 @@ def _prelu(s: Site) -> Tensor:
 @translates("hard_sigmoid")
 def hard_sigmoid(s: Site) -> Tensor:
     """max(0, min(1, alpha·x + beta))."""
-    alpha, beta = s.float("alpha", 0.2), s.float("beta", 0.5)
+    alpha, beta = s.number("alpha", 0.2), s.number("beta", 0.5)
     return s.b.op("HardSigmoid", s.x, alpha=alpha, beta=beta)
 
 
@@ -87,12 +87,12 @@ def softmin(s: Site) -> Tensor:
 
 
 def _softmax(s: Site, op: str, x: Tensor) -> Tensor:
-    axis = s.axis(s.int("axis", -1), x.rank)
-    temperature = s.maybe_float("temperature")
+    axis = s.axis(s.integer("axis", -1), x.rank)
+    temperature = s.maybe_number("temperature")
     if temperature not in (None, 1.0):
         x = s.b.op("Div", x, float(temperature or 0))
-    masked = s.bool("use_length", False)
-    result = x.dtype if not s.has("dtype") else s.dtype()
+    masked = s.truth("use_length", False)
+    result = x.dtype if not s.has("dtype") else s.element_type()
     if not masked:
         return s.b.cast(s.b.op(op, x, axis=axis), result)
     inside = length_mask(s, s.input(1), x, axis)
@@ -118,9 +118,9 @@ def length_mask(s: Site, length: Tensor, x: Tensor, axis: int) -> Tensor:
 @translates("SoftmaxOutput", "Softmax", reads=1)
 def softmax_output(s: Site) -> Tensor:
     """Softmax over all but the batch, over axis 1 (`multi_output`) or over the last axis."""
-    if s.bool("multi_output", False):
+    if s.truth("multi_output", False):
         return s.b.op("Softmax", s.x, axis=s.axis(1, s.x.rank))
-    if s.bool("preserve_shape", False):
+    if s.truth("preserve_shape", False):
         return s.b.op("Softmax", s.x, axis=-1)
     return _flat_softmax(s)
 
@@ -128,7 +128,7 @@ def softmax_output(s: Site) -> Tensor:
 @translates("SoftmaxActivation")
 def softmax_activation(s: Site) -> Tensor:
     """Softmax over the last axis ('instance'), or over the channels."""
-    channel = s.str("mode", "instance", ("instance", "channel")) == "channel"
+    channel = s.word("mode", "instance", ("instance", "channel")) == "channel"
     return s.b.op("Softmax", s.x, axis=s.axis(1 if channel else -1, s.x.rank))
 
 
@@ -165,6 +165,6 @@ def identity(s: Site) -> Tensor:
 @translates("Dropout")
 def dropout(s: Site) -> tuple[Tensor, ...]:
     """Nothing at inference; `mode='always'` is random even then."""
-    if s.str("mode", "training", ("training", "always")) == "always" and s.float("p", 0.5) > 0:
+    if s.word("mode", "training", ("training", "always")) == "always" and s.number("p", 0.5) > 0:
         raise s.unsupported("Dropout with mode='always' is random at inference")
     return (s.b.op("Identity", s.x),)

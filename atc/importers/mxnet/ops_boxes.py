@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from atc.importers.mxnet import nms
-from atc.importers.mxnet.builder import MAX_CONSTANT, Tensor
+from atc.importers.mxnet.builder import MAX_CONSTANT
 from atc.importers.mxnet.params import Array
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -17,8 +18,8 @@ def multibox_prior(s: Site) -> Tensor:
     """Anchors (1, H·W·(sizes + ratios - 1), 4) of a feature map: a constant."""
     s.rank(4)
     height, width = s.x.shape[2:]
-    sizes, ratios = s.floats("sizes", (1.0,)), s.floats("ratios", (1.0,))
-    steps, offsets = s.floats("steps", (-1.0, -1.0)), s.floats("offsets", (0.5, 0.5))
+    sizes, ratios = s.numbers("sizes", (1.0,)), s.numbers("ratios", (1.0,))
+    steps, offsets = s.numbers("steps", (-1.0, -1.0)), s.numbers("offsets", (0.5, 0.5))
     s.require(len(steps) == len(offsets) == 2 and bool(sizes) and bool(ratios), "sizes or steps")
     s.require(min(ratios) > 0, "a ratio is not positive")
     count = len(sizes) + len(ratios) - 1
@@ -27,7 +28,7 @@ def multibox_prior(s: Site) -> Tensor:
     rows = (np.arange(height) + offsets[0]) * step[0]
     columns = (np.arange(width) + offsets[1]) * step[1]
     boxes = _anchors(rows, columns, _half_sizes(sizes, ratios, height / width))
-    if s.bool("clip", False):
+    if s.truth("clip", False):
         boxes = np.clip(boxes, 0, 1)
     return s.b.constant(boxes.reshape(1, -1, 4).astype(s.x.dtype))
 
@@ -58,18 +59,18 @@ def multibox_detection(s: Site) -> Tensor:
     score, number = _best_class(s)
     boxes = _decode_multibox(s, anchors)
     rows = s.b.concat([s.b.unsqueeze(number, 2), s.b.unsqueeze(score, 2), boxes], 2)
-    valid = s.b.op("Not", s.b.op("Less", score, s.float("threshold", 0.01)))
-    threshold = s.float("nms_threshold", 0.5)
+    valid = s.b.op("Not", s.b.op("Less", score, s.number("threshold", 0.01)))
+    threshold = s.number("nms_threshold", 0.5)
     if not 0 < threshold <= 1:
         return nms.compact(s.b, rows, valid)
-    limit = s.int("nms_topk", -1)
+    limit = s.integer("nms_topk", -1)
     count = min(limit, anchors) if limit > 0 else anchors
     return _padded(s, _detected(s, rows, valid, count, threshold), anchors)
 
 
 def _best_class(s: Site) -> tuple[Tensor, Tensor]:
     """Return the score and the number (0 is the first after the background) of the best class."""
-    if s.int("background_id", 0) != 0:
+    if s.integer("background_id", 0) != 0:
         raise s.unsupported("background_id", "class 0 is the background in MXNet 1")
     foreground = s.b.slice(s.x, 1, 1, s.x.shape[1])
     score = s.b.op("ReduceMax", foreground, [1], keepdims=0)
@@ -79,7 +80,7 @@ def _best_class(s: Site) -> tuple[Tensor, Tensor]:
 
 def _decode_multibox(s: Site, anchors: int) -> Tensor:
     b = s.b
-    variances = s.floats("variances", (0.1, 0.1, 0.2, 0.2))
+    variances = s.numbers("variances", (0.1, 0.1, 0.2, 0.2))
     s.require(len(variances) == 4, "variances are not four")
     location = b.reshape(s.input(1), [s.x.shape[0], anchors, 4])
     prior = b.reshape(s.input(2), [1, anchors, 4])
@@ -90,7 +91,7 @@ def _decode_multibox(s: Site, anchors: int) -> Tensor:
     middle = b.op("Add", b.op("Mul", shift, size), center)
     half = b.op("Mul", b.op("Mul", b.op("Exp", growth), size), 0.5)
     boxes = b.concat([b.op("Sub", middle, half), b.op("Add", middle, half)], 2)
-    if not s.bool("clip", True):
+    if not s.truth("clip", True):
         return boxes
     return b.op("Clip", boxes, b.scalar(0, boxes.dtype), b.scalar(1, boxes.dtype))
 
@@ -103,7 +104,7 @@ def _detected(s: Site, rows: Tensor, valid: Tensor, count: int, threshold: float
     left, top, right, bottom = nms.corners(b, coordinates, center=False)
     space = b.op("Mul", b.op("Sub", right, left), b.op("Sub", bottom, top))
     number = b.squeeze(b.slice(rows, 2, 0, 1), 2)
-    classes = None if s.bool("force_suppress", False) else number
+    classes = None if s.truth("force_suppress", False) else number
     boxes = nms.Boxes(left, top, right, bottom, space, classes)
     kept = nms.suppress(b, boxes, alive, threshold, inclusive=True)
     minus = b.scalar(-1, rows.dtype)
@@ -141,11 +142,11 @@ def box_nms(s: Site) -> tuple[Tensor, Tensor]:
     """The boxes that stay, by score; the other rows are -1. The second output is not given."""
     s.require(s.x.rank >= 2, "the data is not (..., boxes, columns)")
     *batch, count, width = s.x.shape
-    start, score = s.int("coord_start", 2), s.int("score_index", 1)
+    start, score = s.integer("coord_start", 2), s.integer("score_index", 1)
     s.require(0 <= start <= width - 4 and 0 <= score < width, "coord_start or score_index")
-    s.require(s.int("id_index", -1) < width, "id_index")
+    s.require(s.integer("id_index", -1) < width, "id_index")
     rows = s.b.reshape(s.x, [int(np.prod(batch, dtype=object)), count, width])
-    limit = s.int("topk", -1)
+    limit = s.integer("topk", -1)
     top = count if limit < 0 else min(limit, count)
     if top == 0:
         return s.b.op("Identity", s.x), s.x
@@ -156,20 +157,20 @@ def box_nms(s: Site) -> tuple[Tensor, Tensor]:
 
 
 def _valid_boxes(s: Site, rows: Tensor) -> Tensor:
-    score = s.int("score_index", 1)
+    score = s.integer("score_index", 1)
     column = s.b.squeeze(s.b.slice(rows, 2, score, score + 1), 2)
-    valid = s.b.op("Greater", column, s.float("valid_thresh", 0.0))
-    number = s.int("id_index", -1)
+    valid = s.b.op("Greater", column, s.number("valid_thresh", 0.0))
+    number = s.integer("id_index", -1)
     if number < 0:
         return valid
     classes = s.b.squeeze(s.b.slice(rows, 2, number, number + 1), 2)
-    background = s.b.op("Equal", classes, float(s.int("background_id", -1)))
+    background = s.b.op("Equal", classes, float(s.integer("background_id", -1)))
     return s.b.op("And", valid, s.b.op("Not", background))
 
 
 def _suppressed(s: Site, rows: Tensor, alive: Tensor, start: int) -> Tensor:
-    b, number = s.b, s.int("id_index", -1)
-    center = s.str("in_format", "corner", ("corner", "center")) == "center"
+    b, number = s.b, s.integer("id_index", -1)
+    center = s.word("in_format", "corner", ("corner", "center")) == "center"
     coordinates = b.slice(rows, 2, start, start + 4)
     left, top, right, bottom = nms.corners(b, coordinates, center)
     if center:
@@ -179,15 +180,15 @@ def _suppressed(s: Site, rows: Tensor, alive: Tensor, start: int) -> Tensor:
     else:
         width, height = b.op("Sub", right, left), b.op("Sub", bottom, top)
     classes = None
-    if number >= 0 and not s.bool("force_suppress", False):
+    if number >= 0 and not s.truth("force_suppress", False):
         classes = b.squeeze(b.slice(rows, 2, number, number + 1), 2)
     boxes = nms.Boxes(left, top, right, bottom, nms.area(b, width, height), classes)
-    return nms.suppress(b, boxes, alive, s.float("overlap_thresh", 0.5), inclusive=False)
+    return nms.suppress(b, boxes, alive, s.number("overlap_thresh", 0.5), inclusive=False)
 
 
 def _converted(s: Site, rows: Tensor, start: int) -> Tensor:
     """Convert the coordinates to `out_format`; MXNet leaves boxes with a negative first alone."""
-    source, target = s.str("in_format", "corner"), s.str("out_format", "corner")
+    source, target = s.word("in_format", "corner"), s.word("out_format", "corner")
     if source == target:
         return rows
     b, width = s.b, rows.shape[2]
@@ -214,7 +215,7 @@ def box_iou(s: Site) -> Tensor:
     """Intersection over union of every left with every right box; 0 where they don't meet."""
     b, (x, y) = s.b, (s.x, s.input(1))
     s.require(x.rank > 0 and y.rank > 0 and x.shape[-1] == y.shape[-1] == 4, "the boxes")
-    center = s.str("format", "corner", ("corner", "center")) == "center"
+    center = s.word("format", "corner", ("corner", "center")) == "center"
     left = _sides(s, b.reshape(x, [1, x.size // 4, 4]), center, [x.size // 4, 1])
     right = _sides(s, b.reshape(y, [1, y.size // 4, 4]), center, [1, y.size // 4])
     width = b.op("Sub", b.op("Min", left[2], right[2]), b.op("Max", left[0], right[0]))
@@ -244,14 +245,14 @@ def box_decode(s: Site) -> Tensor:
     anchors = s.input(1)
     s.require(s.x.shape[2] == 4 and anchors.rank == 3 and anchors.shape[2] == 4, "the boxes")
     first, second = b.split(anchors, 2, [2, 2])
-    if s.str("format", "center", ("center", "corner")) == "corner":
+    if s.word("format", "center", ("center", "corner")) == "corner":
         size = b.op("Sub", second, first)
         center = b.op("Add", first, b.op("Mul", size, 0.5))
     else:
         center, size = first, second
-    deviations = np.asarray([s.float(f"std{i}", 1.0) for i in range(4)], s.x.dtype)
+    deviations = np.asarray([s.number(f"std{i}", 1.0) for i in range(4)], s.x.dtype)
     shift, growth = b.split(b.op("Mul", s.x, b.constant(deviations)), 2, [2, 2])
-    limit = s.float("clip", -1.0)
+    limit = s.number("clip", -1.0)
     if limit > 0:
         growth = b.op("Min", growth, limit)
     middle = b.op("Add", b.op("Mul", shift, size), center)

@@ -7,14 +7,9 @@ from math import ceil, prod
 
 import numpy as np
 
-from atc.importers.mxnet.builder import MAX_CONSTANT, Tensor
-from atc.importers.mxnet.params import Array
+from atc.importers.mxnet.builder import MAX_CONSTANT
 from atc.importers.mxnet.site import Site, translates
-
-
-def made(s: Site, array: Array) -> Tensor:
-    """Add a constant that the node computes."""
-    return s.b.constant(array)
+from atc.importers.mxnet.tensor import Tensor
 
 
 def _check_size(s: Site, count: float) -> None:
@@ -24,15 +19,15 @@ def _check_size(s: Site, count: float) -> None:
 def _filled(s: Site, shape: Sequence[int], value: float, dtype: np.dtype[np.generic]) -> Tensor:
     s.require(all(d >= 0 for d in shape), f"shape {list(shape)}")
     _check_size(s, prod(shape))
-    return made(s, np.full(shape, value).astype(dtype))
+    return s.b.constant(np.full(shape, value).astype(dtype))
 
 
 @translates("_zeros", "_zeros_without_dtype", "_ones", "_full")
 def filled(s: Site) -> Tensor:
     """A constant; a length 0 is left to the data in MXNet, here it is 1 and broadcast."""
-    value = {"_ones": 1.0, "_full": s.float("value", 0.0)}.get(s.node.op, 0.0)
-    shape = [d or 1 for d in s.ints("shape", ())]
-    dtype = np.dtype(np.float32) if s.node.op == "_zeros_without_dtype" else s.dtype()
+    value = {"_ones": 1.0, "_full": s.number("value", 0.0)}.get(s.node.op, 0.0)
+    shape = [d or 1 for d in s.integers("shape", ())]
+    dtype = np.dtype(np.float32) if s.node.op == "_zeros_without_dtype" else s.element_type()
     return _filled(s, shape, value, dtype)
 
 
@@ -48,41 +43,41 @@ def filled_like(s: Site) -> Tensor:
 @translates("_arange")
 def arange(s: Site) -> Tensor:
     """start, start + step ... before stop, each repeated."""
-    start, stop, step = s.float("start", 0.0), s.maybe_float("stop"), s.float("step", 1.0)
+    start, stop, step = s.number("start", 0.0), s.maybe_number("stop"), s.number("step", 1.0)
     if stop is None:
         start, stop = 0.0, start
-    if s.bool("infer_range", False):
+    if s.truth("infer_range", False):
         raise s.unsupported("infer_range", "give stop")
     span = (stop - start) / step if step else float("nan")
     s.require(np.isfinite(span), f"the range {start}, {stop}, {step}")
-    return _range(s, start, step, max(ceil(span), 0), s.dtype())
+    return _range(s, start, step, max(ceil(span), 0), s.element_type())
 
 
 def _range(
     s: Site, start: float, step: float, count: int, dtype: np.dtype[np.generic]
 ) -> Tensor:
-    repeat = s.int("repeat", 1)
+    repeat = s.integer("repeat", 1)
     s.require(repeat > 0, f"repeat is {repeat}")
     _check_size(s, count * repeat)
-    return made(s, np.repeat(start + step * np.arange(count), repeat).astype(dtype))
+    return s.b.constant(np.repeat(start + step * np.arange(count), repeat).astype(dtype))
 
 
 @translates("_linspace")
 def linspace(s: Site) -> Tensor:
     """`num` points from start to stop."""
-    count = s.int("num", s.int("step", 50))
+    count = s.integer("num", s.integer("step", 50))
     _check_size(s, count)
-    values = np.linspace(s.float("start"), s.float("stop"), count,
-                         endpoint=s.bool("endpoint", True))  # fmt: skip
-    return made(s, values.astype(s.dtype()))
+    values = np.linspace(s.number("start"), s.number("stop"), count,
+                         endpoint=s.truth("endpoint", True))  # fmt: skip
+    return s.b.constant(values.astype(s.element_type()))
 
 
 @translates("_contrib_arange_like")
 def arange_like(s: Site) -> Tensor:
     """A range as long as the input or one of its axes."""
-    axis, start, step = s.maybe_int("axis"), s.float("start", 0.0), s.float("step", 1.0)
+    axis, start, step = s.maybe_integer("axis"), s.number("start", 0.0), s.number("step", 1.0)
     count = s.x.size if axis is None else s.x.shape[s.axis(axis, s.x.rank)]
-    repeat = s.int("repeat", 1)
+    repeat = s.integer("repeat", 1)
     s.require(repeat > 0 and count % repeat == 0, f"repeat {repeat} of {count}")
     y = _range(s, start, step, count // repeat, s.x.dtype)
     return s.b.reshape(y, s.x.shape) if axis is None else y
@@ -91,11 +86,11 @@ def arange_like(s: Site) -> Tensor:
 @translates("_eye")
 def eye(s: Site) -> Tensor:
     """Ones on a diagonal."""
-    rows = s.int("N")
-    columns = s.int("M", 0) or rows
+    rows = s.integer("N")
+    columns = s.integer("M", 0) or rows
     s.require(min(rows, columns) > 0, f"a matrix of {rows} x {columns}")
     _check_size(s, rows * columns)
-    return made(s, np.eye(rows, columns, k=s.int("k", 0)).astype(s.dtype()))
+    return s.b.constant(np.eye(rows, columns, k=s.integer("k", 0)).astype(s.element_type()))
 
 
 @translates("_contrib_index_array")
@@ -104,4 +99,4 @@ def index_array(s: Site) -> Tensor:
     axes = s.axes("axes", s.x.rank) or tuple(range(s.x.rank))
     _check_size(s, s.x.size * len(axes))
     grid = np.indices(s.x.shape, np.int64)
-    return made(s, np.stack([grid[a] for a in axes], axis=-1))
+    return s.b.constant(np.stack([grid[a] for a in axes], axis=-1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 CHANNELS_LAST = {"NWC", "NHWC", "NDHWC"}
 CHANNELS_FIRST = {"NCW", "NCHW", "NCDHW"}
@@ -16,7 +16,7 @@ def channels_first(s: Site, x: Tensor) -> tuple[Tensor, bool]:
     """Return `x` with its channels on axis 1, and whether the node's layout has them last."""
     if not s.has("layout"):
         return x, False
-    layout = s.str("layout", None, sorted(CHANNELS_FIRST | CHANNELS_LAST))
+    layout = s.word("layout", None, sorted(CHANNELS_FIRST | CHANNELS_LAST))
     s.require(len(layout) == x.rank, f"layout {layout} is not of rank {x.rank}")
     last = layout in CHANNELS_LAST
     return (move_channels_first(s, x) if last else x), last
@@ -34,7 +34,7 @@ def move_channels_last(s: Site, x: Tensor) -> Tensor:
 
 def bias(s: Site, index: int, default: bool = False) -> Tensor | None:
     """Return the bias input unless the node has none."""
-    return None if s.bool("no_bias", default) else s.input(index)
+    return None if s.truth("no_bias", default) else s.input(index)
 
 
 @translates("Convolution", "Convolution_v1", weights=(1, 2))
@@ -51,12 +51,12 @@ def conv(s: Site, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Emit the Conv of a node with MXNet's convolution attributes, channels first."""
     spatial = x.rank - 2
     kernel = s.spatial("kernel", spatial, 0)
-    s.require(weight.rank == x.rank and weight.shape[2:] == kernel,
-              f"the weight has the shape {list(weight.shape)}, the kernel {list(kernel)}")  # fmt: skip
-    s.require(weight.shape[0] == s.int("num_filter"),
-              f"the weight has {weight.shape[0]} filters, not {s.int('num_filter')}")  # fmt: skip
+    fits = weight.rank == x.rank and weight.shape[2:] == kernel
+    s.require(fits, f"a weight of shape {list(weight.shape)} for the kernel {list(kernel)}")
+    filters = s.integer("num_filter")
+    s.require(weight.shape[0] == filters, f"{weight.shape[0]} filters, not {filters}")
     s.require(bias is None or bias.shape == weight.shape[:1], "the bias doesn't fit the weight")
-    group = s.int("num_group", 1)
+    group = s.integer("num_group", 1)
     s.require(
         group > 0 and x.shape[1] == weight.shape[1] * group and weight.shape[0] % group == 0,
         f"{x.shape[1]} channels don't fit the weight {list(weight.shape)} in {group} groups",
@@ -81,10 +81,10 @@ def deconvolution(s: Site) -> Tensor:
     spatial = x.rank - 2
     kernel, strides = s.spatial("kernel", spatial, 0), s.spatial("stride", spatial, 1)
     dilations = s.spatial("dilate", spatial, 1)
-    s.require(weight.rank == x.rank and weight.shape[2:] == kernel,
-              f"the weight has the shape {list(weight.shape)}, the kernel {list(kernel)}")  # fmt: skip
-    group = s.int("num_group", 1)
-    s.require(group > 0 and weight.shape[1] * group == s.int("num_filter"),
+    fits = weight.rank == x.rank and weight.shape[2:] == kernel
+    s.require(fits, f"a weight of shape {list(weight.shape)} for the kernel {list(kernel)}")
+    group = s.integer("num_group", 1)
+    s.require(group > 0 and weight.shape[1] * group == s.integer("num_filter"),
               "the weight doesn't fit num_filter and num_group")  # fmt: skip
     s.require(x.shape[1] == weight.shape[0] and x.shape[1] % group == 0,
               f"{x.shape[1]} channels don't fit the weight {list(weight.shape)}")  # fmt: skip
@@ -128,10 +128,10 @@ def fully_connected(s: Site) -> Tensor:
     offset = bias(s, 2)
     s.require(x.rank > 0 and weight.rank >= 2, "the weight is no matrix")
     weight = s.b.reshape(weight, [weight.shape[0], prod(weight.shape[1:])])
-    s.require(weight.shape[0] == s.int("num_hidden"),
-              f"the weight has {weight.shape[0]} rows, not {s.int('num_hidden')}")  # fmt: skip
+    s.require(weight.shape[0] == s.integer("num_hidden"),
+              f"the weight has {weight.shape[0]} rows, not {s.integer('num_hidden')}")  # fmt: skip
     s.require(offset is None or offset.size == weight.shape[0], "the bias doesn't fit the weight")
-    return linear(s, x, weight, offset, s.bool("flatten", True))
+    return linear(s, x, weight, offset, s.truth("flatten", True))
 
 
 def linear(s: Site, x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool) -> Tensor:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.importers.mxnet.builder import MAX_CONSTANT, Tensor
+from atc.importers.mxnet.builder import MAX_CONSTANT
 from atc.importers.mxnet.ops_conv import bias
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("_contrib_ModulatedDeformableConvolution",
@@ -44,7 +45,7 @@ def _check(s: Site) -> None:
     strides, dilations = s.spatial("stride", 2, 1), s.spatial("dilate", 2, 1)
     s.require(min(*strides, *dilations, *kernel) > 0, "kernel, stride or dilate")
     s.require(min(s.spatial("pad", 2, 0)) >= 0, "pad is negative")
-    channels = 2 * s.int("num_deformable_group", 1) * kernel[0] * kernel[1]
+    channels = 2 * s.integer("num_deformable_group", 1) * kernel[0] * kernel[1]
     s.require(offset.rank == 4 and channels > 0 and offset.shape[1] == channels,
               f"the offsets have the shape {list(offset.shape)}")  # fmt: skip
 
@@ -53,11 +54,11 @@ def _grid(s: Site, offset: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.fl
     """Return each point's place before its offset: (1, group * cells, 2, rows, columns)."""
     kernel, rows, columns = s.spatial("kernel", 2, 0), offset.shape[2], offset.shape[3]
     s.require(offset.shape[1] * rows * columns <= MAX_CONSTANT, "the offsets are too many")
-    stride, pad, dilate = (s.spatial(n, 2, v) for n, v in (("stride", 1), ("pad", 0), ("dilate", 1)))
-    cells = np.indices(kernel).reshape(2, -1).T * dilate - np.asarray(pad)
+    stride, dilate = s.spatial("stride", 2, 1), s.spatial("dilate", 2, 1)
+    cells = np.indices(kernel).reshape(2, -1).T * dilate - np.asarray(s.spatial("pad", 2, 0))
     origin = np.indices((rows, columns)) * np.reshape(stride, (2, 1, 1))
     grid = origin[None] + cells[:, :, None, None]
-    return np.tile(grid, (s.int("num_deformable_group", 1), 1, 1, 1))[None].astype(np.float64)
+    return np.tile(grid, (s.integer("num_deformable_group", 1), 1, 1, 1))[None].astype(np.float64)
 
 
 def _deform(s: Site, offset: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor) -> Tensor:
@@ -66,5 +67,5 @@ def _deform(s: Site, offset: Tensor, weight: Tensor, bias: Tensor | None, mask: 
         "DeformConv", s.x, weight, offset, bias, mask,
         kernel_shape=list(s.spatial("kernel", 2, 0)), strides=list(s.spatial("stride", 2, 1)),
         dilations=list(s.spatial("dilate", 2, 1)), pads=[*pads, *pads],
-        group=s.int("num_group", 1), offset_group=s.int("num_deformable_group", 1),
+        group=s.integer("num_group", 1), offset_group=s.integer("num_deformable_group", 1),
     )  # fmt: skip

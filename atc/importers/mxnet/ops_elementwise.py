@@ -6,8 +6,9 @@ from math import log, pi
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Builder, Tensor, onnx_type
+from atc.importers.mxnet.builder import Builder
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor, onnx_type
 
 UNARY = {
     "relu": "Relu", "_npx_relu": "Relu", "sigmoid": "Sigmoid", "_npx_sigmoid": "Sigmoid",
@@ -31,16 +32,6 @@ COMPARISON = {
     "lesser": "Less", "lesser_equal": "LessOrEqual",
 }  # fmt: skip
 LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
-
-CAMEL = {
-    "add": "Add", "plus": "Plus", "sub": "Sub", "minus": "Minus", "mul": "Mul", "div": "Div",
-    "power": "Power", "maximum": "Maximum", "minimum": "Minimum", "mod": "Mod",
-    "hypot": "Hypot", "equal": "Equal", "not_equal": "NotEqual", "greater": "Greater",
-    "greater_equal": "GreaterEqual", "lesser": "Lesser", "lesser_equal": "LesserEqual",
-    "logical_and": "LogicalAnd", "logical_or": "LogicalOr", "logical_xor": "LogicalXor",
-    "rminus": "RMinus", "rdiv": "RDiv", "rmod": "RMod", "rpower": "RPower",
-}  # fmt: skip
-"""How files of MXNet 0.x spell the operators ('_PlusScalar', '_Greater_Equal')."""
 
 REVERSED = {"rminus": "sub", "rdiv": "div", "rmod": "mod", "rpower": "power"}
 
@@ -131,7 +122,7 @@ def logical_not(s: Site) -> Tensor:
 @translates("clip")
 def clip(s: Site) -> Tensor:
     """Limit to [a_min, a_max]; a ReLU where that is what the bounds say."""
-    low, high = s.float("a_min"), s.float("a_max")
+    low, high = s.number("a_min"), s.number("a_max")
     if low == 0 and high == float("inf"):
         return s.b.op("Relu", s.x)
     return s.b.op("Clip", s.x, s.b.scalar(low, s.x.dtype), s.b.scalar(high, s.x.dtype))
@@ -140,7 +131,7 @@ def clip(s: Site) -> Tensor:
 @translates("smooth_l1")
 def smooth_l1(s: Site) -> Tensor:
     """(σx)²/2 for |x| < 1/σ², else |x| - 1/(2σ²)."""
-    sigma2 = s.float("scalar", 1.0) ** 2
+    sigma2 = s.number("scalar", 1.0) ** 2
     s.require(sigma2 > 0, "scalar is 0")
     size = s.b.op("Abs", s.x)
     near = s.b.op("Mul", s.b.op("Mul", s.x, s.x), 0.5 * sigma2)
@@ -151,8 +142,8 @@ def smooth_l1(s: Site) -> Tensor:
 @translates("_contrib_quadratic")
 def quadratic(s: Site) -> Tensor:
     """a·x² + b·x + c."""
-    linear = s.b.op("Add", s.b.op("Mul", s.x, s.float("a", 0.0)), s.float("b", 0.0))
-    return s.b.op("Add", s.b.op("Mul", linear, s.x), s.float("c", 0.0))
+    linear = s.b.op("Add", s.b.op("Mul", s.x, s.number("a", 0.0)), s.number("b", 0.0))
+    return s.b.op("Add", s.b.op("Mul", linear, s.x), s.number("c", 0.0))
 
 
 @translates("_contrib_div_sqrt_dim")
@@ -168,7 +159,7 @@ def div_sqrt_dim(s: Site) -> Tensor:
 @translates("Cast", "cast", "amp_cast")
 def cast(s: Site) -> Tensor:
     """Convert the element type, toward zero for integers."""
-    target = s.dtype("dtype", "")
+    target = s.element_type("dtype", "")
     if s.node.op == "amp_cast" and s.x.dtype.kind in "iub":
         return s.b.op("Identity", s.x)  # it converts floats only
     return s.b.op("Cast", s.x, to=onnx_type(target))
@@ -180,7 +171,7 @@ def amp_multicast(s: Site) -> list[Tensor]:
     floats = [t.dtype for t in s.inputs if t.dtype.kind not in "iub"]
     if not floats:
         return list(s.inputs)
-    pick = min if s.bool("cast_narrow", False) else max
+    pick = min if s.truth("cast_narrow", False) else max
     target = pick(floats, key=lambda d: d.itemsize)
     return [t if t.dtype.kind in "iub" else s.b.cast(t, target) for t in s.inputs]
 
@@ -231,14 +222,10 @@ def modulo(b: Builder, x: Tensor, y: Tensor) -> Tensor:
     return b.op("Where", b.op("Equal", y, 0), b.scalar(0, x.dtype), rest)
 
 
-def _names(kind: str) -> list[str]:
-    names = [f"broadcast_{kind}", f"elemwise_{kind}", f"_{kind}"]
-    if kind in CAMEL:
-        camel = CAMEL[kind]
-        names += [f"_{camel}", f"_{camel.replace('Equal', '_Equal')}" if camel.endswith("rEqual")
-                  or camel == "NotEqual" else "", f"_{camel[:7]}_{camel[7:]}"
-                  if kind in LOGICAL else ""]  # fmt: skip
-    return sorted({n for n in names if n})
+def _names(kind: str) -> set[str]:
+    """Return all spellings of an operator on two tensors, those of 0.x files too."""
+    old = "_".join(word.capitalize() for word in kind.split("_"))
+    return {f"broadcast_{kind}", f"elemwise_{kind}", f"_{kind}", f"_{old}"}
 
 
 _KINDS = (*BINARY, *COMPARISON, *LOGICAL, "not_equal", "hypot", "mod")
@@ -252,22 +239,30 @@ def binary_op(s: Site) -> Tensor:
     return binary(s.b, _BINARY_NAMES[s.node.op], s.x, s.input(1))
 
 
-_SCALAR_NAMES = {
-    name: kind
-    for kind in (*_KINDS, *REVERSED)
-    for name in (f"_{kind}_scalar", f"_{CAMEL[kind]}Scalar")
-}
+def _scalar_names(kind: str) -> tuple[str, str]:
+    """Return both spellings of an operator on a tensor and a number: new, and that of 0.x."""
+    words = f"r_{kind[1:]}" if kind in REVERSED else kind
+    old = "".join(word.capitalize() for word in words.split("_"))
+    return f"_{kind}_scalar", f"_{old}Scalar"
+
+
+_SCALAR_NAMES = {name: kind for kind in (*_KINDS, *REVERSED) for name in _scalar_names(kind)}
 _SCALAR_NAMES |= {"_scatter_plus_scalar": "plus", "_scatter_minus_scalar": "minus"}
 
 
 @translates(*_SCALAR_NAMES)
 def scalar_op(s: Site) -> Tensor:
-    """A tensor and the attribute `scalar`, in the tensor's type."""
-    kind = _SCALAR_NAMES[s.node.op]
-    scalar = s.b.scalar(s.float("scalar", 1.0), s.x.dtype)
+    """A tensor and the attribute `scalar`, in the tensor's type.
+
+    Integers with a scalar that isn't one (`is_int`, since MXNet 1.7) are computed as float64.
+    """
+    kind, x = _SCALAR_NAMES[s.node.op], s.x
+    if x.dtype.kind in "iub" and not s.truth("is_int", True):
+        x = s.b.cast(x, np.float64)
+    scalar = s.b.scalar(s.number("scalar", 1.0), x.dtype)
     if kind in REVERSED:
-        return binary(s.b, REVERSED[kind], scalar, s.x)
-    return binary(s.b, kind, s.x, scalar)
+        return binary(s.b, REVERSED[kind], scalar, x)
+    return binary(s.b, kind, x, scalar)
 
 
 @translates("add_n", "ElementWiseSum", "_sum_n")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 FAR = (1 << 31) - 1
 """An end of a slice that lies behind every axis."""
@@ -14,8 +14,8 @@ FAR = (1 << 31) - 1
 @translates("slice", "crop")
 def slice_(s: Site) -> Tensor:
     """Slice by begin, end and step, each None where it is the axis's own end."""
-    begin, end = s.maybe_ints("begin"), s.maybe_ints("end")
-    step = s.maybe_ints("step", ()) or (None,) * len(begin)
+    begin, end = s.maybe_integers("begin"), s.maybe_integers("end")
+    step = s.maybe_integers("step", ()) or (None,) * len(begin)
     s.require(len(begin) == len(end) == len(step) <= s.x.rank, "begin, end and step differ")
     starts, stops, steps = [], [], []
     for axis, (b, e, k) in enumerate(zip(begin, end, step, strict=True)):
@@ -33,9 +33,9 @@ def slice_(s: Site) -> Tensor:
 @translates("slice_axis")
 def slice_axis(s: Site) -> Tensor:
     """Take begin … end of one axis; `end` None is the axis's end."""
-    axis = s.axis(s.int("axis"), s.x.rank)
-    start, stop, _ = slice(s.int("begin"), s.maybe_int("end")).indices(s.x.shape[axis])
-    s.require(start < stop, f"the range {s.int('begin')}, {s.maybe_int('end')} is empty")
+    axis = s.axis(s.integer("axis"), s.x.rank)
+    start, stop, _ = slice(s.integer("begin"), s.maybe_integer("end")).indices(s.x.shape[axis])
+    s.require(start < stop, f"the range {s.integer('begin')}, {s.maybe_integer('end')} is empty")
     return s.b.op("Slice", s.x, [start], [stop], [axis])
 
 
@@ -79,8 +79,8 @@ def embedding(s: Site) -> Tensor:
 @translates("take")
 def take(s: Site) -> Tensor:
     """Entries of one axis; an index outside is clipped or wrapped."""
-    mode = s.str("mode", "clip", ("clip", "wrap", "raise"))
-    axis = s.axis(s.int("axis", 0), s.x.rank)
+    mode = s.word("mode", "clip", ("clip", "wrap", "raise"))
+    axis = s.axis(s.integer("axis", 0), s.x.rank)
     s.require(s.x.shape[axis] > 0, "the axis is empty")
     index = index_of(s, s.input(1), s.x.shape[axis], "clip" if mode == "raise" else mode)
     return s.b.op("Gather", s.x, index, axis=axis)
@@ -89,14 +89,14 @@ def take(s: Site) -> Tensor:
 @translates("pick", "choose_element_0index")
 def pick(s: Site) -> Tensor:
     """One element of an axis for each index."""
-    mode, given = s.str("mode", "clip", ("clip", "wrap")), s.node.attrs.get("axis", "-1")
+    mode, given = s.word("mode", "clip", ("clip", "wrap")), s.node.attrs.get("axis", "-1")
     x = s.x if given.strip() != "None" else s.b.reshape(s.x, [s.x.size])
-    axis = s.axis(s.int("axis", -1), x.rank)
+    axis = s.axis(s.integer("axis", -1), x.rank)
     shape = list(x.shape)
     shape[axis] = 1
     index = s.b.reshape(index_of(s, s.input(1), x.shape[axis], mode), shape)
     y = s.b.op("GatherElements", x, index, axis=axis)
-    if s.bool("keepdims", False):
+    if s.truth("keepdims", False):
         return y
     del shape[axis]
     return s.b.reshape(y, shape or [1])
@@ -114,7 +114,7 @@ def batch_take(s: Site) -> Tensor:
 def gather_nd(s: Site) -> Tensor:
     """Elements at the indices of the columns: indices (M, ...), M axes of the data."""
     index = s.input(1)
-    s.require(0 < index.rank and index.shape[0] <= s.x.rank, "the indices don't fit the data")
+    s.require(index.rank > 0 and index.shape[0] <= s.x.rank, "the indices don't fit the data")
     last = s.b.transpose(s.b.cast(index, np.int64), [*range(1, index.rank), 0])
     limit = np.asarray(s.x.shape[: index.shape[0]], np.int64) - 1
     inside = s.b.op("Max", s.b.op("Min", last, s.b.constant(limit)), s.b.ints(0))
@@ -124,8 +124,8 @@ def gather_nd(s: Site) -> Tensor:
 @translates("scatter_nd")
 def scatter_nd(s: Site) -> Tensor:
     """Zeros with the data at the indices of the columns."""
-    index, shape = s.input(1), s.ints("shape")
-    s.require(0 < index.rank and index.shape[0] <= len(shape), "the indices don't fit shape")
+    index, shape = s.input(1), s.integers("shape")
+    s.require(index.rank > 0 and index.shape[0] <= len(shape), "the indices don't fit shape")
     s.require(all(d > 0 for d in shape), f"shape {list(shape)}")
     last = s.b.transpose(s.b.cast(index, np.int64), [*range(1, index.rank), 0])
     zeros = s.b.expand(s.b.constant(np.zeros(1, s.x.dtype)), shape)
@@ -150,11 +150,11 @@ def index_copy(s: Site) -> Tensor:
 @translates("one_hot", "_npx_one_hot")
 def one_hot(s: Site) -> Tensor:
     """`on_value` at the index of a new last axis; nothing where it lies outside."""
-    depth, dtype = s.int("depth"), s.dtype()
+    depth, dtype = s.integer("depth"), s.element_type()
     s.require(0 < depth <= 1 << 22, f"depth is {depth}")
     index = s.b.unsqueeze(s.b.cast(s.x, np.int64), s.x.rank)
     hit = s.b.op("Equal", index, s.b.constant(np.arange(depth, dtype=np.int64)))
-    on, off = (s.b.scalar(s.float(n, v), dtype) for n, v in (("on_value", 1), ("off_value", 0)))
+    on, off = (s.b.scalar(s.number(n, v), dtype) for n, v in (("on_value", 1), ("off_value", 0)))
     return s.b.op("Where", hit, on, off)
 
 
@@ -167,13 +167,13 @@ def slice_assign(s: Site) -> Tensor:
 @translates("_slice_assign_scalar", "_crop_assign_scalar")
 def slice_assign_scalar(s: Site) -> Tensor:
     """The tensor with a slice replaced by a number."""
-    return _assign(s, s.b.scalar(s.float("scalar", 0.0), s.x.dtype))
+    return _assign(s, s.b.scalar(s.number("scalar", 0.0), s.x.dtype))
 
 
 def _assign(s: Site, value: Tensor) -> Tensor:
     """Number the slice's elements and scatter the values to their flat positions."""
-    begin, end = s.maybe_ints("begin"), s.maybe_ints("end")
-    step = s.maybe_ints("step", ()) or (None,) * len(begin)
+    begin, end = s.maybe_integers("begin"), s.maybe_integers("end")
+    step = s.maybe_integers("step", ()) or (None,) * len(begin)
     s.require(len(begin) == len(end) == len(step) <= s.x.rank, "begin, end and step differ")
     s.require(s.x.size <= 1 << 22 and 0 not in step, "the tensor is too large")
     cuts = tuple(slice(b, e, k) for b, e, k in zip(begin, end, step, strict=True))
@@ -187,7 +187,7 @@ def _assign(s: Site, value: Tensor) -> Tensor:
 @translates("_ravel_multi_index", "ravel_multi_index")
 def ravel_multi_index(s: Site) -> Tensor:
     """Flat positions of the columns' indices."""
-    shape = s.ints("shape")
+    shape = s.integers("shape")
     s.require(s.x.shape[:1] == (len(shape),), "the data has not one row for each axis of shape")
     strides = np.cumprod([1, *shape[:0:-1]])[::-1].astype(s.x.dtype)
     scaled = s.b.op("Mul", s.x, s.b.constant(strides.reshape([-1] + [1] * (s.x.rank - 1))))
@@ -198,7 +198,7 @@ def ravel_multi_index(s: Site) -> Tensor:
 def unravel_index(s: Site) -> Tensor:
     """The indices of flat positions, one row for each axis."""
     rest, rows = s.b.cast(s.x, np.int64), []
-    shape = s.ints("shape")
+    shape = s.integers("shape")
     s.require(len(shape) > 0 and all(d > 0 for d in shape), f"shape {list(shape)}")
     for length in shape[:0:-1]:
         rows.append(s.b.op("Mod", rest, length))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod, sqrt
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("dot")
@@ -16,9 +16,9 @@ def dot(s: Site) -> Tensor:
     """
     x, y = s.x, s.input(1)
     s.require(x.rank > 0 and y.rank > 0, "a scalar has no axes")
-    if s.bool("transpose_a", False):
+    if s.truth("transpose_a", False):
         x = s.b.transpose(x, [*range(1, x.rank), 0])
-    if s.bool("transpose_b", False):
+    if s.truth("transpose_b", False):
         y = s.b.transpose(y, [y.rank - 1, *range(y.rank - 1)])
     inner = x.shape[-1]
     s.require(y.shape[0] == inner, f"{list(s.x.shape)} doesn't fit {list(s.input(1).shape)}")
@@ -34,9 +34,9 @@ def batch_dot(s: Site) -> Tensor:
     x, y = s.x, s.input(1)
     s.require(x.rank == y.rank >= 3, f"the ranks {x.rank} and {y.rank}")
     swapped = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
-    if s.bool("transpose_a", False):
+    if s.truth("transpose_a", False):
         x = s.b.transpose(x, swapped)
-    if s.bool("transpose_b", False):
+    if s.truth("transpose_b", False):
         y = s.b.transpose(y, swapped)
     return s.b.op("MatMul", x, y)
 
@@ -58,7 +58,7 @@ def _heads(s: Site, x: Tensor, parts: int) -> tuple[list[Tensor], int]:
     """Cut (L, N, heads·parts·D) into `parts` tensors (N·heads, L, D); returns D too."""
     s.require(x.rank == 3, f"rank {x.rank} is not (length, batch, channels)")
     length, batch, width = x.shape
-    heads = s.int("heads")
+    heads = s.integer("heads")
     s.require(heads > 0 and width % (heads * parts) == 0, f"{width} channels in {heads} heads")
     depth = width // heads // parts
     split = s.b.reshape(x, [length, batch * heads, parts, depth])
@@ -76,7 +76,7 @@ def _merged(s: Site, attention: Tensor, values: Tensor) -> Tensor:
     """Weigh the values and join the heads: (length, batch, heads·D)."""
     y = s.b.op("MatMul", attention, values)
     rows, length, depth = y.shape
-    heads = s.int("heads")
+    heads = s.integer("heads")
     return s.b.reshape(s.b.transpose(y, [1, 0, 2]), [length, rows // heads, heads * depth])
 
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("BatchNorm", "BatchNorm_v1", "CuDNNBatchNorm", "_npx_batch_norm", weights=(1, 2, 3, 4))
 def batch_norm(s: Site) -> tuple[Tensor, ...]:
     """BatchNormalization with the moving statistics; `fix_gamma` (the default) makes gamma one."""
-    return _batch_norm(s, s.int("axis", 1))
+    return _batch_norm(s, s.integer("axis", 1))
 
 
 @translates("_contrib_SyncBatchNorm", weights=(1, 2, 3, 4))
@@ -25,7 +25,7 @@ def sync_batch_norm(s: Site) -> tuple[Tensor, ...]:
 @translates("_contrib_BatchNormWithReLU", weights=(1, 2, 3, 4))
 def batch_norm_relu(s: Site) -> tuple[Tensor, ...]:
     """BatchNorm, then Relu."""
-    y, mean, variance = _batch_norm(s, s.int("axis", 1))
+    y, mean, variance = _batch_norm(s, s.integer("axis", 1))
     return s.b.op("Relu", y), mean, variance
 
 
@@ -35,21 +35,21 @@ def _batch_norm(s: Site, axis: int) -> tuple[Tensor, ...]:
     parts = [s.input(1), s.input(2), mean, variance]
     s.require(all(p.shape == (x.shape[axis],) for p in parts),
               f"gamma, beta, mean and variance must have {x.shape[axis]} elements")  # fmt: skip
-    if s.bool("fix_gamma", True):
+    if s.truth("fix_gamma", True):
         parts[0] = s.b.constant(np.ones(x.shape[axis], parts[0].dtype))
     if x.rank == 1:
         raise s.unsupported("a vector has no channels")
     order = [a for a in range(x.rank) if a != axis]
     order.insert(1, axis)
     moved = s.b.transpose(x, order)
-    y = s.b.op("BatchNormalization", moved, *parts, epsilon=s.float("eps", 1e-3))
+    y = s.b.op("BatchNormalization", moved, *parts, epsilon=s.number("eps", 1e-3))
     return s.b.transpose(y, [order.index(a) for a in range(x.rank)]), mean, variance
 
 
 @translates("LayerNorm", "_npx_layer_norm", weights=(1, 2))
 def layer_norm(s: Site) -> tuple[Tensor, ...]:
     """LayerNormalization over one axis."""
-    x, axis, eps = s.x, s.axis(s.int("axis", -1), s.x.rank), s.float("eps", 1e-5)
+    x, axis, eps = s.x, s.axis(s.integer("axis", -1), s.x.rank), s.number("eps", 1e-5)
     gamma, beta = s.input(1), s.input(2)
     s.require(gamma.shape == beta.shape == (x.shape[axis],), "gamma or beta doesn't fit the axis")
     order = [a for a in range(x.rank) if a != axis] + [axis]
@@ -60,7 +60,7 @@ def layer_norm(s: Site) -> tuple[Tensor, ...]:
 
 def _moments(s: Site, x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
     """Return the mean and the deviation, which few graphs read."""
-    if not s.bool("output_mean_var", False):
+    if not s.truth("output_mean_var", False):
         return x, x
     mean = s.b.op("ReduceMean", x, axes, keepdims=1)
     spread = s.b.op("Sub", x, mean)
@@ -73,19 +73,19 @@ def instance_norm(s: Site) -> Tensor:
     """InstanceNormalization over all axes behind the channels."""
     s.require(s.x.rank >= 3, "the data has no spatial axes")
     return s.b.op(
-        "InstanceNormalization", s.x, s.input(1), s.input(2), epsilon=s.float("eps", 1e-3)
+        "InstanceNormalization", s.x, s.input(1), s.input(2), epsilon=s.number("eps", 1e-3)
     )
 
 
 @translates("GroupNorm", weights=(1, 2))
 def group_norm(s: Site) -> tuple[Tensor, ...]:
     """GroupNormalization; gamma and beta are per group in MXNet 1, per channel in 2."""
-    x, groups = s.x, s.int("num_groups", 1)
+    x, groups = s.x, s.integer("num_groups", 1)
     s.require(x.rank >= 3, "the data has no spatial axes")
     channels = x.shape[1]
     s.require(groups > 0 and channels % groups == 0, f"{channels} channels in {groups} groups")
     scale, offset = (_per_channel(s, s.input(i), groups, channels) for i in (1, 2))
-    attributes = {"num_groups": groups, "epsilon": s.float("eps", 1e-5)}
+    attributes = {"num_groups": groups, "epsilon": s.number("eps", 1e-5)}
     y = s.b.emit("GroupNormalization", [x, scale, offset], attributes, 1, [(x.dtype, x.shape)])
     return y[0], x, x
 
@@ -103,7 +103,7 @@ def l2_normalization(s: Site) -> Tensor:
     """x / √(Σx² + eps) over the instance, the channels or the space."""
     x = s.x
     s.require(x.rank >= 2, "the data has no batch and channels")
-    match s.str("mode", "instance", ("instance", "channel", "spatial")):
+    match s.word("mode", "instance", ("instance", "channel", "spatial")):
         case "instance":
             axes = list(range(1, x.rank))
         case "channel":
@@ -112,16 +112,16 @@ def l2_normalization(s: Site) -> Tensor:
             axes = list(range(2, x.rank))
     s.require(bool(axes), "the data has no spatial axes")
     total = s.b.op("ReduceSumSquare", x, axes, keepdims=1)
-    return s.b.op("Div", x, s.b.op("Sqrt", s.b.op("Add", total, s.float("eps", 1e-10))))
+    return s.b.op("Div", x, s.b.op("Sqrt", s.b.op("Add", total, s.number("eps", 1e-10))))
 
 
 @translates("LRN")
 def local_response(s: Site) -> tuple[Tensor, ...]:
     """LRN; alpha is divided by the size in both."""
-    size = s.int("nsize")
+    size = s.integer("nsize")
     s.require(size > 0 and size % 2 == 1, f"nsize is {size}, which is not odd")
     y = s.b.op(
-        "LRN", s.x, size=size, alpha=s.float("alpha", 1e-4),
-        beta=s.float("beta", 0.75), bias=s.float("knorm", 2.0),
+        "LRN", s.x, size=size, alpha=s.number("alpha", 1e-4),
+        beta=s.number("beta", 0.75), bias=s.number("knorm", 2.0),
     )  # fmt: skip
     return (y, s.x)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 
 def _sortable(s: Site) -> tuple[Tensor, int]:
     """Return the data and the axis to sort: the flattened data where `axis` is None."""
     if s.node.attrs.get("axis", "-1").strip() == "None":
         return s.b.reshape(s.x, [s.x.size]), 0
-    return s.x, s.axis(s.int("axis", -1), s.x.rank)
+    return s.x, s.axis(s.integer("axis", -1), s.x.rank)
 
 
 def top(s: Site, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Tensor]:
@@ -27,12 +27,12 @@ def top(s: Site, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tenso
 def topk(s: Site) -> tuple[Tensor, ...]:
     """The largest (or smallest) elements: values, indices, both or a mask of them."""
     x, axis = _sortable(s)
-    count = s.int("k", 1)
+    count = s.integer("k", 1)
     count = x.shape[axis] if count < 1 else count
     s.require(count <= x.shape[axis], f"k is {count} of {x.shape[axis]}")
-    values, indices = top(s, x, axis, count, not s.bool("is_ascend", False))
-    numbers = s.b.cast(indices, s.dtype())
-    match s.str("ret_typ", "indices", ("indices", "value", "both", "mask")):
+    values, indices = top(s, x, axis, count, not s.truth("is_ascend", False))
+    numbers = s.b.cast(indices, s.element_type())
+    match s.word("ret_typ", "indices", ("indices", "value", "both", "mask")):
         case "indices":
             return (numbers,)
         case "value":
@@ -50,12 +50,12 @@ def topk(s: Site) -> tuple[Tensor, ...]:
 def sort(s: Site) -> Tensor:
     """The elements of an axis in order."""
     x, axis = _sortable(s)
-    return top(s, x, axis, x.shape[axis], not s.bool("is_ascend", True))[0]
+    return top(s, x, axis, x.shape[axis], not s.truth("is_ascend", True))[0]
 
 
 @translates("argsort")
 def argsort(s: Site) -> Tensor:
     """The indices that sort an axis."""
     x, axis = _sortable(s)
-    indices = top(s, x, axis, x.shape[axis], not s.bool("is_ascend", True))[1]
-    return s.b.cast(indices, s.dtype())
+    indices = top(s, x, axis, x.shape[axis], not s.truth("is_ascend", True))[1]
+    return s.b.cast(indices, s.element_type())

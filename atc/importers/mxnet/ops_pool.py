@@ -8,9 +8,9 @@ from math import ceil, prod
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.ops_conv import channels_first, move_channels_last
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def pooling(s: Site) -> Tensor:
 
 def pool(s: Site, x: Tensor) -> Tensor:
     """Emit the pooling of a node with MXNet's pooling attributes, channels first."""
-    kind = s.str("pool_type", "max", ("max", "avg", "sum", "lp"))
-    if s.bool("global_pool", False):
+    kind = s.word("pool_type", "max", ("max", "avg", "sum", "lp"))
+    if s.truth("global_pool", False):
         return _global(s, x, kind)
     windows = _windows(s, x.shape[2:])
     match kind:
@@ -81,7 +81,7 @@ def _windows(s: Site, extent: Sequence[int]) -> list[Window]:
     rank = len(extent)
     kernel, strides = s.spatial("kernel", rank, 0), s.spatial("stride", rank, 1)
     pads = s.spatial("pad", rank, 0)
-    convention = s.str("pooling_convention", "valid", ("valid", "full", "same"))
+    convention = s.word("pooling_convention", "valid", ("valid", "full", "same"))
     s.require(min(*kernel, *strides) > 0 and min(pads) >= 0, "kernel, stride or pad is negative")
     windows = [
         _window(n, k, st, p, convention)
@@ -119,7 +119,7 @@ def _sum(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
 
 def _norm(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
     """The p-th root of the sum of p-th powers; odd powers keep their sign, unlike ONNX's."""
-    match s.int("p_value", 2):
+    match s.integer("p_value", 2):
         case 1:
             return _sum(s, x, windows)
         case 2:
@@ -134,7 +134,7 @@ def _norm(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
 
 def _average(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
     """Average over the cells of the padded input, or of the input alone."""
-    if not s.bool("count_include_pad", True):
+    if not s.truth("count_include_pad", True):
         return _emit(s, "AveragePool", x, windows, count_include_pad=0)
     mean = _emit(s, "AveragePool", x, windows, count_include_pad=1)
     area = prod(w.kernel for w in windows)
@@ -152,7 +152,7 @@ def _average(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
 def adaptive_average_pooling(s: Site) -> Tensor:
     """Means over the windows ⌊i·in/out⌋ … ⌈(i+1)·in/out⌉ as two products with constant matrices."""
     s.rank(4)
-    size = s.ints("output_size", ())
+    size = s.integers("output_size", ())
     s.require(len(size) <= 2 and min(size, default=1) > 0, f"output_size {list(size)}")
     height, width = (size * 2)[:2] if size else (1, 1)
     if (height, width) == (1, 1):

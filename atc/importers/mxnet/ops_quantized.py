@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Builder, Tensor
+from atc.importers.mxnet.builder import Builder
 from atc.importers.mxnet.ops_conv import conv, linear
 from atc.importers.mxnet.ops_index import index_of
 from atc.importers.mxnet.ops_norm import batch_norm
 from atc.importers.mxnet.ops_pool import pool
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 Quantized = tuple[Tensor, Tensor, Tensor]
 """The numbers, the least and the greatest real value."""
@@ -92,7 +93,7 @@ def accumulated(b: Builder, real: Tensor, *factors: Tensor) -> Quantized:
 
 def calibrated(s: Site) -> Tensor | None:
     """Return the bound of the node's calibrated range, None where it has none."""
-    least, greatest = s.maybe_float("min_calib_range"), s.maybe_float("max_calib_range")
+    least, greatest = s.maybe_number("min_calib_range"), s.maybe_number("max_calib_range")
     if least is None or greatest is None:
         return None
     return s.b.scalar(max(abs(least), abs(greatest)), FLOAT)
@@ -105,16 +106,16 @@ def observed(b: Builder, x: Tensor) -> Tensor:
 
 def target_type(s: Site, default: str) -> np.dtype[Any]:
     """Return the type of `out_type`; auto is uint8 where the calibrated range is not negative."""
-    word = s.str("out_type", default, ("int8", "uint8", "auto"))
+    word = s.word("out_type", default, ("int8", "uint8", "auto"))
     if word == "auto":
-        least = s.maybe_float("min_calib_range")
+        least = s.maybe_number("min_calib_range")
         return UINT8 if least is not None and least >= 0 else INT8
     return np.dtype(word)
 
 
 def result(s: Site, real: Tensor, dtype: np.dtype[Any], *factors: Tensor) -> Sequence[Tensor]:
     """Return a float result as the node gives it out: float, calibrated or int32."""
-    if s.bool("enable_float_output", False):
+    if s.truth("enable_float_output", False):
         return (real,)
     limit = calibrated(s)
     if limit is None:
@@ -163,7 +164,7 @@ def dequantize(s: Site) -> Tensor:
 
 def _operands(s: Site) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
     """Return real data, weight and bias, and the scales of data and weight."""
-    b, biased = s.b, not s.bool("no_bias", False)
+    b, biased = s.b, not s.truth("no_bias", False)
     ranges = s.inputs[2 + biased :]
     s.require(len(ranges) >= 4 + 2 * biased, "ranges of its inputs are missing")
     x = real_value(b, s.x, ranges[0], ranges[1], PLAIN)
@@ -195,7 +196,7 @@ def quantized_fully_connected(s: Site) -> Sequence[Tensor]:
     """Gemm of quantised data and weight, as int32."""
     x, weight, offset, scales = _operands(s)
     s.require(weight.rank == 2, "the weight is no matrix")
-    return result(s, linear(s, x, weight, offset, s.bool("flatten", True)), INT8, *scales)
+    return result(s, linear(s, x, weight, offset, s.truth("flatten", True)), INT8, *scales)
 
 
 @translates("_contrib_quantized_batch_norm")
@@ -214,7 +215,7 @@ def quantized_pooling(s: Site) -> Quantized:
     """Pooling that keeps type and scale: of the numbers for max, of real values for avg."""
     s.rank(3, 4, 5)
     least, greatest = s.input(1), s.input(2)
-    if s.str("pool_type", "max") == "max":
+    if s.word("pool_type", "max") == "max":
         return pool(s, s.x), least, greatest
     y = pool(s, real_value(s.b, s.x, least, greatest, ONEDNN))
     numbers, *_ = quantize(s.b, y, bound(s.b, least, greatest), s.x.dtype, ONEDNN)
@@ -224,7 +225,7 @@ def quantized_pooling(s: Site) -> Quantized:
 @translates("_contrib_quantized_act")
 def quantized_act(s: Site) -> Quantized:
     """Relu of the numbers; other functions have no quantised form in MXNet."""
-    s.str("act_type", None, ("relu",))
+    s.word("act_type", None, ("relu",))
     y = s.b.op("Identity", s.x) if s.x.dtype == UINT8 else s.b.op("Relu", s.x)
     return y, s.input(1), s.input(2)
 
@@ -238,14 +239,14 @@ def quantized_flatten(s: Site) -> Quantized:
 @translates("_contrib_quantized_concat")
 def quantized_concat(s: Site) -> Quantized:
     """Join real values and quantise by the widest range; int8 as soon as one input is."""
-    b, count = s.b, s.int("num_args")
-    s.require(0 < count and len(s.inputs) == 3 * count, f"{len(s.inputs)} inputs of {count} values")
+    b, count = s.b, s.integer("num_args")
+    s.require(count > 0 and len(s.inputs) == 3 * count, f"{len(s.inputs)} inputs of {count} values")
     values, ranges = s.inputs[:count], s.inputs[count:]
     pairs = [(ranges[2 * i], ranges[2 * i + 1]) for i in range(count)]
     limits = [bound(b, *pair) for pair in pairs]
     dtype = UINT8 if all(v.dtype == UINT8 for v in values) else INT8
     real = [real_value(b, v, *pair, ONEDNN) for v, pair in zip(values, pairs, strict=True)]
-    joined = b.op("Concat", *real, axis=s.axis(s.int("dim", 1), s.x.rank))
+    joined = b.op("Concat", *real, axis=s.axis(s.integer("dim", 1), s.x.rank))
     widest = b.op("Max", *limits) if count > 1 else limits[0]
     return quantize(b, joined, widest, dtype, ONEDNN)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 REDUCTIONS = {
     "sum": "ReduceSum", "sum_axis": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd",
@@ -21,7 +21,7 @@ def reduced_axes(s: Site, rank: int) -> list[int]:
     axes = s.axes("axis", rank)
     if not axes:
         return list(range(rank))
-    if s.bool("exclude", False):
+    if s.truth("exclude", False):
         return [a for a in range(rank) if a not in axes]
     return list(axes)
 
@@ -30,7 +30,7 @@ def reduce(s: Site, op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
     """Emit a reduction; the result of a whole tensor has the shape (1)."""
     if not axes:  # ONNX would take all
         return s.b.op("Identity", x)
-    keep = s.bool("keepdims", False)
+    keep = s.truth("keepdims", False)
     y = s.b.op(op, x, list(axes), keepdims=int(keep))
     return s.b.reshape(y, [1]) if y.rank == 0 else y
 
@@ -53,7 +53,7 @@ def nan_reduction(s: Site) -> Tensor:
 @translates("norm")
 def norm(s: Site) -> Tensor:
     """The 1- or 2-norm."""
-    order = s.int("ord", 2)
+    order = s.integer("ord", 2)
     if order not in (1, 2):
         raise s.unsupported(f"ord={order}", "1 and 2 are possible")
     return reduce(s, f"ReduceL{order}", s.x, reduced_axes(s, s.x.rank))
@@ -72,7 +72,7 @@ def moments(s: Site) -> tuple[Tensor, Tensor]:
 @translates("argmax", "argmin")
 def arg_extreme(s: Site) -> Tensor:
     """The first index of the largest or smallest element, as float32."""
-    axis, keep = s.maybe_int("axis"), s.bool("keepdims", False)
+    axis, keep = s.maybe_integer("axis"), s.truth("keepdims", False)
     x = s.x if axis is not None else s.b.reshape(s.x, [s.x.size])
     s.require(x.rank > 0, "a scalar has no axis")
     op = "ArgMax" if s.node.op == "argmax" else "ArgMin"
@@ -101,9 +101,9 @@ def softmax_cross_entropy(s: Site) -> Tensor:
 @translates("cumsum", "_np_cumsum")
 def cumsum(s: Site) -> Tensor:
     """Running sums along an axis, or of the flattened tensor."""
-    axis = s.maybe_int("axis")
+    axis = s.maybe_integer("axis")
     x = s.x if axis is not None else s.b.reshape(s.x, [s.x.size])
     if s.has("dtype"):
-        x = s.b.cast(x, s.dtype())
+        x = s.b.cast(x, s.element_type())
     index = s.b.scalar(s.axis(axis or 0, x.rank), np.dtype(np.int64))
     return s.b.op("CumSum", x, index)

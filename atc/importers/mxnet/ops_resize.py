@@ -7,21 +7,21 @@ from math import prod
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("UpSampling")
 def upsampling(s: Site) -> Tensor:
     """Repeat pixels, or a Deconvolution with the given bilinear weight."""
     s.rank(4)
-    scale = s.int("scale")
+    scale = s.integer("scale")
     s.require(0 < scale <= 1 << 16, f"scale is {scale}")
-    if s.str("sample_type", None, ("nearest", "bilinear")) == "bilinear":
+    if s.word("sample_type", None, ("nearest", "bilinear")) == "bilinear":
         return _upsample_bilinear(s, scale)
     size = [d * scale for d in s.x.shape[2:]]
     layers = [_upsample_nearest(s, x, size) for x in s.inputs]
-    if len(layers) > 1 and s.str("multi_input_mode", "concat") == "sum":
+    if len(layers) > 1 and s.word("multi_input_mode", "concat") == "sum":
         return s.b.op("Sum", *layers)
     return s.b.concat(layers, 1)
 
@@ -52,7 +52,7 @@ def bilinear_resize(s: Site) -> Tensor:
     s.rank(4)
     size = _resized(s)
     s.require(all(0 < n <= 1 << 24 for n in size), f"the size {size}")
-    mode = "align_corners" if s.bool("align_corners", True) else "half_pixel"
+    mode = "align_corners" if s.truth("align_corners", True) else "half_pixel"
     return s.b.op(
         "Resize", s.x, None, None, [*s.x.shape[:2], *size], mode="linear",
         coordinate_transformation_mode=mode,
@@ -61,12 +61,12 @@ def bilinear_resize(s: Site) -> Tensor:
 
 def _resized(s: Site) -> list[int]:
     """Return the new height and width by the mode."""
-    mode = s.str("mode", "size")
+    mode = s.word("mode", "size")
     extent = s.x.shape[2:]
-    scales = [s.maybe_float("scale_height"), s.maybe_float("scale_width")]
+    scales = [s.maybe_number("scale_height"), s.maybe_number("scale_width")]
     match mode:
         case "size" if scales[0] is None:
-            return [s.int("height", 1), s.int("width", 1)]
+            return [s.integer("height", 1), s.integer("width", 1)]
         case "like":
             s.require(s.input(1).rank == 4, "the second input is no image")
             return list(s.input(1).shape[2:])
@@ -113,7 +113,7 @@ def _sample(s: Site, grid: Tensor) -> Tensor:
 @translates("GridGenerator")
 def grid_generator(s: Site) -> Tensor:
     """The sampling points (N, 2, H, W) of affine matrices or of a flow."""
-    if s.str("transform_type", None, ("affine", "warp")) == "affine":
+    if s.word("transform_type", None, ("affine", "warp")) == "affine":
         return _affine_grid(s, s.x)
     s.rank(4)
     height, width = s.x.shape[2:]

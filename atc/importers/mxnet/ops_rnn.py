@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 MODES = {
     "lstm": ("LSTM", (0, 3, 1, 2)),  # i f g o -> i o f c
@@ -33,9 +33,9 @@ def rnn(s: Site) -> list[Tensor]:
     """LSTM, GRU or RNN, a node per layer; data and output are (time, batch, channels)."""
     s.rank(3)
     _refuse_extras(s)
-    layers, directions = s.int("num_layers"), 2 if s.bool("bidirectional", False) else 1
-    s.require(0 < layers <= 4096 and s.int("state_size") > 0, "num_layers or state_size")
-    lstm = s.str("mode", None, tuple(MODES)) == "lstm"
+    layers, directions = s.integer("num_layers"), 2 if s.truth("bidirectional", False) else 1
+    s.require(0 < layers <= 4096 and s.integer("state_size") > 0, "num_layers or state_size")
+    lstm = s.word("mode", None, tuple(MODES)) == "lstm"
     states = [_state(s, s.input(2 + i), layers * directions) for i in range(1 + lstm)]
     lengths = _lengths(s, 3 + lstm)
     parameters = _layers(s, layers, directions)
@@ -45,7 +45,7 @@ def rnn(s: Site) -> list[Tensor]:
         starts = [s.b.slice(state, 0, first, first + directions) for state in states]
         x, *last = _run(s, x, layer, starts, lengths)
         finals.append(last)
-    if not s.bool("state_outputs", False):
+    if not s.truth("state_outputs", False):
         return [x]
     return [x, *(s.b.concat(list(t), 0) for t in zip(*finals, strict=True))]
 
@@ -58,14 +58,14 @@ def _refuse_extras(s: Site) -> None:
 
 
 def _lengths(s: Site, index: int) -> Tensor | None:
-    if not s.bool("use_sequence_length", False):
+    if not s.truth("use_sequence_length", False):
         return None
     return s.b.cast(s.input(index), np.int32)
 
 
 def _state(s: Site, state: Tensor, rows: int) -> Tensor:
     """Return a start state (layers·directions, batch, state); a batch of one is repeated."""
-    shape = [rows, s.x.shape[1], s.int("state_size")]
+    shape = [rows, s.x.shape[1], s.integer("state_size")]
     fits = state.rank == 3 and all(n in (1, d) for n, d in zip(state.shape, shape, strict=True))
     s.require(fits, f"the state has the shape {list(state.shape)}, not {shape}")
     return s.b.expand(state, shape)
@@ -73,7 +73,7 @@ def _state(s: Site, state: Tensor, rows: int) -> Tensor:
 
 def _layers(s: Site, layers: int, directions: int) -> list[Layer]:
     """Cut the vector: all weights by layer, direction, i2h and h2h; then all biases so."""
-    gates, hidden = len(MODES[s.str("mode")][1]), s.int("state_size")
+    gates, hidden = len(MODES[s.word("mode")][1]), s.integer("state_size")
     shapes: list[tuple[int, ...]] = []
     for layer in range(layers):
         inputs = s.x.shape[2] if layer == 0 else hidden * directions
@@ -92,7 +92,7 @@ def _cut(s: Site, blob: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tenso
     sizes = [int(np.prod(shape, dtype=object)) for shape in shapes]
     s.require(blob.shape == (sum(sizes),),
               f"{blob.size} parameters where {sum(sizes)} are needed")  # fmt: skip
-    order = list(MODES[s.str("mode")][1])
+    order = list(MODES[s.word("mode")][1])
     pieces = []
     start = 0
     for shape, size in zip(shapes, sizes, strict=True):
@@ -114,9 +114,9 @@ def _layer(s: Site, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Laye
 def _run(
     s: Site, x: Tensor, layer: Layer, starts: Sequence[Tensor], lengths: Tensor | None
 ) -> tuple[Tensor, ...]:
-    mode, directions = s.str("mode"), layer.weight.shape[0]
+    mode, directions = s.word("mode"), layer.weight.shape[0]
     attributes: dict[str, object] = {
-        "hidden_size": s.int("state_size"),
+        "hidden_size": s.integer("state_size"),
         "direction": "bidirectional" if directions == 2 else "forward",
     }
     if mode == "gru":
@@ -136,14 +136,14 @@ def _run(
 
 
 def _time_axis(s: Site) -> int:
-    axis = s.int("axis", 0)
+    axis = s.integer("axis", 0)
     s.require(axis in (0, 1) and s.x.rank >= 2, f"axis {axis} is not the time's")
     return axis
 
 
 def _sequence_lengths(s: Site, axis: int) -> Tensor | None:
     """Return the lengths as int64, one for each sequence of the batch."""
-    if not s.bool("use_sequence_length", False):
+    if not s.truth("use_sequence_length", False):
         return None
     lengths = s.b.cast(s.input(1), np.int64)
     s.require(lengths.shape == (s.x.shape[1 - axis],), "there isn't one length for each sequence")
@@ -162,7 +162,7 @@ def sequence_mask(s: Site) -> Tensor:
     steps[axis], limits[1 - axis] = s.x.shape[axis], s.x.shape[1 - axis]
     index = s.b.constant(np.arange(s.x.shape[axis], dtype=np.int64).reshape(steps))
     inside = s.b.op("Less", index, s.b.reshape(lengths, limits))
-    return s.b.op("Where", inside, s.x, s.b.scalar(s.float("value", 0.0), s.x.dtype))
+    return s.b.op("Where", inside, s.x, s.b.scalar(s.number("value", 0.0), s.x.dtype))
 
 
 @translates("SequenceLast")

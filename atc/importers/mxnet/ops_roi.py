@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.tensor import Tensor
 
 
 def _regions(s: Site) -> tuple[Tensor, int, int]:
@@ -23,7 +23,7 @@ def roi_pooling(s: Site) -> Tensor:
     rois, height, width = _regions(s)
     return s.b.op(
         "MaxRoiPool", s.x, rois, pooled_shape=[height, width],
-        spatial_scale=s.float("spatial_scale"),
+        spatial_scale=s.number("spatial_scale"),
     )  # fmt: skip
 
 
@@ -36,15 +36,15 @@ def roi_align(s: Site) -> Tensor:
     index = b.op("Relu", b.reshape(number, [rois.shape[0]]))
     y = b.op(
         "RoiAlign", s.x, boxes, b.cast(index, np.int64), mode="avg",
-        output_height=height, output_width=width, spatial_scale=s.float("spatial_scale"),
-        sampling_ratio=max(s.int("sample_ratio", -1), 0),
+        output_height=height, output_width=width, spatial_scale=s.number("spatial_scale"),
+        sampling_ratio=max(s.integer("sample_ratio", -1), 0),
         coordinate_transformation_mode=(
-            "half_pixel" if s.bool("aligned", False) else "output_half_pixel"
+            "half_pixel" if s.truth("aligned", False) else "output_half_pixel"
         ),
     )  # fmt: skip
     outside = b.op("Less", b.reshape(number, [rois.shape[0], 1, 1, 1]), 0)
     y = b.op("Where", outside, b.scalar(0, y.dtype), y)
-    return _position_sensitive(s, y) if s.bool("position_sensitive", False) else y
+    return _position_sensitive(s, y) if s.truth("position_sensitive", False) else y
 
 
 def _position_sensitive(s: Site, y: Tensor) -> Tensor:

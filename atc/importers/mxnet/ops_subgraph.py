@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from atc.importers.mxnet.builder import Tensor
 from atc.importers.mxnet.ops_conv import conv
 from atc.importers.mxnet.ops_quantized import (
-    FLOAT,
     INT8,
     ONEDNN,
     PLAIN,
@@ -30,6 +28,7 @@ from atc.importers.mxnet.ops_quantized import (
 from atc.importers.mxnet.params import Array
 from atc.importers.mxnet.site import Site, translates
 from atc.importers.mxnet.symbol import Symbol, SymbolNode
+from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("_sg_mkldnn_conv", "_sg_onednn_conv", "_sg_mkldnn_fully_connected",
@@ -40,7 +39,7 @@ def fused(s: Site) -> Sequence[Tensor]:
     inner = s.node.subgraphs[0]
     count = len(inner.arguments)
     s.require(len(s.inputs) >= count, f"{len(s.inputs)} inputs for {count} variables")
-    if not s.bool("quantized", False):
+    if not s.truth("quantized", False):
         return s.inline(inner, s.inputs[:count], {})
     values, scales = _real_inputs(s, s.inputs[:count], s.inputs[count:])
     known = _quantized_weights(s, inner, values)
@@ -66,11 +65,11 @@ def _real_inputs(
 
 
 def _gives_int32(s: Site) -> bool:
-    return calibrated(s) is None and not s.bool("enable_float_output", False)
+    return calibrated(s) is None and not s.truth("enable_float_output", False)
 
 
 def _output(s: Site, inner: Symbol, y: Tensor, scales: Sequence[Tensor]) -> Sequence[Tensor]:
-    if s.bool("enable_float_output", False):
+    if s.truth("enable_float_output", False):
         return (y,)
     limit = calibrated(s)
     if limit is None:
@@ -142,10 +141,10 @@ def _batch_norm_after(
         return index, None
     gamma, beta, mean, variance = (np.asarray(p) for p in parts)
     inside = replace(s, node=node)
-    if inside.bool("fix_gamma", True):
+    if inside.truth("fix_gamma", True):
         gamma = np.ones_like(gamma)
     with np.errstate(all="ignore"):
-        factor = gamma / np.sqrt(variance + inside.float("eps", 1e-3))
+        factor = gamma / np.sqrt(variance + inside.number("eps", 1e-3))
     return readers[0], (factor, beta - mean * factor)
 
 

@@ -49,10 +49,8 @@ def read_params(path: Path) -> Mapping[str, Array]:
 
 def parse_params(data: bytes, where: str) -> Mapping[str, Array]:
     """Return the arrays of a file's bytes by their bare names; `where` names it in errors."""
-    if data[:2] == b"PK":
-        named = _read_npz(data, where)
-    else:
-        named = _read_list(_Reader(data, where))
+    archive = data[:2] == b"PK"
+    named = _read_npz(data, where) if archive else _read_list(_Reader(data, where))
     return {_bare(name): array for name, array in named.items()}
 
 

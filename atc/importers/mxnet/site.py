@@ -11,8 +11,9 @@ import numpy as np
 
 from atc.errors import ModelError, UnsupportedError
 from atc.importers.mxnet import attributes
-from atc.importers.mxnet.builder import Builder, Tensor
+from atc.importers.mxnet.builder import Builder
 from atc.importers.mxnet.symbol import Symbol, SymbolNode
+from atc.importers.mxnet.tensor import Tensor
 
 T = TypeVar("T")
 
@@ -75,61 +76,63 @@ class Site:
         except (ValueError, OverflowError):
             raise self.error(f"attribute '{name}' is {text[:80]!r}, not {what}") from None
 
-    def int(self, name: str, default: int | None = None) -> int:
+    def integer(self, name: str, default: int | None = None) -> int:
         """Return an integer attribute."""
         return self._read(name, default, attributes.parse_int, "an integer")
 
-    def maybe_int(self, name: str) -> int | None:
+    def maybe_integer(self, name: str) -> int | None:
         """Return an integer attribute, None where it isn't given."""
-        return self.int(name) if self.has(name) else None
+        return self.integer(name) if self.has(name) else None
 
-    def bool(self, name: str, default: bool | None = None) -> bool:
+    def truth(self, name: str, default: bool | None = None) -> bool:
         """Return a truth value."""
         return self._read(name, default, attributes.parse_bool, "True or False")
 
-    def float(self, name: str, default: float | None = None) -> float:
+    def number(self, name: str, default: float | None = None) -> float:
         """Return a number."""
         return self._read(name, default, attributes.parse_float, "a number")
 
-    def maybe_float(self, name: str) -> float | None:
+    def maybe_number(self, name: str) -> float | None:
         """Return a number, None where it isn't given."""
-        return self.float(name) if self.has(name) else None
+        return self.number(name) if self.has(name) else None
 
-    def str(self, name: str, default: str | None = None, allowed: Sequence[str] = ()) -> str:
+    def word(self, name: str, default: str | None = None, allowed: Sequence[str] = ()) -> str:
         """Return a word, one of `allowed` where that is given."""
         text = self._read(name, default, lambda t: t.strip(), "a word")
         if allowed and text not in allowed:
             raise self.unsupported(f"{name}={text[:80]!r}", f"one of {', '.join(allowed)}")
         return text
 
-    def maybe_ints(self, name: str, default: Sequence[int] | None = None) -> tuple[int | None, ...]:
+    def maybe_integers(
+        self, name: str, default: Sequence[int] | None = None
+    ) -> tuple[int | None, ...]:
         """Return a tuple of integers that may hold None."""
         given = None if default is None else tuple(default)
         return self._read(name, given, attributes.parse_ints, "a tuple of integers")
 
-    def ints(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+    def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         """Return a tuple of integers."""
-        values = self.maybe_ints(name, default)
+        values = self.maybe_integers(name, default)
         if None in values:
             raise self.error(f"attribute '{name}' holds None")
         return tuple(v for v in values if v is not None)
 
-    def floats(self, name: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
+    def numbers(self, name: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
         """Return a tuple of numbers."""
         given = None if default is None else tuple(default)
         return self._read(name, given, attributes.parse_floats, "a tuple of numbers")
 
     def spatial(self, name: str, rank: int, default: int) -> tuple[int, ...]:
         """Return one integer for each of `rank` spatial axes; () means all `default`."""
-        values = self.ints(name, ())
+        values = self.integers(name, ())
         if not values:
             return (default,) * rank
         self.require(len(values) == rank, f"attribute '{name}' has {len(values)} of {rank} numbers")
         return values
 
-    def dtype(self, name: str = "dtype", default: str = "float32") -> np.dtype[np.generic]:
+    def element_type(self, name: str = "dtype", default: str = "float32") -> np.dtype[np.generic]:
         """Return an element type that is written by name."""
-        text = self.str(name, default)
+        text = self.word(name, default)
         found = DTYPES.get(text)
         if found is None:
             raise self.unsupported(f"{name}={text[:80]!r}", f"one of {', '.join(DTYPES)}")
@@ -143,7 +146,7 @@ class Site:
 
     def axes(self, name: str, rank: int) -> tuple[int, ...]:
         """Return the distinct axes of an attribute, non-negative; () where it isn't given."""
-        found = tuple(self.axis(v, rank) for v in self.ints(name, ()))
+        found = tuple(self.axis(v, rank) for v in self.integers(name, ()))
         self.require(len(set(found)) == len(found), f"attribute '{name}' repeats an axis")
         return found
 

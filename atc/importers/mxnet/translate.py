@@ -1,4 +1,4 @@
-"""Walks a symbol and translates its nodes: variables become inputs or constants, nodes ONNX nodes."""
+"""Walks a symbol: variables become inputs or constants, nodes are translated in order."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import onnx_ir as ir
 
 from atc.errors import ModelError, OptionError, UnsupportedError
 from atc.importers.mxnet import attributes
-from atc.importers.mxnet.builder import Builder, Tensor, safe_name
+from atc.importers.mxnet.builder import Builder, safe_name
 from atc.importers.mxnet.params import TYPE_FLAGS, Array
 from atc.importers.mxnet.site import RULES, Rule, Site
 from atc.importers.mxnet.symbol import Entry, Symbol, SymbolNode
+from atc.importers.mxnet.tensor import Tensor
 
 MAX_OUTPUTS = 4096
 """The most outputs of one node that are named."""

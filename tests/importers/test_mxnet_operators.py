@@ -1,0 +1,73 @@
+"""Every MXNet operator's translation against its definition in numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from importers import mxnet_cases as plain
+from importers import mxnet_cases_vision as vision
+from importers.mxnet_cases import Case
+from importers.mxnet_files import FLAGS, Array, assert_close, node, run, symbol, variable, write
+
+from atc.importers.mxnet.site import RULES
+
+FLOATING = [
+    *plain.ELEMENTWISE, *plain.ACTIVATIONS, *plain.LAYERS, *plain.SHAPES, *plain.REDUCTIONS,
+    *plain.INDICES, *vision.VISION, *vision.RECURRENT,
+]  # fmt: skip
+FUSED = {"_sg_mkldnn_conv"}  # test_mxnet_quantized.py
+
+
+def evaluate(folder: Path, case: Case) -> tuple[list[Array], list[Array]]:
+    """Return what the importer's model gives and what is true."""
+    count = len(case.inputs)
+    nodes = [
+        variable(f"x{i}", __dtype__=str(FLAGS[a.dtype.name])) for i, a in enumerate(case.inputs)
+    ]
+    nodes.append(node(case.op, "y", [(i, 0) for i in range(count)], **case.attrs))
+    root = symbol(nodes, [(count, k) for k in case.outputs])
+    stored = {f"arg:x{i}": case.inputs[i] for i in case.weights}
+    fed = {f"x{i}": a for i, a in enumerate(case.inputs) if i not in case.weights}
+    exact = [a.astype(float) for a in case.inputs]
+    wanted = case.truth(*exact)
+    results = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
+    found = run(write(folder, root, stored), fed, optimize=False)
+    return found, [np.asarray(r) for r in results]
+
+
+@pytest.mark.parametrize("case", FLOATING, ids=lambda c: c.op)
+def test_operator(tmp_path: Path, case: Case) -> None:
+    found, wanted = evaluate(tmp_path, case)
+    for y, t in zip(found, wanted, strict=False):
+        assert_close(y, t)
+
+
+@pytest.mark.parametrize("case", vision.QUANTIZED, ids=lambda c: c.op)
+def test_quantized_operator(tmp_path: Path, case: Case) -> None:
+    found, wanted = evaluate(tmp_path, case)
+    for y, t in zip(found, wanted, strict=True):
+        assert y.shape == t.shape
+        if y.dtype.kind == "f":
+            assert_close(y, t)
+        else:  # a tie may round either way
+            assert np.abs(y.astype(float) - t).max() <= 1
+
+
+def test_every_translation_has_a_case() -> None:
+    tested = {RULES[c.op].translate for c in (*FLOATING, *vision.QUANTIZED)}
+    missing = {op for op, rule in RULES.items() if rule.translate not in tested}
+    assert {RULES[op].translate for op in missing} <= {RULES[op].translate for op in FUSED}
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "kind"),
+    [("Cast", {"dtype": "int32"}, "int32"), ("argmax", {"axis": 1}, "float32"),
+     ("topk", {}, "float32"), ("topk", {"dtype": "int64"}, "int64"),
+     ("_greater_scalar", {"scalar": 1}, "float32"), ("shape_array", {}, "int64"),
+     ("one_hot", {"depth": 3, "dtype": "float16"}, "float16")],
+)  # fmt: skip
+def test_result_type(tmp_path: Path, op: str, attrs: dict[str, object], kind: str) -> None:
+    case = Case(op, [plain.X], lambda x: x, attrs)
+    assert evaluate(tmp_path, case)[0][0].dtype == kind
