@@ -112,9 +112,10 @@ def passthrough() -> onnx.ModelProto:
 
 def equal_fills_of_two_shapes() -> onnx.ModelProto:
     return model(
-        [node("Expand", "c wide", "a"), node("Expand", "c tall", "b"), node("MatMul", "x a", "m"),
-         node("MatMul", "m b", "y")],
-        {"x": (4, 2)}, ["y"], c=np.array(0.5), wide=np.array([2, 3]), tall=np.array([3, 2]),
+        [node("ConstantOfShape", "wide", "a"), node("ConstantOfShape", "tall", "b"),
+         node("Conv", "x a", "m"), node("Conv", "m b", "y")],
+        {"x": (1, 250, 2, 1)}, ["y"],
+        wide=np.array([270, 250, 1, 1]), tall=np.array([250, 270, 1, 1]),
     )  # fmt: skip
 
 
