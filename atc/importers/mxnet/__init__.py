@@ -42,14 +42,13 @@ from atc.importers.mxnet.translate import Sources, needed_nodes, translate
 
 SUFFIX = "-symbol.json"
 
+_KEYS = re.compile(rb'"(nodes|arg_nodes|node_row_ptr|heads)"\s*:\s*\[')
+
 
 def is_mxnet(head: bytes) -> bool:
     """Whether a file that starts with these bytes looks like a symbol JSON."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if not text.startswith(b"{"):
-        return False
-    keys = (b'"nodes"', b'"arg_nodes"', b'"heads"', b'"node_row_ptr"')
-    return any(key in text for key in keys)
+    return text.startswith(b"{") and _KEYS.search(text) is not None
 
 
 def load_mxnet(
