@@ -114,7 +114,7 @@ def compose(
     the loop that must be split first (see `compose_refining`), or None when the composition is not
     affine.
     """
-    base = _digits(outer.offset, inner_shape)
+    base = None if 0 in inner_shape else _digits(outer.offset, inner_shape)
     if base is None:
         return None
     low, high = list(base), list(base)

@@ -1,0 +1,237 @@
+"""An `onnx.backend.base.Backend`: a model is compiled for the shapes that it is first run with.
+
+from atc.onnx_backend import prepare
+outputs = prepare(onnx.load("model.onnx")).run([x])
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir
+from onnx.backend.base import Backend, BackendRep, namedtupledict
+from onnx_ir.passes.common import InlinePass
+
+from atc.backends.target import Target, get_target
+from atc.backends.toolchain import Job, compile_flags, compile_many, find_compiler, link_shared
+from atc.emit import Emission, emit
+from atc.errors import ModelError, UnsupportedError
+from atc.importers.onnx import pin_inputs
+from atc.ir import Array, DType, Graph
+from atc.lower import lower_model
+from atc.memory import plan_memory
+from atc.passes import run_passes
+from atc.program import build_program
+from atc.runtime import Network
+from atc.select import select
+from atc.weights import included_weights
+
+FILE = "the model"
+"""What errors call a model that comes from no file."""
+
+SMALL = 64
+"""Elements of an input whose value may be compiled in where a shape depends on it."""
+
+
+def compile_networks(graphs: Sequence[Graph], target: Target, level: str = "O2") -> list[Network]:
+    """Compile graphs into one library, at an optimisation level of the C compiler, and load it."""
+    compiler = find_compiler(target, os.environ)
+    flags = (*compile_flags(compiler, target, level), "-Iinclude", "-I.")
+    with tempfile.TemporaryDirectory(prefix="atc-backend-") as temporary:
+        folder = Path(temporary).resolve()
+        projects = [_emit(graph, target, f"net{k}") for k, graph in enumerate(graphs)]
+        sources = dict.fromkeys(s for project in projects for s in _write(project, folder))
+        jobs = [Job(compiler, flags, source, folder) for source in sources]
+        compile_many(jobs, os.cpu_count() or 1)
+        link_shared(compiler, flags, [f"{source}.o" for source in sources], "nets.so", folder)
+        return [Network(folder / "nets.so", project.name) for project in projects]
+
+
+def _emit(graph: Graph, target: Target, name: str) -> Emission:
+    graph = run_passes(graph, width=target.vector_bytes // 4)
+    program = build_program(graph, select(graph, target), target)
+    return emit(
+        program, plan_memory(program), target, name=name, model=FILE, model_hash="", options=""
+    )
+
+
+def _write(project: Emission, folder: Path) -> Iterator[str]:
+    """Write a project's library; yield the sources."""
+    files = {path: data for path, data in project.files.items() if path[:3] in ("src", "inc")}
+    if project.weights:
+        blob = f"{project.name}_weights.bin"
+        files[blob] = project.weights
+        files[f"{project.name}_weights.S"] = included_weights(project.name, blob).encode()
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+        if path.endswith((".c", ".S")):
+            yield path
+
+
+class AtcBackendRep(BackendRep):
+    """A model ready to run; each new set of input shapes is compiled once."""
+
+    def __init__(self, model: onnx.ModelProto, target: str = "host", level: str = "O2") -> None:
+        """Take a model that onnx's checker accepts."""
+        self.model = model
+        self.target = get_target(target)
+        self.level = level
+        initializers = {t.name for t in model.graph.initializer}
+        self.inputs = [v.name for v in model.graph.input if v.name not in initializers]
+        self._networks: dict[object, Network] = {}
+        self._outputs = namedtupledict("Outputs", [v.name for v in model.graph.output])
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return the outputs for inputs by position (a sequence, one array) or by name."""
+        arrays = self.arrays(inputs)
+        network = self._networks.get(_signature(arrays)) or self._networks.get(_content(arrays))
+        if network is None:
+            graph = self.lower(arrays)
+            (network,) = compile_networks([graph], self.target, self.level)
+            self.remember(arrays, network)
+        outputs = network.run({t.name: arrays[t.name] for t in network.inputs})
+        return self._outputs(*outputs.values())
+
+    def arrays(self, inputs: Any) -> dict[str, Array]:
+        """Return a run's inputs by name; UnsupportedError for what isn't a dense array."""
+        if isinstance(inputs, np.ndarray):
+            inputs = [inputs]
+        if not isinstance(inputs, Mapping):
+            if len(inputs) != len(self.inputs):
+                raise ModelError(
+                    f"{len(inputs)} inputs given, the model takes {len(self.inputs)}: "
+                    + ", ".join(self.inputs)
+                )
+            inputs = dict(zip(self.inputs, inputs, strict=True))
+        for name, value in inputs.items():
+            known = isinstance(value, np.ndarray | np.generic)
+            if not known or value.dtype not in {d.numpy for d in DType}:
+                kind = value.dtype if known else type(value).__name__
+                raise UnsupportedError(f"input '{name}' is of the type {kind}")
+        return {name: np.asarray(value) for name, value in inputs.items()}
+
+    def remember(self, arrays: Mapping[str, Array], network: Network) -> None:
+        """Keep a network that was compiled of `lower(arrays)` for runs on such inputs."""
+        fixed = len(network.inputs) < len(arrays)
+        self._networks[_content(arrays) if fixed else _signature(arrays)] = network
+
+    def lower(self, arrays: Mapping[str, Array]) -> Graph:
+        """Return the model's graph for inputs of these shapes.
+
+        Where that isn't enough, because the shape of a tensor depends on an input's value, small
+        integer inputs and then all small ones are taken as constants.
+        """
+        errors = []
+        for fixed in _choices(arrays):
+            model = _specialised(self.model, arrays, fixed)
+            try:
+                return lower_model(model, FILE)
+            except UnsupportedError as error:
+                errors.append(error)
+        raise errors[0]
+
+
+def _signature(arrays: Mapping[str, Array]) -> object:
+    return tuple((name, a.dtype, a.shape) for name, a in arrays.items())
+
+
+def _content(arrays: Mapping[str, Array]) -> object:
+    """Return what a network depends on that took the small inputs as constants."""
+    values = tuple(a.tobytes() for a in arrays.values() if a.size <= SMALL)
+    return (_signature(arrays), values)
+
+
+def _choices(arrays: Mapping[str, Array]) -> Iterator[frozenset[str]]:
+    """Yield sets of inputs whose values may be compiled in, the smallest set first."""
+    small = {n: a for n, a in arrays.items() if a.size <= SMALL}
+    integer = frozenset(n for n, a in small.items() if a.dtype.kind in "iub" and a.ndim <= 1)
+    vectors = frozenset(n for n, a in small.items() if a.ndim <= 1)
+    yield from dict.fromkeys((frozenset[str](), integer, vectors, frozenset(small)))
+
+
+def _specialised(
+    proto: onnx.ModelProto, arrays: Mapping[str, Array], fixed: frozenset[str]
+) -> onnx_ir.Model:
+    """Return the model with its inputs' shapes known and those of `fixed` made constants."""
+    model = onnx_ir.from_proto(proto)
+    if len(model.functions):
+        model = InlinePass()(model).model
+    model = pin_inputs(model, {n: a.shape for n, a in arrays.items()}, FILE)
+    for value in list(model.graph.inputs):
+        if value.name in fixed:
+            model.graph.inputs.remove(value)
+            value.const_value = onnx_ir.tensor(arrays[value.name], name=value.name)
+            model.graph.register_initializer(value)
+    return model
+
+
+class AtcBackend(Backend):
+    """The compiler behind ONNX's interface for backends."""
+
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        """Whether the model can be compiled as it is; what only its inputs can tell is assumed."""
+        known = {t.name for t in model.graph.initializer}
+        shapes = [v.type.tensor_type.shape for v in model.graph.input if v.name not in known]
+        if not all(d.HasField("dim_value") for shape in shapes for d in shape.dim):
+            return cls.supports_device(device)
+        try:
+            lower_model(_specialised(model, {}, frozenset()), FILE)
+        except UnsupportedError:
+            return False
+        return cls.supports_device(device)
+
+    @classmethod
+    def prepare(
+        cls, model: onnx.ModelProto, device: str = "CPU",
+        target: str = "host", level: str = "O2", **kwargs: Any,
+    ) -> AtcBackendRep:  # fmt: skip
+        """Return the model ready to run, for one of the compiler's targets of this machine."""
+        onnx.checker.check_model(model)
+        if not cls.supports_device(device):
+            raise UnsupportedError(f"there is no device {device}", hint="use CPU")
+        return AtcBackendRep(model, target, level)
+
+    @classmethod
+    def run_node(
+        cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """Run one node on inputs for its named inputs; `opset_version` may be given."""
+        names = [name for name in node.input if name]
+        if isinstance(inputs, np.ndarray):
+            inputs = [inputs]
+        arrays = dict(zip(names, map(np.asarray, inputs), strict=True))
+        graph = onnx.helper.make_graph(
+            [node], "node",
+            [
+                onnx.helper.make_tensor_value_info(n, DType.from_numpy(a.dtype).code, a.shape)
+                for n, a in arrays.items()
+            ],
+            [onnx.ValueInfoProto(name=name) for name in node.output if name],
+        )  # fmt: skip
+        opset = kwargs.get("opset_version", onnx.defs.onnx_opset_version())
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+        if not cls.supports_device(device):
+            raise UnsupportedError(f"there is no device {device}", hint="use CPU")
+        return AtcBackendRep(model).run(arrays)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether networks can run there: on the CPU only."""
+        return device.partition(":")[0] == "CPU"
+
+
+is_compatible = AtcBackend.is_compatible
+prepare = AtcBackend.prepare
+run_model = AtcBackend.run_model
+run_node = AtcBackend.run_node
+supports_device = AtcBackend.supports_device
