@@ -1,8 +1,10 @@
 """From the ONNX graph to the compiler's graph: one module per operator family."""
 
 from atc.lower import (
+    attention,
     concat_pad,
     contrib,
+    contrib_attention,
     contrib_quantize,
     control,
     conv,
@@ -24,7 +26,7 @@ from atc.lower.model import lower_model
 from atc.lower.registry import LOWERINGS
 
 __all__ = [
-    "LOWERINGS", "concat_pad", "contrib", "contrib_quantize", "control", "conv", "elementwise",
-    "gather", "generate", "linalg", "lower_model", "matmul", "normalize", "quantize", "reduce",
-    "resize", "rnn", "scatter", "shape", "sort",
+    "LOWERINGS", "attention", "concat_pad", "contrib", "contrib_attention", "contrib_quantize",
+    "control", "conv", "elementwise", "gather", "generate", "linalg", "lower_model", "matmul",
+    "normalize", "quantize", "reduce", "resize", "rnn", "scatter", "shape", "sort",
 ]

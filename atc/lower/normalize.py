@@ -25,14 +25,16 @@ def lower_softmax(site: Site) -> str:
     return softmax(site, site.input(0), axis, log=log, flatten=legacy)
 
 
-def softmax(site: Site, x: str, axis: int, *, log: bool = False, flatten: bool = False) -> str:
+def softmax(
+    site: Site, x: str, axis: int, *, log: bool = False, flatten: bool = False, masked: bool = False
+) -> str:
     """Emit a softmax along one axis, or with `flatten` along all from it on."""
     source = site.b.type(x)
     end = len(source.shape) if flatten else axis + 1
     outer, size, inner = _around(source.shape, axis, end)
     wide = widen(site, x)
     dtype = site.b.type(wide).dtype
-    op = Softmax(outer, size, inner, log, identity_epilogue(dtype))
+    op = Softmax(outer, size, inner, log, identity_epilogue(dtype), masked)
     return site.b.cast(site.b.emit1(op, [wide], TensorType(dtype, source.shape)), source.dtype)
 
 

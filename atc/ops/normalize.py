@@ -16,7 +16,8 @@ STATISTICS = ("Variance", "MeanSquare", "L1", "L2")
 class Softmax(Op):
     """y[o, k, i] = epilogue(exp(x - m) / sum over k of exp(x - m)), m the maximum over k.
 
-    With `log` it is x - m - log(sum) instead.  ONNX Softmax-13, LogSoftmax-13. Operands are dense;
+    With `log` it is x - m - log(sum) instead.  ONNX Softmax-13, LogSoftmax-13. Where all of a row
+    is minus infinity the result is NaN, with `masked` 0 (ONNX Attention-24). Operands are dense;
     the epilogue's views are over (outer, axis, inner).
     """
 
@@ -25,6 +26,7 @@ class Softmax(Op):
     inner: int
     log: bool
     epilogue: Epilogue
+    masked: bool = False
 
     @property
     def loops(self) -> tuple[int, ...]:
@@ -33,6 +35,7 @@ class Softmax(Op):
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """The operand and the result fill the index space."""
+        require(not (self.log and self.masked), "the logarithm of a masked row")
         _check_operand(inputs, outputs, prod(self.loops))
         check_epilogue(self.epilogue, self.loops, inputs[1:], outputs[0])
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from atc.backends.cpu.elementwise import finish, loop_names
 from atc.backends.cpu.expr import address, literal
 from atc.backends.kernel import Kernel, Params, Workload
@@ -63,7 +65,8 @@ class SoftmaxRows(Kernel):
         return {
             "op": op, "type": type_, "exponential": f"{exp}(x[{place}] - maximum{at})",
             "store": "" if op.log else self._store(w),
-            "last": f"log(total{at})" if op.log else f"1 / total{at}",
+            "start": _lowest(x.dtype) if op.masked else "-INFINITY",
+            "last": _last(op, f"total{at}"),
             "result": result, "after": after, "value": value,
         }  # fmt: skip
 
@@ -78,6 +81,19 @@ class SoftmaxRows(Kernel):
     def in_place(self, w: Workload) -> tuple[int, ...]:
         """x, which each pass reads where it then writes."""
         return overwrites_operand(w)
+
+
+def _lowest(dtype: DType) -> str:
+    """Return the lowest finite number, from which even minus infinity is infinitely far."""
+    wide = dtype is DType.DOUBLE
+    return literal(float(np.finfo(np.float64 if wide else np.float32).min), dtype)
+
+
+def _last(op: Softmax, total: str) -> str:
+    """Return what becomes of the sum before it is applied; that of a masked row is 0."""
+    if op.log:
+        return f"log({total})"
+    return f"{total} == 0 ? 0 : 1 / {total}" if op.masked else f"1 / {total}"
 
 
 class SoftmaxColumns(SoftmaxRows):
