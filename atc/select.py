@@ -27,27 +27,71 @@ Timings = Mapping[Workload, tuple[Measurement, ...]]
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a candidate must keep to.
+
+    `exact`: its results err no more than the op's definition. `workspace`: the most bytes of
+    scratch; where no candidate does with so few, those of least scratch are taken.
+    """
+
+    exact: bool = False
+    workspace: int | None = None
+
+
+ANY = Limits()
+"""No limits."""
+
+
+@dataclass(frozen=True)
 class Choice:
-    """The kernel of one node, and what every candidate was estimated or measured to cost."""
+    """The kernel of one node, and what every candidate was estimated or measured to cost.
+
+    `excluded` are the candidates that exceed a limit, with the reason.
+    """
 
     workload: Workload
     candidate: Candidate
     estimates: tuple[tuple[str, float], ...]
     measurements: tuple[Measurement, ...] = ()
+    excluded: tuple[tuple[str, str], ...] = ()
 
 
 Selection = Mapping[str, Choice]
 """A node's choice by its first output's name, subgraphs included."""
 
 
-def candidates(w: Workload, target: Target) -> list[Candidate]:
+def candidates(w: Workload, target: Target, limits: Limits = ANY) -> list[Candidate]:
     """Return all kernels with all parameter sets that can do a workload, in catalogue order."""
-    return [
+    return consider(w, target, limits)[0]
+
+
+def consider(
+    w: Workload, target: Target, limits: Limits
+) -> tuple[list[Candidate], tuple[tuple[str, str], ...]]:
+    """Return the candidates within the limits, and the labels of the others with the reason."""
+    able = [
         Candidate(kernel, params)
         for kernel in KERNELS
         if isinstance(w.op, kernel.op) and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]
+    exact = [c for c in able if not limits.exact or c.kernel.exact(c.params)]
+    scratch = [c.kernel.scratch(w, c.params, target) for c in exact]
+    most = max(limits.workspace, min(scratch, default=0)) if limits.workspace is not None else None
+    found = [c for c, need in zip(exact, scratch, strict=True) if most is None or need <= most]
+    fits = {c.label for c in found}
+    needs = {c.label: n for c, n in zip(exact, scratch, strict=True)}
+    excluded = tuple(
+        (
+            c.label,
+            f"needs {needs[c.label]} bytes of workspace"
+            if c.label in needs
+            else "errs more than the operator's definition",
+        )
+        for c in able
+        if c.label not in fits
+    )
+    return found, excluded
 
 
 def select(
@@ -55,6 +99,7 @@ def select(
     target: Target,
     timings: Timings | None = None,
     outer: Mapping[str, Array] | None = None,
+    limits: Limits = ANY,
 ) -> Selection:
     """Choose by measured time where there is one, else by estimated cost.
 
@@ -65,18 +110,20 @@ def select(
     memo: dict[Workload, Choice] = {}
     for node in graph.nodes:
         for inner in node.op.subgraphs():
-            chosen.update(select(inner, target, timings, constants))
+            chosen.update(select(inner, target, timings, constants, limits))
         if isinstance(node.op, Reshape) or node.op.subgraphs():
             continue
         w = workload_of(graph, node, constants)
         if w not in memo:
-            memo[w] = _choice(w, node, target, (timings or {}).get(w, ()))
+            memo[w] = _choice(node, w, target, limits, (timings or {}).get(w, ()))
         chosen[node.outputs[0]] = memo[w]
     return chosen
 
 
-def _choice(w: Workload, node: Node, target: Target, measured: tuple[Measurement, ...]) -> Choice:
-    found = candidates(w, target)
+def _choice(
+    node: Node, w: Workload, target: Target, limits: Limits, measured: tuple[Measurement, ...]
+) -> Choice:
+    found, excluded = consider(w, target, limits)
     if not found:
         types = ", ".join(str(t) for t in w.inputs)
         raise UnsupportedError(
@@ -88,4 +135,4 @@ def _choice(w: Workload, node: Node, target: Target, measured: tuple[Measurement
     timed = [c for c in found if c.label in times]
     best = min(timed, key=lambda c: times[c.label]) if timed else found[costs.index(min(costs))]
     estimates = tuple((c.label, cost) for c, cost in zip(found, costs, strict=True))
-    return Choice(w, best, estimates, measured)
+    return Choice(w, best, estimates, measured, excluded)

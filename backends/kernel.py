@@ -71,6 +71,10 @@ class Kernel:
         """Inputs whose memory output 0 may overwrite: each element is read before it is written."""
         return ()
 
+    def exact(self, params: Params) -> bool:
+        """Whether results err no more than those of the op's definition, computed in its type."""
+        return True
+
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Return an estimate of the time in arbitrary units; the lowest is chosen unmeasured."""
         return 1.0 if self.portable else 0.5

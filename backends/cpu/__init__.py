@@ -4,6 +4,7 @@ from atc.backends.cpu import (
     conv,
     conv_blocked,
     conv_window,
+    conv_window_loops,
     conv_winograd,
     data,
     elementwise,
@@ -22,6 +23,6 @@ from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
     *elementwise.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS, *conv.KERNELS, *data.KERNELS, *normalize.KERNELS,
-    *conv_blocked.KERNELS, *conv_window.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS,
+    *conv_blocked.KERNELS, *conv_window.KERNELS, *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS,
 )  # fmt: skip

@@ -123,8 +123,8 @@ def _with(e: Expr, old: Expr, new: Expr) -> Expr:
 def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
     """Return weights [M, C / group, *kernel] in the order in which the tiles read them.
 
-    That is [supers][panel][input block][taps][channel in block][vectors * block], with zeros for the
-    channels that pad the last block and between the groups of a bundle.
+    That is [supers][panel][input block][taps][channel in block][vectors * block], with zeros for
+    the channels that pad the last block and between the groups of a bundle.
     """
     dense = ungrouped(w, g, group)
     parts = []
@@ -153,8 +153,8 @@ def ungrouped(w: Array, g: Geometry, group: int) -> Array:
 class ConvDirect(Kernel):
     """Direct convolution with tiles of p pixels x nv vectors.
 
-    `u` steps of the innermost loop are unrolled; `rb` rows are computed for all channels before the
-    next ones (0: all rows for each panel of weights); `pf`: the next panel of weights is prefetched.
+    `u` steps of the innermost loop are unrolled; `rb` rows are computed for all channels before
+    the next ones (0: all rows for each panel of weights); `pf`: the next panel is prefetched.
     """
 
     name = "conv_direct"
@@ -200,7 +200,7 @@ class ConvDirect(Kernel):
         columns = cut_columns(g.cols, p)
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
         tiles = {
-            (r, n, c): Tile(f"tile_{r}x{c.width}x{n}{'' if c.whole else f'_at{c.first}'}", r, n, c, g)
+            (r, n, c): Tile(_name(r, n, c), r, n, c, g)
             for r in sorted({rows, 1}) for n, _ in widths for c in columns
         }  # fmt: skip
         lines = _prefetched(g, p, nv, u) if params["pf"] else 0
@@ -229,13 +229,19 @@ class ConvDirect(Kernel):
 
 
 def _locality(w: Workload, g: Geometry, nv: int, rb: int) -> float:
-    """Return a factor for what is read from beyond L2: inputs per panel, or weights per row block."""
+    """Return a factor for what is read again from beyond L2: inputs, or weights."""
     assert w.inputs[0] is not None
     weights = g.mb * g.block * g.depth * 4
     again = len(panels(g.mb, nv)) > 1 and w.inputs[0].nbytes > L2 // 2
     if rb:
         return 1.0 if again and weights <= L2 // 3 else 1.03
     return 1.05 if again and weights <= L2 // 3 else 1.0
+
+
+def _name(rows: int, vectors: int, columns: Columns) -> str:
+    """Return a tile function's name; tiles at a border are named by their first column."""
+    border = "" if columns.whole else f"_at{columns.first}"
+    return f"tile_{rows}x{columns.width}x{vectors}{border}"
 
 
 def _row_blocks(w: Workload, g: Geometry, p: int, nv: int) -> list[int]:
@@ -330,19 +336,26 @@ class TileEpilogue:
             return "v_zero()"
         return self._read(self.bias, 0, 0, vector)
 
-    def finish(self, row: int, column: int, vector: int, result: str) -> tuple[list[str], str]:
-        """The lines and the value to be stored of one accumulator."""
+    def finish(
+        self, row: int | str, column: int, vector: int, result: str
+    ) -> tuple[list[str], str]:
+        """The lines and the value to be stored of one accumulator; `row` may be a C variable."""
 
         def read(k: int) -> str:
             return result if k == 0 else self._read(k, row, column, vector)
 
         return render_vector(self.expr, read, "e")
 
-    def _read(self, k: int, row: int, column: int, vector: int) -> str:
+    def _read(self, k: int, row: int | str, column: int, vector: int) -> str:
         view = self.views[k - 1]
         by_row, by_column = spatial_strides(view, self.g)
-        offset = view.strides[1] * vector + by_row * row + by_column * column
-        place = f"x{k + 1} + {offset}" if offset else f"x{k + 1}"
+        offset = view.strides[1] * vector + by_column * column
+        place = f"x{k + 1}"
+        if isinstance(row, int):
+            offset += by_row * row
+        elif by_row:
+            place += f" + {row} * {by_row}"
+        place += f" + {offset}" if offset else ""
         return f"v_load({place})" if view.strides[-1] else f"v_broadcast({place})"
 
 

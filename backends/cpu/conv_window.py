@@ -23,6 +23,8 @@ from atc.ops import ConvBlocked, Pool, identity_epilogue
 
 UNROLLED = 320
 """Taps times outputs that a tile may have."""
+LINES = 4000
+"""Taps times outputs that all the tile functions of a kernel may have."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,17 @@ def shapes(g: Geometry, target: Target) -> list[Params]:
     wide = ((2, 7), (1, 7), (1, 14), (2, 4), (4, 4), (2, 2), (1, 1))
     narrow = ((1, 4), (2, 3), (1, 6), (2, 2), (1, 1))
     found = wide if target.vector_registers >= 32 else narrow
-    fitting: list[Params] = [{"r": r, "c": c} for r, c in found if r * c * g.taps <= UNROLLED]
-    return fitting or [{"r": 1, "c": 1}]
+    return [
+        {"r": r, "c": c}
+        for r, c in found
+        if r * c * g.taps <= UNROLLED and _length(g, r, c) <= LINES
+    ]
+
+
+def _length(g: Geometry, rows: int, cols: int) -> int:
+    """Return the lines of the tile functions, roughly."""
+    down, across = cut_columns(g.rows, rows), cut_columns(g.cols, cols)
+    return sum(d.width for d in down) * sum(a.width for a in across) * g.taps
 
 
 def window_cycles(g: Geometry, params: Params, registers: int) -> float:
@@ -135,14 +146,14 @@ class DepthwiseTiles(Kernel):
     portable = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """One filter per channel, known weights, blocks as wide as vectors, a small window."""
+        """One filter per channel, known weights, blocks as wide as vectors."""
         op, x, weights = w.op, w.inputs[0], w.inputs[1]
         assert isinstance(op, ConvBlocked)
         assert x is not None
         assert weights is not None
         single = weights.shape[:2] == (op.group, 1) and len(x.shape) > op.plain
         fits = w.outputs[0].shape[-1] == lanes(target) > 1 and op.window.rank <= 2 and w.constant[1]
-        return single and fits and channelwise(w).taps <= UNROLLED
+        return single and fits
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Tiles that fit the registers."""
@@ -194,7 +205,7 @@ class PoolTiles(Kernel):
         lane = y.shape[-1] == lanes(target) > 1 and op.window.rank in (2, 3)
         window = op.window
         free = (window.kernel[-1], window.strides[-1], window.pads[-1]) == (1, 1, 0)
-        fits = kind and lane and free and channelwise(w).taps <= UNROLLED
+        fits = kind and lane and free
         return fits and (op.how == "Max" or not op.count_include_pad or _inside_pads(op, w))
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:

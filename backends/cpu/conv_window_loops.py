@@ -1,0 +1,84 @@
+"""Depthwise convolution and pooling with windows too large to unroll."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atc.backends.cpu.conv_blocked import TileEpilogue
+from atc.backends.cpu.conv_cost import CALL
+from atc.backends.cpu.conv_tile import Geometry
+from atc.backends.cpu.conv_window import DepthwiseTiles, PoolTiles, channelwise
+from atc.backends.kernel import Params, Workload
+from atc.backends.target import Target
+from atc.ir import DType
+from atc.ops import ConvBlocked, Pool, identity_epilogue
+
+
+def loop_values(g: Geometry, c: int) -> dict[str, object]:
+    """Return the columns that `c` outputs at a time can cover without meeting padding."""
+    low, high = g.cols.interior
+    return {"g": g, "c": c, "low": low, "high": low + (high - low) // c * c,
+            "widths": (c, 1) if high - low >= c else (1,)}  # fmt: skip
+
+
+def loop_cycles(g: Geometry) -> float:
+    """Estimate cycles: a load for every tap of every output, and loop overhead."""
+    return g.batch * g.supers * g.rows.out * g.cols.out * (CALL + 1.2 * g.taps)
+
+
+class DepthwiseLoops(DepthwiseTiles):
+    """Depthwise convolution, c outputs of a row at a time, loops over the window."""
+
+    name = "conv_depthwise_loops"
+    template = "cpu/conv_window_loops.c.j2"
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Enough accumulators to hide the latency of an addition."""
+        return ({"c": 8}, {"c": 4})
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Each tap is a multiplication."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        g = channelwise(w)
+        return {
+            **loop_values(g, int(params["c"])), "weighted": True, "start": None, "average": "",
+            "combine": "v_fmadd_acc({0}, v_load({1}), tap)",
+            "epilogue": TileEpilogue(op.epilogue, w, g, target),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return loop_cycles(channelwise(w))
+
+
+class PoolLoops(PoolTiles):
+    """Pooling, c outputs of a row at a time, loops over the window."""
+
+    name = "pool_simd_loops"
+    template = "cpu/conv_window_loops.c.j2"
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Enough accumulators to hide the latency of an addition."""
+        return ({"c": 8}, {"c": 4})
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Each tap is a maximum or a sum, which is divided at the end."""
+        op = w.op
+        assert isinstance(op, Pool)
+        g, largest = channelwise(w), op.how == "Max"
+        every = str(g.taps) if op.count_include_pad else "(kh1 - kh0) * (kw1 - kw0)"
+        return {
+            **loop_values(g, int(params["c"])), "weighted": False,
+            "start": "v_set1(-INFINITY)" if largest else "v_zero()",
+            "average": "" if largest else every,
+            "combine": f"{'v_max' if largest else 'v_add'}({{0}}, v_load({{1}}))",
+            "epilogue": TileEpilogue(identity_epilogue(DType.FLOAT), w, g, target),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return loop_cycles(channelwise(w))
+
+
+KERNELS = (DepthwiseLoops(), PoolLoops())

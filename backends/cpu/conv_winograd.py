@@ -1,0 +1,204 @@
+"""3x3 convolution in channel blocks by Winograd's F(m x m, 3 x 3).
+
+Tiles of inputs are transformed, multiplied by the transformed filters, one matrix product for each
+of the (m + 2)^2 components, and transformed back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from atc.backends.cpu.conv_blocked import LINE, Run, TileEpilogue
+from atc.backends.cpu.conv_cost import L2, tile_cycles
+from atc.backends.cpu.conv_tile import Axis, Geometry, cut_columns, geometry, panels, unroll
+from atc.backends.cpu.vector_expr import lanes
+from atc.backends.cpu.winograd import by_points, combinations, matrices, transform_filters
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.ir import Array
+from atc.ops import ConvBlocked
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tiles of an image: `down` rows of `across` tiles, `rows` of them at a time."""
+
+    down: int
+    across: int
+    rows: int
+
+    @property
+    def block(self) -> int:
+        """Tiles transformed and multiplied together."""
+        return self.rows * self.across
+
+    @property
+    def rest(self) -> int:
+        """Tiles of a last, smaller block; 0 where all are equal."""
+        return self.down % self.rows * self.across
+
+
+@dataclass(frozen=True)
+class Product:
+    """One tile function of the matrix products: transformed tiles x vectors of output channels."""
+
+    tiles: int
+    vectors: int
+
+    @property
+    def name(self) -> str:
+        """The C function's name."""
+        return f"multiply_{self.tiles}x{self.vectors}"
+
+    def run(self, block: int) -> Run:
+        """The accumulators and where their inputs lie."""
+        return Run(0, 1, 0, tuple((f"c{k}", k * block) for k in range(self.tiles)))
+
+
+class ConvWinograd(Kernel):
+    """F(m x m, 3 x 3), `rows` rows of tiles at a time, products in tiles of p x nv."""
+
+    name = "conv_winograd"
+    op = ConvBlocked
+    template = "cpu/conv_winograd.c.j2"
+    portable = False
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """3x3 windows without strides over many channels, known weights."""
+        op, x = w.op, w.inputs[0]
+        assert isinstance(op, ConvBlocked)
+        assert x is not None
+        window = op.window
+        square = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
+        return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Both tile sizes, blocks of tiles that fit the cache."""
+        shapes = ((14, 2), (9, 3), (8, 3), (7, 3), (6, 4))
+        if target.vector_registers < 32:
+            shapes = ((6, 2), (4, 3))
+        g = geometry(w, 1)
+        found: list[Params] = []
+        for m in (4, 2):
+            down, across = -(-g.rows.out // m), -(-g.cols.out // m)
+            wanted = sorted({min(down, -(-n // across)) for n in (12, 24, 48)})
+            for rows in wanted:
+                for p, nv in shapes:
+                    if nv <= max(g.mb, 2):
+                        found.append({"m": m, "rows": rows, "p": p, "nv": nv, "u": 4, "pf": True})
+        return found
+
+    def exact(self, params: Params) -> bool:
+        """F(2 x 2) errs no more than direct convolution; F(4 x 4) some times as much."""
+        return params["m"] == 2
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Transformed filters in the order of use."""
+        g, m, nv = geometry(w, 1), int(params["m"]), int(params["nv"])
+        return {1: lambda weights: pack_filters(weights, g, m, nv)}
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """One block of transformed inputs and of products."""
+        g, m = geometry(w, 1), int(params["m"])
+        v, y = strides(g, grid(g, params))
+        return 4 * (m + 2) ** 2 * (v + y)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Transforms, products and the loops over blocks of tiles."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        m, p, nv, u = (int(params[k]) for k in ("m", "p", "nv", "u"))
+        g = geometry(w, 1)
+        tiles = grid(g, params)
+        widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
+        cuts = {n: cut_columns(Axis(n, n, 1, 1, 1, 0), p) for n in (tiles.block, tiles.rest) if n}
+        sizes = sorted({c.width for cut in cuts.values() for c in cut}, reverse=True)
+        products = [Product(t, n) for t in sizes for n in sorted({n for n, _ in widths})]
+        whole, rest = divmod(g.ic, g.block)
+        bodies = [
+            {"first": first, "count": count, "steps": steps, "u": unroll(steps, u)}
+            for first, count, steps in ((0, whole, g.block), (whole, 1, rest))
+            if count and steps
+        ]
+        passes = sum(c.count for c in cuts[tiles.block])
+        lines = -(-u * nv * g.block // (LINE * passes)) if params["pf"] and passes <= 16 else 0
+        share = lines * LINE * sum(b["count"] * b["steps"] // b["u"] for b in bodies)
+        mats = matrices(m)
+        v, y = strides(g, tiles)
+        return {
+            "g": g, "m": m, "n": m + 2, "grid": tiles, "cuts": cuts, "products": products,
+            "groups": [(n, count, widths[0][0] * widths[0][1] * k)
+                       for k, (n, count) in enumerate(widths)],
+            "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
+            "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
+            "epilogue": TileEpilogue(op.epilogue, w, g, target),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return winograd_cycles(w, params)
+
+
+def grid(g: Geometry, params: Params) -> Grid:
+    """Return the tiles of an image."""
+    m = int(params["m"])
+    return Grid(-(-g.rows.out // m), -(-g.cols.out // m), int(params["rows"]))
+
+
+def strides(g: Geometry, tiles: Grid) -> tuple[int, int]:
+    """Return the floats from component to component of transformed inputs and of products.
+
+    One line more than needed, so that the components of a tile don't meet in the same cache set.
+    """
+    size = tiles.block * g.block
+    return g.icb * size + LINE, g.mb * size + LINE
+
+
+def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
+    """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
+    padded = np.zeros((g.mb * g.block, *w.shape[1:]), w.dtype)
+    padded[: w.shape[0]] = w
+    components = transform_filters(padded, m)
+    parts = []
+    for component in components:
+        for first, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True):
+            parts.append(component[first * g.block : (first + n) * g.block].T.reshape(-1))
+    return np.concatenate(parts)
+
+
+TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0)}
+"""Cycles to transform one vector of a tile's inputs, and of its products, by m."""
+STREAM = 10.0
+"""Bytes of filters per cycle from beyond L2."""
+
+
+def winograd_cycles(w: Workload, params: Params) -> float:
+    """Estimate cycles: transforms, products, or the filters' way from memory if it is longer."""
+    g, m, p, nv = geometry(w, 1), int(params["m"]), int(params["p"]), int(params["nv"])
+    tiles = grid(g, params)
+    n = (m + 2) ** 2
+    flat = Geometry(1, g.block, 1, g.ic, g.mb, g.rows, g.cols, plain=False)
+    total = 0.0
+    filters = 4.0 * n * g.ic * g.mb * g.block
+    blocks = [tiles.block] * (tiles.down // tiles.rows) + ([tiles.rest] if tiles.rest else [])
+    for count in blocks:
+        cuts = cut_columns(Axis(count, count, 1, 1, 1, 0), p)
+        products = n * sum(
+            c.count * tile_cycles(flat, 1, c.width, vectors, g.ic)
+            for c in cuts
+            for vectors in panels(g.mb, nv)
+        )
+        again = filters if filters > L2 / 2 else 0.0
+        total += max(products, again / STREAM)
+        into, back = TRANSFORMS[m]
+        total += count * (g.icb * into + g.mb * back)
+    workspace = 4.0 * n * tiles.block * g.block * (g.icb + g.mb)
+    return g.batch * total * (1.15 if workspace > L2 else 1.0)
+
+
+KERNELS = (ConvWinograd(),)
