@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from atc.backends.kernel import KernelSource
 from atc.backends.target import Target
 from atc.backends.toolchain import (
     Compiler,
     Job,
     Log,
     archive_static,
+    compile_flags,
     compile_many,
     link_shared,
     no_log,
@@ -30,6 +32,7 @@ from atc.backends.toolchain import (
 from atc.cache import Key, make_key
 from atc.errors import InternalError, OptionError, ToolchainError
 
+VOCABULARY = ("src/simd.h", "src/simd_math.h")  # headers of kernels that aren't portable
 MANIFEST = ".atc-manifest.json"  # in an output folder: which of its files are ours to replace
 
 
@@ -53,6 +56,17 @@ class Unit:
     cacheable: bool = True
     bypass: bool = False
     flags: tuple[str, ...] = ()
+
+
+def kernel_unit(kernel: KernelSource) -> Unit:
+    """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
+    headers = ("src/kernel.h",) if kernel.portable else ("src/kernel.h", *VOCABULARY)
+    return Unit(kernel.path, kernel.symbol, headers)
+
+
+def library_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:
+    """Return the flags of every source of a library; its folders are relative to the tree."""
+    return (*compile_flags(compiler, target), "-Iinclude", "-I.")
 
 
 @dataclass(frozen=True)
@@ -108,19 +122,8 @@ def build_library(
         with tempfile.TemporaryDirectory(prefix="atc-build-") as folder:
             cwd = Path(folder).resolve()
             _write(cwd, _sources(files, units))
-            keys = {u: _key(files, u, target, compiler, flags) for u in units if u.cacheable}
-            missing = _take_cached(cwd, compiled, keys, cache)
-            jobs = [Job(compiler, (*flags, *unit.flags), unit.path, cwd) for unit in missing]
-            cached, total = len(compiled) - len(missing), len(compiled)
-            progress(cached, total)
-            objects = compile_many(
-                jobs, workers, progress=lambda done: progress(cached + done, total), log=log
-            )
-            made: dict[str, bytes] = {}
-            for unit, path in zip(missing, objects, strict=True):
-                if unit in keys:
-                    made[unit.path] = path.read_bytes()
-                    cache.put(keys[unit], unit.name, made[unit.path], bypass=unit.bypass)
+            shop = Shop(target, compiler, flags, cache, workers, log)
+            missing, made = compile_units(cwd, files, compiled, shop, progress)
             used = tuple(dict.fromkeys((*flags, *(f for unit in units for f in unit.flags))))
             libraries = {
                 shared: link_shared(compiler, used, names, shared, cwd, log=log),
@@ -130,7 +133,47 @@ def build_library(
         raise ToolchainError(
             f"can't work in the temporary folder: {error.strerror}", hint="set TMPDIR to a free one"
         ) from None
-    return libraries, BuildResult(len(missing), cached, time.perf_counter() - begin, made)
+    seconds = time.perf_counter() - begin
+    return libraries, BuildResult(missing, len(compiled) - missing, seconds, made)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What objects are compiled with, and where they are kept."""
+
+    target: Target
+    compiler: Compiler
+    flags: tuple[str, ...]
+    cache: ObjectCache
+    workers: int
+    log: Log = no_log
+
+
+def compile_units(
+    cwd: Path,
+    files: Mapping[str, bytes],
+    units: Sequence[Unit],
+    shop: Shop,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[int, dict[str, bytes]]:
+    """Put the object of each unit beside its source in `cwd`, from the cache where it has it.
+
+    Returns how many were compiled and, of those, the objects that may be kept, by source path.
+    """
+    keys = {u: _key(files, u, shop) for u in units if u.cacheable}
+    missing = _take_cached(cwd, units, keys, shop.cache)
+    jobs = [Job(shop.compiler, (*shop.flags, *unit.flags), unit.path, cwd) for unit in missing]
+    cached, total = len(units) - len(missing), len(units)
+    progress(cached, total)
+    objects = compile_many(
+        jobs, shop.workers, progress=lambda done: progress(cached + done, total), log=shop.log
+    )
+    made: dict[str, bytes] = {}
+    for unit, path in zip(missing, objects, strict=True):
+        if unit in keys:
+            made[unit.path] = path.read_bytes()
+            shop.cache.put(keys[unit], unit.name, made[unit.path], bypass=unit.bypass)
+    return len(missing), made
 
 
 def _sources(files: Mapping[str, bytes], units: Sequence[Unit]) -> dict[str, bytes]:
@@ -142,22 +185,16 @@ def _sources(files: Mapping[str, bytes], units: Sequence[Unit]) -> dict[str, byt
     return {path: files[path] for path in paths}
 
 
-def _key(
-    files: Mapping[str, bytes],
-    unit: Unit,
-    target: Target,
-    compiler: Compiler,
-    flags: tuple[str, ...],
-) -> Key:
+def _key(files: Mapping[str, bytes], unit: Unit, shop: Shop) -> Key:
     """Return the key of an object: all that its bytes depend on."""
     headers = {f"header {path}": files[path] for path in unit.includes}
     return make_key(
         path=unit.path,
         source=files[unit.path],
-        target=target.name,
-        compiler=compiler.version,
-        compiler_digest=compiler.identity(),
-        flags=shlex.join((*flags, *unit.flags)),
+        target=shop.target.name,
+        compiler=shop.compiler.version,
+        compiler_digest=shop.compiler.identity(),
+        flags=shlex.join((*shop.flags, *unit.flags)),
         **headers,
     )
 

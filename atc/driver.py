@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,17 @@ import onnx_ir
 
 from atc import __version__
 from atc.backends.target import Target, get_target
-from atc.backends.toolchain import Compiler, Log, compile_flags, find_compiler, no_log
-from atc.build import BuildResult, Unit, build_library, check_folder, write_tree
+from atc.backends.toolchain import Compiler, Log, find_compiler, no_log
+from atc.build import (
+    BuildResult,
+    Shop,
+    Unit,
+    build_library,
+    check_folder,
+    kernel_unit,
+    library_flags,
+    write_tree,
+)
 from atc.cache import Cache, CacheStats, find_root, mode_under_debug, open_cache
 from atc.cache.algo import open_algo_cache
 from atc.debugging import (
@@ -30,7 +39,7 @@ from atc.debugging import (
 from atc.dump import dump
 from atc.emit import Emission, emit
 from atc.errors import OptionError
-from atc.fast_run import Bench, fast_run, machine_name, runs_here
+from atc.fast_run import Bench, fast_run, machine_name, runs_here, workloads
 from atc.importers import load_model
 from atc.ir import Graph
 from atc.lower import lower_model
@@ -39,9 +48,10 @@ from atc.names import network_identifier
 from atc.options import Options
 from atc.out_nodes import find_outputs
 from atc.passes import run_passes
+from atc.policy import picks, read_policy, replay, write_policy
 from atc.program import Program, build_program
 from atc.report import report_json
-from atc.select import Selection, Timings, select
+from atc.select import Limits, Selection, Timings, select
 from atc.weights import included_weights
 
 
@@ -112,10 +122,15 @@ def compile_model(
     for text in debugging.warnings(operators):
         heard.warn(text)
     graph = optimised_graph(model, options, heard, target.vector_bytes // 4)
-    timings = _timings(graph, options, target, compiler, env, heard) if options.fast_run else {}
+    limits = _limits(options)
+    timings = _replayed(graph, options, target, limits, heard)
+    if options.measures:
+        with _cache(options, target, debugging, env, heard) as cache:
+            flags, workers = library_flags(compiler, target), options.jobs or os.cpu_count() or 1
+            shop = Shop(target, compiler, flags, cache, workers, heard.process)
+            timings = _measured(graph, timings, options, limits, shop, env, heard)
     heard.stage("choosing kernels")
-    exact = options.op_select_implmode == "high_precision"
-    selection = select(graph, target, timings, exact=exact)
+    selection = select(graph, target, timings, limits=limits)
     program = build_program(graph, selection, target)
     heard.stage("planning memory")
     arena = plan_memory(program, reuse=not options.disable_reuse_memory)
@@ -162,23 +177,44 @@ def optimised_graph(
     return run_passes(graph, observe, options.skip_passes, width=width)
 
 
-def _timings(
-    graph: Graph, options: Options, target: Target, compiler: Compiler, env: Mapping[str, str],
-    heard: Listener,
-) -> Timings:  # fmt: skip
-    """Measure the candidate kernels; the times are kept beside the op compiler cache."""
-    if not runs_here(target):
-        heard.warn(f"--fast_run: {target.name} doesn't run on this machine; costs are estimated")
+def _limits(options: Options) -> Limits:
+    exact = options.op_select_implmode == "high_precision"
+    return Limits(exact, None if options.workspace_limit < 0 else options.workspace_limit)
+
+
+def _replayed(
+    graph: Graph, options: Options, target: Target, limits: Limits, heard: Listener
+) -> Timings:
+    """Return what the policy says, if there is one; there must be if nothing is measured."""
+    path = options.fast_run_algo_policy
+    if path is None or (options.measures and not path.exists()):
         return {}
+    return replay(workloads(graph, {}), read_policy(path), target, limits, heard.warn)
+
+
+def _measured(
+    graph: Graph, known: Timings, options: Options, limits: Limits, shop: Shop,
+    env: Mapping[str, str], heard: Listener,
+) -> Timings:  # fmt: skip
+    """Measure what isn't known; the times are kept in the algo cache, the picks in the policy."""
+    if not runs_here(shop.target):
+        name = shop.target.name
+        heard.warn(f"--fast_run: {name} doesn't run on this machine; costs are estimated")
+        return known
     heard.stage("measuring kernels")
     kept = options.op_compiler_cache_mode != "disable"
     root = find_root(options.op_compiler_cache_dir, env) if kept else None
     algo = open_algo_cache(root, machine_name(), heard.warn)
-    workers = options.jobs or os.cpu_count() or 1
-    bench = Bench(
-        target, compiler, compile_flags(compiler, target), algo, workers, log=heard.process
-    )
-    return fast_run(graph, bench, lambda done, total: heard.progress("measuring", done, total))
+    bench = Bench(shop, algo, options.full_run, limits, options.fast_run_timeout)
+    fresh = fast_run(
+        [w for w in workloads(graph, {}) if w not in known], bench,
+        lambda done, total: heard.progress("measuring kernels", done, total),
+    )  # fmt: skip
+    path = options.fast_run_algo_policy
+    if path is not None:
+        kept_lines = read_policy(path) if path.exists() else {}
+        write_policy(path, {**kept_lines, **picks(fresh, shop.target)})
+    return {**known, **fresh}
 
 
 def network_name(output: Path) -> str:
@@ -257,11 +293,10 @@ def _recipe(
 ) -> _Recipe:  # fmt: skip
     name, files = emission.name, dict(emission.files)
     everywhere = debugging.flags if debugging.of_all else ()
-    simd = ["src/simd.h", "src/simd_math.h"] if "src/simd.h" in files else []
     units = [
-        Unit(
-            k.path, k.symbol, ("src/kernel.h", *([] if k.portable else simd)),
-            bypass=k.symbol in listed, flags=debugging.flags if k.symbol in listed else everywhere,
+        replace(
+            kernel_unit(k), bypass=k.symbol in listed,
+            flags=debugging.flags if k.symbol in listed else everywhere,
         )
         for k in emission.kernels
     ]  # fmt: skip
@@ -273,8 +308,7 @@ def _recipe(
         if options.external_weight != 2:
             files[text] = included_weights(name, data).encode()
             units.append(Unit(text, f"{name}_weights", (data,), cacheable=False))
-    flags = (*compile_flags(compiler, target), "-Iinclude", "-I.")
-    return _Recipe(files, tuple(units), flags)
+    return _Recipe(files, tuple(units), library_flags(compiler, target))
 
 
 def _keep_kernels(

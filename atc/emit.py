@@ -84,13 +84,17 @@ def _library(
 ) -> dict[str, str]:
     """Return what the library is made of, less the weights."""
     name = values["name"]
-    files = {
+    return {
         f"include/{name}.h": render("project/net.h.j2", values),
         f"src/{name}.c": render("project/net.c.j2", values),
         f"src/{name}_kernels.h": render("project/kernels.h.j2", values),
-        "src/kernel.h": verbatim("cpu/kernel.h"),
-        **{k.path: k.text for k in kernels},
+        **kernel_tree(kernels, target),
     }
+
+
+def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, str]:
+    """Return the kernels' sources with the headers that they include."""
+    files = {"src/kernel.h": verbatim("cpu/kernel.h"), **{k.path: k.text for k in kernels}}
     if not all(k.portable for k in kernels):
         files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
         files["src/simd_math.h"] = verbatim("simd/math.h")

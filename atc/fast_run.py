@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import archspec.cpu
@@ -19,63 +19,79 @@ import numpy as np
 
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
 from atc.backends.target import Target, host_arch
-from atc.backends.toolchain import (
-    Compiler,
-    Job,
-    Log,
-    compile_many,
-    link_program,
-    no_log,
-    run_binary,
-)
+from atc.backends.toolchain import link_program, run_binary
+from atc.build import Shop, Unit, compile_units, kernel_unit
 from atc.cache.algo import AlgoCache
 from atc.dump import op_text
+from atc.emit import kernel_tree
 from atc.errors import AtcError, ToolchainError
 from atc.ir import Array, DType, Graph, TensorType
 from atc.ops import Reshape
-from atc.select import Measurement, Timings, candidates
-from atc.templates import render, verbatim
+from atc.select import ANY, Limits, Measurement, Timings, candidates
+from atc.templates import render
 
 TOLERANCE = 1e-3
 """Largest error against the portable kernel, relative to the result's largest value."""
-CANDIDATE_TIMEOUT = 20.0
-"""Seconds for one candidate of one workload, checks and timing together."""
-MOST_CANDIDATES = 12
+MOST_CANDIDATES = 8
 """Candidates measured per workload unless all are asked for: those of least estimated cost."""
+HOPELESS = 3.0
+"""Candidates estimated to take this much longer than the best aren't measured, either."""
+BUDGET = 0.5
+"""Seconds after which a workload's timing rounds end, once every candidate had two."""
+HARNESS = "harness.c"
 COLD_BYTES = 48 << 20
 """Copies of the constant operands take up to this much, more than any L2, to be read cold."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where and how candidates are built and run."""
+    """Where and how candidates are built and run.
 
-    target: Target
-    compiler: Compiler
-    flags: tuple[str, ...]
+    `every` measures all candidates, not only the most promising; `timeout` is in seconds and for
+    one candidate of one workload, checks and timing together.
+    """
+
+    shop: Shop
     algo: AlgoCache
-    workers: int
     every: bool = False
-    log: Log = no_log
+    limits: Limits = ANY
+    timeout: float = 20.0
+
+    @property
+    def target(self) -> Target:
+        """The target of the candidates."""
+        return self.shop.target
 
 
 def fast_run(
-    graph: Graph, bench: Bench, progress: Callable[[int, int], None] = lambda done, total: None
+    todo: Iterable[Workload],
+    bench: Bench,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Timings:
     """Return the measured candidates of every workload that has more than one.
 
     Nothing is measured that the algo cache knows; what is measured is saved there.
     """
-    todo = list(dict.fromkeys(workloads(graph, {})))
     timings: dict[Workload, tuple[Measurement, ...]] = {}
-    for done, w in enumerate(todo):
-        progress(done, len(todo))
-        found = candidates(w, bench.target)
+    unknown: list[_Task] = []
+    for w in dict.fromkeys(todo):
+        found = candidates(w, bench.target, bench.limits)
         if len(found) < 2:
             continue
-        timings[w] = _measured(w, _worth_measuring(w, found, bench), bench)
-    progress(len(todo), len(todo))
-    bench.algo.save()
+        task = _task(w, _worth_measuring(w, found, bench), bench)
+        known = _known(task, bench)
+        if known is None:
+            unknown.append(task)
+        else:
+            timings[w] = known
+    for done, task in enumerate(unknown):
+        progress(done, len(unknown))
+        measured = _run(task, bench)
+        times = {s.symbol: m.time_ns for s, m in zip(task.sources, measured, strict=True)}
+        bench.algo.put(task.key, times)
+        bench.algo.save()  # what is interrupted goes on from here
+        timings[task.workload] = measured
+    progress(len(unknown), len(unknown))
     return timings
 
 
@@ -99,69 +115,85 @@ def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
             yield workload_of(graph, node, constants)
 
 
-def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> list[Candidate]:
-    """Return the candidates, the portable reference first, then by estimated cost."""
-    reference = next((c for c in found if c.kernel.portable), found[0])
-    others = [c for c in found if c is not reference]
-    others.sort(key=lambda c: c.kernel.cost(w, c.params, bench.target))
-    return [reference, *(others if bench.every else others[:MOST_CANDIDATES])]
-
-
-def _measured(w: Workload, chosen: list[Candidate], bench: Bench) -> tuple[Measurement, ...]:
-    sources = [render_kernel(c, w, bench.target) for c in chosen]
-    key = workload_digest(w, bench)
-    known = [bench.algo.get(key, s.symbol) for s in sources]
-    if not all(k for k, _ in known):
-        fresh = _run(w, chosen, sources, bench)
-        times = {s.symbol: m.time_ns for s, m in zip(sources, fresh, strict=True)}
-        bench.algo.put(key, times)
-        return fresh
-    return tuple(
-        Measurement(c.label, time, "" if time is not None else "failed when it was measured")
-        for c, (_, time) in zip(chosen, known, strict=True)
-    )
-
-
-def workload_digest(w: Workload, bench: Bench) -> str:
-    """Return the key of a workload's times: op, types, constness, target, compiler and flags."""
-    parts = [
-        op_text(w.op), str(w.inputs), str(w.outputs), str(w.constant), bench.target.name,
-        bench.compiler.version, *bench.flags,
-    ]  # fmt: skip
+def workload_digest(w: Workload, target: Target) -> str:
+    """Return the digest of a workload on a target: the op, its types, what is constant."""
+    parts = [op_text(w.op), str(w.inputs), str(w.outputs), str(w.constant), target.name]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _run(
-    w: Workload, chosen: list[Candidate], sources: list[KernelSource], bench: Bench
-) -> tuple[Measurement, ...]:
+@dataclass(frozen=True)
+class _Task:
+    """A workload, the candidates to measure, their sources, and the key of their times."""
+
+    workload: Workload
+    chosen: tuple[Candidate, ...]
+    sources: tuple[KernelSource, ...]
+    key: str
+
+    def without(self, k: int) -> _Task:
+        return replace(
+            self,
+            chosen=self.chosen[:k] + self.chosen[k + 1 :],
+            sources=self.sources[:k] + self.sources[k + 1 :],
+        )
+
+
+def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple[Candidate, ...]:
+    """Return the candidates, the portable reference first, then by estimated cost."""
+    reference = next((c for c in found if c.kernel.portable), found[0])
+    costs = {c.label: c.kernel.cost(w, c.params, bench.target) for c in found}
+    others = sorted((c for c in found if c is not reference), key=lambda c: costs[c.label])
+    if not bench.every:
+        most = HOPELESS * min(costs.values())
+        others = [c for c in others if costs[c.label] <= most][:MOST_CANDIDATES]
+    return (reference, *others)
+
+
+def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> _Task:
+    shop = bench.shop
+    parts = [workload_digest(w, bench.target), shop.compiler.version, *shop.flags]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return _Task(w, chosen, tuple(render_kernel(c, w, bench.target) for c in chosen), key)
+
+
+def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
+    """Return the candidates' times if the algo cache has them all."""
+    known = [bench.algo.get(task.key, s.symbol) for s in task.sources]
+    if not all(k for k, _ in known):
+        return None
+    return tuple(
+        Measurement(c.label, time, "" if time is not None else "failed when it was measured")
+        for c, (_, time) in zip(task.chosen, known, strict=True)
+    )
+
+
+def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
     """Build and run the program of one workload; on a crash, each candidate runs alone."""
+    chosen = task.chosen
     with tempfile.TemporaryDirectory(prefix="atc-bench-") as folder:
         cwd = Path(folder).resolve()
         try:
-            program = _build(w, chosen, sources, bench, cwd)
+            program = _build(task, bench, cwd)
         except ToolchainError as error:
-            return _without_broken(w, chosen, sources, bench, error)
-        results = _ask(bench, program, cwd, [], CANDIDATE_TIMEOUT * len(chosen))
+            return _without_broken(task, bench, error)
+        results = _ask(bench, program, cwd, [], bench.timeout * len(chosen))
         if results is None:
             results = {}
             for k in range(len(chosen)):
-                alone = _ask(bench, program, cwd, [k], CANDIDATE_TIMEOUT) or {}
+                alone = _ask(bench, program, cwd, [k], bench.timeout) or {}
                 results[k] = alone.get(k, (None, "crashed or took too long"))
     missing = (None, "printed no time")
     return tuple(Measurement(c.label, *results.get(k, missing)) for k, c in enumerate(chosen))
 
 
-def _without_broken(
-    w: Workload, chosen: list[Candidate], sources: list[KernelSource], bench: Bench,
-    error: ToolchainError,
-) -> tuple[Measurement, ...]:  # fmt: skip
+def _without_broken(task: _Task, bench: Bench, error: ToolchainError) -> tuple[Measurement, ...]:
     """Measure the others when one candidate doesn't compile; the reference must."""
-    broken = [k for k, s in enumerate(sources) if s.path == error.where]
+    broken = [k for k, s in enumerate(task.sources) if s.path == error.where]
     if not broken or broken == [0]:
         raise error
     k = broken[0]
-    rest = _run(w, chosen[:k] + chosen[k + 1 :], sources[:k] + sources[k + 1 :], bench)
-    failed = Measurement(chosen[k].label, None, error.message)
+    rest = _run(task.without(k), bench)
+    failed = Measurement(task.chosen[k].label, None, error.message)
     return (*rest[:k], failed, *rest[k:])
 
 
@@ -171,7 +203,7 @@ def _ask(
     """Return what the program printed per candidate, None when it failed."""
     argv = [*bench.target.runner, str(program), "data.bin", *map(str, only)]
     try:
-        done = run_binary(argv, timeout, cwd=cwd, log=bench.log)
+        done = run_binary(argv, timeout, cwd=cwd, log=bench.shop.log)
     except AtcError:
         return None
     if done.status != 0:
@@ -185,31 +217,25 @@ def _ask(
     return results
 
 
-def _build(
-    w: Workload, chosen: list[Candidate], sources: list[KernelSource], bench: Bench, cwd: Path
-) -> Path:
+def _build(task: _Task, bench: Bench, cwd: Path) -> Path:
     """Write, compile and link the program of a workload; return its path."""
-    values, data = _harness(w, chosen, sources, bench.target)
-    files = {s.path: s.text for s in sources}
-    files["harness.c"] = render("bench/harness.c.j2", values)
-    files["src/kernel.h"] = verbatim("cpu/kernel.h")
-    if any(not s.portable for s in sources):
-        files["src/simd.h"] = verbatim(f"simd/{bench.target.simd}.h")
-        files["src/simd_math.h"] = verbatim("simd/math.h")
-    for path, text in files.items():
+    values, data = _harness(task.workload, task.chosen, task.sources, bench.target)
+    texts = kernel_tree(task.sources, bench.target)
+    texts[HARNESS] = render("bench/harness.c.j2", values)
+    files = {path: text.encode() for path, text in texts.items()}
+    for path, content in {**files, "data.bin": data}.items():
         (cwd / path).parent.mkdir(parents=True, exist_ok=True)
-        (cwd / path).write_text(text, "utf-8")
-    (cwd / "data.bin").write_bytes(data)
-    compiled = [p for p in files if p.endswith(".c")]
-    flags = (*bench.flags, "-I.")
-    jobs = [Job(bench.compiler, flags, path, cwd) for path in compiled]
-    compile_many(jobs, bench.workers, log=bench.log)
-    objects = [f"{p}.o" for p in compiled]
-    return link_program(bench.compiler, flags, objects, "harness", cwd, log=bench.log)
+        (cwd / path).write_bytes(content)
+    harness = Unit(HARNESS, "harness", ("src/kernel.h",), cacheable=False)
+    units = [*(kernel_unit(s) for s in dict.fromkeys(task.sources)), harness]
+    compile_units(cwd, files, units, bench.shop)
+    objects = [f"{unit.path}.o" for unit in units]
+    shop = bench.shop
+    return link_program(shop.compiler, shop.flags, objects, "harness", cwd, log=shop.log)
 
 
 def _harness(
-    w: Workload, chosen: list[Candidate], sources: list[KernelSource], target: Target
+    w: Workload, chosen: Sequence[Candidate], sources: Sequence[KernelSource], target: Target
 ) -> tuple[dict[str, object], bytes]:
     """Return the values of the harness template and the content of its data file."""
     parts: list[bytes] = []
@@ -243,7 +269,7 @@ def _harness(
         "prototypes": [s.prototype for s in sources], "data_size": size, "copies": copies,
         "outputs": [(t.nbytes, t.dtype.label) for t in w.outputs],
         "scratch": max(s.scratch for s in sources) + 64, "candidates": calls,
-        "tolerance": TOLERANCE, "min_ns": 2e5, "rounds": 9,
+        "tolerance": TOLERANCE, "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
     }  # fmt: skip
     return values, b"".join(parts)
 

@@ -26,6 +26,13 @@ class Options:
     op_compiler_cache_mode: str = "disable"
     op_compiler_cache_dir: Path | None = None
     fast_run: bool = False
+    full_run: bool = False
+    fast_run_algo_policy: Path | None = None
+    fast_run_timeout: float = 20.0
+    workspace_limit: int = -1
+    reproducible: bool = False
+    deterministic: bool = False
+    profile: bool = False
     precision_mode: str = ""
     op_select_implmode: str = "high_performance"
     disable_reuse_memory: bool = False
@@ -41,6 +48,11 @@ class Options:
     def name(self) -> str:
         """The network's name: the last part of the output path."""
         return self.output.name
+
+    @property
+    def measures(self) -> bool:
+        """Whether candidate kernels are measured."""
+        return self.fast_run or self.full_run
 
     def warnings(self) -> Iterator[str]:
         """Yield what is accepted but doesn't do what it says."""
@@ -65,4 +77,9 @@ def make_options(values: Mapping[str, Any]) -> Options:
         own["target"] = soc
     if own.get("framework") == "-1":
         own["framework"] = ""
+    if own.get("fast_run") and own.get("full_run"):
+        raise OptionError(
+            "--fast_run and --full_run exclude each other", where="--full_run",
+            hint="--full_run measures all candidates, --fast_run the most promising ones",
+        )  # fmt: skip
     return Options(**own)

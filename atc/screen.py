@@ -84,7 +84,8 @@ class Screen:
         self._show(what, done, total)
         if time.monotonic() - self._told > PATIENCE:
             self._told = time.monotonic()
-            self._line("info", f"{what}: {done} of {total}")
+            left = f", about {self._left(done, total):.0f} s left" if done else ""
+            self._line("info", f"{what}: {done} of {total}{left}")
 
     def _show(self, text: str, done: int | None, total: int | None) -> None:
         if self._bar is None:
@@ -92,7 +93,13 @@ class Screen:
         if self._task is not None:
             self._bar.remove_task(self._task)
         count = "" if total is None else f" {done}/{total}"
+        if done and total and done < total:
+            count += f", about {self._left(done, total):.0f} s left"
         self._task = self._bar.add_task(text + count, completed=done or 0, total=total)
+
+    def _left(self, done: int, total: int) -> float:
+        """Return the seconds that a stage needs yet if it goes on as it began."""
+        return (time.monotonic() - self._step) / done * (total - done)
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)

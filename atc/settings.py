@@ -100,6 +100,8 @@ SETTINGS: tuple[Setting, ...] = (
             "beside it", "0|2", integer(0, 2, {1: "a file per tensor"}), 0, system="ATC"),
     Setting("display_model_info", "Output", "print memory, kernels, target and versions of the "
             "result", "0|1", switch, False, system="ATC", role="tool"),
+    Setting("explain", "Output", "print a node's candidate kernels, their times, and why one was "
+            "chosen", "NODE", text, role="tool"),
     Setting("verify", "Output", "run the library and a reference on random inputs and compare",
             "0|1", switch, False, role="tool"),
     # ---- target ------------------------------------------------------------------------------
@@ -119,13 +121,30 @@ SETTINGS: tuple[Setting, ...] = (
             "the default directory may be deleted when the tool is upgraded; one given here "
             "never is."),
     # ---- optimisation ------------------------------------------------------------------------
-    Setting("fast_run", "Optimisation", "measure candidate kernels on this machine", "0|1",
+    Setting("fast_run", "Optimisation", "measure each operator's best candidate kernels on this "
+            "machine", "0|1", switch, False, system="MegEngine"),
+    Setting("full_run", "Optimisation", "measure all candidate kernels", "0|1", switch, False,
+            system="MegEngine"),
+    Setting("fast_run_algo_policy", "Optimisation", "a text file of the kernels chosen by "
+            "measuring: written with --fast_run or --full_run, replayed without", "FILE", path,
+            system="MegEngine",
+            documentation="One line per workload. Lines that are there aren't measured again. The "
+            "build that replays a file makes the same library as the one that wrote it."),
+    Setting("fast_run_timeout", "Optimisation", "seconds that one candidate may take", "SECONDS",
+            positive, "20"),
+    Setting("workspace_limit", "Optimisation", "most bytes of scratch that a kernel may use, "
+            "where there is a choice (-1: no limit)", "N", integer(-1), -1, system="MegEngine"),
+    Setting("reproducible", "Optimisation", "only kernels whose results depend on nothing but "
+            "their inputs: all of them", "0|1", switch, False, system="MegEngine"),
+    Setting("deterministic", "Optimisation", "ATC's name of --reproducible", "0|1", switch, False,
+            system="ATC"),
+    Setting("profile", "Optimisation", "compile with functions that time each kernel call", "0|1",
             switch, False),
     Setting("precision_mode", "Optimisation", "the precision to compute in; the model's own is "
             "float32 or stays as it is", "force_fp32|must_keep_origin_dtype",
             choice(("", "force_fp32", "must_keep_origin_dtype"), _PRECISIONS), system="ATC"),
-    Setting("op_select_implmode", "Optimisation", "the flavour of kernels; today both give the "
-            "same", "high_precision|high_performance",
+    Setting("op_select_implmode", "Optimisation", "high_precision leaves out kernels that "
+            "round more than the operator's definition", "high_precision|high_performance",
             choice(("high_precision", "high_performance"), _IMPLMODES), "high_performance",
             system="ATC"),
     Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",

@@ -42,7 +42,6 @@ LATER: Mapping[str, str] = {
     "op_bank_path": "knowledge base of the operators' tuning",
     "check_report": "report of the operators that are not covered",
     "singleop": "libraries of single operators",
-    "deterministic": "deterministic results",
     "deterministic_level": "degree of determinism",
     "host_env_os": "operating system of the host",
     "host_env_cpu": "processor of the host",

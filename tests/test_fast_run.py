@@ -11,18 +11,21 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from support import compile_graph
 
 import atc.select
 from atc.backends.cpu import KERNELS
 from atc.backends.cpu.elementwise import MapLoops
-from atc.backends.kernel import Candidate, Kernel, Params, Workload
+from atc.backends.kernel import Candidate, Kernel, Params, Workload, render_kernel
 from atc.backends.target import Target, get_target
-from atc.backends.toolchain import compile_flags, find_compiler
+from atc.backends.toolchain import find_compiler
+from atc.build import Shop, compile_units, kernel_unit, library_flags
+from atc.cache import Cache, open_cache
 from atc.cache.algo import open_algo_cache
+from atc.emit import kernel_tree
 from atc.fast_run import Bench, fast_run, workloads
 from atc.ir import Graph
 from atc.select import Timings, select
+from support import compile_graph
 
 TARGET = get_target("c99")
 
@@ -40,7 +43,7 @@ class Slow(MapLoops):
         return {**values, "loops": [repeat, *loops]}
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        return 0.0  # the estimate is wrong: only measuring tells
+        return super().cost(w, params, target) / 2  # wrong: only measuring tells
 
 
 class Wrong(MapLoops):
@@ -61,6 +64,19 @@ class Crashing(MapLoops):
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         values = super().values(w, params, target)
         return {**values, "value": f"{values['value']} + *(volatile float *)0"}
+
+
+class Endless(MapLoops):
+    """A Map that begins anew again and again."""
+
+    name = "map_endless"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        values = super().values(w, params, target)
+        loops = values["loops"]
+        assert isinstance(loops, list)
+        repeats = [(f"again{k}", 30000) for k in range(2)]
+        return {**values, "loops": [*repeats, *loops]}
 
 
 class Broken(MapLoops):
@@ -96,11 +112,23 @@ class Started:
         self.commands.append(command)
 
 
+def op_cache(folder: Path | None) -> Cache:
+    return open_cache(
+        "disable" if folder is None else "enable", folder, TARGET.name,
+        versions={}, environ={}, warn=pytest.fail,
+    )  # fmt: skip
+
+
 def bench(folder: Path | None, started: Started | None = None) -> Bench:
+    """Return a bench with an algo cache in the folder, and no op compiler cache."""
     compiler = find_compiler(TARGET, os.environ)
-    algo = open_algo_cache(folder, "this machine", pytest.fail)
-    flags = compile_flags(compiler, TARGET)
-    return Bench(TARGET, compiler, flags, algo, 2, log=started or Started())
+    flags = library_flags(compiler, TARGET)
+    shop = Shop(TARGET, compiler, flags, op_cache(None), 2, started or Started())
+    return Bench(shop, open_algo_cache(folder, "this machine", pytest.fail))
+
+
+def run(graph: Graph, where: Bench) -> Timings:
+    return fast_run(workloads(graph, {}), where)
 
 
 @pytest.fixture
@@ -115,7 +143,7 @@ def by_label(timings: Timings) -> list[Mapping[str, tuple[float | None, str]]]:
 
 @pytest.mark.usefixtures("catalogue")
 def test_bad_candidates_are_recorded_with_their_reason() -> None:
-    for row in by_label(fast_run(graph_of(), bench(None))):
+    for row in by_label(run(graph_of(), bench(None))):
         assert row["map"][0] is not None
         assert row["map_slow"][0] is not None
         assert row["map_wrong"][0] is None
@@ -128,7 +156,7 @@ def test_bad_candidates_are_recorded_with_their_reason() -> None:
 def test_the_measured_time_overrules_the_estimate() -> None:
     graph = graph_of()
     assert {c.candidate.label for c in select(graph, TARGET).values()} == {"map_slow"}
-    timings = fast_run(graph, bench(None))
+    timings = run(graph, bench(None))
     chosen = select(graph, TARGET, timings)
     assert {c.candidate.label for c in chosen.values()} == {"map"}
     assert all(c.measurements for c in chosen.values())
@@ -136,9 +164,9 @@ def test_the_measured_time_overrules_the_estimate() -> None:
 
 @pytest.mark.usefixtures("catalogue")
 def test_nothing_is_measured_twice(tmp_path: Path) -> None:
-    first = fast_run(graph_of(), bench(tmp_path))
+    first = run(graph_of(), bench(tmp_path))
     started = Started()
-    second = fast_run(graph_of(seed=5), bench(tmp_path, started))
+    second = run(graph_of(seed=5), bench(tmp_path, started))
     assert not started.commands
     assert [[m.time_ns for m in row] for row in second.values()] == [
         [m.time_ns for m in row] for row in first.values()
@@ -147,11 +175,62 @@ def test_nothing_is_measured_twice(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("catalogue")
 def test_other_flags_are_measured_anew(tmp_path: Path) -> None:
-    fast_run(graph_of(), bench(tmp_path))
+    run(graph_of(), bench(tmp_path))
     started = Started()
     other = bench(tmp_path, started)
-    fast_run(graph_of(), replace(other, flags=(*other.flags, "-O1")))
+    shop = replace(other.shop, flags=(*other.shop.flags, "-O1"))
+    run(graph_of(), replace(other, shop=shop))
     assert started.commands
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_objects_go_through_the_op_compiler_cache(tmp_path: Path) -> None:
+    started = Started()
+    where = bench(None, started)
+    with op_cache(tmp_path) as cache:
+        run(graph_of(), replace(where, shop=replace(where.shop, cache=cache)))
+    chosen = select(graph_of(), TARGET)
+    kernels = [render_kernel(c.candidate, c.workload, TARGET) for c in chosen.values()]
+    files = {p: t.encode() for p, t in kernel_tree(kernels, TARGET).items()}
+    with op_cache(tmp_path) as cache:
+        shop = replace(where.shop, cache=cache)
+        (tmp_path / "src" / "kernels").mkdir(parents=True)
+        compiled, _ = compile_units(tmp_path, files, [kernel_unit(k) for k in kernels], shop)
+    assert kernels
+    assert compiled == 0
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_hopeless_candidates_are_left_out_unless_all_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Wrong, "cost", lambda self, w, params, target: 1e9)
+    monkeypatch.setattr(Slow, "cost", lambda self, w, params, target: 1.0)
+    for every in (False, True):
+        rows = by_label(run(graph_of(), replace(bench(None), every=every)))
+        assert rows
+        assert all(("map_wrong" in row) == every for row in rows)
+        assert all("map_slow" in row for row in rows)
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_a_candidate_that_never_ends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = Endless()
+    monkeypatch.setattr(atc.select, "KERNELS", (MapLoops(), endless))
+    rows = by_label(run(graph_of(), replace(bench(None), timeout=1.0)))
+    assert rows
+    for row in rows:
+        assert row["map"][0] is not None
+        assert row["map_endless"] == (None, "crashed or took too long")
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_progress_counts_what_is_measured(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        todo = workloads(graph_of(), {})
+        fast_run(todo, bench(tmp_path), lambda done, total: told.append((done, total)))
+    assert told == [(0, 2), (1, 2), (2, 2), (0, 0)]
 
 
 def test_a_damaged_file_of_times_counts_as_empty(tmp_path: Path) -> None:

@@ -1,0 +1,144 @@
+"""The algorithm policy: the kernel that measuring chose for each workload, as a text for review.
+
+A build that measures writes it; a build that doesn't replays it and makes the same library. Lines
+are sorted, so that a file under version control changes only where a choice does:
+
+    digest | nanoseconds | candidate | workload
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from atc.backends.kernel import Workload
+from atc.backends.target import Target
+from atc.dump import op_text
+from atc.errors import OptionError, one_line
+from atc.fast_run import workload_digest
+from atc.select import Limits, Measurement, Timings, candidates
+
+OPTION = "--fast_run_algo_policy"
+HEADER = "# atc algo policy 1: digest | nanoseconds | candidate | workload"
+_SUMMARY = 160
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The candidate of a workload, its time in ns, and what the workload is, for people."""
+
+    label: str
+    ns: float
+    summary: str
+
+
+Policy = Mapping[str, Pick]
+"""Picks by the digests of their workloads."""
+
+
+def read_policy(path: Path) -> dict[str, Pick]:
+    """Return a file's lines; raises OptionError that names the file and the line."""
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise OptionError(
+            f"can't read {path}: {error.strerror}", where=OPTION,
+            hint="add --fast_run to write it",
+        ) from None  # fmt: skip
+    except UnicodeDecodeError:
+        raise OptionError(f"{path} is no text", where=OPTION) from None
+    lines = text.split("\n")
+    if lines[0].strip() != HEADER:
+        raise OptionError(
+            f"{path} is no algorithm policy: its first line is '{one_line(lines[0], 60)}'",
+            where=OPTION, hint="write it anew with --fast_run",
+        )  # fmt: skip
+    return dict(
+        _read_line(line, f"{path}:{number}")
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line.startswith("#")
+    )
+
+
+def _read_line(line: str, where: str) -> tuple[str, Pick]:
+    parts = [part.strip() for part in line.split("|", 3)]
+    with suppress(ValueError):
+        digest, ns, label, summary = parts
+        if re.fullmatch("[0-9a-f]{16}", digest) and label and 0 <= float(ns) < math.inf:
+            return digest, Pick(label, float(ns), summary)
+    raise OptionError(
+        f"wrong line in an algorithm policy: '{one_line(line, 80)}'", where=where,
+        hint=f"the form is{HEADER.partition(':')[2]}",
+    )  # fmt: skip
+
+
+def write_policy(path: Path, policy: Policy) -> None:
+    """Replace a file as a whole; raises OptionError where it can't be written."""
+    rows = sorted((p.summary, d, f"{d} | {p.ns:.1f} | {p.label}") for d, p in policy.items())
+    text = "".join(f"{line}\n" for line in (HEADER, *(f"{row} | {s}" for s, _, row in rows)))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError as error:
+        raise OptionError(f"can't write {path}: {error.strerror}", where=OPTION) from None
+
+
+def picks(timings: Timings, target: Target) -> dict[str, Pick]:
+    """Return the fastest candidate of every measured workload."""
+    found: dict[str, Pick] = {}
+    for w, measured in timings.items():
+        times = [(m.time_ns, m.label) for m in measured if m.time_ns is not None]
+        if times:
+            ns, label = min(times, key=lambda pair: pair[0])
+            found[_short(w, target)] = Pick(label, ns, workload_summary(w))
+    return found
+
+
+def replay(
+    todo: Iterable[Workload], policy: Policy, target: Target, limits: Limits,
+    warn: Callable[[str], None],
+) -> Timings:  # fmt: skip
+    """Return what a policy says of these workloads, as if its picks alone had been measured.
+
+    A pick that is no candidate any more is a warning, and the workload is left out.
+    """
+    timings: dict[Workload, tuple[Measurement, ...]] = {}
+    for w in dict.fromkeys(todo):
+        pick = policy.get(_short(w, target))
+        if pick is None:
+            continue
+        if pick.label in {c.label for c in candidates(w, target, limits)}:
+            timings[w] = (Measurement(pick.label, pick.ns),)
+        else:
+            warn(
+                f"{OPTION}: '{one_line(pick.label, 80)}' is no candidate for "
+                f"{workload_summary(w)} any more"
+            )
+    return timings
+
+
+def workload_summary(w: Workload) -> str:
+    """Return a workload in a line: the op, its operands' types and its attributes, cut."""
+    types = ", ".join("-" if t is None else str(t) for t in w.inputs)
+    results = ", ".join(map(str, w.outputs))
+    attributes = op_text(w.op).removeprefix(w.op.kind)
+    return one_line(f"{w.op.kind} {types} -> {results} {attributes}", _SUMMARY)
+
+
+def _short(w: Workload, target: Target) -> str:
+    return workload_digest(w, target)[:16]
