@@ -39,8 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         signal.signal(signal.SIGTERM, _terminated)
     command: Callable[[list[str]], int] = _compile
-    if arguments and arguments[0] in ("verify", "cache"):
-        command = {"verify": _verify, "cache": _cache}[arguments.pop(0)]
+    commands = {"verify": _verify, "cache": _cache, "explain": _explain}
+    if arguments and arguments[0] in commands:
+        command = commands[arguments.pop(0)]
     try:
         status = command(arguments)
         sys.stdout.flush()
@@ -73,7 +74,7 @@ def _compile(argv: list[str]) -> int:
 
 
 def _compile_and_show(argv: list[str], screen: Screen) -> int:
-    values = read_values(parse_arguments(argv, "compile").given, "compile")
+    values: dict[str, Any] = read_values(parse_arguments(argv, "compile").given, "compile")
     options = make_options(values)
     from atc.driver import compile_model  # late: a wrong option is told in a moment
 
@@ -84,6 +85,10 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
         from atc.model_info import model_info
 
         print(model_info(done), end="")
+    if values["explain"]:
+        from atc.explain import explain
+
+        print(explain(done.report, values["explain"]), end="")
     if values["verify"]:
         _show_verification(_run_verification(options, done.folder, {}))
     return 0
@@ -113,6 +118,24 @@ def _verify_and_show(argv: list[str], screen: Screen) -> int:
                 library = compile_model(options, listen=screen.listener()).folder
         result = _run_verification(options, library, {**chosen, "inputs": values["input"]})
     _show_verification(result)
+    return 0
+
+
+def _explain(argv: list[str]) -> int:
+    """`atc explain FOLDER NODE`: why a node of a compiled model got its kernel."""
+    if _asks(argv, "explain"):
+        return 0
+    return _guarded(lambda: _explain_command(argv), _screen(argv))
+
+
+def _explain_command(argv: list[str]) -> int:
+    from atc.explain import explain, read_report
+
+    match parse_arguments(argv, "explain", words=2).words:
+        case (folder, node):
+            print(explain(read_report(Path(folder)), node), end="")
+        case _:
+            raise OptionError("a folder and a node are needed", hint="see atc explain --help")
     return 0
 
 

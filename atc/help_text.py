@@ -14,6 +14,7 @@ _COMPILE = """\
 usage: atc --model=FILE --output=FOLDER [options]
        atc verify --model=FILE [--library=FOLDER] [options]
        atc cache stats|verify|clear|why [options]
+       atc explain FOLDER NODE
 
 Compiles a neural network (ONNX, MegEngine, MXNet) into a folder of standalone C99 and the
 libraries built from it, which need nothing but libm.
@@ -55,7 +56,19 @@ Examples:
   atc cache why atc_conv_direct_f32_0123456789ab --op_compiler_cache_dir=/var/cache/atc
 """
 
-_INTRODUCTIONS = {"compile": _COMPILE, "verify": _VERIFY, "cache": _CACHE}
+_EXPLAIN = """\
+usage: atc explain FOLDER NODE
+
+Tells why a node of a compiled model got its kernel: all candidates with estimates, times and
+reasons. FOLDER is the output folder, NODE the node's name in the model.
+
+Examples:
+  atc explain out/resnet /layer1/conv1/Conv
+"""
+
+_INTRODUCTIONS = {
+    "compile": _COMPILE, "verify": _VERIFY, "cache": _CACHE, "explain": _EXPLAIN
+}  # fmt: skip
 
 
 def help_text(command: str) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def report_json(done: Compilation) -> str:
-    """Return the report; equal builds give equal text (no times, no paths)."""
+    """Return the report: no paths, no times but those that kernels were chosen by."""
     plan = done.arena.plan
     gap = plan.size / plan.lower_bound - 1 if plan.lower_bound else 0.0
     report = {
@@ -35,6 +35,8 @@ def report_json(done: Compilation) -> str:
         "nodes": [
             {
                 "op": call.node.op.kind,
+                "operands": [None if t is None else str(t) for t in call.choice.workload.inputs],
+                "results": [str(t) for t in call.choice.workload.outputs],
                 "origin": list(call.node.origin),
                 "kernel": call.choice.candidate.label,
                 "symbol": call.source.symbol,
@@ -44,6 +46,7 @@ def report_json(done: Compilation) -> str:
                     {"kernel": m.label, "ns": m.time_ns, "reason": m.reason}
                     for m in call.choice.measurements
                 ],
+                "excluded": [{"kernel": k, "reason": r} for k, r in call.choice.excluded],
             }
             for call in calls(done.program.steps)
         ],

@@ -211,9 +211,11 @@ _CACHE = {
 
 
 def options_of(command: str) -> dict[str, Setting]:
-    """Return the options of `compile`, `verify` or `cache`, in the table's order."""
+    """Return the options of a command of the command line, in the table's order."""
     if command == "cache":
         own = {**_CACHE, "log": OPTIONS["log"]}
+    elif command == "explain":
+        own = {"log": OPTIONS["log"]}
     else:
         own = {name: s for name, s in OPTIONS.items() if s.role in ROLES[command]}
     if command == "verify":

@@ -105,6 +105,7 @@ def test_an_unknown_target_lists_those_there_are(capsys: pytest.CaptureFixture[s
         (["--version"], f"atc {atc.__version__}\n"),
         (["verify", "--help"], "usage: atc verify"),
         (["cache", "--help"], "usage: atc cache"),
+        (["explain", "--help"], "usage: atc explain"),
     ],
 )
 def test_help_and_version_are_all_that_is_printed(

@@ -21,7 +21,7 @@ from atc.settings import (
 from atc.unsupported_options import LATER
 
 NEEDED = {"model": "x.onnx", "output": "out/x"}
-COMMANDS = ("compile", "verify", "cache")
+COMMANDS = ("compile", "verify", "cache", "explain")
 
 TABLE_1_4 = """op_compiler_cache_mode op_compiler_cache_dir op_debug_level op_debug_config model
 weight framework output mode om json soc_version input_shape input_format dynamic_batch_size
