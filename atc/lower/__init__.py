@@ -1,32 +1,16 @@
 """From the ONNX graph to the compiler's graph: one module per operator family."""
 
 from atc.lower import (
-    attention,
-    concat_pad,
-    contrib,
-    contrib_attention,
-    contrib_quantize,
-    control,
-    conv,
-    elementwise,
-    gather,
-    generate,
-    linalg,
-    matmul,
-    normalize,
-    quantize,
-    reduce,
-    resize,
-    rnn,
-    scatter,
-    shape,
-    sort,
+    attention, concat_pad, contrib, contrib_attention, contrib_quantize, control, conv, einsum,
+    elementwise, gather, generate, linalg, matmul, noise, normalize, quantize, reduce, resize,
+    rnn, sampling, scatter, shape, signal, sort,
 )  # fmt: skip
 from atc.lower.model import lower_model
 from atc.lower.registry import LOWERINGS
 
 __all__ = [
     "LOWERINGS", "attention", "concat_pad", "contrib", "contrib_attention", "contrib_quantize",
-    "control", "conv", "elementwise", "gather", "generate", "linalg", "lower_model", "matmul",
-    "normalize", "quantize", "reduce", "resize", "rnn", "scatter", "shape", "sort",
+    "control", "conv", "einsum", "elementwise", "gather", "generate", "linalg", "lower_model",
+    "matmul", "noise", "normalize", "quantize", "reduce", "resize", "rnn", "sampling", "scatter",
+    "shape", "signal", "sort",
 ]

@@ -98,9 +98,9 @@ def compress(site: Site) -> str:
     return take(site.b, x, place, chosen)
 
 
-@lowers("NonZero", "Unique")
+@lowers("NonZero", "Unique", "NonMaxSuppression")
 def value_dependent(site: Site) -> str:
-    """ONNX NonZero-13, Unique-11: folded where the input is constant, else not to be planned."""
+    """ONNX NonZero-13, Unique-11, NonMaxSuppression-11: folded where constant, else not planned."""
     raise site.unsupported(
         f"the output shape of {site.node.op_type} depends on values known only at run time",
         "cut the model before this node with --out_nodes",

@@ -1,28 +1,12 @@
 """CPU kernels by family; `KERNELS` is the catalogue in order of preference among equals."""
 
-from atc.backends.cpu import (
-    conv,
-    conv_blocked,
-    conv_window,
-    conv_window_loops,
-    conv_winograd,
-    data,
-    elementwise,
-    linalg,
-    matmul,
-    matmul_packed,
-    matmul_tile,
-    normalize,
-    relayout,
-    resize,
-    rnn,
-    sort,
-    vector_map,
-)
+from atc.backends.cpu import conv, conv_blocked, conv_window, conv_window_loops, conv_winograd, data, elementwise, linalg, matmul, matmul_packed, matmul_tile, normalize, relayout, resize, rnn, sampling, signal, sort, vector_map
 from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
-    *elementwise.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS, *conv.KERNELS, *data.KERNELS, *normalize.KERNELS,
-    *conv_blocked.KERNELS, *conv_window.KERNELS, *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS,
-    *rnn.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS,
+    *elementwise.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS, *conv.KERNELS, *data.KERNELS,
+    *normalize.KERNELS, *conv_blocked.KERNELS, *conv_window.KERNELS, *conv_window_loops.KERNELS,
+    *conv_winograd.KERNELS, *relayout.KERNELS, *rnn.KERNELS, *matmul_packed.KERNELS,
+    *linalg.KERNELS, *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS,
+    *signal.KERNELS,
 )  # fmt: skip
