@@ -83,8 +83,11 @@ def group_norm(s: Site) -> tuple[Tensor, ...]:
     x, groups = s.x, s.integer("num_groups", 1)
     s.require(x.rank >= 3, "the data has no spatial axes")
     channels = x.shape[1]
+    s.require(x.dtype.kind not in "iub", "the data are integers")
     s.require(groups > 0 and channels % groups == 0, f"{channels} channels in {groups} groups")
-    scale, offset = (_per_channel(s, s.input(i), groups, channels) for i in (1, 2))
+    scale, offset = (
+        _per_channel(s, s.b.cast(s.input(i), x.dtype), groups, channels) for i in (1, 2)
+    )
     attributes = {"num_groups": groups, "epsilon": s.number("eps", 1e-5)}
     y = s.b.emit("GroupNormalization", [x, scale, offset], attributes, 1, [(x.dtype, x.shape)])
     return y[0], x, x

@@ -48,6 +48,8 @@ def bound(b: Builder, least: Tensor, greatest: Tensor) -> Tensor:
 
 def scale_of(b: Builder, limit: Tensor, dtype: np.dtype[Any], largest: Largest) -> Tensor:
     """Return the scale of numbers of a type whose real values reach `limit`."""
+    if dtype not in largest:
+        raise b.error(f"{dtype} is no quantised type")
     scale = b.op("Div", limit, largest[dtype])
     if scale.array is not None and not scale.array > 0:
         return b.scalar(1.0, FLOAT)  # all values are zero

@@ -95,57 +95,51 @@ def _is_positive(node: SymbolNode) -> bool:
 # ---- weights -----------------------------------------------------------------------------------
 
 
-def _quantized_weights(
-    s: Site, inner: Symbol, values: Sequence[Tensor]
-) -> Mapping[int, Tensor]:
-    """Return the convolution (with its BatchNorm) on weights rounded to int8.
+def _quantized_weights(s: Site, inner: Symbol, values: Sequence[Tensor]) -> Mapping[int, Tensor]:
+    """Return the convolution (with its BatchNorm) on weights rounded to int8, by its node.
 
     MXNet folds the BatchNorm and rounds the float weights when it first runs: with one scale for
     each filter where the output is calibrated, else one for all. Nothing where the weights are
-    computed or are integers already.
+    computed or were integers in the file.
     """
     first = next((i for i, n in enumerate(inner.nodes) if not n.is_variable), 0)
     node = inner.nodes[first]
-    by_index = dict(zip(inner.arguments, values, strict=True))
-    operands = [by_index.get(e.node) for e in node.inputs]
-    if node.op != "Convolution" or None in operands[:2]:
+    known = dict(zip(inner.arguments, values, strict=True))
+    operands = [known[e.node] for e in node.inputs if e.node in known]
+    constants = [t.array.astype(np.float64) for t in operands[1:] if t.array is not None]
+    if node.op != "Convolution" or not constants or len(constants) + 1 != len(node.inputs):
         return {}
-    x, weight, *rest = operands
-    if x is None or weight is None or weight.array is None or weight.dtype.kind == "i":
-        return {}
-    array = weight.array.astype(np.float64)
-    offset = _array(rest[0]) if rest and rest[0] is not None else np.zeros(len(array))
-    place, folded = _batch_norm_after(s, inner, first, by_index)
-    if folded is not None and len(folded[0]) == len(array) and offset is not None:
-        array = array * folded[0].reshape([-1] + [1] * (array.ndim - 1))
-        offset = offset * folded[0] + folded[1]
-    if offset is None or offset.shape != (len(array),):
-        return {}
-    return {place: _emit_conv(s, node, x, array, offset)}
-
-
-def _array(tensor: Tensor) -> Array | None:
-    return None if tensor.array is None else tensor.array.astype(np.float64)
+    weight = constants[0]
+    s.require(weight.ndim >= 2, "the weight is no tensor of filters")
+    offset = constants[1] if len(constants) > 1 else np.zeros(len(weight))
+    place, factor, shift = _batch_norm_after(s, inner, first, known)
+    s.require(offset.shape == (len(weight),), "the bias doesn't fit the weight")
+    if place != first:
+        s.require(factor.shape == offset.shape, "the BatchNorm doesn't fit the weight")
+        weight = weight * factor.reshape([-1] + [1] * (weight.ndim - 1))
+        offset = offset * factor + shift
+    return {place: _emit_conv(s, node, operands[0], weight, offset)}
 
 
 def _batch_norm_after(
-    s: Site, inner: Symbol, index: int, values: Mapping[int, Tensor]
-) -> tuple[int, tuple[Array, Array] | None]:
-    """Return the BatchNorm that alone reads a node, as factor and offset; else the node itself."""
+    s: Site, inner: Symbol, index: int, known: Mapping[int, Tensor]
+) -> tuple[int, Array, Array]:
+    """Return the BatchNorm that alone reads a node, as factor and shift; else the node itself."""
+    nothing = index, np.ones(1), np.zeros(1)
     readers = [i for i, n in enumerate(inner.nodes) if any(e.node == index for e in n.inputs)]
     if len(readers) != 1 or inner.nodes[readers[0]].op != "BatchNorm":
-        return index, None
-    node = inner.nodes[readers[0]]
-    parts = [_array(values[e.node]) if e.node in values else None for e in node.inputs[1:]]
-    if len(parts) != 4 or any(p is None for p in parts):
-        return index, None
-    gamma, beta, mean, variance = (np.asarray(p) for p in parts)
-    inside = replace(s, node=node)
+        return nothing
+    inside = replace(s, node=inner.nodes[readers[0]])
+    parts = [known[e.node].array for e in inside.node.inputs[1:] if e.node in known]
+    arrays = [p.astype(np.float64) for p in parts if p is not None]
+    if len(arrays) != 4 or len({a.shape for a in arrays}) != 1:
+        return nothing
+    gamma, beta, mean, variance = arrays
     if inside.truth("fix_gamma", True):
         gamma = np.ones_like(gamma)
     with np.errstate(all="ignore"):
         factor = gamma / np.sqrt(variance + inside.number("eps", 1e-3))
-    return readers[0], (factor, beta - mean * factor)
+    return readers[0], factor, beta - mean * factor
 
 
 def _emit_conv(s: Site, node: SymbolNode, x: Tensor, weight: Array, offset: Array) -> Tensor:

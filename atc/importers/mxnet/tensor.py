@@ -12,7 +12,6 @@ import onnx
 import onnx.reference
 import onnx_ir as ir
 
-from atc.errors import InternalError
 from atc.importers.mxnet.params import Array
 
 OPSET = 21
@@ -72,15 +71,15 @@ def infer_types(node: ir.Node, inputs: Sequence[Tensor | None]) -> list[Type]:
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError,
             RuntimeError, ValueError) as error:  # fmt: skip
         raise ValueError(" ".join(str(error).split())[:300] or type(error).__name__) from None
-    return [_known(found.get(v.name or ""), node) for v in node.outputs]
+    return [_known(found.get(v.name or "")) for v in node.outputs]
 
 
-def _known(type_: onnx.TypeProto | None, node: ir.Node) -> Type:
+def _known(type_: onnx.TypeProto | None) -> Type:
     if type_ is None or not type_.tensor_type.HasField("shape"):
-        raise InternalError(f"{node.op_type} has no static shape", where=node.name or "")
+        raise ValueError("no shape follows from them")
     dims = type_.tensor_type.shape.dim
     if any(not d.HasField("dim_value") for d in dims):
-        raise InternalError(f"{node.op_type} has no static shape", where=node.name or "")
+        raise ValueError("no static shape follows from them")
     shape = tuple(d.dim_value for d in dims)
     if any(d < 0 for d in shape):
         raise ValueError(f"the shape would be {list(shape)}")
