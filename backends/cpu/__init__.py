@@ -1,6 +1,26 @@
 """CPU kernels by family; `KERNELS` is the catalogue in order of preference among equals."""
 
-from atc.backends.cpu import conv, conv_blocked, conv_window, conv_window_loops, conv_winograd, data, elementwise, linalg, matmul, matmul_packed, matmul_tile, normalize, relayout, resize, rnn, sampling, signal, sort, vector_map
+from atc.backends.cpu import (
+    conv,
+    conv_blocked,
+    conv_window,
+    conv_window_loops,
+    conv_winograd,
+    data,
+    elementwise,
+    linalg,
+    matmul,
+    matmul_packed,
+    matmul_tile,
+    normalize,
+    relayout,
+    resize,
+    rnn,
+    sampling,
+    signal,
+    sort,
+    vector_map,
+)
 from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
