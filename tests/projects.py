@@ -78,6 +78,7 @@ def emit_model(
     target: str = "c99",
     external: bool = False,
     file: str = "model.onnx",
+    profile: bool = False,
 ) -> Emission:
     """Return the project of a model with static shapes."""
     record = get_target(target)
@@ -85,7 +86,7 @@ def emit_model(
     program = build_program(graph, select(graph, record), record)
     return emit(
         program, plan_memory(program), record, name=name, model=file,
-        model_hash="0" * 64, options="", external_weights=external,
+        model_hash="0" * 64, options="", external_weights=external, profile=profile,
     )  # fmt: skip
 
 
@@ -130,6 +131,20 @@ def build_example(folder: Path, *flags: str, cc: str = "gcc") -> Path:
     files = ("example/main.c", *sources(folder), "-lm")
     compile_c(folder, *(flags or ("-O1",)), "-o", "example.exe", *files, cc=cc)
     return folder / "example.exe"
+
+
+def cmake(folder: Path, *options: str, build: Path | None = None) -> Path:
+    """Configure and build a folder; returns the build folder."""
+    tool, ninja = require("cmake"), require("ninja")
+    build = build or folder / "build"
+    configure = [
+        tool, "-S", folder, "-B", build, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
+        "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON", *options,
+    ]  # fmt: skip
+    for command in (configure, [tool, "--build", build]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return build
 
 
 def make_library(folder: Path, model: onnx.ModelProto, name: str = "net") -> Path:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from projects import affine_model, emit_model, reference, require, run_example, write_project
+from projects import (
+    affine_model,
+    cmake,
+    emit_model,
+    reference,
+    require,
+    run_example,
+    write_project,
+)
 
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
 
@@ -31,20 +39,6 @@ int main(void)
   return 0;
 }
 """
-
-
-def cmake(folder: Path, *options: str) -> Path:
-    """Configure and build a folder; returns the build folder."""
-    tool, ninja = require("cmake"), require("ninja")
-    build = folder / "build"
-    configure = [
-        tool, "-S", folder, "-B", build, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
-        "-DCMAKE_COMPILE_WARNING_AS_ERROR=ON", *options,
-    ]  # fmt: skip
-    for command in (configure, [tool, "--build", build]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return build
 
 
 def project(folder: Path, name: str = "net", seed: int = 0, external: bool = False) -> Path:
