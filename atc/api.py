@@ -9,6 +9,7 @@ from dataclasses import replace
 from os import PathLike
 
 from atc.driver import Compilation, Listener, compile_model
+from atc.explain import explain as explain_node
 from atc.ir import Graph
 from atc.model_info import model_info
 from atc.options import make_options
@@ -31,6 +32,7 @@ def compile(
     out_nodes: str | Sequence[str] = "",
     external_weight: int = 0,
     display_model_info: bool = False,
+    explain: str = "",
     verify: bool = False,
     target: str = "host",
     soc_version: str = "",
@@ -38,6 +40,13 @@ def compile(
     op_compiler_cache_mode: str = "disable",
     op_compiler_cache_dir: Name = "",
     fast_run: bool = False,
+    full_run: bool = False,
+    fast_run_algo_policy: Name = "",
+    fast_run_timeout: float = 20,
+    workspace_limit: int = -1,
+    reproducible: bool = False,
+    deterministic: bool = False,
+    profile: bool = False,
     precision_mode: str = "",
     op_select_implmode: str = "high_performance",
     disable_reuse_memory: bool = False,
@@ -60,6 +69,9 @@ def compile(
     done = compile_model(make_options(values), listen=_listener(str(values["log"])))
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
+            _LOGGER.info("%s", line)
+    if values["explain"]:
+        for line in explain_node(done.report, explain).splitlines():
             _LOGGER.info("%s", line)
     if values["verify"]:
         verify_compilation(done).require()

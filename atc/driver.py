@@ -138,7 +138,7 @@ def compile_model(
     emission = emit(
         program, arena, target, name=network_name(options.output), model=options.model.name,
         model_hash=_digest(options.model), options=_build_options(options),
-        external_weights=options.external_weight == 2,
+        external_weights=options.external_weight == 2, profile=options.profile,
     )  # fmt: skip
     heard.stage("compiling C")
     listed = listed_kernels(program, debugging.config, operators)

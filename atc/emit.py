@@ -15,6 +15,7 @@ from atc.backends.target import Target
 from atc.ir import Array
 from atc.memory import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
+from atc.profile import profiled_calls
 from atc.program import Program, calls
 from atc.schedule import Port, make_schedule
 from atc.templates import render, verbatim
@@ -43,8 +44,11 @@ def emit(
     model_hash: str,
     options: str,
     external_weights: bool = False,
+    profile: bool = False,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
+
+    With `profile` every kernel call is timed; without, nothing of that is in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
     are left to the caller. A network without weights is never `external_weights`.
@@ -52,7 +56,7 @@ def emit(
     name = network_identifier(name)
     kernels = tuple(dict.fromkeys(c.source for c in calls(program.steps)))
     offsets, blob = _layout_weights(program)
-    schedule = make_schedule(program, arena, offsets, name)
+    schedule = make_schedule(program, arena, offsets, name, timed=profile)
     ports = (*schedule.inputs, *schedule.outputs)
     has_arena = bool(arena.offsets or arena.scratch)
     values: dict[str, object] = {
@@ -64,6 +68,7 @@ def emit(
         "arena_size": (arena.plan.size or ALIGNMENT) if has_arena else 0,
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
         "external": external_weights and bool(blob),
+        "profile": profiled_calls(program) if profile else (),
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(program, kernels), "sources": [k.path for k in kernels],
     }  # fmt: skip

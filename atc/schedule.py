@@ -79,9 +79,12 @@ class Schedule:
 
 
 def make_schedule(
-    program: Program, arena: Arena, weights: Mapping[str, int], network: str
+    program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False
 ) -> Schedule:
-    """Name every value once and write the calls; `weights` are the constants' offsets."""
+    """Name every value once and write the calls; `weights` are the constants' offsets.
+
+    The calls of a `timed` schedule are counted, with the time that each takes.
+    """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
     split = len(program.inputs)
     spans = _spans(program)
@@ -107,7 +110,7 @@ def make_schedule(
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(arena.offsets, values, strict=True)},
     }
-    lines = tuple(_Scribe(program, arena, pointers).steps(program.steps))
+    lines = tuple(_Scribe(program, arena, pointers, timed).steps(program.steps))
     return Schedule(inputs, outputs, constants, values, lines)
 
 
@@ -147,7 +150,9 @@ class _Scribe:
     program: Program
     arena: Arena
     pointers: Mapping[str, str]
+    timed: bool
     number: int = 0
+    called: int = 0
 
     def steps(self, steps: Sequence[Step]) -> Iterator[str]:
         for step in steps:
@@ -175,7 +180,12 @@ class _Scribe:
         arguments = [self._pointer(a) for a in call.arguments]
         if call.source.scratch:
             arguments.append(f"arena + {self.arena.scratch[node.outputs[0]]}")
-        yield f"{call.source.symbol}({', '.join(arguments)});"
+        line = f"{call.source.symbol}({', '.join(arguments)});"
+        if not self.timed:
+            yield line
+            return
+        yield from ("begin = nanoseconds();", line, f"add_time(ctx, {self.called}, begin);")
+        self.called += 1
 
     def _branch(self, branch: Branch) -> Iterator[str]:
         yield f"/* {self._head(branch, 'If')} */"

@@ -131,7 +131,7 @@ SETTINGS: tuple[Setting, ...] = (
             documentation="One line per workload. Lines that are there aren't measured again. The "
             "build that replays a file makes the same library as the one that wrote it."),
     Setting("fast_run_timeout", "Optimisation", "seconds that one candidate may take", "SECONDS",
-            positive, "20"),
+            positive, 20),
     Setting("workspace_limit", "Optimisation", "most bytes of scratch that a kernel may use, "
             "where there is a choice (-1: no limit)", "N", integer(-1), -1, system="MegEngine"),
     Setting("reproducible", "Optimisation", "only kernels whose results depend on nothing but "
