@@ -28,6 +28,7 @@ class Case:
     opset: int = 21
     domain: str = ""
     outputs: tuple[Any, ...] = (np.float32,)
+    domain_version: int = 1
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -40,6 +41,8 @@ class Case:
         made = [onnx.helper.make_attribute(k, v) for k, v in self.attributes.items()]
         model.graph.node[0].attribute.extend(made)
         model.ir_version = 10
+        for each in model.opset_import:
+            each.version = each.version if each.domain == "" else self.domain_version
         wanted = []
         for k, (result, dtype) in enumerate(zip(model.graph.output, self.outputs, strict=True)):
             if dtype is None:

@@ -19,6 +19,7 @@ from atc.backends.cpu import (
     sampling,
     signal,
     sort,
+    trees,
     vector_map,
 )
 from atc.backends.kernel import Kernel
@@ -27,6 +28,6 @@ KERNELS: tuple[Kernel, ...] = (
     *elementwise.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS, *conv.KERNELS, *data.KERNELS,
     *normalize.KERNELS, *conv_blocked.KERNELS, *conv_window.KERNELS, *conv_window_loops.KERNELS,
     *conv_winograd.KERNELS, *relayout.KERNELS, *rnn.KERNELS, *matmul_packed.KERNELS,
-    *linalg.KERNELS, *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS,
+    *linalg.KERNELS, *trees.KERNELS, *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS,
     *signal.KERNELS,
 )  # fmt: skip
