@@ -32,7 +32,8 @@ def random(name, shape, kind="normal"):
 def op(name, build, **inputs):
     """Register a graph of few operators; what isn't an input is a parameter of inferred shape."""
     def make(mx):
-        variables = {}
+        variables = {k: mx.sym.var(k, dtype=v.dtype) for k, v in inputs.items()
+                     if not isinstance(v, tuple) and v.dtype != np.float32}
         symbol = build(mx.sym, lambda key: variables.setdefault(key, mx.sym.var(key)))
         symbol = mx.sym.Group(symbol) if isinstance(symbol, (list, tuple)) else symbol
         arrays = {k: random(name + k, v) if isinstance(v, tuple) else np.asarray(v)
@@ -526,6 +527,41 @@ def bert(mx):
 
 network("bert", bert, data0=_TOKENS, data1=np.float32([[0] * 6, [0, 0, 0, 1, 1, 1]]),
         data2=np.float32([6, 4]))
+
+
+def language_model(**options):
+    """Return a builder of GluonNLP's AWD language model that makes its own start state."""
+    def build(mx):
+        from gluonnlp.model.language_model import AWDRNN
+
+        class Model(mx.gluon.HybridBlock):
+            def __init__(self):
+                super().__init__()
+                with self.name_scope():
+                    self.model = AWDRNN(vocab_size=20, embed_size=8, num_layers=2,
+                                        hidden_size=12, **options)
+
+            def hybrid_forward(self, F, x):
+                state = [F.zeros((1, 2, n)) for n in (12, 8)]
+                return self.model(x, [[s, s] for s in state])[0]
+
+        return Model()
+    return build
+
+
+network("lm_awd", language_model(mode="lstm", tie_weights=True, dropout=0.4,
+        weight_drop=0, drop_h=0.2, drop_i=0.6, drop_e=0.1), data=_TOKENS.T.copy())
+
+
+def transformer(mx):
+    """A small encoder of GluonNLP's transformer."""
+    from gluonnlp.model.transformer import TransformerEncoder
+
+    return TransformerEncoder(units=16, hidden_size=32, max_length=12, num_layers=2, num_heads=2,
+                              dropout=0.0)
+
+
+network("transformer", transformer, data=(2, 6, 16))
 
 
 # ---- quantised ---------------------------------------------------------------------------------

@@ -201,6 +201,27 @@ def test_parameters_of_an_rnn_are_cut_when_importing(tmp_path: Path) -> None:
     assert [n.op_type for n in model.graph] == ["LSTM", "Squeeze"]
 
 
+def test_file_of_version_0_8(tmp_path: Path) -> None:
+    """'param' and 'attr', entries of two numbers, no auxiliary states, keys of the executor."""
+    def old(op: str, name: str, inputs: list[list[int]], **param: str) -> dict[str, Any]:
+        return {"op": op, "param": param, "name": name, "inputs": inputs,
+                "backward_source_id": -1, "attr": {"ctx_group": "dev1"}}  # fmt: skip
+
+    nodes = [old("null", "data", []), old("null", "bn_gamma", []), old("null", "bn_beta", []),
+             old("BatchNorm", "bn", [[0, 0], [1, 0], [2, 0]], eps="0.001", momentum="0.9",
+                 fix_gamma="False"),
+             old("_PlusScalar", "plus", [[3, 0]], scalar="2"),
+             old("null", "softmax_label", []),
+             old("Softmax", "softmax", [[4, 0], [5, 0]], grad_scale="1")]  # fmt: skip
+    root = {"nodes": nodes, "arg_nodes": [0, 1, 2, 5], "heads": [[6, 0]]}
+    gamma, beta, mean, variance = (np.asarray(v, F4) for v in ([1, 2], [3, 4], [0, 1], [1, 4]))
+    weights = {"arg:bn_gamma": gamma, "arg:bn_beta": beta, "aux:bn_moving_mean": mean,
+               "aux:bn_moving_var": variance}  # fmt: skip
+    (y,) = run(write(tmp_path, root, weights), {"data": X})
+    e = np.exp((X - mean) / np.sqrt(variance + 1e-3) * gamma + beta)
+    assert_close(y, e / e.sum(axis=1, keepdims=True))
+
+
 # ---- errors ------------------------------------------------------------------------------------
 
 

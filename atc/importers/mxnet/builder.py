@@ -41,8 +41,8 @@ class Builder:
     def __init__(self, file: str, parent: Builder | None = None) -> None:
         self.file = file
         self.nodes: list[ir.Node] = []
-        self.place = parent.place if parent else file
-        self._origin = parent._origin if parent else "graph"
+        self.place: str = parent.place if parent else file
+        self._origin: str = parent._origin if parent else "graph"
         self._taken: set[str] = parent._taken if parent else set()
         self._parent = parent
 

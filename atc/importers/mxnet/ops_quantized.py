@@ -56,15 +56,13 @@ def scale_of(b: Builder, limit: Tensor, dtype: np.dtype[Any], largest: Largest) 
     return scale
 
 
-def real_value(
-    b: Builder, numbers: Tensor, least: Tensor, greatest: Tensor, largest: Largest
-) -> Tensor:
-    """Return the float tensor that quantised numbers stand for."""
+def real_value(b: Builder, numbers: Tensor, limit: Tensor, largest: Largest) -> Tensor:
+    """Return the float tensor that quantised numbers, whose values reach `limit`, stand for."""
     if numbers.real is not None:
         return numbers.real
     if numbers.dtype not in largest:
         return numbers
-    scale = scale_of(b, bound(b, least, greatest), numbers.dtype, largest)
+    scale = scale_of(b, limit, numbers.dtype, largest)
     if numbers.dtype == INT32:
         return b.op("Mul", b.cast(numbers, FLOAT), scale)
     return b.op("DequantizeLinear", numbers, scale)
@@ -149,7 +147,7 @@ def quantize_v2(s: Site) -> Quantized:
 @translates("_contrib_requantize")
 def requantize(s: Site) -> Quantized:
     """Make int32 numbers int8 or uint8."""
-    real = real_value(s.b, s.x, s.input(1), s.input(2), PLAIN)
+    real = real_value(s.b, s.x, bound(s.b, s.input(1), s.input(2)), PLAIN)
     limit = calibrated(s) or observed(s.b, real)
     return quantize(s.b, real, limit, target_type(s, "int8"), PLAIN)
 
@@ -157,7 +155,7 @@ def requantize(s: Site) -> Quantized:
 @translates("_contrib_dequantize")
 def dequantize(s: Site) -> Tensor:
     """Return the real values."""
-    real = real_value(s.b, s.x, s.input(1), s.input(2), ONEDNN)
+    real = real_value(s.b, s.x, bound(s.b, s.input(1), s.input(2)), ONEDNN)
     return real if real is not s.x.real else s.b.op("Identity", real)
 
 
@@ -169,12 +167,11 @@ def _operands(s: Site) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
     b, biased = s.b, not s.truth("no_bias", False)
     ranges = s.inputs[2 + biased :]
     s.require(len(ranges) >= 4 + 2 * biased, "ranges of its inputs are missing")
-    x = real_value(b, s.x, ranges[0], ranges[1], PLAIN)
-    weight = real_value(b, s.input(1), ranges[2], ranges[3], PLAIN)
-    offset = real_value(b, s.input(2), ranges[4], ranges[5], PLAIN) if biased else None
-    scales = [
-        unit(b, t, bound(b, *ranges[2 * i : 2 * i + 2])) for i, t in enumerate((s.x, s.input(1)))
-    ]
+    limits = [bound(b, ranges[2 * i], ranges[2 * i + 1]) for i in range(2 + biased)]
+    x = real_value(b, s.x, limits[0], PLAIN)
+    weight = real_value(b, s.input(1), limits[1], PLAIN)
+    offset = real_value(b, s.input(2), limits[2], PLAIN) if biased else None
+    scales = [unit(b, s.x, limits[0]), unit(b, s.input(1), limits[1])]
     return x, weight, offset, scales
 
 
@@ -207,7 +204,7 @@ def quantized_batch_norm(s: Site) -> Quantized:
     limit = calibrated(s)
     if limit is None:
         raise s.error("min_calib_range and max_calib_range are missing")
-    x = real_value(s.b, s.x, s.input(5), s.input(6), ONEDNN)
+    x = real_value(s.b, s.x, bound(s.b, s.input(5), s.input(6)), ONEDNN)
     y, *_ = batch_norm(replace(s, inputs=(x, *s.inputs[1:5])))
     return quantize(s.b, y, limit, INT8, ONEDNN)
 
@@ -219,8 +216,9 @@ def quantized_pooling(s: Site) -> Quantized:
     least, greatest = s.input(1), s.input(2)
     if s.word("pool_type", "max") == "max":
         return pool(s, s.x), least, greatest
-    y = pool(s, real_value(s.b, s.x, least, greatest, ONEDNN))
-    numbers, *_ = quantize(s.b, y, bound(s.b, least, greatest), s.x.dtype, ONEDNN)
+    limit = bound(s.b, least, greatest)
+    y = pool(s, real_value(s.b, s.x, limit, ONEDNN))
+    numbers, *_ = quantize(s.b, y, limit, s.x.dtype, ONEDNN)
     return numbers, least, greatest
 
 
@@ -244,10 +242,9 @@ def quantized_concat(s: Site) -> Quantized:
     b, count = s.b, s.integer("num_args")
     s.require(count > 0 and len(s.inputs) == 3 * count, f"{len(s.inputs)} inputs of {count} values")
     values, ranges = s.inputs[:count], s.inputs[count:]
-    pairs = [(ranges[2 * i], ranges[2 * i + 1]) for i in range(count)]
-    limits = [bound(b, *pair) for pair in pairs]
+    limits = [bound(b, ranges[2 * i], ranges[2 * i + 1]) for i in range(count)]
     dtype = UINT8 if all(v.dtype == UINT8 for v in values) else INT8
-    real = [real_value(b, v, *pair, ONEDNN) for v, pair in zip(values, pairs, strict=True)]
+    real = [real_value(b, v, t, ONEDNN) for v, t in zip(values, limits, strict=True)]
     joined = b.op("Concat", *real, axis=s.axis(s.integer("dim", 1), s.x.rank))
     widest = b.op("Max", *limits) if count > 1 else limits[0]
     return quantize(b, joined, widest, dtype, ONEDNN)
@@ -258,11 +255,11 @@ def quantized_elementwise(s: Site) -> Sequence[Tensor]:
     """A sum or product of real values."""
     b, ranges = s.b, s.inputs[2:]
     s.require(len(ranges) == 4, "ranges of its inputs are missing")
-    limits = [bound(b, *ranges[:2]), bound(b, *ranges[2:])]
+    limits = [bound(b, ranges[0], ranges[1]), bound(b, ranges[2], ranges[3])]
     product = s.node.op.endswith("mul")
     largest = PLAIN if product else ONEDNN
-    x = real_value(b, s.x, *ranges[:2], largest)
-    y = real_value(b, s.input(1), *ranges[2:], largest)
+    x = real_value(b, s.x, limits[0], largest)
+    y = real_value(b, s.input(1), limits[1], largest)
     if product:
         scales = [unit(b, v, t) for v, t in zip(s.inputs, limits, strict=False)]
         return result(s, b.op("Mul", x, y), INT8, *scales)

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from atc.importers.mxnet.params import Array
 from atc.importers.mxnet.site import Site, translates
 from atc.importers.mxnet.tensor import Tensor
 
@@ -136,7 +137,7 @@ def _affine_grid(s: Site, theta: Tensor) -> Tensor:
     return s.b.reshape(flat, [theta.shape[0], 2, height, width])
 
 
-def _ends(count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _ends(count: int) -> Array:
     """Return coordinates from -1 to 1."""
     return -1 + np.arange(count) * (2 / max(count - 1, 1))
 

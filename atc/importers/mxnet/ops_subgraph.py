@@ -56,10 +56,10 @@ def _real_inputs(
     for value in values:
         if value.dtype in largest:
             s.require(position + 1 < len(ranges), "the range of an input is missing")
-            pair = ranges[position : position + 2]
+            limit = bound(s.b, ranges[position], ranges[position + 1])
             position += 2
-            scales.append(unit(s.b, value, bound(s.b, *pair)))
-            value = real_value(s.b, value, *pair, largest)
+            scales.append(unit(s.b, value, limit))
+            value = real_value(s.b, value, limit, largest)
         result.append(value)
     return result, scales
 

@@ -161,6 +161,8 @@ DTYPES: Mapping[str, np.dtype[np.generic]] = MappingProxyType(
 Translation = Callable[[Site], "Tensor | Sequence[Tensor]"]
 """Emits ONNX nodes and returns the MXNet node's outputs, in order."""
 
+F = TypeVar("F", bound=Translation)
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -183,10 +185,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(_TABLE)
 
 def translates(
     *ops: str, reads: int | None = None, weights: Sequence[int] = ()
-) -> Callable[[Translation], Translation]:
+) -> Callable[[F], F]:
     """Register a translation under all names of an operator."""
 
-    def register(function: Translation) -> Translation:
+    def register(function: F) -> F:
         for op in ops:
             if op in _TABLE:
                 raise ValueError(f"{op} is registered twice")

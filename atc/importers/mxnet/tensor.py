@@ -48,6 +48,11 @@ class Tensor:
     real: Tensor | None = None
 
     @property
+    def name(self) -> str:
+        """The value's name."""
+        return self.value.name or ""
+
+    @property
     def rank(self) -> int:
         """The number of axes."""
         return len(self.shape)
@@ -60,8 +65,8 @@ class Tensor:
 
 def infer_types(node: ir.Node, inputs: Sequence[Tensor | None]) -> list[Type]:
     """Return the types of a node's outputs; ValueError where its inputs don't fit."""
-    types = {t.value.name: _type_proto(t) for t in inputs if t is not None}
-    data = {t.value.name: onnx.numpy_helper.from_array(t.array)
+    types = {t.name: _type_proto(t) for t in inputs if t is not None}
+    data = {t.name: onnx.numpy_helper.from_array(t.array)
             for t in inputs if t is not None and t.array is not None and _is_shape(t)}  # fmt: skip
     try:
         found = onnx.shape_inference.infer_node_outputs(
@@ -88,7 +93,7 @@ def _known(type_: onnx.TypeProto | None) -> Type:
 
 def folded(node: ir.Node, inputs: Sequence[Tensor | None], type_: Type) -> Array | None:
     """Return a node's result where it can be had at once, else None."""
-    arrays = {t.value.name: t.array for t in inputs if t is not None and t.array is not None}
+    arrays = {t.name: t.array for t in inputs if t is not None and t.array is not None}
     whole = bool(inputs) and all(t is None or t.array is not None for t in inputs)
     dtype, shape = type_
     if node.op_type not in FOLDED or not whole:
@@ -97,7 +102,7 @@ def folded(node: ir.Node, inputs: Sequence[Tensor | None], type_: Type) -> Array
         return None
     with np.errstate(all="ignore"):
         evaluator = onnx.reference.ReferenceEvaluator(ir.to_proto(node))
-        array = np.asarray(evaluator.run(None, arrays)[0])
+        array = np.asarray(list(evaluator.run(None, arrays))[0])
     return array.astype(dtype, copy=False).reshape(shape)
 
 

@@ -129,7 +129,8 @@ def _inline(
         raise builder.error(
             f"its subgraph has {len(symbol.arguments)} variables for {len(operands)} inputs"
         )
-    values = {i: (t,) for i, t in zip(symbol.arguments, operands, strict=True)}
+    values: dict[int, tuple[Tensor, ...]] = {}
+    values |= {i: (t,) for i, t in zip(symbol.arguments, operands, strict=True)}
     values |= {i: (t,) for i, t in known.items()}
     _translate_nodes(builder, symbol, needed_nodes(symbol, builder.file, known), values)
     return tuple(_output(builder, symbol, e, values) for e in symbol.heads)
