@@ -1,0 +1,363 @@
+"""Compares compiled networks with other engines, interleaved in one run on one pinned core.
+
+usage: python tests/benchmarks/compare.py MODEL... [--models=DIR] [--peers=onnxruntime,openvino]
+           [--rounds=N] [--layers] [--json] [atc's options as --name=value]
+
+MODEL is an ONNX file, or with --models a name in that folder; without MODEL all of the folder.
+Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random ones of its shapes.
+
+Each engine has a process of its own on the same core, and they take turns. `ratio` is an engine's
+median over ours: above 1 ours is faster. `error` is the largest difference from the reference
+(onnxruntime without optimisations, else onnx.reference) as a part of the output's largest
+magnitude, `peak` the share of the core's measured peak by the operator's definitions (Winograd
+does fewer operations). Memory is the whole process's, Python with numpy included. The cold build
+has an empty cache; the warm one the cache that it filled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from machine import measured_peak, pinned, pinned_core
+from peers import described, installed
+
+from atc.arguments import parse_arguments
+from atc.driver import Compilation, compile_model
+from atc.errors import AtcError, OptionError
+from atc.importers import load_model
+from atc.options import Options, make_options
+from atc.profile import operations
+from atc.program import calls
+from atc.settings import read_values
+from atc.verify_run import compare, random_inputs, run_reference
+
+HERE = Path(__file__).parent
+TURN = 0.05
+"""Seconds that an engine runs before it is the next one's turn."""
+LAYER_SECONDS = 1.0
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What was measured of an engine with a model; times in seconds, sizes in bytes."""
+
+    name: str
+    median: float = 0.0
+    minimum: float = 0.0
+    error: float = 0.0
+    peak_rss: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """All that was measured with a model; `layers` as in layers.py."""
+
+    model: str
+    engines: tuple[Engine, ...]
+    gflops_peak: float
+    operations: int
+    library_bytes: int
+    cold_build: float
+    warm_build: float
+    layers: list[dict[str, Any]] = field(default_factory=list)
+
+    def ratio(self, engine: Engine) -> float:
+        """Return how often ours ran in the time of an engine's run."""
+        return engine.median / self.engines[0].median
+
+    def share(self, operations: float, seconds: float) -> float:
+        """Return the share of the peak that so many operations in that time are."""
+        return operations / max(seconds, 1e-9) / (1e9 * self.gflops_peak)
+
+
+# ------------------------------------------------------------------------------------ measuring
+
+
+def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak: float) -> Result:
+    """Build a network and run it against the peers."""
+    with tempfile.TemporaryDirectory(prefix="atc-compare-") as name:
+        folder = Path(name)
+        inputs = stored_inputs(model)
+        chosen = build_options(model, folder, options, inputs)
+        cold_build, done = timed_build(chosen)
+        warm_build, done = timed_build(chosen)
+        types = {i: (done.program.types[i].shape, done.program.types[i].dtype.numpy)
+                 for i in done.program.inputs}  # fmt: skip
+        arrays = inputs or random_inputs(types, 0)
+        np.savez(folder / "inputs.npz", **arrays)
+        shapes = {name: a.shape for name, a in arrays.items()}
+        loaded = load_model(model, "onnx", shapes, None)
+        _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
+        engines = race(["atc", *given.peers], done.folder, model, folder, given.rounds, expected)
+        layers = layer_table(chosen, folder, engines[0].median) if given.layers else []
+        work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
+        return Result(
+            model.stem if model.stem != "model" else model.parent.name, engines, peak, work,
+            done.library.stat().st_size, cold_build, warm_build, layers,
+        )  # fmt: skip
+
+
+def build_options(model: Path, folder: Path, words: Sequence[str], inputs: Arrays) -> Options:
+    """Return atc's options: those given, the input shapes of stored inputs, a cache of its own."""
+    known: dict[str, object] = {
+        "model": model, "output": folder / "net", "op_compiler_cache_mode": "enable",
+        "op_compiler_cache_dir": folder / "cache",
+    }  # fmt: skip
+    if inputs:
+        known["input_shape"] = {name: a.shape for name, a in inputs.items()}
+    values = read_values({**known, **parse_arguments(words, "compile").given}, "compile")
+    return make_options(values)
+
+
+def timed_build(options: Options) -> tuple[float, Compilation]:
+    """Compile; return the seconds that it took, too."""
+    begin = time.perf_counter()
+    done = compile_model(options)
+    return time.perf_counter() - begin, done
+
+
+def stored_inputs(model: Path) -> Arrays:
+    """Return the inputs beside a model, by name or in its order; none where there are none."""
+    graph = onnx.load(model, load_external_data=False).graph
+    constants = {t.name for t in graph.initializer}
+    names = [i.name for i in graph.input if i.name not in constants]
+    for path in (model.with_suffix(".in.npz"), model.with_name("case0_in.npz")):
+        if path.exists():
+            with np.load(path) as file:
+                arrays = dict(file)
+            if set(names) <= set(arrays):
+                return {name: arrays[name] for name in names}
+            return dict(zip(names, arrays.values(), strict=True))
+    return {}
+
+
+def race(
+    names: Sequence[str], compiled: Path, model: Path, folder: Path, rounds: int,
+    expected: Sequence[np.ndarray[Any, Any]],
+) -> tuple[Engine, ...]:  # fmt: skip
+    """Let all engines take turns, each round in another order."""
+    with ExitStack() as stack:
+        workers = {}
+        for name in names:
+            job = {"core": pinned_core(), "engine": name, "inputs": str(folder / "inputs.npz"),
+                   "model": str(compiled if name == "atc" else model),
+                   "outputs": str(folder / f"{name}.npz")}  # fmt: skip
+            workers[name] = stack.enter_context(worker(job))
+        begun = {name: hear(process) for name, process in workers.items()}
+        able = [name for name in names if "error" not in begun[name]]
+        times: dict[str, list[float]] = {name: [] for name in able}
+        for turn in range(rounds):
+            for name in able[turn % len(able) :] + able[: turn % len(able)]:
+                count = max(1, min(1000, int(TURN / begun[name]["seconds"])))
+                times[name] += ask(workers[name], count)["times"]
+        return tuple(
+            Engine(
+                described(name), statistics.median(times[name]), min(times[name]),
+                largest_error(folder / f"{name}.npz", expected),
+                1024 * ask(workers[name], 0)["peak_kib"],
+            )
+            if name in able
+            else Engine(described(name), failure=begun[name]["error"])
+            for name in names
+        )  # fmt: skip
+
+
+Process = subprocess.Popen[str]
+
+
+@contextmanager
+def worker(job: Mapping[str, object]) -> Iterator[Process]:
+    """Start an engine's process, and end it at last."""
+    command = [sys.executable, str(HERE / "worker.py"), json.dumps(job)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ask(process: Process, runs: int) -> dict[str, Any]:
+    """Let an engine run so many times; with 0 it ends."""
+    assert process.stdin is not None
+    process.stdin.write(f"{runs}\n")
+    process.stdin.flush()
+    return hear(process)
+
+
+def hear(process: Process) -> dict[str, Any]:
+    """Return the next thing that an engine's process says."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line.startswith("{"):
+        return {"error": f"the process ended with status {process.wait()}"}
+    said: dict[str, Any] = json.loads(line)
+    return said
+
+
+def largest_error(path: Path, expected: Sequence[np.ndarray[Any, Any]]) -> float:
+    """Return the largest relative difference of all outputs."""
+    with np.load(path) as file:
+        got = [file[name] for name in sorted(file.files)]
+    return max(
+        (compare("", a, b, 0.0).max_rel for a, b in zip(got, expected, strict=True)), default=0.0
+    )
+
+
+def layer_table(options: Options, folder: Path, seconds: float) -> list[dict[str, Any]]:
+    """Return the times of all kernel calls, in a build with hooks."""
+    if options.external_weight:
+        raise OptionError("--layers needs the weights in the library", where="--external_weight")
+    done = compile_model(replace(options, output=folder / "profiled" / "net", profile=True))
+    runs = max(3, min(2000, int(LAYER_SECONDS / seconds)))
+    command = [sys.executable, str(HERE / "layers.py"), str(done.folder),
+               str(folder / "inputs.npz"), str(runs)]  # fmt: skip
+    with pinned(pinned_core()):
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    layers: list[dict[str, Any]] = json.loads(text)
+    return layers
+
+
+# ------------------------------------------------------------------------------------- showing
+
+
+def show(results: Sequence[Result]) -> None:
+    """Print the tables."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+
+    def print_table(title: str, headings: Sequence[str], rows: Iterator[tuple[str, ...]]) -> None:
+        table = Table(title=title, title_justify="left")
+        for heading in headings:
+            text = heading in ("model", "engine", "nodes", "op", "kernel")
+            table.add_column(heading, justify="left" if text else "right", no_wrap=not text)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table, markup=False)
+
+    headings = ("model", "engine", "median ms", "min ms", "ratio", "error", "peak", "RSS MB")
+    title = f"measured peak {results[0].gflops_peak:.0f} GFLOP/s" if results else ""
+    print_table(title, headings, (row for r in results for row in engine_rows(r)))
+    builds = ("model", "GFLOP", "library MB", "cold build s", "warm build s")
+    print_table("", builds, (build_row(r) for r in results))
+    for r in results:
+        if r.layers:
+            headings = ("nodes", "op", "kernel", "us", "of run", "GFLOP/s", "peak")
+            print_table(r.model, headings, layer_rows(r))
+    for line in conclusion(results):
+        console.print(line, markup=False, highlight=False)
+
+
+def engine_rows(r: Result) -> Iterator[tuple[str, ...]]:
+    """Return a row of texts per engine."""
+    for e in r.engines:
+        if e.failure:
+            yield (r.model, e.name, e.failure)
+        else:
+            share = f"{r.share(r.operations, e.median):.0%}" if r.operations else ""
+            yield (r.model, e.name, f"{1e3 * e.median:.3f}", f"{1e3 * e.minimum:.3f}",
+                   f"{r.ratio(e):.2f}", f"{e.error:.1e}", share, f"{e.peak_rss / 2**20:.0f}",
+                   )  # fmt: skip
+
+
+def build_row(r: Result) -> tuple[str, ...]:
+    """Return sizes and build times as texts."""
+    return (r.model, f"{r.operations / 1e9:.3f}", f"{r.library_bytes / 2**20:.2f}",
+            f"{r.cold_build:.2f}", f"{r.warm_build:.2f}")  # fmt: skip
+
+
+def layer_rows(r: Result) -> Iterator[tuple[str, ...]]:
+    """Return a row of texts per kernel call."""
+    total = sum(layer["ns"] for layer in r.layers) or 1.0
+    for layer in r.layers:
+        rate = layer["operations"] / max(layer["ns"], 1e-3)
+        counts = bool(layer["operations"])
+        yield (layer["nodes"][:40], layer["op"], layer["kernel"], f"{layer['ns'] / 1e3:.1f}",
+               f"{layer['ns'] / total:.1%}", f"{rate:.1f}" if counts else "",
+               f"{rate / r.gflops_peak:.0%}" if counts else "")  # fmt: skip
+
+
+def conclusion(results: Sequence[Result]) -> Iterator[str]:
+    """Return a line about the fastest peer of each model, over all models."""
+    best = [min((r.ratio(e) for e in r.engines[1:] if not e.failure), default=0.0)
+            for r in results]  # fmt: skip
+    found = [ratio for ratio in best if ratio]
+    if found:
+        mean = statistics.geometric_mean(found)
+        yield (
+            f"fastest peer / ours: geometric mean {mean:.2f}, least {min(found):.2f}, "
+            f"{len(found)} models"
+        )
+
+
+# -------------------------------------------------------------------------------- command line
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare on all models named; the exit status says whether ours ran them all."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="compare.py MODEL... [options] [atc's options]", allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument("model", nargs="*")
+    parser.add_argument("--models", type=Path, help="a folder of models")
+    parser.add_argument("--peers", default="onnxruntime,openvino", help="engines; missing: skipped")
+    parser.add_argument("--rounds", type=int, default=20, help="turns of each engine")
+    parser.add_argument("--layers", action="store_true", help="show every kernel call")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    given, options = parser.parse_known_args(argv)
+    peers = [p for p in given.peers.split(",") if p]
+    given.peers = [p for p in peers if installed(p)]
+    for name in sorted(set(peers) - set(given.peers)):
+        print(f"compare: {name} isn't installed", file=sys.stderr)
+    results, failed, peak = [], False, measured_peak(pinned_core())
+    for path in model_files(given.model, given.models):
+        print(f"compare: {path}", file=sys.stderr)
+        try:
+            results.append(measure(path, given, options, peak))
+        except AtcError as error:
+            failed = True
+            print(f"compare: {path}: {error}", file=sys.stderr)
+    if given.json:
+        print(json.dumps([asdict(r) for r in results], indent=1))
+    else:
+        show(results)
+    return 1 if failed or any(r.engines[0].failure for r in results) else 0
+
+
+def model_files(names: Sequence[str], folder: Path | None) -> list[Path]:
+    """Return the model files; SystemExit names one that isn't there."""
+    if folder is not None and not names:
+        return sorted([*folder.glob("*.onnx"), *folder.glob("*/model.onnx")])
+    found = []
+    for name in names:
+        tried = [Path(name)]
+        if folder is not None:
+            tried = [folder / f"{name}.onnx", folder / name / "model.onnx", *tried]
+        path = next((p for p in tried if p.is_file()), None)
+        if path is None:
+            raise SystemExit(f"compare: there is no model {name}")
+        found.append(path)
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,90 @@
+"""What is compared: each engine turns a model into a function from inputs to outputs, one thread.
+
+This file runs in the engines' own processes and imports nothing of the compiler, so that what a
+process takes is the engine's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Inputs = Mapping[str, np.ndarray[Any, Any]]
+Run = Callable[[], list[np.ndarray[Any, Any]]]
+Prepare = Callable[[Path, Inputs], Run]
+
+
+def prepare_atc(folder: Path, inputs: Inputs) -> Run:
+    """Load a compiled network through the Python module in its folder."""
+    (path,) = folder.glob("*.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    net = module.load()
+    bound = net.bind(*(np.ascontiguousarray(inputs[t.name]) for t in net.inputs))
+
+    def run() -> list[np.ndarray[Any, Any]]:
+        bound()
+        return list(bound.outputs)
+
+    return run
+
+
+def prepare_onnxruntime(model: Path, inputs: Inputs) -> Run:
+    """Load a model with all of onnxruntime's optimisations."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    feeds = dict(inputs)
+    return lambda: session.run(None, feeds)
+
+
+def prepare_openvino(model: Path, inputs: Inputs) -> Run:
+    """Load a model for single runs in float32."""
+    import openvino
+
+    config = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": 1,
+    }
+    compiled = openvino.Core().compile_model(model, "CPU", config)
+    request = compiled.create_infer_request()
+    for name, array in inputs.items():
+        request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+
+    def run() -> list[np.ndarray[Any, Any]]:
+        request.infer()
+        return [request.get_output_tensor(k).data for k in range(len(compiled.outputs))]
+
+    return run
+
+
+ENGINES: Mapping[str, Prepare] = {
+    "atc": prepare_atc,
+    "onnxruntime": prepare_onnxruntime,
+    "openvino": prepare_openvino,
+}
+
+
+def installed(name: str) -> bool:
+    """Whether an engine can be imported."""
+    return name == "atc" or find_spec(name) is not None
+
+
+def described(name: str) -> str:
+    """Return an engine's name and version."""
+    return name if name == "atc" else f"{name} {version(name)}"

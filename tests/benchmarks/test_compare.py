@@ -1,0 +1,98 @@
+"""The comparison runs on a tiny model and tells all that it should; no time is tested."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+COMMAND = Path(__file__).with_name("compare.py")
+
+
+def tiny_model(path: Path, batch: int | str = 1) -> Path:
+    """Write a convolution with Relu over 1x2x8x8; return its path."""
+    weights = np.random.default_rng(0).standard_normal((3, 2, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="the conv"),
+            helper.make_node("Relu", ["c"], ["y"], name="the relu"),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 2, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 3, 6, 6])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+def compare(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(COMMAND), *map(str, arguments), "--rounds=2"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def results(*arguments: str | Path) -> list[dict[str, Any]]:
+    done = compare(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_all_that_is_measured_is_told(tmp_path: Path) -> None:
+    (result,) = results(tiny_model(tmp_path / "tiny.onnx"), "--layers", "--peers=", "--target=c99")
+    assert result["model"] == "tiny"
+    assert result["operations"] == 2 * 3 * 6 * 6 * 2 * 9
+    assert result["gflops_peak"] > 0
+    assert result["library_bytes"] > 0
+    assert result["cold_build"] > 0
+    assert result["warm_build"] > 0
+    (ours,) = result["engines"]
+    assert ours["name"] == "atc"
+    assert 0 < ours["minimum"] <= ours["median"]
+    assert ours["error"] < 1e-5
+    assert ours["peak_rss"] > 0
+    assert "the conv" in result["layers"][0]["nodes"]
+    assert sum(layer["operations"] for layer in result["layers"]) == result["operations"]
+    assert all(layer["kernel"] for layer in result["layers"])
+
+
+def test_tables_and_a_peer(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    done = compare(tiny_model(tmp_path / "tiny.onnx"), "--peers=onnxruntime,nothing", "--layers")
+    assert done.returncode == 0, done.stderr
+    assert "nothing isn't installed" in done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("│ tiny")]
+    assert len(rows) == 3
+    assert "onnxruntime" in rows[1]
+    assert "the conv" in done.stdout
+    assert "1 models" in done.stdout.splitlines()[-1]
+
+
+def test_stored_inputs_decide_the_shapes(tmp_path: Path) -> None:
+    x = np.ones((2, 2, 8, 8), np.float32)
+    for name, arrays in (("a", {"x": x}), ("b", {"i0": x})):
+        (tmp_path / name).mkdir()
+        tiny_model(tmp_path / name / "model.onnx", "n")
+        stored = "model.in.npz" if name == "a" else "case0_in.npz"
+        np.savez(tmp_path / name / stored, **arrays)
+    found = results(f"--models={tmp_path}", "--peers=", "--target=c99")
+    assert [r["model"] for r in found] == ["a", "b"]
+    assert {r["operations"] for r in found} == {2 * 2 * 3 * 6 * 6 * 2 * 9}
+
+
+def test_what_fails_is_told(tmp_path: Path) -> None:
+    done = compare(tmp_path / "none.onnx")
+    assert done.returncode != 0
+    assert "there is no model" in done.stderr
+    done = compare(tiny_model(tmp_path / "tiny.onnx"), "--no_such_option=1")
+    assert done.returncode == 1
+    assert "unknown option --no_such_option" in done.stderr
+    assert "Traceback" not in done.stderr

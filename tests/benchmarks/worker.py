@@ -1,0 +1,87 @@
+"""One engine with one model in a process of its own, pinned to a core: run by compare.py.
+
+usage: worker.py JSON, with core, engine, model, inputs (an .npz by name), outputs (one to write).
+Says {"seconds": of one run} when it is warm. Then each line on standard input is a number of runs,
+answered by their times; the last, 0, by the peak of the process's resident memory. After an
+error it says {"error": ...} and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+WARM_SECONDS = 0.3
+
+
+def main() -> None:
+    """Prepare, then run on demand."""
+    given = json.loads(sys.argv[1])
+    if given["core"] is not None:
+        os.sched_setaffinity(0, {given["core"]})
+    try:
+        run = _prepared(given)
+    except Exception as error:
+        _say({"error": f"{type(error).__name__}: {error}"[:300]})
+        return
+    _say({"seconds": _warm(run)})
+    for line in sys.stdin:
+        if not int(line):
+            break
+        _say({"times": _times(run, int(line))})
+    _say({"peak_kib": _peak_kib()})
+
+
+def _prepared(given: dict[str, Any]) -> Any:
+    import numpy as np
+    from peers import ENGINES
+
+    with np.load(given["inputs"]) as file:
+        inputs = dict(file)
+    run = ENGINES[given["engine"]](Path(given["model"]), inputs)
+    outputs = {f"o{k:03}": a for k, a in enumerate(run())}
+    np.savez(given["outputs"], **outputs)
+    return run
+
+
+def _warm(run: Any) -> float:
+    """Run for a while; return the seconds of one run."""
+    begin, runs = time.perf_counter(), 0
+    while runs < 3 or (runs < 1000 and time.perf_counter() - begin < WARM_SECONDS):
+        run()
+        runs += 1
+    return (time.perf_counter() - begin) / runs
+
+
+def _times(run: Any, count: int) -> list[float]:
+    run()  # the caches held another engine's data
+    times = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return times
+
+
+def _peak_kib() -> int:
+    """Return the most resident memory that this program had (getrusage counts its parent's)."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+        if found:
+            return int(found[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _say(what: dict[str, Any]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    main()
