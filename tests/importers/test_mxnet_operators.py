@@ -11,6 +11,7 @@ from importers import mxnet_cases_vision as vision
 from importers.mxnet_cases import Case
 from importers.mxnet_files import FLAGS, Array, assert_close, node, run, symbol, variable, write
 
+from atc.importers.mxnet import nms
 from atc.importers.mxnet.site import RULES
 
 FLOATING = [
@@ -53,6 +54,17 @@ def test_quantized_operator(tmp_path: Path, case: Case) -> None:
             assert_close(y, t)
         else:  # a tie may round either way
             assert np.abs(y.astype(float) - t).max() <= 1
+
+
+@pytest.mark.parametrize("case", [c for c in vision.VISION if "nms" in c.op or "Detection" in c.op],
+                         ids=lambda c: c.op)  # fmt: skip
+def test_suppression_of_many_boxes(
+    tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many boxes for a matrix take a Loop, to the same result."""
+    monkeypatch.setattr(nms, "MATRIX", 1)
+    found, wanted = evaluate(tmp_path, case)
+    assert_close(found[0], wanted[0])
 
 
 def test_every_translation_has_a_case() -> None:

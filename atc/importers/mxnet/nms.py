@@ -1,17 +1,26 @@
-"""Greedy non-maximum suppression as an ONNX Loop with static shapes.
+"""Greedy non-maximum suppression with static shapes.
 
 ONNX's own NonMaxSuppression knows classes only as separate score rows and returns a list of
 unknown length; MXNet compares class numbers per box and keeps the tensor's shape.
+
+Up to MATRIX boxes it is a recurrence without control flow: keep = relu(alive - S·keep), where
+S[j, i] = 1 when box i removes the later box j. After k steps the first k boxes are final, so that
+an RNN of as many steps as boxes gives the greedy result exactly (all values are 0 or 1 before the
+relu's lower clip). More boxes take a Loop, which needs no matrix.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from atc.importers.mxnet.builder import Builder
 from atc.importers.mxnet.tensor import Tensor
+
+MATRIX = 512
+"""The most boxes whose overlaps are held as a matrix."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,37 @@ def suppress(b: Builder, boxes: Boxes, alive: Tensor, threshold: float, inclusiv
     A box is removed when its intersection over union is above `threshold`, or equal where
     `inclusive`. Both masks are (batch, count).
     """
+    if alive.shape[1] <= 1:
+        return alive
+    way = _by_recurrence if alive.shape[1] <= MATRIX else _by_loop
+    return way(b, boxes, alive, threshold, inclusive)
+
+
+def _by_recurrence(
+    b: Builder, boxes: Boxes, alive: Tensor, threshold: float, inclusive: bool
+) -> Tensor:
+    batch, count = alive.shape
+    removes = _removes(b, _each(b, boxes, 2), _each(b, boxes, 1), threshold, inclusive)
+    earlier = b.constant(np.tri(count, k=-1, dtype=np.bool_))
+    matrix = b.op("Neg", b.cast(b.op("And", removes, earlier), np.float32))
+    bias = b.concat([b.cast(alive, np.float32), b.constant(np.zeros((batch, count), "f4"))], 1)
+    kept = [_recurrence(b, b.slice(matrix, 0, n, n + 1), b.slice(bias, 0, n, n + 1))
+            for n in range(batch)]  # fmt: skip
+    return b.cast(b.concat(kept, 0), np.bool_)
+
+
+def _recurrence(b: Builder, matrix: Tensor, bias: Tensor) -> Tensor:
+    """Return relu(bias + matrix·x), started at 0 and applied once for each of x's elements."""
+    count = matrix.shape[1]
+    nothing = b.constant(np.zeros((count, 1, 1), np.float32))
+    weight = b.constant(np.zeros((1, count, 1), np.float32))
+    attributes = {"hidden_size": count, "activations": ["Relu"]}
+    steps, last = b.emit("RNN", [nothing, weight, matrix, bias], attributes, 2)
+    steps.value.name = ""  # nobody reads the single steps
+    return b.reshape(last, [1, count])
+
+
+def _by_loop(b: Builder, boxes: Boxes, alive: Tensor, threshold: float, inclusive: bool) -> Tensor:
     count = alive.shape[1]
     place = b.constant(np.arange(count, dtype=np.int64))
 
@@ -62,18 +102,33 @@ def suppress(b: Builder, boxes: Boxes, alive: Tensor, threshold: float, inclusiv
         def at(values: Tensor) -> Tensor:
             return inner.op("Gather", values, row, axis=1)
 
-        overlap = _overlap(inner, boxes, Boxes(
-            at(boxes.left), at(boxes.top), at(boxes.right), at(boxes.bottom), at(boxes.area), None
-        ))  # fmt: skip
-        hit = inner.op("GreaterOrEqual" if inclusive else "Greater", overlap, threshold)
+        hit = _removes(inner, boxes, _mapped(boxes, at), threshold, inclusive)
         hit = inner.op("And", hit, inner.op("Greater", place, index))
-        if boxes.classes is not None:
-            same = inner.op("Equal", boxes.classes, at(boxes.classes))
-            hit = inner.op("And", hit, same)
         hit = inner.op("And", hit, at(kept))
         return inner.op("And", kept, inner.op("Not", hit))
 
-    return b.loop(count, alive, step) if count > 1 else alive
+    return b.loop(count, alive, step)
+
+
+def _mapped(boxes: Boxes, change: Callable[[Tensor], Tensor]) -> Boxes:
+    classes = None if boxes.classes is None else change(boxes.classes)
+    left, top, right, bottom, area = map(
+        change, (boxes.left, boxes.top, boxes.right, boxes.bottom, boxes.area)
+    )
+    return Boxes(left, top, right, bottom, area, classes)
+
+
+def _each(b: Builder, boxes: Boxes, axis: int) -> Boxes:
+    return _mapped(boxes, lambda t: b.unsqueeze(t, axis))
+
+
+def _removes(b: Builder, later: Boxes, earlier: Boxes, threshold: float, inclusive: bool) -> Tensor:
+    """Return where boxes of the same class overlap too much, whatever their order."""
+    overlap = _overlap(b, later, earlier)
+    hit = b.op("GreaterOrEqual" if inclusive else "Greater", overlap, threshold)
+    if later.classes is None or earlier.classes is None:
+        return hit
+    return b.op("And", hit, b.op("Equal", later.classes, earlier.classes))
 
 
 def _overlap(b: Builder, boxes: Boxes, one: Boxes) -> Tensor:
