@@ -31,6 +31,22 @@ from atc.ir import Array, DType
 from atc.ops import ConvBlocked, Epilogue, identity_epilogue
 from atc.view import View, dense
 
+WIDE = (
+    (14, 2),
+    (12, 2),
+    (10, 2),
+    (9, 3),
+    (8, 3),
+    (7, 3),
+    (6, 4),
+    (28, 1),
+    (14, 1),
+    (1, 12),
+    (1, 4),
+)
+NARROW = ((6, 2), (4, 3), (5, 2), (12, 1), (6, 1), (1, 7), (1, 4))
+"""Pixels and vectors of a tile, for 32 and for 16 registers."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -171,13 +187,11 @@ class ConvDirect(Kernel):
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Tiles that fit the registers."""
-        shapes = ((14, 2), (12, 2), (10, 2), (9, 3), (8, 3), (7, 3), (6, 4), (28, 1), (14, 1))
-        if target.vector_registers < 32:
-            shapes = ((6, 2), (4, 3), (5, 2), (12, 1))
+        shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[Params] = []
         for p, nv in shapes:
             g = geometry(w, p)
-            if nv > g.mb and (nv, p) != (1, shapes[-1][0]):
+            if nv > g.mb:
                 continue
             for rb in _row_blocks(w, g, p, nv):
                 found.append({"p": p, "nv": nv, "u": 4, "rb": rb, "pf": True})

@@ -12,12 +12,21 @@ LATENCY = 4.0
 """Cycles from one FMA to the next on the same accumulator."""
 
 
-def tile_cycles(g: Geometry, rows: int, cols: int, vectors: int, depth: int) -> float:
-    """Return the cycles of one tile that sums `depth` products per output."""
+NEAR, FAR = 28.0, 16.0
+"""Bytes of weights per cycle from L2, and while the next ones stream into it."""
+
+
+def tile_cycles(
+    g: Geometry, rows: int, cols: int, vectors: int, depth: int, rate: float = NEAR
+) -> float:
+    """Return the cycles of one tile that sums `depth` products per output.
+
+    `rate` is how many bytes of weights arrive per cycle.
+    """
     pixels = rows * cols
     arithmetic = pixels * vectors / 2
     loads = (pixels + vectors) / 2
-    weights = vectors * g.block * 4 / 28  # bytes per cycle from L2
+    weights = vectors * g.block * 4 / rate
     step = max(arithmetic, loads, weights, LATENCY)
     turns = depth / (g.block if not g.plain else 1)
     return CALL + depth * step + turns * 2.0 + pixels * vectors * 1.5

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from atc.backends.cpu.conv_blocked import LINE, Run, TileEpilogue
-from atc.backends.cpu.conv_cost import L2, tile_cycles
+from atc.backends.cpu.conv_cost import FAR, L2, NEAR, tile_cycles
 from atc.backends.cpu.conv_tile import Axis, Geometry, cut_columns, geometry, panels, unroll
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.cpu.winograd import by_points, combinations, matrices, transform_filters
@@ -21,6 +21,10 @@ from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
 from atc.ir import Array
 from atc.ops import ConvBlocked
+
+WIDE = ((14, 2), (9, 3), (8, 3), (7, 3), (6, 4), (14, 1), (28, 1))
+NARROW = ((6, 2), (4, 3), (12, 1))
+"""Tiles and vectors of a product, for 32 and for 16 registers."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +83,15 @@ class ConvWinograd(Kernel):
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Both tile sizes, blocks of tiles that fit the cache."""
-        shapes = ((14, 2), (9, 3), (8, 3), (7, 3), (6, 4))
-        if target.vector_registers < 32:
-            shapes = ((6, 2), (4, 3))
         g = geometry(w, 1)
+        shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[Params] = []
         for m in (4, 2):
             down, across = -(-g.rows.out // m), -(-g.cols.out // m)
             wanted = sorted({min(down, -(-n // across)) for n in (12, 24, 48)})
             for rows in wanted:
                 for p, nv in shapes:
-                    if nv <= max(g.mb, 2):
+                    if nv <= g.mb:
                         found.append({"m": m, "rows": rows, "p": p, "nv": nv, "u": 4, "pf": True})
         return found
 
@@ -185,15 +187,16 @@ def winograd_cycles(w: Workload, params: Params) -> float:
     flat = Geometry(1, g.block, 1, g.ic, g.mb, g.rows, g.cols, plain=False)
     total = 0.0
     filters = 4.0 * n * g.ic * g.mb * g.block
+    again = filters if filters > L2 / 2 else 0.0
+    rate = FAR if again else NEAR
     blocks = [tiles.block] * (tiles.down // tiles.rows) + ([tiles.rest] if tiles.rest else [])
     for count in blocks:
         cuts = cut_columns(Axis(count, count, 1, 1, 1, 0), p)
         products = n * sum(
-            c.count * tile_cycles(flat, 1, c.width, vectors, g.ic)
+            c.count * tile_cycles(flat, 1, c.width, vectors, g.ic, rate)
             for c in cuts
             for vectors in panels(g.mb, nv)
         )
-        again = filters if filters > L2 / 2 else 0.0
         total += max(products, again / STREAM)
         into, back = TRANSFORMS[m]
         total += count * (g.icb * into + g.mb * back)

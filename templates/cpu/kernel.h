@@ -12,6 +12,13 @@
 #include <stdint.h>
 #include <string.h>
 
+/* For functions whose loop needs all registers: what callers keep in some must stay outside. */
+#if defined(__GNUC__)
+#define K_NOINLINE __attribute__((noinline))
+#else
+#define K_NOINLINE
+#endif
+
 /* Signed and unsigned integers: T the type, U the unsigned type it wraps in, M a name. */
 #define K_ORDERED(T, M)                                                        \
   static inline T k_max_##M(T a, T b) { return a > b ? a : b; }                \
