@@ -26,7 +26,9 @@ RESERVED = frozenset({
 })  # fmt: skip
 """Words of C and C++ and macros that neither a network nor a parameter can be called."""
 
-LOCALS = re.compile(r"ctx|arena|weights|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)")
+LOCALS = re.compile(
+    r"ctx|arena|weights|begin|nanoseconds|add_time|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)"
+)
 """What the generated run function uses beside its tensors: locals, kernels, types, limits."""
 
 FILES = frozenset({

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from atc.backends.target import get_target
 from atc.emit import Emission, emit
-from atc.ir import Array
+from atc.ir import Array, Graph
 from atc.lower import lower_model
 from atc.memory import plan_memory
 from atc.passes import run_passes
@@ -81,8 +81,21 @@ def emit_model(
     profile: bool = False,
 ) -> Emission:
     """Return the project of a model with static shapes."""
+    graph = lower_model(onnx_ir.from_proto(model), file)
+    return emit_graph(graph, name, target, external, file, profile)
+
+
+def emit_graph(
+    graph: Graph,
+    name: str = "net",
+    target: str = "c99",
+    external: bool = False,
+    file: str = "model.onnx",
+    profile: bool = False,
+) -> Emission:
+    """Return the project of a graph."""
     record = get_target(target)
-    graph = run_passes(lower_model(onnx_ir.from_proto(model), "model.onnx"))
+    graph = run_passes(graph, width=record.vector_bytes // 4)
     program = build_program(graph, select(graph, record), record)
     return emit(
         program, plan_memory(program), record, name=name, model=file,
