@@ -1,0 +1,223 @@
+"""Channel blocking: which nodes are blocked, where relayouts stay, that results don't change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from atc.ir import Graph
+from atc.passes import run_passes
+from support import assert_close, compile_graph, run_model, runnable
+
+WIDTH = 8
+Build = Callable[["Net"], str]
+
+
+class Net:
+    """A model under construction; the input is x [1, channels, size, size]."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.rng = np.random.default_rng(0)
+        self.shape = tuple(shape)
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def op(self, kind: str, *inputs: str, **attributes: object) -> str:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def constant(self, array: np.ndarray) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def weights(self, *shape: int) -> str:
+        scale = np.sqrt(np.prod(shape[1:]))
+        return self.constant((self.rng.standard_normal(shape) / scale).astype(np.float32))
+
+    def conv(self, x: str, ic: int, oc: int, k: int = 3, group: int = 1, **more: object) -> str:
+        pads = [k // 2] * 4
+        w, b = self.weights(oc, ic // group, k, k), self.weights(oc)
+        return self.op("Conv", x, w, b, pads=pads, group=group, **more)
+
+    def model(self, *outputs: str) -> onnx.ModelProto:
+        x = helper.make_tensor_value_info("x", 1, self.shape)
+        ys = [onnx.ValueInfoProto(name=y) for y in outputs]
+        graph = helper.make_graph(self.nodes, "net", [x], ys, self.constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def chain(net: Net) -> str:
+    y = net.op("Relu", net.conv("x", 3, 20))
+    y = net.op("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    y = net.op("Relu", net.conv(y, 20, 24))
+    y = net.op("GlobalAveragePool", net.op("HardSwish", net.conv(y, 24, 40, 1)))
+    return net.op("Gemm", net.op("Flatten", y), net.weights(40, 10))
+
+
+def residual(net: Net) -> str:
+    x = net.conv("x", 16, 16)
+    y = net.op("Relu", net.conv(x, 16, 16))
+    return net.conv(net.op("Relu", net.op("Add", net.conv(y, 16, 16), x)), 16, 12)
+
+
+def late_residual(net: Net) -> str:
+    """The sum's other operand is the plain input."""
+    return net.conv(net.op("Add", net.conv("x", 16, 16), "x"), 16, 16)
+
+
+def inverted(net: Net) -> str:
+    y = net.op(
+        "Clip", net.conv("x", 16, 48, 1), net.constant(np.float32(0)), net.constant(np.float32(6))
+    )
+    y = net.op("Relu", net.conv(y, 48, 48, 3, 48, strides=[2, 2]))
+    return net.conv(y, 48, 20, 1)
+
+
+def squeeze(net: Net) -> str:
+    """Squeeze-and-excite: a gate per channel."""
+    x = net.conv("x", 16, 24)
+    g = net.op("Relu", net.conv(net.op("GlobalAveragePool", x), 24, 6, 1))
+    g = net.op("Sigmoid", net.conv(g, 6, 24, 1))
+    return net.conv(net.op("Mul", x, g), 24, 16, 1)
+
+
+def spatial_gate(net: Net) -> str:
+    x = net.conv("x", 16, 16)
+    m = net.op("ReduceMean", x, net.constant(np.array([1])), keepdims=1)
+    return net.conv(net.op("Mul", x, net.op("Sigmoid", m)), 16, 16)
+
+
+def branches(net: Net) -> str:
+    a = net.op("Relu", net.conv("x", 16, 16))
+    b = net.op("AveragePool", net.conv("x", 16, 8), kernel_shape=[3, 3], pads=[1] * 4)
+    y = net.op("Concat", a, b, net.conv(a, 16, 12), axis=1)
+    return net.conv(y, 36, 16)
+
+
+def ragged_branches(net: Net) -> str:
+    y = net.op("Concat", net.conv("x", 16, 12), net.conv("x", 16, 20), axis=1)
+    return net.conv(y, 32, 16)
+
+
+def halves(net: Net) -> str:
+    """Channels cut in two at a whole block, as in cross-stage networks."""
+    x = net.op("Relu", net.conv("x", 16, 32))
+    a = net.op("Slice", x, *(net.constant(np.array([v])) for v in (0, 16, 1)))
+    b = net.op("Slice", x, *(net.constant(np.array([v])) for v in (16, 32, 1)))
+    return net.op("Concat", net.op("Sigmoid", net.conv(a, 16, 16)), net.op("Tanh", b), axis=1)
+
+
+def odd_slice(net: Net) -> str:
+    x = net.conv("x", 16, 32)
+    a = net.op("Slice", x, *(net.constant(np.array([v])) for v in (5, 21, 1)))
+    return net.conv(net.op("Relu", a), 16, 16)
+
+
+def transposed(net: Net) -> str:
+    """What only plain layouts can do, between convolutions."""
+    x = net.op("Transpose", net.conv("x", 16, 16), perm=[0, 1, 3, 2])
+    return net.conv(net.op("Softmax", x, axis=1), 16, 16)
+
+
+def normalised(net: Net) -> str:
+    x = net.conv("x", 16, 20)
+    scale = net.constant(net.rng.uniform(1, 2, (1, 20, 1, 1)).astype(np.float32))
+    grid = net.constant(net.rng.standard_normal((1, 20, 10, 10)).astype(np.float32))
+    return net.conv(net.op("Tanh", net.op("Div", net.op("Add", x, grid), scale)), 20, 16)
+
+
+def libm(net: Net) -> str:
+    return net.conv(net.op("Atan", net.conv("x", 16, 20)), 20, 16)
+
+
+def masked(net: Net) -> str:
+    x = net.conv("x", 16, 16)
+    mask = net.op("Greater", "x", net.constant(np.float32(0)))
+    return net.conv(net.op("Where", mask, x, net.constant(np.float32(-1))), 16, 16)
+
+
+NETS: dict[str, tuple[Build, tuple[int, ...]]] = {
+    "chain": (chain, (1, 3, 20, 20)),
+    "chain, batch": (chain, (2, 3, 13, 15)),
+    **{
+        f.__name__: (f, (1, 16, 10, 10))
+        for f in (residual, late_residual, inverted, squeeze, spatial_gate, branches,
+                  ragged_branches, halves, odd_slice, transposed, normalised, libm, masked)
+    },
+}  # fmt: skip
+
+
+def build(name: str) -> onnx.ModelProto:
+    make, shape = NETS[name]
+    net = Net(shape)
+    return net.model(make(net))
+
+
+def blocked(name: str) -> Graph:
+    return run_passes(compile_graph(build(name)), width=WIDTH)
+
+
+def kinds(graph: Graph) -> Counter[str]:
+    return Counter(node.op.kind for node in graph.nodes)
+
+
+@pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
+@pytest.mark.parametrize("name", list(NETS))
+def test_blocking_keeps_results(name: str, target: str) -> None:
+    if not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    model, shape = build(name), NETS[name][1]
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    expected = ReferenceEvaluator(model).run(None, {"x": x})
+    assert_close(run_model(model, [x], target), expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "unblocks"),
+    [
+        ("chain", 0, 0),  # the first layer reads plain data, one pixel is a view of the last
+        ("residual", 1, 1),
+        ("late_residual", 1, 1),  # the input is blocked once for both its readers
+        ("inverted", 1, 1),
+        ("squeeze", 1, 1),
+        ("branches", 1, 1),
+        ("halves", 1, 1),
+        ("normalised", 1, 1),
+    ],
+)
+def test_relayouts_stay_at_the_borders(name: str, blocks: int, unblocks: int) -> None:
+    found = kinds(blocked(name))
+    assert (found["Block"], found["Unblock"]) == (blocks, unblocks)
+    assert found["Conv"] == 0
+
+
+def test_nothing_is_blocked_without_vectors() -> None:
+    found = kinds(run_passes(compile_graph(build("residual"))))
+    assert found["ConvBlocked"] == found["Block"] == 0
+
+
+def test_a_convolution_too_small_to_pay_stays_plain() -> None:
+    net = Net((1, 16, 10, 10))
+    found = kinds(run_passes(compile_graph(net.model(net.conv("x", 16, 2, 1))), width=16))
+    assert found["ConvBlocked"] == 0
+
+
+def test_weights_computed_at_run_time_stay_plain() -> None:
+    net = Net((16, 16, 3, 3))
+    y = net.op("Conv", "x", net.op("Relu", "x"), pads=[1] * 4)
+    assert kinds(run_passes(compile_graph(net.model(y)), width=WIDTH))["ConvBlocked"] == 0
+
+
+def test_a_plain_reader_and_a_blocked_one_share_the_value() -> None:
+    net = Net((1, 16, 10, 10))
+    x = net.conv("x", 16, 16)
+    model = net.model(net.op("Softmax", x, axis=-1), net.conv(x, 16, 16))
+    assert kinds(run_passes(compile_graph(model), width=WIDTH))["Unblock"] == 2
