@@ -214,7 +214,7 @@ def hear(process: Process) -> dict[str, Any]:
 def largest_error(path: Path, expected: Sequence[np.ndarray[Any, Any]]) -> float:
     """Return the largest relative difference of all outputs."""
     with np.load(path) as file:
-        got = [file[name] for name in sorted(file.files)]
+        got = [file[name] for name in file.files]
     return max(
         (compare("", a, b, 0.0).max_rel for a, b in zip(got, expected, strict=True)), default=0.0
     )
@@ -253,15 +253,15 @@ def show(results: Sequence[Result]) -> None:
             table.add_row(*row)
         console.print(table, markup=False)
 
-    headings = ("model", "engine", "median ms", "min ms", "ratio", "error", "peak", "RSS MB")
+    engines = ("model", "engine", "median ms", "min ms", "ratio", "error", "peak", "RSS MB")
     title = f"measured peak {results[0].gflops_peak:.0f} GFLOP/s" if results else ""
-    print_table(title, headings, (row for r in results for row in engine_rows(r)))
+    print_table(title, engines, (row for r in results for row in engine_rows(r)))
     builds = ("model", "GFLOP", "library MB", "cold build s", "warm build s")
     print_table("", builds, (build_row(r) for r in results))
     for r in results:
         if r.layers:
-            headings = ("nodes", "op", "kernel", "us", "of run", "GFLOP/s", "peak")
-            print_table(r.model, headings, layer_rows(r))
+            layers = ("nodes", "op", "kernel", "us", "of run", "GFLOP/s", "peak")
+            print_table(r.model, layers, layer_rows(r))
     for line in conclusion(results):
         console.print(line, markup=False, highlight=False)
 

@@ -45,8 +45,7 @@ def _prepared(given: dict[str, Any]) -> Any:
     with np.load(given["inputs"]) as file:
         inputs = dict(file)
     run = ENGINES[given["engine"]](Path(given["model"]), inputs)
-    outputs = {f"o{k:03}": a for k, a in enumerate(run())}
-    np.savez(given["outputs"], **outputs)
+    np.savez(given["outputs"], *run())
     return run
 
 
