@@ -1,0 +1,144 @@
+"""The whole output folder, as the driver writes it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from projects import STRICT, reference, require
+
+from atc.driver import compile_model
+from atc.options import Options
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+NAMES = ("digits", "keywords")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the output folders of two samples, for the target `host`."""
+    folder = tmp_path_factory.mktemp("out")
+    for name in NAMES:
+        compile_model(Options(model=SAMPLES / f"{name}.onnx", output=folder / name))
+    return folder
+
+
+def said(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_tree_of_files(out: Path) -> None:
+    folder = out / "digits"
+    files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    kernels = {f for f in files if f.startswith("src/kernels/")}
+    assert kernels
+    assert files - kernels - {"src/simd.h", "src/simd_math.h"} == {
+        ".atc-manifest.json", "CMakeLists.txt", "README.md", "cmake/digitsConfig.cmake.in",
+        "cmake/digits_weights.c.in", "digits.graph.txt", "digits.py", "digits.report.json",
+        "digits_weights.S", "digits_weights.bin", "example/main.c", "include/digits.h",
+        "libdigits.a", "libdigits.so", "src/digits.c", "src/digits_kernels.h", "src/kernel.h",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shared_library_exports_its_interface_only(name: str, out: Path) -> None:
+    library = out / name / f"lib{name}.so"
+    symbols = said(require("nm"), "-D", "--defined-only", library).split()[2::3]
+    header = (out / name / f"include/{name}.h").read_text()
+    assert set(symbols) == set(
+        re.findall(rf"^{name.upper()}_API .*?\b({name}_\w+)\(", header, re.M)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shared_library_has_no_writable_data_of_its_own(name: str, out: Path) -> None:
+    sections = said(require("readelf"), "-SW", out / name / f"lib{name}.so")
+    sizes = {
+        m[1]: int(m[2], 16)
+        for m in re.finditer(r"\] (\.(?:data|bss|tdata|tbss)) +\S+ +\w+ \w+ (\w+)", sections)
+    }
+    assert all(size <= 16 for size in sizes.values()), sizes  # the C runtime's
+
+
+def test_static_libraries_define_no_other_symbols_and_meet_in_a_program(
+    out: Path, tmp_path: Path
+) -> None:
+    for name in NAMES:
+        library = out / name / f"lib{name}.a"
+        lines = said(require("nm"), "-g", "--defined-only", library).splitlines()
+        assert all(line.split()[-1].startswith(f"{name}_") for line in lines if " T " in line)
+    (tmp_path / "main.c").write_text(
+        '#include <stdio.h>\n#include "digits.h"\n#include "keywords.h"\n'
+        "int main(void)\n{\n"
+        '  printf("%s %s\\n", digits_input_info(0)->name, keywords_input_info(0)->name);\n'
+        "  return digits_init(NULL, NULL, 0) == KEYWORDS_OK;\n}\n"
+    )
+    flags = [f"-I{out / name / 'include'}" for name in NAMES]
+    libraries = [str(out / name / f"lib{name}.a") for name in NAMES]
+    program = tmp_path / "both"
+    said(require("gcc"), *STRICT, *flags, "-o", program, tmp_path / "main.c", *libraries, "-lm")
+    assert said(program) == "image features\n"
+
+
+COMPILE = """
+import sys
+from pathlib import Path
+from atc.driver import compile_model
+from atc.options import Options
+model, output, jobs = sys.argv[1:]
+compile_model(Options(model=Path(model), output=Path(output), jobs=int(jobs)))
+"""
+
+
+def test_every_byte_is_the_same_in_any_folder_with_any_hash_seed_and_workers(
+    out: Path, tmp_path: Path
+) -> None:
+    for seed, jobs in (("1", "1"), ("2", "2")):
+        command = [
+            sys.executable,
+            "-c",
+            COMPILE,
+            SAMPLES / "keywords.onnx",
+            tmp_path / seed / "keywords",
+            jobs,
+        ]
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run(command, cwd=tmp_path, env=env, check=True)
+    trees = [digests(folder) for folder in (out, tmp_path / "1", tmp_path / "2")]
+    assert trees[0] == trees[1] == trees[2]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the digest of each file of the keywords' output."""
+    root = folder / "keywords"
+    files = sorted(p for p in root.rglob("*") if p.is_file())
+    return {str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def test_the_example_of_the_folder_links_to_its_libraries(out: Path, tmp_path: Path) -> None:
+    import onnx
+
+    folder = out / "digits"
+    image = np.random.default_rng(0).random((1, 1, 28, 28)).astype(np.float32)
+    image.tofile(tmp_path / "image")
+    main = folder / "example/main.c"
+    (expected,) = reference(onnx.load(SAMPLES / "digits.onnx"), image)
+    for library in ("libdigits.a", "libdigits.so"):
+        program = tmp_path / library
+        said(
+            require("gcc"), *STRICT, f"-I{folder / 'include'}", main, folder / library, "-lm",
+            "-o", program,
+        )  # fmt: skip
+        env = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+        done = subprocess.run(
+            [program, tmp_path / "image"], env=env, capture_output=True, text=True, check=True
+        )
+        values = [float(v) for line in done.stdout.splitlines()[1:] for v in line.split()]
+        np.testing.assert_allclose(values, expected.ravel(), atol=1e-5)
