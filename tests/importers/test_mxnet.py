@@ -273,6 +273,13 @@ def test_constants_are_limited(tmp_path: Path) -> None:
         load_mxnet(path, None, {})
 
 
+def test_all_constants_together_are_limited(tmp_path: Path) -> None:
+    nodes = [node("_ones", f"o{i}", [], shape=1 << 22) for i in range(200)]
+    path = write(tmp_path, symbol(nodes, [(i, 0) for i in range(200)]))
+    with pytest.raises(ModelError, match="too large together"):
+        load_mxnet(path, None, {})
+
+
 # ---- stored models -----------------------------------------------------------------------------
 
 

@@ -29,6 +29,9 @@ MAX_ELEMENTS = 1 << 40
 MAX_CONSTANT = 1 << 22
 """The most elements of a constant that a translation may make up."""
 
+BUDGET = 1 << 28
+"""The most bytes of all constants that are not in the file, besides four times the file's own."""
+
 MAX_RANK = 32
 
 Operand = Tensor | float | int | Sequence[int] | None
@@ -45,6 +48,8 @@ class Builder:
         self._origin: str = parent._origin if parent else "graph"
         self._taken: set[str] = parent._taken if parent else set()
         self._parent = parent
+        self._root: Builder = parent._root if parent else self
+        self._budget = BUDGET
 
     # ---- names and places ---------------------------------------------------------------------
 
@@ -78,8 +83,16 @@ class Builder:
         """Add a graph input."""
         return self._tensor(self.unique(name), dtype, tuple(shape))
 
+    def parameter(self, array: Array, name: str) -> Tensor:
+        """Add a constant of the file."""
+        self._root._budget += 5 * array.nbytes
+        return self.constant(array, name)
+
     def constant(self, array: Array, name: str = "") -> Tensor:
         """Add a constant; it gets a name of its own or one from the current node."""
+        self._root._budget -= array.nbytes
+        if self._root._budget < 0:
+            raise self.error("the constants that the symbol makes up are too large together")
         array = np.ascontiguousarray(array).reshape(array.shape)
         tensor = self._tensor(
             self.unique(name or f"{self._origin}.constant"), array.dtype, array.shape, array
@@ -137,6 +150,7 @@ class Builder:
         for value in node.outputs:
             value.name = self.unique(f"{self._origin}.{op_type.lower()}")
         inferred = types if types is not None else self._infer(node, tensors)
+        fold = fold and prod(inferred[0][1]) * inferred[0][0].itemsize <= self._root._budget
         array = folded(node, tensors, inferred[0]) if fold else None
         if array is not None:
             return (self.constant(array),)
@@ -242,13 +256,13 @@ class Builder:
 
     def graph(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ir.Graph:
         """Return the finished graph: what its outputs don't need is left out."""
-        made = {id(v) for node in self.nodes for v in node.outputs}
+        free = {id(v) for node in self.nodes for v in node.outputs}
         results: list[ir.Value] = []
         for tensor in outputs:
             value = tensor.value
-            if id(value) not in made or any(value is r for r in results):
+            if id(value) not in free:  # it is an input, a constant or an output already
                 value = self.emit("Identity", [tensor], fold=False)[0].value
-                made.add(id(value))
+            free.discard(id(value))
             results.append(value)
         live = _live(self.nodes, results)
         return ir.Graph(

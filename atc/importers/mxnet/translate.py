@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,7 @@ def translate(symbol: Symbol, sources: Sources, file: str) -> ir.Model:
         name = symbol.nodes[index].name
         array = sources.params.get(name) if name not in sources.shapes else None
         if name not in named and array is not None:
-            named[name] = builder.constant(array, safe_name(name))
+            named[name] = builder.parameter(array, safe_name(name))
         elif name not in named:
             named[name] = _input(builder, symbol, index, sources)
             inputs.append(named[name])
@@ -240,10 +241,10 @@ def _name_nodes(
 
 def _name_outputs(graph: ir.Graph, symbol: Symbol, builder: Builder) -> None:
     """Name the graph's outputs as MXNet lists them: <node>_output, with a number if several."""
-    heads = [e.node for e in symbol.heads]
+    heads = Counter(e.node for e in symbol.heads)
     for entry, value in zip(symbol.heads, graph.outputs, strict=True):
         name = f"{safe_name(symbol.nodes[entry.node].name)}_output"
-        if heads.count(entry.node) > 1:
+        if heads[entry.node] > 1:
             name += str(entry.output)
         if value.name != name:
             value.name = builder.unique(name)
