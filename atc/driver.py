@@ -48,7 +48,7 @@ from atc.names import network_identifier
 from atc.options import Options
 from atc.out_nodes import find_outputs
 from atc.passes import run_passes
-from atc.policy import picks, read_policy, replay, write_policy
+from atc.policy import picks, read_policy, replay, uncovered, workload_summary, write_policy
 from atc.program import Program, build_program
 from atc.report import report_json
 from atc.select import Limits, Selection, Timings, select
@@ -189,7 +189,14 @@ def _replayed(
     path = options.fast_run_algo_policy
     if path is None or (options.measures and not path.exists()):
         return {}
-    return replay(workloads(graph, {}), read_policy(path), target, limits, heard.warn)
+    todo = list(dict.fromkeys(workloads(graph, {})))
+    timings = replay(todo, read_policy(path), target, limits, heard.warn)
+    if not options.measures and (missing := uncovered(todo, timings, target, limits)):
+        heard.warn(
+            f"--fast_run_algo_policy: {path} says nothing of {len(missing)} of {len(todo)} "
+            f"workloads, the first is {workload_summary(missing[0])}; estimates choose for them"
+        )
+    return timings
 
 
 def _measured(

@@ -132,6 +132,17 @@ def replay(
     return timings
 
 
+def uncovered(
+    todo: Iterable[Workload], timings: Timings, target: Target, limits: Limits
+) -> list[Workload]:
+    """Return the workloads that have a choice of candidates and no times."""
+    return [
+        w
+        for w in dict.fromkeys(todo)
+        if w not in timings and len(candidates(w, target, limits)) > 1
+    ]
+
+
 def workload_summary(w: Workload) -> str:
     """Return a workload in a line: the op, its operands' types and its attributes, cut."""
     types = ", ".join("-" if t is None else str(t) for t in w.inputs)

@@ -77,8 +77,9 @@ def test_a_kernel_that_is_gone_is_a_warning(tmp_path: Path) -> None:
     library(options(tmp_path, "a", fast_run_algo_policy=path, fast_run=True))
     write_policy(path, {d: Pick("gone(a=1)", 1.0, p.summary) for d, p in read_policy(path).items()})
     done = compile_model(options(tmp_path, "b", fast_run_algo_policy=path))
-    (warning,) = done.warnings
-    assert "'gone(a=1)' is no candidate for Map f32[100]" in warning
+    gone, summary = done.warnings
+    assert "'gone(a=1)' is no candidate for Map f32[100]" in gone
+    assert "says nothing of 1 of 1 workloads, the first is Map f32[100]" in summary
     assert done.selection == compile_model(options(tmp_path, "c")).selection
 
 
@@ -97,6 +98,17 @@ def test_lines_of_other_models_stay(tmp_path: Path) -> None:
     found = read_policy(path)
     assert found["0" * 16] == PICK
     assert len(found) == 2
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_what_a_policy_leaves_open_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "policy.txt"
+    write_policy(path, {})
+    (warning,) = compile_model(options(tmp_path, "a", fast_run_algo_policy=path)).warnings
+    assert "policy.txt says nothing of 1 of 1 workloads" in warning
+    assert not compile_model(
+        options(tmp_path, "b", fast_run_algo_policy=path, fast_run=True)
+    ).warnings
 
 
 def test_writing_and_reading(tmp_path: Path) -> None:

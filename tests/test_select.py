@@ -10,6 +10,8 @@ from atc.backends.cpu.elementwise import MapLoops
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target, get_target
 from atc.ir import Graph
+from atc.ops import ConvBlocked
+from atc.passes import run_passes
 from atc.select import ANY, Choice, Limits, Measurement, Timings, select
 from support import compile_graph, node_model
 
@@ -83,6 +85,23 @@ def test_reasons() -> None:
         "map_greedy": "needs 1000 bytes of workspace",
         "map_rough": "errs more than the operator's definition",
     }
+
+
+def test_high_precision_leaves_out_large_winograd_tiles() -> None:
+    target = get_target("x86-64-avx512")
+    x, w = np.zeros((1, 64, 28, 28), np.float32), np.zeros((64, 64, 3, 3), np.float32)
+    model = node_model("Conv", [x, w], constant=[1], pads=[1, 1, 1, 1])
+    graph = run_passes(compile_graph(model), width=16)
+    (choice,) = (
+        c for c in select(graph, target, limits=Limits(exact=True)).values()
+        if isinstance(c.workload.op, ConvBlocked)
+    )  # fmt: skip
+    left = {label for label, _ in choice.estimates if label.startswith("conv_winograd")}
+    out = {label for label, _ in choice.excluded}
+    assert left
+    assert out
+    assert all("m=2" in label for label in left)
+    assert all(label.startswith("conv_winograd(m=4") for label in out)
 
 
 def test_the_least_scratch_is_taken_where_none_is_little_enough(

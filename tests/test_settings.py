@@ -74,6 +74,13 @@ def test_a_default_written_as_text_is_the_same_value(setting: Setting) -> None:
         assert setting.value(text) == setting.value(default)
 
 
+def test_measuring_some_and_all_exclude_each_other() -> None:
+    with pytest.raises(OptionError, match="--fast_run and --full_run exclude each other"):
+        make_options(read_values({**NEEDED, "fast_run": True, "full_run": True}, "compile"))
+    for given in ({}, {"fast_run": True}, {"full_run": True}):
+        assert make_options(read_values({**NEEDED, **given}, "compile")).measures == bool(given)
+
+
 def test_options_are_the_settings_of_a_compilation() -> None:
     own = {f.name for f in fields(Options)} - {"skip_passes"}
     settings = {s.name for s in OPTIONS.values() if s.role == "compilation"}
