@@ -9,6 +9,7 @@ from dataclasses import replace
 from os import PathLike
 
 from atc.driver import Compilation, Listener, compile_model
+from atc.errors import OptionError
 from atc.explain import explain as explain_node
 from atc.ir import Graph
 from atc.model_info import model_info
@@ -57,6 +58,7 @@ def compile(
     op_debug_config: Name = "",
     debug_dir: Name = ".",
     mode: int = 0,
+    json: Name = "",
 ) -> Compilation:
     """Compile a model file into the folder `output`, as `atc --model=... --output=...` does.
 
@@ -66,6 +68,11 @@ def compile(
     before, unless it was `verify` that failed.
     """
     values = read_values(dict(locals()), "compile")
+    if values["mode"] == 1:
+        raise OptionError(
+            "compile makes libraries; mode 1 translates", where="mode",
+            hint="call atc.translate.write_translation",
+        )  # fmt: skip
     done = compile_model(make_options(values), listen=_listener(str(values["log"])))
     if values["display_model_info"]:
         for line in model_info(done).splitlines():

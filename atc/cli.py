@@ -74,8 +74,14 @@ def _compile(argv: list[str]) -> int:
 
 
 def _compile_and_show(argv: list[str], screen: Screen) -> int:
-    values: dict[str, Any] = read_values(parse_arguments(argv, "compile").given, "compile")
+    given = parse_arguments(argv, "compile").given
+    translates = str(given.get("mode", "0")).strip() == "1"
+    if translates:
+        given = {"output": "unused", **given}
+    values: dict[str, Any] = read_values(given, "compile")
     options = make_options(values)
+    if translates:
+        return _translate(options, values["json"])
     from atc.driver import compile_model  # late: a wrong option is told in a moment
 
     with screen:
@@ -91,6 +97,18 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
         print(explain(done.report, values["explain"]), end="")
     if values["verify"]:
         _show_verification(_run_verification(options, done.folder, {}))
+    return 0
+
+
+def _translate(options: Options, path: Path | None) -> int:
+    if path is None:
+        raise OptionError(
+            "--mode=1 writes the translated model to a file, but none is named", where="--json",
+            hint="give --json=net.onnx, or a name that ends in .json", code="E10007",
+        )  # fmt: skip
+    from atc.translate import write_translation
+
+    write_translation(options, path)
     return 0
 
 

@@ -69,7 +69,7 @@ class Setting:
 
 
 _FRAMEWORKS = {"0": "Caffe", "1": "MindSpore", "3": "TensorFlow"}
-_MODES = {1: "model to JSON", 3: "check only", 5: "graph text to JSON", 6: "show a compiled model",
+_MODES = {3: "check only", 5: "graph text to JSON", 6: "show a compiled model",
           7: "special", 30: "special"}  # fmt: skip
 _IMPLMODES = {"high_precision_for_all": "", "high_performance_for_all": ""}
 _PRECISIONS = {
@@ -167,8 +167,10 @@ SETTINGS: tuple[Setting, ...] = (
             "and, for some operators only, op_debug_list=Name,OpType::Type."),
     Setting("debug_dir", "Debugging", "where kernel_meta/ with the kept files goes", "DIR", path,
             ".", system="ATC"),
-    Setting("mode", "Debugging", "0: compile", "0", integer(0, 30, _MODES), 0, system="ATC",
-            role="tool"),
+    Setting("mode", "Debugging", "0: compile. 1: only translate the model, to the file of --json",
+            "0|1", integer(0, 30, _MODES), 0, system="ATC", role="tool"),
+    Setting("json", "Debugging", "with --mode=1, the file to write: ONNX where its name ends in "
+            ".onnx, else JSON", "FILE", path, system="ATC", role="tool"),
     # ---- atc verify --------------------------------------------------------------------------
     Setting("library", "Verification", "the output folder or library to check (default: compile "
             "the model first)", "PATH", path, role="verify"),

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 LATER: Mapping[str, str] = {
     "om": "input of modes 1, 5 and 6",
-    "json": "output of modes 1, 5 and 6",
     "input_format": "layout of the inputs",
     "dynamic_batch_size": "several batch sizes in one model",
     "dynamic_image_size": "several image sizes in one model",

@@ -1,7 +1,7 @@
 """One network as ONNX, as a MegEngine dump and as an MXNet export gives the same C.
 
-Each network is told once, layer by layer, to a writer of each format; what the three compile to must
-be equal up to names: the same kernels in the same order, the same weights, the same memory plan.
+Each network is told once, layer by layer, to a writer of each format; what the three compile to
+must be equal up to names: the same kernels in the same order, weights and memory plan.
 """
 
 from __future__ import annotations
@@ -104,10 +104,11 @@ class OnnxWriter:
         return self._node("Flatten", [x])
 
     def save(self, y: str, folder: Path) -> Path:
-        outputs = [onnx.ValueInfoProto(name=y)]
+        outputs = [helper.make_tensor_value_info(y, TensorProto.FLOAT, [1, 10])]
         graph = helper.make_graph(self.nodes, "net", self.inputs, outputs, self.constants)
         path = folder / "net.onnx"
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+        opsets = [helper.make_opsetid("", 17)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
         return path
 
 
