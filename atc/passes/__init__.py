@@ -11,7 +11,7 @@ from atc.ops import If
 from atc.passes.block_layout import block_layout
 from atc.passes.cancel_movement import cancel_movement
 from atc.passes.fold_affine import fold_affine
-from atc.passes.fuse_elementwise import fuse_elementwise
+from atc.passes.fuse_elementwise import fuse_elementwise, fuse_maps
 from atc.passes.fuse_epilogue import fuse_epilogue
 from atc.passes.rewriting import Rule, rewrite
 from atc.passes.share import share_equal_nodes
@@ -39,8 +39,9 @@ PASSES: tuple[Pass, ...] = (
     _rule("cancel_movement", cancel_movement),  # before fusion, which then sees arithmetic only
     _rule("fuse_epilogue", fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
     _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue
-    _rule("fuse_elementwise", fuse_elementwise),
+    _rule("fuse_elementwise", fuse_maps),
     _rule("fuse_epilogue_again", fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
+    _rule("fuse_elementwise_again", fuse_elementwise),  # what no epilogue took, into reductions
     _rule("fold_affine_again", fold_affine),
 )
 """The pipeline. Names are what `--fusion_switch_file` and dumps call a pass."""

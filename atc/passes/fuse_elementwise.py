@@ -39,6 +39,11 @@ def fuse_elementwise(state: Rewriting, node: Node) -> Node:
             node = fused
 
 
+def fuse_maps(state: Rewriting, node: Node) -> Node:
+    """Inline Map operands into Maps only: a heavy op's epilogue is a better place than a Reduce."""
+    return fuse_elementwise(state, node) if isinstance(node.op, Map) else node
+
+
 def _inline(
     state: Rewriting, node: Node, op: Map | Reduce, index: int, source: Node
 ) -> Node | None:
