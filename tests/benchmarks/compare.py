@@ -1,7 +1,7 @@
 """Compares compiled networks with other engines, interleaved in one run on one pinned core.
 
 usage: python tests/benchmarks/compare.py MODEL... [--models=DIR] [--peers=onnxruntime,openvino]
-           [--rounds=N] [--layers] [--json] [atc's options as --name=value]
+           [--rounds=N] [--clock=wall|cpu] [--layers] [--json] [atc's options as --name=value]
 
 MODEL is an ONNX file, or with --models a name in that folder; without MODEL all of the folder.
 Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random ones of its shapes.
@@ -104,7 +104,7 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak
         shapes = {name: a.shape for name, a in arrays.items()}
         loaded = load_model(model, "onnx", shapes, None)
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
-        engines = race(["atc", *given.peers], done.folder, model, folder, given.rounds, expected)
+        engines = race(given, done.folder, model, folder, expected)
         layers = layer_table(chosen, folder, engines[0].median) if given.layers else []
         work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
         return Result(
@@ -148,21 +148,23 @@ def stored_inputs(model: Path) -> Arrays:
 
 
 def race(
-    names: Sequence[str], compiled: Path, model: Path, folder: Path, rounds: int,
+    given: argparse.Namespace, compiled: Path, model: Path, folder: Path,
     expected: Sequence[np.ndarray[Any, Any]],
 ) -> tuple[Engine, ...]:  # fmt: skip
     """Let all engines take turns, each round in another order."""
+    names = ["atc", *given.peers]
     with ExitStack() as stack:
         workers = {}
         for name in names:
-            job = {"core": pinned_core(), "engine": name, "inputs": str(folder / "inputs.npz"),
+            job = {"core": pinned_core(), "engine": name, "clock": given.clock,
+                   "inputs": str(folder / "inputs.npz"),
                    "model": str(compiled if name == "atc" else model),
                    "outputs": str(folder / f"{name}.npz")}  # fmt: skip
             workers[name] = stack.enter_context(worker(job))
         begun = {name: hear(process) for name, process in workers.items()}
         able = [name for name in names if "error" not in begun[name]]
         times: dict[str, list[float]] = {name: [] for name in able}
-        for turn in range(rounds):
+        for turn in range(given.rounds):
             for name in able[turn % len(able) :] + able[: turn % len(able)]:
                 count = max(1, min(1000, int(TURN / begun[name]["seconds"])))
                 times[name] += ask(workers[name], count)["times"]
@@ -321,6 +323,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=Path, help="a folder of models")
     parser.add_argument("--peers", default="onnxruntime,openvino", help="engines; missing: skipped")
     parser.add_argument("--rounds", type=int, default=20, help="turns of each engine")
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: the process's time, for a busy machine",
+    )
     parser.add_argument("--layers", action="store_true", help="show every kernel call")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     given, options = parser.parse_known_args(argv)

@@ -47,7 +47,7 @@ def results(*arguments: str | Path) -> list[dict[str, Any]]:
 
 
 def test_all_that_is_measured_is_told(tmp_path: Path) -> None:
-    (result,) = results(tiny_model(tmp_path / "tiny.onnx"), "--layers", "--peers=", "--target=c99")
+    (result,) = results(tiny_model(tmp_path / "tiny.onnx"), "--layers", "--peers=", "--target=c99", "--clock=cpu")
     assert result["model"] == "tiny"
     assert result["operations"] == 2 * 3 * 6 * 6 * 2 * 9
     assert result["gflops_peak"] > 0
@@ -83,7 +83,7 @@ def test_stored_inputs_decide_the_shapes(tmp_path: Path) -> None:
         tiny_model(tmp_path / name / "model.onnx", "n")
         stored = "model.in.npz" if name == "a" else "case0_in.npz"
         np.savez(tmp_path / name / stored, **arrays)
-    found = results(f"--models={tmp_path}", "--peers=", "--target=c99")
+    found = results(f"--models={tmp_path}", "--peers=", "--target=c99", "--clock=cpu")
     assert [r["model"] for r in found] == ["a", "b"]
     assert {r["operations"] for r in found} == {2 * 2 * 3 * 6 * 6 * 2 * 9}
 

@@ -1,6 +1,7 @@
 """One engine with one model in a process of its own, pinned to a core: run by compare.py.
 
-usage: worker.py JSON, with core, engine, model, inputs (an .npz by name), outputs (one to write).
+usage: worker.py JSON, with core, engine, model, inputs (an .npz by name), outputs (one to write)
+and clock (wall or cpu).
 Says {"seconds": of one run} when it is warm. Then each line on standard input is a number of runs,
 answered by their times; the last, 0, by the peak of the process's resident memory. After an
 error it says {"error": ...} and ends.
@@ -14,6 +15,7 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,12 @@ def main() -> None:
     except Exception as error:
         _say({"error": f"{type(error).__name__}: {error}"[:300]})
         return
+    clock = time.process_time if given["clock"] == "cpu" else time.perf_counter
     _say({"seconds": _warm(run)})
     for line in sys.stdin:
         if not int(line):
             break
-        _say({"times": _times(run, int(line))})
+        _say({"times": _times(run, int(line), clock)})
     _say({"peak_kib": _peak_kib()})
 
 
@@ -58,13 +61,13 @@ def _warm(run: Any) -> float:
     return (time.perf_counter() - begin) / runs
 
 
-def _times(run: Any, count: int) -> list[float]:
+def _times(run: Any, count: int, clock: Callable[[], float]) -> list[float]:
     run()  # the caches held another engine's data
     times = []
     for _ in range(count):
-        begin = time.perf_counter()
+        begin = clock()
         run()
-        times.append(time.perf_counter() - begin)
+        times.append(clock() - begin)
     return times
 
 
