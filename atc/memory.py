@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from atc.memory_audit import audit_memory
 from atc.memory_check import check_plan
 from atc.memory_plan import Buffer, MemoryPlan, plan_arena, plan_no_reuse
-from atc.program import Call, Program, Step
+from atc.program import Branch, Call, Program, Repeat, Step
 
 ALIGNMENT = 64
 """Bytes: one cache line, one AVX-512 vector."""
@@ -83,18 +83,31 @@ def _events(steps: Sequence[Step], start: int = 0) -> Iterator[_Event]:
     """Yield what each step reads and writes, branches one after the other."""
     step = start
     for item in steps:
-        if isinstance(item, Call):
-            results = item.node.outputs
-            reads = tuple(a for a in item.arguments if a not in results)
-            yield _Event(step, item, reads, results)
-            step += 1
-            continue
-        yield _Event(step, None, (item.condition,), ())
-        step += 1
-        for branch in (item.then, item.otherwise):
-            for event in _events(branch, step):
-                yield event
-                step = event.step + 1
+        match item:
+            case Call():
+                results = item.node.outputs
+                reads = tuple(a for a in item.arguments if a not in results)
+                inner = [_Event(step, item, reads, results)]
+            case Branch():
+                inner = [_Event(step, None, (item.condition,), ())]
+                for branch in (item.then, item.otherwise):
+                    inner += _events(branch, inner[-1].step + 1)
+            case Repeat():
+                inner = _loop_events(item, step)
+        yield from inner
+        step = inner[-1].step + 1
+
+
+def _loop_events(loop: Repeat, start: int) -> list[_Event]:
+    """Return a loop's events; what an iteration reads before it writes it lives until the end."""
+    events = [_Event(start, None, loop.conditions, (*loop.collected, loop.iteration))]
+    events += _events(loop.body, start + 1)
+    fresh, lasting = {loop.iteration}, [*loop.conditions, *loop.collected]
+    for event in events[1:]:
+        lasting += (v for v in event.reads if v not in fresh)
+        fresh.update(event.writes)
+    lasting += [loop.going] if loop.going else []
+    return [*events, _Event(events[-1].step + 1, None, tuple(dict.fromkeys(lasting)), ())]
 
 
 def _merge_in_place(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atc.errors import InternalError
-from atc.program import Branch, Call, Program, Step
+from atc.program import Branch, Call, Program, Repeat, Step
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,29 @@ class _Auditor:
                     self._read(step.condition, intact, "If")
                     ends = [self.run(s, dict(intact)) for s in (step.then, step.otherwise)]
                     intact = {k: v for k, v in ends[0].items() if ends[1].get(k) == v}
+                case Repeat():
+                    intact = self._loop(step, intact)
+        return intact
+
+    def _loop(self, loop: Repeat, intact: Intact) -> Intact:
+        """Run the body twice: what the first iteration spoils, the second one would read."""
+        intact = self._fill(loop.collected, intact)
+        after = intact
+        for _ in range(2):
+            for value in loop.conditions:
+                self._read(value, after, "Loop")
+            after = self.run(loop.body, self._fill((loop.iteration,), after))
+            for value in (loop.going, *loop.collected):
+                self._read(value, after, "Loop")
+        return {k: v for k, v in intact.items() if after.get(k) == v}
+
+    def _fill(self, values: Sequence[str], intact: Intact) -> Intact:
+        """Let the schedule itself write values: they are intact, what lay there is spoiled."""
+        for value in values:
+            span = self._span(value)
+            if span is not None:
+                intact = {k: v for k, v in intact.items() if not v.meets(span)}
+                intact[self.program.home(value)] = span
         return intact
 
     def _span(self, value: str) -> _Span | None:

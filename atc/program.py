@@ -6,7 +6,7 @@ Everything after this point (memory plan, emission, report) reads the program, n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,9 +14,18 @@ from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
 from atc.backends.target import Target
 from atc.expr import Input
 from atc.ir import Array, Graph, Node, TensorType, type_of
-from atc.ops import If, Map, Reshape
+from atc.ops import If, Loop, Map, Reshape
 from atc.select import Choice, Selection, select
 from atc.view import View
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The part of a result that belongs to an iteration: `size` elements, counted from an end."""
+
+    size: int
+    trips: int
+    backwards: bool
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,8 @@ class Call:
     arguments: tuple[str, ...]
     in_place: tuple[str, ...]
     """Arguments whose storage the first output may take over."""
+    slot: Slot | None = None
+    """The part of the first output that is written, where not all of it is."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,31 @@ class Branch:
     otherwise: tuple[Step, ...]
 
 
-Step = Call | Branch
+@dataclass(frozen=True)
+class Repeat:
+    """Runs steps again and again: at most `trips` times (-1: any number) and at most `count`.
+
+    Nothing is run where `start` is false; the rest is left out once `going` is. These names are ''
+    where there is no such value. `iteration` holds the number of the iteration.
+    """
+
+    node: Node
+    trips: int
+    count: str
+    start: str
+    iteration: str
+    going: str
+    body: tuple[Step, ...]
+    collected: tuple[str, ...]
+    """Results that the iterations write part by part."""
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What is read before each iteration."""
+        return tuple(v for v in (self.count, self.start) if v)
+
+
+Step = Call | Branch | Repeat
 
 
 @dataclass(frozen=True)
@@ -64,7 +99,7 @@ class Program:
 
 
 def calls(steps: Sequence[Step]) -> Iterator[Call]:
-    """Yield all calls, those of branches included."""
+    """Yield all calls, those of branches and loops included."""
     for step in steps:
         match step:
             case Call():
@@ -72,6 +107,8 @@ def calls(steps: Sequence[Step]) -> Iterator[Call]:
             case Branch():
                 yield from calls(step.then)
                 yield from calls(step.otherwise)
+            case Repeat():
+                yield from calls(step.body)
 
 
 def build_program(graph: Graph, selection: Selection, target: Target) -> Program:
@@ -107,6 +144,8 @@ class _Scribe:
                     self._alias(node, steps)
                 case If():
                     steps.append(self._branch(node))
+                case Loop():
+                    steps += self._loop(node)
                 case _:
                     choice = self.selection[node.outputs[0]]
                     steps.append(self._call(node, choice))
@@ -133,6 +172,30 @@ class _Scribe:
         otherwise = self.scope(op.else_branch, node.outputs)
         return Branch(node, node.inputs[0], then, otherwise)
 
+    def _loop(self, node: Node) -> Iterator[Step]:
+        """Yield the copies of the initial states and the loop.
+
+        A state lives in the place of its result. The body reads it there and computes its next
+        value elsewhere; copies at the body's end, when nothing reads the old ones any more, carry
+        the new ones over.
+        """
+        op = node.op
+        assert isinstance(op, Loop)
+        count, start, *initial = node.inputs
+        places, collected = node.outputs[: op.states], node.outputs[op.states :]
+        iteration, *held = op.body.inputs
+        for value, place in zip(initial, places, strict=True):
+            yield self._copy(self._home(value), place)
+        self.storage.update(zip(held, places, strict=True))
+        body = [*self.scope(op.body, op.body.outputs)]
+        going, *made = op.body.outputs if op.conditional else ("", *op.body.outputs)
+        body += map(self._copy, made[: op.states], places)
+        parts = made[op.states :]
+        for value, whole, backwards in zip(parts, collected, op.backwards, strict=True):
+            slot = Slot(self.types[value].size, op.trips, backwards)
+            body.append(replace(self._copy(value, whole, slot.size), slot=slot))
+        yield Repeat(node, op.trips, count, start, iteration, going, tuple(body), collected)
+
     def _bind_outputs(
         self, graph: Graph, outputs: Sequence[str], made: set[str], steps: list[Step]
     ) -> None:
@@ -155,8 +218,8 @@ class _Scribe:
             steps.append(self._copy(home, place))
             taken.add(place)
 
-    def _copy(self, source: str, place: str) -> Call:
-        type_ = self.types[place]
+    def _copy(self, source: str, place: str, size: int | None = None) -> Call:
+        type_ = self.types[place] if size is None else TensorType(self.types[place].dtype, (size,))
         op = Map((type_.size,), Input(type_.dtype, 0), (View((1,)),))
         node = Node(op, (source,), (place,), ())
         types = {source: self.types[source], place: type_}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from atc.ir import DType, TensorType
 from atc.memory import Arena
 from atc.names import c_string, comment, tensor_identifiers
-from atc.program import Branch, Call, Program, Step
+from atc.program import Branch, Call, Program, Repeat, Slot, Step
 
 MAX_LITERAL = 4095
 """Characters of a string that every C99 compiler takes."""
@@ -128,19 +128,34 @@ def _spans(program: Program) -> dict[str, tuple[int, int]]:
     """Return the first and last step that reads or writes each storage."""
     spans: dict[str, tuple[int, int]] = {}
     for number, step in enumerate(_walk(program.steps)):
-        for value in step.arguments if isinstance(step, Call) else (step.condition,):
+        for value in _touched(step):
             storage = program.home(value)
             spans[storage] = (spans.get(storage, (number, 0))[0], number)
     return spans
+
+
+def _touched(step: Step) -> tuple[str, ...]:
+    """Return the values that a step itself reads or writes."""
+    match step:
+        case Call():
+            return step.arguments
+        case Branch():
+            return (step.condition,)
+        case Repeat():
+            own = (*step.conditions, *step.collected, step.iteration, step.going)
+            return tuple(v for v in own if v)
 
 
 def _walk(steps: Sequence[Step]) -> Iterator[Step]:
     """Yield all steps in the order in which they are written and numbered."""
     for step in steps:
         yield step
-        if isinstance(step, Branch):
-            yield from _walk(step.then)
-            yield from _walk(step.otherwise)
+        match step:
+            case Branch():
+                yield from _walk(step.then)
+                yield from _walk(step.otherwise)
+            case Repeat():
+                yield from _walk(step.body)
 
 
 @dataclass
@@ -153,6 +168,8 @@ class _Scribe:
     timed: bool
     number: int = 0
     called: int = 0
+    depth: int = 0
+    """Loops around what is being written."""
 
     def steps(self, steps: Sequence[Step]) -> Iterator[str]:
         for step in steps:
@@ -161,13 +178,15 @@ class _Scribe:
                     yield from self._call(step)
                 case Branch():
                     yield from self._branch(step)
+                case Repeat():
+                    yield from self._repeat(step)
 
     def _pointer(self, value: str) -> str:
         if value in self.pointers:
             return self.pointers[value]
         return self.pointers[self.program.home(value)]
 
-    def _head(self, step: Call | Branch, kind: str) -> str:
+    def _head(self, step: Step, kind: str) -> str:
         origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or "a copy"
         self.number += 1
         return f'{self.number - 1}: {kind} "{origin}"'
@@ -178,6 +197,8 @@ class _Scribe:
         writes = ", ".join(comment(o, 32) for o in node.outputs)
         yield f"/* {self._head(call, node.op.kind)}: {reads} -> {writes} */"
         arguments = [self._pointer(a) for a in call.arguments]
+        if call.slot is not None:
+            arguments[-1] += f" + {self._place(call.slot)}"
         if call.source.scratch:
             arguments.append(f"arena + {self.arena.scratch[node.outputs[0]]}")
         line = f"{call.source.symbol}({', '.join(arguments)});"
@@ -194,3 +215,24 @@ class _Scribe:
         yield "} else {"
         yield from (f"  {line}" for line in self.steps(branch.otherwise))
         yield "}"
+
+    def _place(self, slot: Slot) -> str:
+        """Return the C index of the iteration's part."""
+        turn = f"atc_i{self.depth}"
+        turn = f"({slot.trips - 1} - {turn})" if slot.backwards else turn
+        return f"{turn} * {slot.size}"
+
+    def _repeat(self, loop: Repeat) -> Iterator[str]:
+        yield f"/* {self._head(loop, 'Loop')} */"
+        self.depth += 1
+        turn = f"atc_i{self.depth}"
+        bounds = [f"{turn} < {loop.trips}"] if loop.trips >= 0 else []
+        bounds += [f"{turn} < *{self._pointer(loop.count)}"] if loop.count else []
+        bounds += [f"*{self._pointer(loop.start)}"] if loop.start else []
+        yield f"for (int64_t {turn} = 0; {' && '.join(bounds)}; {turn}++) {{"
+        yield f"  *{self._pointer(loop.iteration)} = {turn};"
+        yield from (f"  {line}" for line in self.steps(loop.body))
+        if loop.going:
+            yield f"  if (!*{self._pointer(loop.going)}) break;"
+        yield "}"
+        self.depth -= 1

@@ -13,6 +13,7 @@ from atc.lower import (
     gather,
     generate,
     linalg,
+    loop,
     matmul,
     ml,
     ml_trees,
@@ -33,7 +34,7 @@ from atc.lower.registry import LOWERINGS
 
 __all__ = [
     "LOWERINGS", "attention", "concat_pad", "contrib", "contrib_attention", "contrib_quantize",
-    "control", "conv", "einsum", "elementwise", "gather", "generate", "linalg", "lower_model",
-    "matmul", "ml", "ml_trees", "noise", "normalize", "quantize", "reduce", "resize", "rnn",
-    "sampling", "scatter", "shape", "signal", "sort",
+    "control", "conv", "einsum", "elementwise", "gather", "generate", "linalg", "loop",
+    "lower_model", "matmul", "ml", "ml_trees", "noise", "normalize", "quantize", "reduce",
+    "resize", "rnn", "sampling", "scatter", "shape", "signal", "sort",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from atc.ir import Array, Graph, Op
-from atc.ops import If
+from atc.ops import If, Loop
 from atc.passes.block_layout import block_layout
 from atc.passes.cancel_movement import cancel_movement
 from atc.passes.fold_affine import fold_affine
@@ -98,6 +98,8 @@ def _op_inside(op: Op, skip: frozenset[str], outer: Mapping[str, Array], width: 
         case If():
             then = run_passes(op.then_branch, skip=skip, outer=outer, width=width)
             return replace(op, then_branch=then, else_branch=run_passes(op.else_branch, skip=skip, outer=outer, width=width))
+        case Loop():
+            return replace(op, body=run_passes(op.body, skip=skip, outer=outer, width=width))
         case _:
             return op
 
