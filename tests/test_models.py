@@ -1,4 +1,4 @@
-"""Every real model compiles and gives its stored outputs."""
+"""Every real model, of all three formats, compiles and gives its stored outputs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from atc.importers.onnx import load_onnx, pin_inputs
+from atc.importers import load_model
 from atc.lower import lower_model
 from support import compile_models
 
 MODELS = Path(__file__).parents[2] / "shared" / "models"
-CASES = sorted(p.parent.name for p in MODELS.glob("*/model.onnx"))
+FILES = {
+    str(path.parent.relative_to(MODELS)): path
+    for pattern in ("*/model.onnx", "mge/*/model.mge", "mxnet/*/model-symbol.json")
+    for path in sorted(MODELS.glob(pattern))
+}
 
 
 def _load(path: Path, prefix: str) -> list[np.ndarray]:
@@ -23,11 +27,11 @@ def _load(path: Path, prefix: str) -> list[np.ndarray]:
         return [data[f"{prefix}{k}"] for k in range(len(data.files))]
 
 
-@pytest.mark.skipif(not CASES, reason="../shared/models is not there")
+@pytest.mark.skipif(not FILES, reason="../shared/models is not there")
 @pytest.mark.parametrize("target", ["c99", "host"])
-@pytest.mark.parametrize("model", CASES)
+@pytest.mark.parametrize("model", FILES)
 def test_a_real_model_gives_its_stored_outputs(model: str, target: str) -> None:
-    folder = MODELS / model
+    file, folder = FILES[model], FILES[model].parent
     meta = json.loads((folder / "meta.json").read_text())
     runners = {}
     for k, case in enumerate(meta["cases"]):
@@ -36,12 +40,11 @@ def test_a_real_model_gives_its_stored_outputs(model: str, target: str) -> None:
         expected = _load(path.with_name(path.name.replace("_in", "_out")), "o")
         shapes = tuple(x.shape for x in inputs)
         if shapes not in runners:
-            loaded = load_onnx(folder / "model.onnx")
             pins = dict(zip(meta["inputs"], shapes, strict=True))
-            graph = lower_model(pin_inputs(loaded, pins, model), model)
+            graph = lower_model(load_model(file, "", pins, None), model)
             (runners[shapes],) = compile_models([graph], target)
         outputs = runners[shapes](inputs)
-        steps = quantisation_steps(folder / "model.onnx")
+        steps = quantisation_steps(file) or [0.0] * len(expected)
         allowed = [max(n, s) for n, s in zip(case["noise_floor"], steps, strict=True)]
         for got, want, noise in zip(outputs, expected, allowed, strict=True):
             assert got.shape == want.shape
@@ -53,6 +56,8 @@ def quantisation_steps(path: Path) -> list[float]:
 
     Integers on the way round either side of a tie as the sums before them are ordered.
     """
+    if path.suffix != ".onnx":
+        return []
     graph = onnx.load(path).graph
     known = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     scales = {
