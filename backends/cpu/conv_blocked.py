@@ -9,27 +9,23 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from atc.backends.cpu.conv_cost import L2, tile_cycles
+from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import (
     Columns,
     Geometry,
     cut_columns,
     geometry,
     panels,
-    spatial_strides,
     tile_count,
     tile_row_counts,
     tile_rows,
     unroll,
 )  # fmt: skip
-from atc.backends.cpu.elementwise import finish, loop_names
-from atc.backends.cpu.expr import address
-from atc.backends.cpu.vector_expr import lanes, render_vector, vector_epilogue
+from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
-from atc.expr import Call, Expr, Input, walk
-from atc.ir import Array, DType
-from atc.ops import ConvBlocked, Epilogue, identity_epilogue
-from atc.view import View, dense
+from atc.ir import Array
+from atc.ops import ConvBlocked
 
 WIDE = (
     (14, 2),
@@ -105,35 +101,6 @@ class Tile:
             for c in range(width)
             for v in range(self.vectors)
         ]
-
-
-def leading_bias(epilogue: Epilogue) -> tuple[int | None, Expr]:
-    """Take a first addition of a per-channel operand out of an epilogue.
-
-    Returns the operand's index, with which accumulators may start, and the rest of the expression.
-    """
-    users = [e for e in walk(epilogue.expr) if isinstance(e, Call) and _reads_result(e)]
-    if len(users) != 1 or users[0].fn != "Add":
-        return None, epilogue.expr
-    others = [a for a in users[0].args if isinstance(a, Input) and a.index > 0]
-    if len(others) != 1:
-        return None, epilogue.expr
-    k = others[0].index
-    if any(epilogue.views[k - 1].strides[2:-1]):
-        return None, epilogue.expr
-    return k, _with(epilogue.expr, users[0], Input(DType.FLOAT, 0))
-
-
-def _reads_result(e: Call) -> bool:
-    return any(isinstance(a, Input) and a.index == 0 for a in e.args)
-
-
-def _with(e: Expr, old: Expr, new: Expr) -> Expr:
-    if e == old:
-        return new
-    return (
-        Call(e.dtype, e.fn, tuple(_with(a, old, new) for a in e.args)) if isinstance(e, Call) else e
-    )
 
 
 def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
@@ -294,83 +261,6 @@ def _share(g: Geometry, lines: int, u: int) -> int:
     """Return by how much a tile moves the place that is prefetched."""
     steps = sum(int(b["count"]) * int(b["steps"]) // int(b["u"]) for b in _bodies(g, u))
     return lines * LINE * steps * g.taps
-
-
-@dataclass(frozen=True)
-class Late:
-    """An epilogue that vectors can't do: applied to all of y at the end, number by number."""
-
-    loops: Sequence[tuple[str, int]]
-    lines: Sequence[str]
-    value: str
-    place: str
-
-
-def late_epilogue(epilogue: Epilogue, w: Workload) -> Late:
-    """Return the loops over y that apply an epilogue to the results stored there."""
-    shape = w.outputs[0].shape
-    loops = loop_names("i", shape)
-    indices = [v for v, _ in loops]
-    place = address(dense(shape), indices)
-    first = len(w.inputs) - len(epilogue.views)
-    lines, value = finish(epilogue, w, f"y0[{place}]", indices, first)
-    return Late(loops, lines, value, place)
-
-
-class TileEpilogue:
-    """What a tile does with its accumulators, and the operands it needs for that."""
-
-    def __init__(self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target) -> None:
-        self.late: Late | None = None
-        if not vector_epilogue(epilogue, w, target, len(w.inputs) - len(epilogue.views)):
-            self.late = late_epilogue(epilogue, w)
-            epilogue = identity_epilogue(DType.FLOAT)
-        self.views, self.g = epilogue.views, g
-        self.bias, self.expr = leading_bias(epilogue)
-        rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
-        self.used = sorted((rest | {self.bias or 0}) - {0})
-
-    def parameters(self) -> str:
-        """The operands as parameters of a tile function."""
-        return "".join(f", const float *x{k + 1}" for k in self.used)
-
-    def arguments(self) -> str:
-        """The operands at the first pixel and block of a tile."""
-        texts = []
-        for k in self.used:
-            view = self.views[k - 1]
-            row, column = spatial_strides(view, self.g)
-            place = View((view.strides[0], view.strides[1], row, column), view.offset)
-            texts.append(f", x{k + 1} + {address(place, ('n', 'block', 'row', 'col'))}")
-        return "".join(texts)
-
-    def start(self, vector: int) -> str:
-        """The first value of an accumulator."""
-        if self.bias is None:
-            return "v_zero()"
-        return self._read(self.bias, 0, 0, vector)
-
-    def finish(
-        self, row: int | str, column: int, vector: int, result: str
-    ) -> tuple[list[str], str]:
-        """The lines and the value to be stored of one accumulator; `row` may be a C variable."""
-
-        def read(k: int) -> str:
-            return result if k == 0 else self._read(k, row, column, vector)
-
-        return render_vector(self.expr, read, "e")
-
-    def _read(self, k: int, row: int | str, column: int, vector: int) -> str:
-        view = self.views[k - 1]
-        by_row, by_column = spatial_strides(view, self.g)
-        offset = view.strides[1] * vector + by_column * column
-        place = f"x{k + 1}"
-        if isinstance(row, int):
-            offset += by_row * row
-        elif by_row:
-            place += f" + {row} * {by_row}"
-        place += f" + {offset}" if offset else ""
-        return f"v_load({place})" if view.strides[-1] else f"v_broadcast({place})"
 
 
 KERNELS = (ConvDirect(),)

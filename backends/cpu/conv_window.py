@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.backends.cpu.conv_blocked import TileEpilogue
 from atc.backends.cpu.conv_cost import CALL
+from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Axis, Columns, Geometry, cut_columns
 from atc.backends.cpu.expr import literal
 from atc.backends.cpu.vector_expr import lanes
@@ -66,14 +66,17 @@ class Tile:
         """Return the taps of the window that meet the input anywhere in the tile."""
         return sorted({k for tap in self.taps() for _, k in tap.users})
 
+    def inside(self, row: int, column: int) -> int:
+        """Return how many taps of an output lie inside the input."""
+        return sum(row in t for t in self.down.taps) * sum(column in t for t in self.across.taps)
+
     def outputs(self) -> list[tuple[str, int, int, int, int]]:
-        """Return (accumulator, row, column, place in y, taps inside the input) of each result."""
+        """Return (accumulator, row, column, vector, place in y) of each result."""
         return [
-            (f"c{r * self.across.width + c}", r, c, (r * self.g.cols.out + c) * self.g.block,
-             sum(r in t for t in self.down.taps) * sum(c in t for t in self.across.taps))
+            (f"c{r * self.across.width + c}", r, c, 0, (r * self.g.cols.out + c) * self.g.block)
             for r in range(self.down.width)
             for c in range(self.across.width)
-        ]  # fmt: skip
+        ]
 
 
 def channelwise(w: Workload) -> Geometry:
@@ -172,7 +175,7 @@ class DepthwiseTiles(Kernel):
         down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
         return {
             "g": g, "down": down, "across": across, "tiles": tiles, "weighted": True,
-            "combine": "v_fmadd_acc({0}, s, w{1})", "start": None, "scale": lambda count: None,
+            "combine": "v_fmadd_acc({0}, s, w{1})", "start": None, "averaged": False,
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
@@ -220,14 +223,15 @@ class PoolTiles(Kernel):
         down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
         largest = op.how == "Max"
 
-        def scale(inside: int) -> str | None:
+        def scale(inside: int) -> str:
             count = g.taps if op.count_include_pad else max(inside, 1)
-            return None if largest else literal(1 / count, DType.FLOAT)
+            return literal(1 / count, DType.FLOAT)
 
         return {
             "g": g, "down": down, "across": across, "tiles": tiles, "weighted": False,
             "combine": "v_max({0}, s)" if largest else "v_add({0}, s)",
-            "start": "v_set1(-INFINITY)" if largest else "v_zero()", "scale": scale,
+            "start": "v_set1(-INFINITY)" if largest else "v_zero()", "averaged": not largest,
+            "scale": scale,
             "epilogue": TileEpilogue(identity_epilogue(DType.FLOAT), w, g, target),
         }  # fmt: skip
 

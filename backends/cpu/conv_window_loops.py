@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atc.backends.cpu.conv_blocked import TileEpilogue
 from atc.backends.cpu.conv_cost import CALL
+from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Geometry
 from atc.backends.cpu.conv_window import DepthwiseTiles, PoolTiles, channelwise
 from atc.backends.kernel import Params, Workload

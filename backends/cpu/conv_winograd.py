@@ -12,8 +12,9 @@ from itertools import groupby
 
 import numpy as np
 
-from atc.backends.cpu.conv_blocked import LINE, Run, TileEpilogue
+from atc.backends.cpu.conv_blocked import LINE, Run
 from atc.backends.cpu.conv_cost import FAR, L2, NEAR, tile_cycles
+from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Axis, Geometry, cut_columns, geometry, panels, unroll
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.cpu.winograd import by_points, combinations, matrices, transform_filters
