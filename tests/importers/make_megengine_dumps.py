@@ -3,10 +3,10 @@
     PYTHON make_megengine_dumps.py OUTPUT_FOLDER [GROUP ...]
 
 PYTHON is CPython 3.8 or 3.10 on Linux with `pip install MegEngine==1.13.0 "numpy<2"`; the project
-itself does not need it. Every case gives NAME.mge (FBS_V2), NAME.v1.mge (FBS v1, where MegEngine can
-write it) and NAME.npz with the inputs by name and the outputs o0, o1, ...; the outputs are those of
-MegEngine's own loader on the dump, because a few functions are written differently from how they
-compute (two-sided clip, sign). NAME.skipped holds the reason where MegEngine cannot dump a case.
+itself does not need it. Every case gives NAME.mge (FBS_V2) and NAME.v1.mge (FBS v1), each with an
+.npz of the inputs by name and the outputs o0, o1, ...; the outputs are those of MegEngine's own
+loader on the dump, because a few functions are written differently from how they compute (two-sided
+clip, sign). NAME.skipped holds the reason where MegEngine cannot dump or run a case.
 """
 
 from __future__ import annotations
@@ -16,6 +16,17 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+
+GROUPS = (
+    *("elemwise", "elemwise_integer", "functions", "multi_type", "conversions", "convolutions"),
+    *("quantized", "pooling", "normalizations", "products", "recurrent", "reductions", "shapes"),
+    *("indexing", "creation", "images", "networks", "stored"),
+)
+
+
+def words(text):
+    """Return the words of a text."""
+    return text.split()
 
 
 class Context:
@@ -64,30 +75,36 @@ class Context:
 
 
 class Case:
-    """A function or module, its inputs (arrays), and options of dump."""
+    """A function or module, its inputs (arrays), and options of dump.
 
-    def __init__(self, name, function, *inputs, **options):
-        self.name, self.function, self.options = name, function, options
+    A `writer` takes the path and options instead of a trace.
+    """
+
+    def __init__(self, name, function, *inputs, writer=None, **options):
+        self.name, self.function, self.writer, self.options = name, function, writer, options
         self.inputs = [np.ascontiguousarray(x) for x in inputs]
 
 
 def write_case(g: Context, case: Case, folder: Path) -> None:
-    """Trace, dump in both formats, load again with MegEngine and store what it computes."""
+    """Dump in both formats, load again with MegEngine and store what it computes."""
+    names = [f"x{i}" for i in range(len(case.inputs))]
+    inputs = dict(zip(names, case.inputs))  # noqa: B905
+    dump = case.writer or tracer(g, case, names)
+    for name, more in ((case.name, {}), (case.name + ".v1", {"dump_format": "FBS"})):
+        path = folder / (name + ".mge")
+        dump(path, **more)
+        np.savez(str(folder / name), **inputs, **evaluate(g, path, inputs))
+
+
+def tracer(g: Context, case: Case, names):
+    """Return a function that dumps the trace of a case."""
     from megengine.jit import trace
 
     traced = trace(case.function, symbolic=True, capture_as_const=True)
     traced(*(g.mge.tensor(x) for x in case.inputs))
-    names = ["x%d" % i for i in range(len(case.inputs))]
     options = dict(arg_names=names, keep_var_name=2, silent=True)
     options.update(case.options)
-    path = folder / (case.name + ".mge")
-    traced.dump(str(path), **options)
-    try:
-        traced.dump(str(folder / (case.name + ".v1.mge")), dump_format="FBS", **options)
-    except Exception as error:  # what FBS v1 cannot say
-        (folder / (case.name + ".v1.skipped")).write_text(str(error)[:300])
-    inputs = dict(zip(names, case.inputs))
-    np.savez(str(folder / case.name), **inputs, **evaluate(g, path, inputs))
+    return lambda path, **more: traced.dump(str(path), **options, **more)
 
 
 def evaluate(g: Context, path: Path, inputs):
@@ -97,24 +114,28 @@ def evaluate(g: Context, path: Path, inputs):
     network = GraphInference(str(path))
     found = network._inp_dict
     result = network.run(inp_dict={k: v for k, v in inputs.items() if k in found})
-    return {"o%d" % i: np.asarray(y) for i, y in enumerate(result.values())}
+    return {f"o{i}": np.asarray(y) for i, y in enumerate(result.values())}
 
 
 def main(arguments) -> None:
     """Write the named groups, all by default."""
     sys.path.insert(0, str(Path(__file__).parent))
-    from megengine_cases import GROUPS
+    from megengine_cases import CASES
 
     output = Path(arguments[0])
     g = Context()
+    cases = {function.__name__: function for function in CASES}
+    assert tuple(cases) == GROUPS
     for group in arguments[1:] or GROUPS:
         folder = output / group
         folder.mkdir(parents=True, exist_ok=True)
         g.rng = np.random.RandomState(zlib.crc32(group.encode()))
-        for case in GROUPS[group](g):
+        for case in cases[group](g):
             try:
                 write_case(g, case, folder)
             except Exception as error:  # MegEngine refuses: recorded, never hidden
+                for path in folder.glob(case.name + ".*"):
+                    path.unlink()
                 (folder / (case.name + ".skipped")).write_text(str(error)[:300])
 
 

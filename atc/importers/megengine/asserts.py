@@ -31,9 +31,7 @@ def without_asserts(dump: Dump) -> tuple[Dump, frozenset[str]]:
     outputs = [asserts[n].inputs[1] if n in asserts else n for n in dump.outputs]
     expected = {inputs[op.inputs[0]] for op in asserts.values() if op.inputs[0] in inputs}
     kept = tuple(op for op in dump.operators if not _is_assert(op))
-    changed = replace(
-        dump, operators=kept, outputs=tuple(outputs), output_names=tuple(names)
-    )
+    changed = replace(dump, operators=kept, outputs=tuple(outputs), output_names=tuple(names))
     return changed, frozenset(expected)
 
 

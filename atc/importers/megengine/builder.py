@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import defs, helper, shape_inference
+from onnx import defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from atc.errors import ModelError, UnsupportedError
@@ -49,8 +49,9 @@ class Builder:
     where: str = ""
     scope: str = ""
     nodes: list[ir.Node] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     _types: dict[ir.Value, onnx.TypeProto] = field(default_factory=dict)
-    _data: dict[ir.Value, onnx.TensorProto] = field(default_factory=dict)
+    _data: dict[ir.Value, onnx.TensorProto] = field(default_factory=dict)  # of small constants
     _count: int = 0
 
     def input(self, name: str, dtype: DType, shape: Sequence[int]) -> ir.Value:
@@ -59,16 +60,13 @@ class Builder:
         kind = helper.make_tensor_type_proto(dtype.storage.value, list(shape))
         return self._value(name, kind)
 
-    def constant(self, array: np.ndarray, name: str = "") -> ir.Value:
-        """Return a constant; it becomes an initializer once a node uses it."""
-        self._count += 1
-        name = name or f"{self.scope}/constant\t{self._count}"
+    def constant(self, array: np.ndarray, label: str = "") -> ir.Value:
+        """Return a constant; it becomes an initializer, named `label`, once a node uses it."""
+        name = self.temporary(label or f"{self.scope}/constant")
         tensor = ir.Tensor(array, name=name)
         kind = helper.make_tensor_type_proto(tensor.dtype.value, array.shape)
         value = self._value(name, kind)
         value.const_value = tensor
-        if array.size <= _FOLDED:
-            self._data[value] = ir.to_proto(tensor)
         return value
 
     def integers(self, numbers: Sequence[int]) -> ir.Value:
@@ -82,6 +80,19 @@ class Builder:
     def array(self, value: ir.Value) -> np.ndarray | None:
         """Return the elements of a constant, None for anything computed at run time."""
         return value.const_value.numpy() if value.const_value is not None else None
+
+    def known(self, value: ir.Value) -> list[int] | None:
+        """Return the integers of a constant vector, None for one that is computed.
+
+        MegEngine computes image sizes in floating point, so whole floats are integers too.
+        """
+        array = self.array(value)
+        if array is None:
+            return None
+        whole = array.size <= _FOLDED and array.dtype.kind in "iuf"
+        if not whole or not np.isfinite(array).all() or (np.trunc(array) != array).any():
+            raise self.fail(f"integers are expected where {_describe(value)} stands")
+        return [int(n) for n in array.ravel()]
 
     def shape(self, value: ir.Value) -> Shape:
         """Return the shape with None for unknown extents; raises where the rank is unknown."""
@@ -100,6 +111,13 @@ class Builder:
     def rank(self, value: ir.Value) -> int:
         """Return the rank."""
         return len(self.shape(value))
+
+    def ranked(self, value: ir.Value, rank: int) -> tuple[int, ...]:
+        """Return the shape of a tensor that must have this rank."""
+        extents = self.extents(value)
+        if len(extents) != rank:
+            raise self.fail(f"an input of shape {list(extents)} where rank {rank} is expected")
+        return extents
 
     def axis(self, axis: int, rank: int) -> int:
         """Return an axis counted from the front; raises where it lies outside the rank."""
@@ -122,23 +140,26 @@ class Builder:
     ) -> tuple[ir.Value, ...]:
         """Add a node with several outputs and return them."""
         attributes = dict(attributes or {})
-        self._count += 1
-        names = [f"{self.scope}/{op_type}\t{self._count}.{i}" for i in range(outputs)]
+        names = [self.temporary(f"{self.scope}/{op_type}") for _ in range(outputs)]
         proto = helper.make_node(op_type, _proto_names(inputs), names, **attributes)
         kinds = self._infer(proto, inputs)
         folded = self._fold(proto, inputs, kinds)
         if folded is not None:
-            return tuple(self.constant(a, n) for a, n in zip(folded, names, strict=True))
+            return tuple(self.constant(array, f"{self.scope}/{op_type}") for array in folded)
         values = tuple(self._value(name, kinds[name]) for name in names)
         self.nodes.append(ir.node(op_type, inputs, attributes, outputs=values))
         return values
 
     def copy(self, value: ir.Value) -> ir.Value:
         """Add a node that passes a value on, even a constant."""
-        self._count += 1
-        result = self._value(f"{self.scope}\t{self._count}", self._types[value])
+        result = self._value(self.temporary(self.scope), self._types[value])
         self.nodes.append(ir.node("Identity", [value], outputs=[result]))
         return result
+
+    def temporary(self, label: str) -> str:
+        """Return a name that is unique until the final ones are given."""
+        self._count += 1
+        return f"{label}\t{self._count}"
 
     def label(self, value: ir.Value) -> str:
         """Return what a value is called before it has a final name, without its number."""
@@ -179,13 +200,14 @@ class Builder:
             moved_array = moved_array.reshape(shape)
         if moved_array.shape == array.shape and order is None:
             return value
-        return self.constant(np.ascontiguousarray(moved_array))
+        return self.constant(np.ascontiguousarray(moved_array), self.label(value))
 
     def flipped(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         """Reverse some axes."""
         array = self.array(value)
         if array is not None:
-            return self.constant(np.ascontiguousarray(np.flip(array, tuple(axes))))
+            flipped = np.ascontiguousarray(np.flip(array, tuple(axes)))
+            return self.constant(flipped, self.label(value))
         count, lowest = len(axes), np.iinfo(np.int64).min
         bounds = [[-1] * count, [lowest] * count, list(axes), [-1] * count]
         return self.op("Slice", [value, *map(self.integers, bounds)])
@@ -230,11 +252,16 @@ class Builder:
                 defs.get_schema(proto.op_type, OPSET, ""),
                 proto,
                 {v.name or "": self._types[v] for v in present},
-                {v.name or "": self._data[v] for v in present if v in self._data},
+                {v.name or "": self._proto(v) for v in present if _is_small_constant(v)},
                 opset_imports=[helper.make_opsetid("", OPSET)],
                 ir_version=IR_VERSION,
             )
-        except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        except (
+            onnx.checker.ValidationError,
+            shape_inference.InferenceError,
+            RuntimeError,
+            ValueError,
+        ) as error:
             shapes = ", ".join(_describe(v) for v in present)
             raise self.fail(
                 f"{proto.op_type} of {shapes} breaks its rules: {_first_line(error)}"
@@ -243,6 +270,14 @@ class Builder:
             dims = kind.tensor_type.shape.dim
             self._check_size([d.dim_value for d in dims if d.HasField("dim_value")])
         return kinds
+
+    def _proto(self, value: ir.Value) -> onnx.TensorProto:
+        """Return a small constant as the shape functions want it."""
+        if value not in self._data:
+            array = self.array(value)
+            assert array is not None
+            self._data[value] = numpy_helper.from_array(array)
+        return self._data[value]
 
     def _check_size(self, shape: Sequence[int]) -> None:
         if any(extent < 0 for extent in shape):
@@ -258,19 +293,21 @@ class Builder:
     ) -> list[np.ndarray] | None:
         """Evaluate a node of small constants; None where it must stay."""
         present = [v for v in inputs if v is not None]
-        if not all(v in self._data for v in present) or not all(map(_small, kinds.values())):
+        if not all(map(_is_small_constant, present)) or not all(map(_small, kinds.values())):
             return None
-        feeds = {v.name: self.array(v) for v in present}
+        feeds = {v.name or "": self.array(v) for v in present}
         try:
             with np.errstate(all="ignore"):
                 results = ReferenceEvaluator(proto, opsets={"": OPSET}).run(None, feeds)
         except Exception as error:  # whatever numpy or the reference finds wrong with the values
-            raise self.fail(
-                f"{proto.op_type} cannot be evaluated: {_first_line(error)}"
-            ) from error
+            raise self.fail(f"{proto.op_type} cannot be evaluated: {_first_line(error)}") from error
         wanted = [ir.DataType(kinds[name].tensor_type.elem_type) for name in proto.output]
         pairs = zip(results, wanted, strict=True)
         return [np.asarray(r).astype(w.numpy(), copy=False) for r, w in pairs]
+
+
+def _is_small_constant(value: ir.Value) -> bool:
+    return value.const_value is not None and value.const_value.size <= _FOLDED
 
 
 def _small(kind: onnx.TypeProto) -> bool:

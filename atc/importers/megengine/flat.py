@@ -14,6 +14,7 @@ from flatbuffers.table import Table as RawTable
 
 from atc.errors import ModelError
 
+_LONGEST_NAME = 4096
 _PACKERS: dict[str, tuple[Any, int]] = {
     "bool": (packer.uint8, 1),
     "i8": (packer.int8, 1),
@@ -60,6 +61,13 @@ class Buffer:
         target = at + self.integer("u32", at, what)
         self.check(target, 4, what)
         return target
+
+
+def _check_name(buffer: Buffer, count: int) -> None:
+    if count > _LONGEST_NAME:
+        raise ModelError(
+            f"a name of {count} bytes is longer than {_LONGEST_NAME}", where=buffer.name
+        )
 
 
 def root_table(buffer: Buffer, at: int) -> FlatTable:
@@ -120,18 +128,16 @@ class FlatTable:
     def string(self, slot: int) -> str:
         """Read a string field, "" where it is absent; bytes that are no UTF-8 are replaced."""
         start, count = self.span(slot)
+        _check_name(self.buffer, count)
         return self.buffer.data[start : start + count].decode("utf-8", errors="replace")
-
-    def strings(self, slot: int) -> list[str]:
-        """Read a vector of strings."""
-        return [text.as_string() for text in self._pointed(slot)]
 
     def integers(self, slot: int, kind: str = "u32") -> tuple[int, ...]:
         """Read a vector of integers."""
         size = _PACKERS[kind][1]
         start, count = self.span(slot, size)
-        read = self.buffer.integer
-        return tuple(read(kind, start + i * size, "vector item") for i in range(count))
+        pack = _PACKERS[kind][0]
+        data = self.buffer.data
+        return tuple(encode.Get(pack, data, start + i * size) for i in range(count))
 
     def tables(self, slot: int) -> list[FlatTable]:
         """Read a vector of tables."""
@@ -140,8 +146,9 @@ class FlatTable:
     def as_string(self) -> str:
         """Read the string that this position holds (items of a vector of strings)."""
         count = self.buffer.integer("u32", self.position, "string")
-        self.buffer.check(self.position + 4, count, "string")
         start = self.position + 4
+        self.buffer.check(start, count, "string")
+        _check_name(self.buffer, count)
         return self.buffer.data[start : start + count].decode("utf-8", errors="replace")
 
     def _pointed(self, slot: int) -> list[FlatTable]:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from atc.importers.megengine.builder import Builder
+from atc.importers.megengine.gradients import GRADIENTS
 from atc.importers.megengine.special import erfcinv, erfinv, expm1, log1p
 
 Value = ir.Value
@@ -117,11 +118,6 @@ def _relu6(b: Builder, xs: Sequence[Value]) -> Value:
     return b.op("Clip", [xs[0], b.number(0, xs[0]), b.number(6, xs[0])])
 
 
-def _abs_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    x, y = xs
-    return _select(b, b.op("Greater", [x, b.number(0, x)]), y, b.op("Neg", [y]))
-
-
 def _floor_div(b: Builder, xs: Sequence[Value]) -> Value:
     """Floats: floor of the quotient. Integers: subtract Python's remainder, then divide exactly."""
     x, y = xs
@@ -165,17 +161,6 @@ def _floor_div_64(b: Builder, x: Value, divisor: int) -> Value:
     return b.op("Div", [b.op("Sub", [x, b.op("Mod", [x, y])]), y])
 
 
-def _sigmoid_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    x, y = xs
-    slope = b.op("Mul", [x, b.op("Sub", [b.number(1, x), x])])
-    return b.op("Mul", [slope, y])
-
-
-def _tanh_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    x, y = xs
-    return b.op("Mul", [b.op("Sub", [b.number(1, x), b.op("Mul", [x, x])]), y])
-
-
 def _log_sum_exp(b: Builder, xs: Sequence[Value]) -> Value:
     x, y = xs
     distance = b.op("Abs", [b.op("Sub", [x, y])])
@@ -204,17 +189,6 @@ def _fast_tanh(b: Builder, xs: Sequence[Value]) -> Value:
     return b.op("Div", [above, below])
 
 
-def _fast_tanh_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    """(-48 x^2 / (3 + x^2) + 27 + x^2) / (9 (3 + x^2)) y."""
-    x, y = xs
-    square = b.op("Mul", [x, x])
-    below = b.op("Add", [square, b.number(3, x)])
-    above = b.op("Div", [b.op("Mul", [square, b.number(-48, x)]), below])
-    above = b.op("Add", [b.op("Add", [above, b.number(27, x)]), square])
-    slope = b.op("Div", [above, b.op("Mul", [below, b.number(9, x)])])
-    return b.op("Mul", [slope, y])
-
-
 def _atan2(b: Builder, xs: Sequence[Value]) -> Value:
     """The angle of the point (x, y), inputs y first; plain Atan where x is the constant 1."""
     y, x = xs
@@ -232,67 +206,12 @@ def _erfc(b: Builder, xs: Sequence[Value]) -> Value:
     return b.op("Sub", [b.number(1, xs[0]), b.op("Erf", xs)])
 
 
-def _h_swish_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    """x < -3: 0; x > 3: y; between: (2 x + 3) / 6 y."""
-    x, y = xs
-    slope = b.op("Add", [b.op("Mul", [x, b.number(1 / 3, x)]), b.number(0.5, x)])
-    middle = b.op("Mul", [slope, y])
-    upper = _select(b, b.op("Greater", [x, b.number(3, x)]), y, middle)
-    return _select(b, b.op("Less", [x, b.number(-3, x)]), b.number(0, x), upper)
-
-
 def _h_sigmoid(b: Builder, xs: Sequence[Value]) -> Value:
     return b.op("HardSigmoid", xs, {"alpha": 1 / 6, "beta": 0.5})
 
 
-def _between_grad(low: float, high: float, slope: float) -> Mode:
-    """The slope times y strictly between two bounds, 0 outside."""
-
-    def mode(b: Builder, xs: Sequence[Value]) -> Value:
-        x, y = xs
-        above = b.op("Greater", [x, b.number(low, x)])
-        inside = b.op("And", [above, b.op("Less", [x, b.number(high, x)])])
-        scaled = y if slope == 1 else b.op("Mul", [y, b.number(slope, y)])
-        return _select(b, inside, scaled, b.number(0, x))
-
-    return mode
-
-
 def _silu(b: Builder, xs: Sequence[Value]) -> Value:
     return b.op("Mul", [xs[0], b.op("Sigmoid", xs)])
-
-
-def _silu_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    """y s (1 + x (1 - s)) with s = sigmoid(x)."""
-    x, y = xs
-    one, s = b.number(1, x), b.op("Sigmoid", [x])
-    slope = b.op("Add", [one, b.op("Mul", [x, b.op("Sub", [one, s])])])
-    return b.op("Mul", [b.op("Mul", [y, s]), slope])
-
-
-def _gelu_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    """y (Phi(x) + x phi(x)), the normal distribution's cumulative and density functions."""
-    x, y = xs
-    erf = b.op("Erf", [b.op("Mul", [x, b.number(math.sqrt(0.5), x)])])
-    below = b.op("Mul", [b.op("Add", [erf, b.number(1, x)]), b.number(0.5, x)])
-    exponent = b.op("Mul", [b.op("Mul", [x, x]), b.number(-0.5, x)])
-    density = b.op("Mul", [b.op("Exp", [exponent]), b.number(1 / math.sqrt(2 * math.pi), x)])
-    return b.op("Mul", [y, b.op("Add", [below, b.op("Mul", [x, density])])])
-
-
-def _over_root(offset: float) -> Mode:
-    """y / sqrt(x^2 + offset)."""
-
-    def mode(b: Builder, xs: Sequence[Value]) -> Value:
-        x, y = xs
-        return b.op("Div", [y, b.op("Sqrt", [b.op("Add", [b.op("Mul", [x, x]), b.number(offset, x)])])])
-
-    return mode
-
-
-def _atanh_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    x, y = xs
-    return b.op("Div", [y, b.op("Sub", [b.number(1, x), b.op("Mul", [x, x])])])
 
 
 def _prelu(b: Builder, xs: Sequence[Value]) -> Value:
@@ -300,18 +219,8 @@ def _prelu(b: Builder, xs: Sequence[Value]) -> Value:
     return _select(b, b.op("Greater", [x, b.number(0, x)]), x, b.op("Mul", [x, slope]))
 
 
-def _prelu_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    x, y, slope = xs
-    negative = b.op("Mul", [y, slope])
-    return _select(b, b.op("GreaterOrEqual", [x, b.number(0, x)]), y, negative)
-
-
 def _clip(b: Builder, xs: Sequence[Value]) -> Value:
     return b.op("Min", [b.op("Max", xs[:2]), xs[2]])
-
-
-def _soft_plus_grad(b: Builder, xs: Sequence[Value]) -> Value:
-    return b.op("Mul", [xs[1], b.op("Sigmoid", xs[:1])])
 
 
 def _log_sigmoid(b: Builder, xs: Sequence[Value]) -> Value:
@@ -334,6 +243,7 @@ def _not_equal(b: Builder, xs: Sequence[Value]) -> Value:
 
 # Mode: (number of operands, translation).
 MODES: Mapping[str, tuple[int, Mode]] = {
+    **GRADIENTS,
     "RELU": (1, _relu),
     "ABS": (1, _node("Abs")),
     "ACOS": (1, _node("Acos")),
@@ -349,7 +259,6 @@ MODES: Mapping[str, tuple[int, Mode]] = {
     "SIGMOID": (1, _node("Sigmoid")),
     "SIN": (1, _node("Sin")),
     "TANH": (1, _node("Tanh")),
-    "ABS_GRAD": (2, _abs_grad),
     "ADD": (2, _node("Add")),
     "FLOOR_DIV": (2, _floor_div),
     "MAX": (2, _node("Max")),
@@ -357,10 +266,8 @@ MODES: Mapping[str, tuple[int, Mode]] = {
     "MOD": (2, _mod),
     "MUL": (2, _node("Mul")),
     "POW": (2, _node("Pow")),
-    "SIGMOID_GRAD": (2, _sigmoid_grad),
     "SUB": (2, _node("Sub")),
     "SWITCH_GT0": (2, _select_or_zero("Greater")),
-    "TANH_GRAD": (2, _tanh_grad),
     "TRUE_DIV": (2, _node("Div")),
     "LOG_SUM_EXP": (2, _log_sum_exp),
     "LT": (2, _compare("Less")),
@@ -375,7 +282,6 @@ MODES: Mapping[str, tuple[int, Mode]] = {
     "FUSE_ADD_SIGMOID": (2, _chain("Add", "Sigmoid")),
     "FUSE_ADD_TANH": (2, _chain("Add", "Tanh")),
     "FAST_TANH": (1, _fast_tanh),
-    "FAST_TANH_GRAD": (2, _fast_tanh_grad),
     "ROUND": (1, lambda b, xs: round_half_away(b, xs[0])),
     "RMULH": (2, rounding_multiply_high),
     "ATAN2": (2, _atan2),
@@ -384,16 +290,13 @@ MODES: Mapping[str, tuple[int, Mode]] = {
     "ERFC": (1, _erfc),
     "ERFCINV": (1, lambda b, xs: erfcinv(b, xs[0])),
     "H_SWISH": (1, _node("HardSwish")),
-    "H_SWISH_GRAD": (2, _h_swish_grad),
     "FUSE_ADD_H_SWISH": (2, _chain("Add", "HardSwish")),
     "NOT": (1, _node("Not")),
     "AND": (2, _node("And")),
     "OR": (2, _node("Or")),
     "XOR": (2, _node("Xor")),
     "SILU": (1, _silu),
-    "SILU_GRAD": (2, _silu_grad),
     "GELU": (1, _node("Gelu")),
-    "GELU_GRAD": (2, _gelu_grad),
     "COND_LT_MOV": (3, _select_or_zero("Less")),
     "NEQ": (2, _not_equal),
     "ISNAN": (1, _compare("IsNaN")),
@@ -404,18 +307,11 @@ MODES: Mapping[str, tuple[int, Mode]] = {
     "ACOSH": (1, _node("Acosh")),
     "ATANH": (1, _node("Atanh")),
     "TAN": (1, _node("Tan")),
-    "ASINH_GRAD": (2, _over_root(1)),
-    "ACOSH_GRAD": (2, _over_root(-1)),
-    "ATANH_GRAD": (2, _atanh_grad),
     "PRELU": (2, _prelu),
     "CLIP": (3, _clip),
-    "PRELU_GRAD": (3, _prelu_grad),
     "SOFTPLUS": (1, _node("Softplus")),
-    "SOFTPLUS_GRAD": (2, _soft_plus_grad),
     "RELU6": (1, _relu6),
-    "RELU6_GRAD": (2, _between_grad(0, 6, 1)),
     "HSIGMOID": (1, _h_sigmoid),
-    "HSIGMOID_GRAD": (2, _between_grad(-3, 3, 1 / 6)),
     "LOGSIGMOID": (1, _log_sigmoid),
     "SQRT": (1, _node("Sqrt")),
     "SQUARE": (1, lambda b, xs: b.op("Mul", [xs[0], xs[0]])),

@@ -70,7 +70,7 @@ def _projections(b: Builder, params: Params, xs: Sequence[Var]) -> list[Projecti
     if packed is None:
         raise b.refuse("attention weights that are computed are not covered")
     flat = packed.ravel()
-    rows = [b.extents(x.value)[-1] for x in xs[:3]]
+    rows = [b.ranked(x.value, 3)[2] for x in xs[:3]]
     columns = [params.integer(f"{n}proj_size") for n in "qkvo"]
     rows.append(columns[2] or rows[2])
     sizes = [r * c for r, c in zip(rows, columns, strict=True)]
@@ -99,7 +99,7 @@ def _project(b: Builder, x: ir.Value, projection: Projection) -> ir.Value:
 
 def _heads(b: Builder, x: ir.Value, heads: int) -> ir.Value:
     """Turn (N, L, heads D) into (N, heads, L, D)."""
-    n, rows, width = b.extents(x)
+    n, rows, width = b.ranked(x, 3)
     if not heads or width % heads:
         raise b.fail(f"{width} features do not split into {heads} heads")
     return b.transpose(b.reshape(x, (n, rows, heads, width // heads)), (0, 2, 1, 3))

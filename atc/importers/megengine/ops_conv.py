@@ -10,7 +10,14 @@ import onnx_ir as ir
 
 from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Operator, Params
-from atc.importers.megengine.layout import Packing, packing, pack, unpack, unpack_bias, unpack_weight
+from atc.importers.megengine.layout import (
+    Packing,
+    pack,
+    packing,
+    unpack,
+    unpack_bias,
+    unpack_weight,
+)
 from atc.importers.megengine.quantize import (
     convert,
     dequantize,
@@ -84,9 +91,7 @@ def convolution_3d(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | No
     return [_convolve(b, params, "dhw", xs[0], xs[1], op.output_dtype)]
 
 
-def _convolve(
-    b: Builder, params: Params, axes: str, x: Var, w: Var, wanted: DType | None
-) -> Var:
+def _convolve(b: Builder, params: Params, axes: str, x: Var, w: Var, wanted: DType | None) -> Var:
     how = packing(b, params)
     x, w, groups = _operands(b, params, axes, how, x, w)
     attributes = read_window(b, params, axes).attributes(groups)
@@ -222,6 +227,8 @@ def _output_padding(
     target: Sequence[int],
 ) -> list[int]:
     """Return what the output shape asks for beyond the smallest one that fits."""
+    if not len(kernel) == len(extents) == len(target) == len(window.strides):
+        raise b.fail(f"cannot convolve {list(extents)} with {list(kernel)} to {list(target)}")
     smallest = [
         (n - 1) * s + d * (k - 1) + 1 - 2 * p
         for n, s, d, k, p in zip(
@@ -243,7 +250,7 @@ def deformable(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     weights, groups = ungroup(b, w, params, 2)
     attributes = read_window(b, params).attributes(groups)
     taps = int(np.prod(b.extents(weights)[2:]))
-    channels = b.extents(offset)[1]
+    channels = b.ranked(offset, 4)[1]
     if channels % (2 * taps):
         raise b.fail(f"{channels} offset channels are no multiple of {2 * taps}")
     attributes["offset_group"] = channels // (2 * taps)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Operator
-from atc.importers.megengine.pieces import dtype_name
+from atc.importers.megengine.pieces import plain_dtype
 from atc.importers.megengine.translation import Rule
 from atc.importers.megengine.types import FLOAT32, DType
 
@@ -36,7 +36,7 @@ def linspace(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
 def eye(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Eye: the input is the shape (rows, columns)."""
     params = op.params("Eye")
-    dtype = DType(dtype_name(params.integer("dtype"), op.where))
+    dtype = plain_dtype(params.integer("dtype"), op.where)
     zeros = _filled(b, xs[0].value, 0.0, dtype)
     attributes = {"k": params.integer("k"), "dtype": dtype.storage.value}
     return [Var(b.op("EyeLike", [zeros], attributes), dtype)]
@@ -47,7 +47,7 @@ def alloc(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     if op.has_params("DType"):
         dtype = op.params("DType").dtype()
     else:
-        dtype = DType(dtype_name(op.params("DType(param)").integer("dtype"), op.where))
+        dtype = plain_dtype(op.params("DType(param)").integer("dtype"), op.where)
     return [Var(_filled(b, xs[0].value, 0.0, dtype), dtype)]
 
 

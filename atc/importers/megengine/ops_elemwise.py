@@ -11,6 +11,7 @@ from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.dump import Operator
 from atc.importers.megengine.modes import MODES, apply_mode, round_half_away, rounding_multiply_high
 from atc.importers.megengine.quantize import convert, dequantize
+from atc.importers.megengine.suspicions import suspicion
 from atc.importers.megengine.translation import Rule
 from atc.importers.megengine.types import BOOL, FLOAT32, DType
 
@@ -27,6 +28,8 @@ def elemwise(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
         found = ", ".join(f"{x.dtype.name} of scale {x.dtype.scale}" for x in xs)
         raise b.fail(f"mode {mode} takes inputs of one element type, found {found}")
     value = apply_mode(b, mode, [x.value for x in xs])
+    if warning := suspicion(value, op.name):
+        b.warnings.append(warning)
     return [Var(value, xs[0].dtype)]
 
 
@@ -43,7 +46,10 @@ def elemwise_multi_type(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var
     """Translate ElemwiseMultiType: quantised, comparing and mixed-type modes."""
     mode = op.params("ElemwiseMultiType").word("mode")
     if mode in _MIXED:
-        return [_MIXED[mode](b, xs)]
+        arity, function = _MIXED[mode]
+        if len(xs) != arity:
+            raise b.fail(f"mode {mode} takes {arity} inputs, found {len(xs)}")
+        return [function(b, xs)]
     if mode in _COMPARING:
         value = apply_mode(b, mode, [x.value for x in xs])
         return [Var(b.cast(value, ir.DataType.BOOL), BOOL)]
@@ -113,8 +119,6 @@ def _add_multiply_shift(b: Builder, xs: Sequence[Var]) -> Var:
 
     Inputs x, bias, multiplier, shift, smallest and largest result.
     """
-    if len(xs) != 6:
-        raise b.fail(f"this mode takes 6 inputs, found {len(xs)}")
     dtype = xs[0].dtype
     total = b.op("Add", [b.cast(x.value, ir.DataType.INT32) for x in xs[:2]])
     product = rounding_multiply_high(b, [b.cast(total, dtype.storage), xs[2].value])
@@ -123,16 +127,17 @@ def _add_multiply_shift(b: Builder, xs: Sequence[Var]) -> Var:
     return Var(b.op("Max", [b.op("Min", [result, high]), low]), DType("Int8"))
 
 
+# Mode: (number of operands, translation).
 _MIXED = {
-    "FUSE_MUL_ADD3_INT16x32x32x32": _multiply_add_int32,
-    "FUSE_MUL_ADD3_IXxF32xF32xI8": _multiply_add_int8,
-    "ROUND_SHR_SATURATE_IXxI8xI8": _shift_int8,
-    "ROUND_SHR_SATURATE_IXxI8xI16": _shift_int16,
-    "FUSE_ADD_RMULH_ROUND_SHR_SATURATE_INT16x16x16x8": _add_multiply_shift,
-    "FUSE_ADD_RMULH_ROUND_SHR_SATURATE_INT32x32x32x8": _add_multiply_shift,
-    "FUSE_MUL_ADD3_INT16xF32xF32xF32": _multiply_add_float,
-    "MUL_INT16xF32xF32": _multiply_float,
-    "FUSE_MUL_ADD3_UINT8xF32xF32xF32": _multiply_add_float,
+    "FUSE_MUL_ADD3_INT16x32x32x32": (3, _multiply_add_int32),
+    "FUSE_MUL_ADD3_IXxF32xF32xI8": (3, _multiply_add_int8),
+    "ROUND_SHR_SATURATE_IXxI8xI8": (2, _shift_int8),
+    "ROUND_SHR_SATURATE_IXxI8xI16": (2, _shift_int16),
+    "FUSE_ADD_RMULH_ROUND_SHR_SATURATE_INT16x16x16x8": (6, _add_multiply_shift),
+    "FUSE_ADD_RMULH_ROUND_SHR_SATURATE_INT32x32x32x8": (6, _add_multiply_shift),
+    "FUSE_MUL_ADD3_INT16xF32xF32xF32": (3, _multiply_add_float),
+    "MUL_INT16xF32xF32": (2, _multiply_float),
+    "FUSE_MUL_ADD3_UINT8xF32xF32xF32": (3, _multiply_add_float),
 }
 
 
@@ -168,7 +173,7 @@ def tqt(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
 
 
 def lsq(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
-    """Translate LSQ: round(clamp(x / s + zp) - zp) s; inputs x, scale, zero point, gradient scale."""
+    """Translate LSQ: (round(clamp(x / s + zp)) - zp) s; inputs x, s, zp, gradient scale."""
     params = op.params("LSQ")
     x, scale, zero = (v.value for v in xs[:3])
     shifted = b.op("Add", [b.op("Div", [x, scale]), zero])

@@ -24,11 +24,17 @@ def _channels_last(b: Builder, params: Params) -> bool:
     return word == "NHWC"
 
 
+def _pixels(b: Builder, x: Var) -> ir.Value:
+    """Return an image's numbers as floats; raises unless it has four axes and no empty one."""
+    if 0 in b.ranked(x.value, 4):
+        raise b.fail(f"an image of shape {list(b.shape(x.value))}")
+    return as_real(b, x)
+
+
 def _target(b: Builder, size: ir.Value, axes: int = 2) -> list[int]:
-    wanted = b.array(size)
-    if wanted is None or wanted.size != axes:
+    extents = b.known(size)
+    if extents is None or len(extents) != axes:
         raise b.refuse("an image size that depends on data is not covered")
-    extents = [int(n) for n in wanted.ravel()]
     if not all(0 < n <= _LARGEST_IMAGE for n in extents):
         raise b.fail(f"an image of size {extents} is out of range")
     return extents
@@ -39,7 +45,7 @@ def resize(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     params = op.params("Resize")
     last = _channels_last(b, params)
     target = _target(b, xs[1].value)
-    value, dtype = as_real(b, xs[0]), xs[0].dtype
+    value, dtype = _pixels(b, xs[0]), xs[0].dtype
     value = b.transpose(value, _TO_FIRST) if last else value
     match params.word("imode"):
         case "NEAREST":
@@ -84,6 +90,7 @@ def resize_3d(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
         raise b.refuse("Resize3D is covered for LINEAR and NCDHW only")
     mode = "align_corners" if params.flag("align_corners") else "half_pixel"
     attributes = {"mode": "linear", "coordinate_transformation_mode": mode}
+    b.ranked(xs[0].value, 5)
     target = _target(b, xs[1].value, 3)
     return [Var(_resized(b, xs[0].value, target, attributes), xs[0].dtype)]
 
@@ -106,7 +113,7 @@ def warp_affine(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]
 def _warp(b: Builder, params: Params, border: str, fill: str, xs: Sequence[Var]) -> Var:
     last = _channels_last(b, params)
     target = _target(b, xs[-1].value)
-    value, dtype = as_real(b, xs[0]), xs[0].dtype
+    value, dtype = _pixels(b, xs[0]), xs[0].dtype
     value = b.transpose(value, _TO_FIRST) if last else value
     if len(xs) == 4:
         value = b.op("Gather", [value, xs[2].value], {"axis": 0})
@@ -186,9 +193,10 @@ def remap(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Remap: inputs x and the input pixel (x, y) of every output pixel."""
     params = op.params("Remap")
     last = _channels_last(b, params)
-    value, dtype = as_real(b, xs[0]), xs[0].dtype
+    value, dtype = _pixels(b, xs[0]), xs[0].dtype
     value = b.transpose(value, _TO_FIRST) if last else value
     border, fill = params.word("border_type"), params.real("scalar")
+    b.ranked(xs[1].value, 4)
     value = _sample(b, value, xs[1].value, params.word("imode"), border, fill)
     return [restore(b, b.transpose(value, _TO_LAST) if last else value, dtype)]
 
@@ -197,10 +205,10 @@ def keep_boxes(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate NMSKeepMGB: boxes (1, N, 4) sorted by score to kept indices and their count."""
     params = op.params("NMSKeep")
     boxes, most = xs[0].value, params.integer("max_output")
-    batch, count, _ = b.extents(boxes)
+    batch, count, _ = b.ranked(boxes, 3)
     if batch != 1 or not 0 < most < 1 << 24 or count > 1 << 24:
         raise b.refuse("suppression of boxes is covered for one image at a time")
-    scores = b.constant(np.arange(count, 0, -1, np.float32).reshape(1, 1, count))
+    scores = b.constant(np.arange(count, 0, -1).astype(np.float32).reshape(1, 1, count))
     limits = [b.integers([most]), b.constant(np.array([params.real("iou_thresh")], np.float32))]
     kept = b.op("NonMaxSuppression", [boxes, scores, *limits])
     indices = b.op("Gather", [kept, b.constant(np.array(2, np.int64))], {"axis": 1})
@@ -230,8 +238,9 @@ def convert_color(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | Non
     mode = op.params("CvtColor").word("mode")
     if mode not in _COLORS:
         raise b.refuse(f"colour conversion {mode} is not covered")
-    value, dtype = as_real(b, xs[0]), xs[0].dtype
-    weights = b.constant(np.ascontiguousarray(_COLORS[mode].astype(value.dtype.numpy())))
+    value, dtype = _pixels(b, xs[0]), xs[0].dtype
+    table = b.constant(np.ascontiguousarray(_COLORS[mode]))
+    weights = b.cast(table, value.dtype or ir.DataType.FLOAT)
     return [restore(b, b.op("MatMul", [value, weights]), dtype)]
 
 

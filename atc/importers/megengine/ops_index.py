@@ -62,10 +62,10 @@ def _slice(b: Builder, x: ir.Value, slicings: Sequence[Slicing]) -> ir.Value:
     steps: list[ir.Value] = []
     for slicing in ranges:
         step = slicing.step or b.integers([1])
-        known = b.array(step)
-        if known is None or known.size != 1 or not known.ravel()[0]:
+        known = b.known(step)
+        if known is None or len(known) != 1 or not known[0]:
             raise b.refuse("a step that is 0 or depends on data is not covered")
-        forward = known.ravel()[0] > 0
+        forward = known[0] > 0
         begins.append(slicing.begin or b.integers([0 if forward else _FAR]))
         ends.append(slicing.end or b.integers([_FAR if forward else -_FAR]))
         steps.append(step)
@@ -104,8 +104,7 @@ def _scatter_subtensor(reduction: str) -> Translation:
         if math.prod(shape) > _LARGEST_SCATTER:
             raise b.refuse(f"writing into a tensor of shape {list(shape)} is not covered")
         slicings = _slicings(b, op, len(shape), xs[2:])
-        places = np.arange(math.prod(shape)).reshape(shape)[_python_index(b, slicings, len(shape))]
-        places = places.reshape(places.shape or (1,))
+        places = _places(b, slicings, shape)
         updates = b.op("Expand", [value, b.integers(places.shape)])
         flat = [
             b.reshape(x.value, (math.prod(shape),)),
@@ -119,9 +118,17 @@ def _scatter_subtensor(reduction: str) -> Translation:
     return translate
 
 
-def _python_index(
-    b: Builder, slicings: Sequence[Slicing], rank: int
-) -> tuple[slice | int, ...]:
+def _places(b: Builder, slicings: Sequence[Slicing], shape: Sequence[int]) -> np.ndarray:
+    """Return the flat positions that the bounds select, in the shape of the selection."""
+    everything = np.arange(math.prod(shape)).reshape(shape)
+    try:
+        places = everything[_python_index(b, slicings, len(shape))]
+    except IndexError as error:
+        raise b.fail(f"an index lies outside shape {list(shape)}") from error
+    return places.reshape(places.shape or (1,))
+
+
+def _python_index(b: Builder, slicings: Sequence[Slicing], rank: int) -> tuple[slice | int, ...]:
     """Return numpy's spelling of constant bounds."""
     index: list[slice | int] = [slice(None)] * rank
     for s in slicings:
@@ -136,10 +143,10 @@ def _python_index(
 
 
 def _known(b: Builder, value: ir.Value) -> int:
-    array = b.array(value)
-    if array is None or array.size != 1:
+    numbers = b.known(value)
+    if numbers is None or len(numbers) != 1:
         raise b.refuse("writing to a place that depends on data is not covered")
-    return int(array.ravel()[0])
+    return numbers[0]
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,14 @@ def pooling(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
 def adaptive_pooling(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate AdaptivePooling: stride floor(in/out), window in - (out - 1) stride."""
     x, target = xs
-    wanted = b.array(target.value)
-    if wanted is None or wanted.size != 2:
+    wanted = b.known(target.value)
+    if wanted is None or len(wanted) != 2:
         raise b.refuse("adaptive pooling to a size that depends on data is not covered")
     how = packing(b, op.params("AdaptivePooling"))
-    extents = b.extents(unpack(b, x.value, how))[-2:]
-    pairs = list(zip(extents, (int(n) for n in wanted.ravel()), strict=True))
+    extents = b.ranked(unpack(b, x.value, how), 4)[2:]
+    pairs = list(zip(extents, wanted, strict=True))
     if any(not 0 < out <= extent for extent, out in pairs):
-        raise b.fail(f"cannot pool {list(extents)} to {wanted.tolist()}")
+        raise b.fail(f"cannot pool {list(extents)} to {wanted}")
     strides = [extent // out for extent, out in pairs]
     kernel = [e - (out - 1) * s for (e, out), s in zip(pairs, strides, strict=True)]
     return [_pool(b, op, x, kernel, strides, [0, 0])]
@@ -53,6 +53,7 @@ def _pool(
         raise b.fail(f"window {kernel}, stride {strides}, padding {pads} are out of range")
     how = packing(b, params)
     data = unpack(b, x.value, how)
+    b.ranked(data, 4)
     if params.word("mode") == "MAX":
         value = _window(b, "MaxPool", data, kernel, strides, pads)
         return Var(pack(b, value, how), x.dtype)
@@ -114,11 +115,11 @@ def _split_rois(b: Builder, rois: ir.Value) -> tuple[ir.Value, ir.Value]:
 def roi_pooling(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate ROIPooling: inputs x, rois, output size; the argmax output stays out."""
     params = op.params("ROIPooling")
-    size = b.array(xs[2].value)
-    if params.word("mode") != "MAX" or size is None or size.size != 2:
+    size = b.known(xs[2].value)
+    if params.word("mode") != "MAX" or size is None or len(size) != 2:
         raise b.refuse("ROIPooling is covered for the mode MAX and a constant size only")
     attributes = {
-        "pooled_shape": [int(n) for n in size.ravel()],
+        "pooled_shape": size,
         "spatial_scale": params.real("scale"),
     }
     return [Var(b.op("MaxRoiPool", [x.value for x in xs[:2]], attributes), xs[0].dtype), None]

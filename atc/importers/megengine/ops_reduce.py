@@ -44,14 +44,12 @@ def reduce(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     return [result]
 
 
-def _axes_to(
-    b: Builder, x: ir.Value, given: Sequence[Var]
-) -> tuple[list[int], tuple[int, ...]]:
+def _axes_to(b: Builder, x: ir.Value, given: Sequence[Var]) -> tuple[list[int], tuple[int, ...]]:
     """Return the axes that a target shape reduces, and the target shape."""
-    target = b.array(given[0].value) if given else None
+    target = b.known(given[0].value) if given else None
     if target is None:
         raise b.refuse("a reduction to a shape that depends on data is not covered")
-    wanted = tuple(int(n) for n in target.ravel())
+    wanted = tuple(target)
     rank = b.rank(x)
     if wanted == (1,):
         return list(range(rank)), wanted
@@ -94,7 +92,7 @@ def argsort(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Argsort along the last axis: values and indices."""
     largest = op.params("Argsort").word("order") == "DESCENDING"
     x = xs[0]
-    count = b.extents(x.value)[-1]
+    count = b.extents(x.value)[b.axis(-1, b.rank(x.value))]
     return list(_sorted(b, x, count, largest))
 
 
@@ -102,11 +100,11 @@ def top_k(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate TopK: k < 0 asks for the largest -k, k > 0 for the smallest k."""
     mode = op.params("TopK").word("mode")
     x, k = xs
-    wanted = b.array(k.value)
-    if wanted is None or wanted.size != 1:
+    wanted = b.known(k.value)
+    if wanted is None or len(wanted) != 1:
         raise b.refuse("a k of TopK that depends on data is not covered")
-    count = int(wanted.ravel()[0])
-    extent = b.extents(x.value)[-1]
+    count = wanted[0]
+    extent = b.extents(x.value)[b.axis(-1, b.rank(x.value))]
     if not 0 < abs(count) <= extent:
         raise b.fail(f"cannot take {count} of {extent} elements")
     values, indices = _sorted(b, x, abs(count), count < 0)

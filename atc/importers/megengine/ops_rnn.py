@@ -92,7 +92,7 @@ def _state(b: Builder, state: ir.Value, layer: int, directions: int) -> ir.Value
 
 def _joined(b: Builder, y: ir.Value) -> ir.Value:
     """Turn (T, directions, N, H) into (T, N, directions H)."""
-    steps, directions, batch, size = b.extents(y)
+    steps, directions, batch, size = b.ranked(y, 4)
     return b.reshape(b.transpose(y, (0, 2, 1, 3)), (steps, batch, directions * size))
 
 
@@ -100,9 +100,7 @@ def _stack(b: Builder, values: Sequence[ir.Value]) -> ir.Value:
     return values[0] if len(values) == 1 else b.op("Concat", values, {"axis": 0})
 
 
-def _layers(
-    b: Builder, params: Params, x: Var, flat: Var, order: Sequence[int]
-) -> list[Weights]:
+def _layers(b: Builder, params: Params, x: Var, flat: Var, order: Sequence[int]) -> list[Weights]:
     """Cut the flat weights: per layer, per direction: W_ih, W_hh, b_ih, b_hh."""
     data = b.array(flat.value)
     if data is None:
@@ -149,7 +147,8 @@ def _ordered(weights: Weights, order: Sequence[int], hidden: int) -> Weights:
     """Bring the gates of all three arrays into ONNX's order."""
 
     def arrange(array: np.ndarray) -> np.ndarray:
-        blocks = array.reshape(-1, len(order), hidden, *array.shape[1:])
+        gates = len(order)
+        blocks = array.reshape(len(array) // (gates * hidden), gates, hidden, *array.shape[1:])
         return np.ascontiguousarray(blocks[:, list(order)]).reshape(array.shape)
 
     return Weights(*(arrange(part) for part in _parts(weights)))

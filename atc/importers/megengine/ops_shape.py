@@ -33,11 +33,10 @@ _RELAYOUTS = {
 def reshape(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Reshape: one entry of the target may be -1."""
     x, target = xs[0], xs[1].value
-    wanted = b.array(target)
-    if wanted is None:
+    numbers = b.known(target)
+    if numbers is None:
         shape = b.cast(target, ir.DataType.INT64)
         return [Var(b.op("Reshape", [x.value, shape], {"allowzero": 1}), x.dtype)]
-    numbers = [int(n) for n in wanted.ravel()]
     if numbers.count(-1) > 1 or any(n < -1 for n in numbers):
         raise b.fail(f"cannot reshape to {numbers}")
     if -1 in numbers and None not in b.shape(x.value):
@@ -50,8 +49,8 @@ def reshape(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
 def broadcast(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     """Translate Broadcast to a shape."""
     x, target = xs[0], xs[1].value
-    wanted = b.array(target)
-    if wanted is not None and b.shape(x.value) == tuple(int(n) for n in wanted.ravel()):
+    wanted = b.known(target)
+    if wanted is not None and b.shape(x.value) == tuple(wanted):
         return [x]
     shape = b.cast(target, ir.DataType.INT64)
     return [Var(b.op("Expand", [x.value, shape]), x.dtype)]
@@ -173,9 +172,10 @@ def images_to_neighbours(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Va
     padded = x.value
     if any(pads):
         padded = b.op("Pad", [x.value, b.integers([0, 0, *pads, 0, 0, *pads])])
-    _, _, height, width = b.extents(padded)
-    rows = _windows(b, height, *(params.integer(f"{n}_h") for n in ("window", "stride", "dilate")))
-    columns = _windows(b, width, *(params.integer(f"{n}_w") for n in ("window", "stride", "dilate")))
+    _, _, height, width = b.ranked(padded, 4)
+    names = ("window", "stride", "dilate")
+    rows = _windows(b, height, *(params.integer(f"{name}_h") for name in names))
+    columns = _windows(b, width, *(params.integer(f"{name}_w") for name in names))
     value = b.op("Gather", [padded, rows], {"axis": 2})
     value = b.op("Gather", [value, columns], {"axis": 4})
     return [Var(b.transpose(value, (0, 1, 2, 4, 3, 5)), x.dtype)]

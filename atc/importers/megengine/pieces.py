@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from atc.errors import ModelError
+from atc.errors import ModelError, UnsupportedError
 from atc.importers.megengine.dump import MAX_RANK, AxisEdit, IndexItem, Params
 from atc.importers.megengine.flat import Buffer, FlatTable
 from atc.importers.megengine.schema import PARAM_TABLES, Field
 from atc.importers.megengine.types import NAMES, DType
 
-_MAX_NAME = 4096
 _MAX_ITEMS = 64
 _MAX_PARAMS = 8
+_SMALLEST_SCALE = 2.0**-60  # products and quotients of two scales stay finite
 
 
 class Budget:
@@ -29,20 +29,21 @@ class Budget:
 
     def string(self, table: FlatTable, slot: int) -> str:
         """Read a name."""
-        self._spend(table.span(slot)[1], table)
-        if table.span(slot)[1] > _MAX_NAME:
-            raise ModelError("a name is longer than 4096 bytes", where=table.buffer.name)
-        return table.string(slot)
+        text = table.string(slot)
+        self._spend(len(text), table)
+        return text
 
     def integers(self, table: FlatTable, slot: int) -> tuple[int, ...]:
         """Read a vector of u32."""
-        self._spend(table.span(slot, 4)[1], table)
-        return table.integers(slot)
+        found = table.integers(slot)
+        self._spend(len(found), table)
+        return found
 
     def tables(self, table: FlatTable, slot: int) -> list[FlatTable]:
         """Read a vector of tables."""
-        self._spend(table.span(slot, 4)[1], table)
-        return table.tables(slot)
+        found = table.tables(slot)
+        self._spend(len(found), table)
+        return found
 
     def _spend(self, items: int, table: FlatTable) -> None:
         self._left -= items
@@ -56,8 +57,9 @@ class Budget:
 
 def read_shape(table: FlatTable, where: str) -> tuple[int, ...]:
     """Read the shape of a tensor; slot 1 in both formats."""
-    if table.span(1, 4)[1] > MAX_RANK:
-        raise ModelError(f"a tensor has rank {table.span(1, 4)[1]}, at most 7 is legal", where=where)
+    rank = table.span(1, 4)[1]
+    if rank > MAX_RANK:
+        raise ModelError(f"a tensor has rank {rank}, at most {MAX_RANK} is legal", where=where)
     return table.integers(1)
 
 
@@ -81,22 +83,29 @@ def read_dtype(table: FlatTable | None, where: str) -> DType | None:
     """Read an element type with its scale and zero point; None where it is absent."""
     if table is None:
         return None
-    name = dtype_name(table.integer(0, "i8"), where)
+    name = plain_dtype(table.integer(0, "i8"), where).name
     quantization = table.table(2) if table.integer(1, "u8") == 1 else None
     if quantization is None or not name.startswith("Quantized"):
         return DType(name)
     scale = float(quantization.number(0, "f32", 0.0))
-    if not (math.isfinite(scale) and scale > 0):
+    if not _SMALLEST_SCALE <= scale <= 1 / _SMALLEST_SCALE:
         raise ModelError(f"the type {name} has the scale {scale}", where=where)
     asymmetric = name.endswith("Asymm")
     return DType(name, scale, quantization.integer(1, "u8") if asymmetric else 0)
 
 
-def dtype_name(code: int, where: str) -> str:
-    """Return the name of an element type code."""
+def plain_dtype(code: int, where: str) -> DType:
+    """Return the element type of a code, without scale and zero point."""
     if not 0 <= code < len(NAMES):
         raise ModelError(f"unknown element type {code}", where=where)
-    return NAMES[code]
+    dtype = DType(NAMES[code])
+    if not dtype.covered:
+        raise UnsupportedError(
+            f"elements of type {dtype.name} have no ONNX counterpart",
+            where=where,
+            hint="dump the network with 8-bit or floating-point tensors",
+        )
+    return dtype
 
 
 def read_params(

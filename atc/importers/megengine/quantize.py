@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from atc.importers.megengine.builder import Builder, Var
 from atc.importers.megengine.modes import round_half_away
-from atc.importers.megengine.types import FLOAT32, DType
+from atc.importers.megengine.types import DType
 
 _EXACT = 2.0**31 - 128  # the largest float32 below 2^31
 

@@ -47,7 +47,8 @@ def _flat(graph: ir.Graph, bias: ir.Value) -> ir.Value:
     """Return a bias as a vector; under its own name where nothing else uses it."""
     if bias.shape is not None and len(bias.shape) == 1:
         return bias
-    assert bias.const_value is not None and bias.name is not None
+    assert bias.const_value is not None
+    assert bias.name is not None
     array = bias.const_value.numpy().reshape(-1)
     name = bias.name
     if bias.uses():

@@ -193,11 +193,15 @@ class _State:
                 raise ModelError(f"variable {number} is computed twice", where=operator.where)
             self.variables[number] = variable
             if variable is not None and variable.value not in self.named:
-                self.named.add(variable.value)
-                computed = variable.value.producer() is not None
-                label = self.promised.get(number) if computed else None
-                wanted = self.dump.names.get(number) or operator.name
-                variable.value.name = label or self.names.unique(wanted)
+                self._name(variable.value, number, self.dump.names.get(number) or operator.name)
+
+    def _name(self, value: ir.Value, number: int, wanted: str) -> None:
+        """Name a variable; a constant, which a translation may replace, only in the end."""
+        if value.const_value is not None:
+            value.name = self.builder.temporary(wanted)
+            return
+        self.named.add(value)
+        value.name = self.promised.get(number) or self.names.unique(wanted)
 
     def model(self, outputs: Sequence[str]) -> ir.Model:
         """Return the model of all that has been added."""
@@ -217,10 +221,17 @@ class _State:
             opset_imports={"": OPSET},
             name="megengine",
         )
-        version = self.dump.version
         return ir.Model(
-            graph, ir_version=IR_VERSION, producer_name="MegEngine", producer_version=version
+            graph,
+            ir_version=IR_VERSION,
+            producer_name="MegEngine",
+            producer_version=self.dump.version,
+            metadata_props=self._metadata(),
         )
+
+    def _metadata(self) -> dict[str, str]:
+        lines = self.builder.warnings
+        return {"warnings": "\n".join(lines)} if lines else {}
 
     def _output(self, number: int, name: str) -> ir.Value:
         """Return a graph output; inputs, constants and repeated outputs pass through a node."""

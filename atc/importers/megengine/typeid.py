@@ -14,28 +14,27 @@ from functools import cache
 from atc.errors import UnsupportedError
 
 # Every operator type that a dump may hold, normalised; not all of them can be translated.
-KINDS = tuple(
-    """
-    AdaptivePooling Alloc Argmax Argmin Argsort AssertEqual AxisAddRemove BatchConvBias BatchNorm
-    BatchedIncrMeshIndexing BatchedMatrixMul BatchedMeshIndexing BatchedSetMeshIndexing BetaRNG
-    Broadcast CheckNonFinite CollectiveComm Concat CondExecMark CondExecMerge CondExecPred
-    CondExecPredLogical CondTake ConvBias Convolution Convolution3D Convolution3DBackwardData
-    ConvolutionBackwardData Copy Correlation Cross Cumsum CvtColor DctChannelSelect DeformableConv
-    DeformablePSROIPooling Diag Dimshuffle Dot Dropout Elemwise ElemwiseMultiType ExternCOprDummy
-    Eye FakeQuant Fill Flip GammaRNG GaussianBlur GaussianRNG GeneralNorm GetVarShape GroupLocal
-    GroupNorm Host2DeviceCopy Identity Images2Neibs ImmutableTensor IncrMeshIndexing IncrSubtensor
-    IndexAt IndexingIncrMultiAxisVec IndexingMultiAxisVec IndexingOneHot IndexingRemap
-    IndexingSetMultiAxisVec IndexingSetOneHot InstanceNorm LRN LSQ LSTM LSTMCell LayerNorm Linspace
-    Local LocalShare MarkNoBroadcastElemwise MaskConvolution MaskPropagate MaskedFill MatrixInverse
-    MatrixMul MeshIndexing MultiHeadAttn MultipleDeviceTensorHolder
-    MultipleDeviceTensorWithFormatHolder NMSKeepMGB NonZero NvOf Padding ParamPackConcat
-    ParamPackSplit PermutationRNG PoissonRNG Pooling PowC RNN RNNCell ROIAlign ROICopy ROIPooling
-    Reduce RegionRestrictedConvolution RelayoutFormat Remap Reshape Resize Resize3D Rotate SVD
-    SetMeshIndexing SetSubtensor SharedDeviceTensor SharedDeviceTensorWithFormat ShuffleRNG
-    SlidingWindowTranspose Softmax Split Subtensor TQT TopK TypeCvt UniformRNG
-    VolatileSharedDeviceTensor WarpAffine WarpPerspective
-    """.split()
-)
+_KINDS = """
+AdaptivePooling Alloc Argmax Argmin Argsort AssertEqual AxisAddRemove BatchConvBias BatchNorm
+BatchedIncrMeshIndexing BatchedMatrixMul BatchedMeshIndexing BatchedSetMeshIndexing BetaRNG
+Broadcast CheckNonFinite CollectiveComm Concat CondExecMark CondExecMerge CondExecPred
+CondExecPredLogical CondTake ConvBias Convolution Convolution3D Convolution3DBackwardData
+ConvolutionBackwardData Copy Correlation Cross Cumsum CvtColor DctChannelSelect DeformableConv
+DeformablePSROIPooling Diag Dimshuffle Dot Dropout Elemwise ElemwiseMultiType ExternCOprDummy
+Eye FakeQuant Fill Flip GammaRNG GaussianBlur GaussianRNG GeneralNorm GetVarShape GroupLocal
+GroupNorm Host2DeviceCopy Identity Images2Neibs ImmutableTensor IncrMeshIndexing IncrSubtensor
+IndexAt IndexingIncrMultiAxisVec IndexingMultiAxisVec IndexingOneHot IndexingRemap
+IndexingSetMultiAxisVec IndexingSetOneHot InstanceNorm LRN LSQ LSTM LSTMCell LayerNorm Linspace
+Local LocalShare MarkNoBroadcastElemwise MaskConvolution MaskPropagate MaskedFill MatrixInverse
+MatrixMul MeshIndexing MultiHeadAttn MultipleDeviceTensorHolder
+MultipleDeviceTensorWithFormatHolder NMSKeepMGB NonZero NvOf Padding ParamPackConcat
+ParamPackSplit PermutationRNG PoissonRNG Pooling PowC RNN RNNCell ROIAlign ROICopy ROIPooling
+Reduce RegionRestrictedConvolution RelayoutFormat Remap Reshape Resize Resize3D Rotate SVD
+SetMeshIndexing SetSubtensor SharedDeviceTensor SharedDeviceTensorWithFormat ShuffleRNG
+SlidingWindowTranspose Softmax Split Subtensor TQT TopK TypeCvt UniformRNG
+VolatileSharedDeviceTensor WarpAffine WarpPerspective
+"""
+KINDS = tuple(_KINDS.split())
 
 _SEED = 20160701
 _MASK = (1 << 64) - 1

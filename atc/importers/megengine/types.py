@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from atc.errors import UnsupportedError
-
 # Codes of the enumeration DTypeEnum in a dump.
 NAMES = (
     "Float32", "Uint8", "Int8", "Int16", "Int32", "IntB1", "IntB2", "IntB4", "Byte", "Float16",
@@ -62,13 +60,13 @@ class DType:
         return not (self.quantized or self.floating or self.name == "Bool")
 
     @property
+    def covered(self) -> bool:
+        """Whether ONNX has a type for the stored numbers; the reader refuses others."""
+        return self.name in _STORAGE
+
+    @property
     def storage(self) -> ir.DataType:
         """The ONNX type of the stored numbers."""
-        if self.name not in _STORAGE:
-            raise UnsupportedError(
-                f"elements of type {self.name} have no ONNX counterpart",
-                hint="dump the network with 8-bit or floating-point tensors",
-            )
         return _STORAGE[self.name]
 
     @property
@@ -79,7 +77,7 @@ class DType:
     @property
     def limits(self) -> tuple[int, int]:
         """The smallest and largest stored integer; the full range of the storage type."""
-        info = np.iinfo(self.numpy)
+        info = np.iinfo(self.numpy.name)
         return int(info.min), int(info.max)
 
 
