@@ -37,4 +37,5 @@ def write_translation(options: Options, path: Path) -> None:
 
 
 def _json(proto: onnx.ModelProto) -> bytes:
-    return (json_format.MessageToJson(proto, sort_keys=True, indent=1) + "\n").encode()
+    text: str = json_format.MessageToJson(proto, sort_keys=True, indent=1)
+    return f"{text}\n".encode()
