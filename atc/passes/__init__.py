@@ -94,12 +94,12 @@ def _inside(graph: Graph, skip: frozenset[str], outer: Mapping[str, Array], widt
 
 
 def _op_inside(op: Op, skip: frozenset[str], outer: Mapping[str, Array], width: int) -> Op:
+    inside = partial(run_passes, skip=skip, outer=outer, width=width)
     match op:
         case If():
-            then = run_passes(op.then_branch, skip=skip, outer=outer, width=width)
-            return replace(op, then_branch=then, else_branch=run_passes(op.else_branch, skip=skip, outer=outer, width=width))
+            return replace(op, then_branch=inside(op.then_branch), else_branch=inside(op.else_branch))
         case Loop():
-            return replace(op, body=run_passes(op.body, skip=skip, outer=outer, width=width))
+            return replace(op, body=inside(op.body))
         case _:
             return op
 

@@ -1,4 +1,4 @@
-"""Chooses where tensors are channel-blocked: [N, ceil(C / b), *spatial, b] instead of [N, C, *spatial].
+"""Chooses where tensors are channel-blocked: [N, ceil(C / b), *spatial, b] for [N, C, *spatial].
 
 Convolutions that gain by it become ConvBlocked; pooling, elementwise nodes, global reductions and
 concatenations follow their operands. Block and Unblock nodes appear only where a blocked run begins
@@ -16,7 +16,16 @@ import numpy as np
 from atc.expr import Input
 from atc.ir import Array, DType, Graph, Node, TensorType, prune, reads, row_major, type_of
 from atc.ops import (
-    Block, Conv, ConvBlocked, Epilogue, Map, Pool, Reduce, Reshape, Unblock, Window,
+    Block,
+    Conv,
+    ConvBlocked,
+    Epilogue,
+    Map,
+    Pool,
+    Reduce,
+    Reshape,
+    Unblock,
+    Window,
 )  # fmt: skip
 from atc.ops.blocked import blocked_shape
 from atc.ops.data import Concat
@@ -273,7 +282,7 @@ def _concat(state: _Layout, node: Node, op: Concat) -> bool:
 
 
 class _Operands:
-    """Operands to be read over a blocked index space; relayouts are made when names are asked for."""
+    """Operands read over a blocked index space; relayouts are made when names are asked for."""
 
     def __init__(self, state: _Layout) -> None:
         self.state = state

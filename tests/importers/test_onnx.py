@@ -10,11 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
-from support import run_model
 
 from atc.errors import AtcError, ModelError, UnsupportedError
 from atc.importers import load_model
 from atc.importers.onnx import NEWEST_OPSET, load_onnx, pin_inputs
+from support import run_model
 
 
 def add_model(opset: int = 18, shape: tuple[int | str, ...] = (2, 3)) -> onnx.ModelProto:
