@@ -97,7 +97,8 @@ def _op_inside(op: Op, skip: frozenset[str], outer: Mapping[str, Array], width: 
     inside = partial(run_passes, skip=skip, outer=outer, width=width)
     match op:
         case If():
-            return replace(op, then_branch=inside(op.then_branch), else_branch=inside(op.else_branch))
+            then, other = inside(op.then_branch), inside(op.else_branch)
+            return replace(op, then_branch=then, else_branch=other)
         case Loop():
             return replace(op, body=inside(op.body))
         case _:

@@ -352,7 +352,7 @@ def _constant(
 
 
 def to_blocks(values: Array, width: int) -> Array:
-    """Return [N, C, *spatial] as [N, ceil(C / width), *spatial, width]; the last channel repeats."""
+    """Return [N, C, *spatial] in blocks of `width` channels; the last channel repeats."""
     batch, channels, *spatial = values.shape
     missing = -channels % width
     padded = np.concatenate([values, np.repeat(values[:, -1:], missing, 1)], 1)

@@ -1,4 +1,4 @@
-"""Block and Unblock: between [N, C, *spatial] and [N, C / b, *spatial, b], by transposing squares."""
+"""Block and Unblock: [N, C, *spatial] to and from [N, C / b, *spatial, b], square by square."""
 
 from __future__ import annotations
 

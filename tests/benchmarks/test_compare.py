@@ -47,7 +47,8 @@ def results(*arguments: str | Path) -> list[dict[str, Any]]:
 
 
 def test_all_that_is_measured_is_told(tmp_path: Path) -> None:
-    (result,) = results(tiny_model(tmp_path / "tiny.onnx"), "--layers", "--peers=", "--target=c99", "--clock=cpu")
+    options = ("--layers", "--peers=", "--target=c99", "--clock=cpu")
+    (result,) = results(tiny_model(tmp_path / "tiny.onnx"), *options)
     assert result["model"] == "tiny"
     assert result["operations"] == 2 * 3 * 6 * 6 * 2 * 9
     assert result["gflops_peak"] > 0
