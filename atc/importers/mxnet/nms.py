@@ -22,6 +22,9 @@ from atc.importers.mxnet.tensor import Tensor
 MATRIX = 512
 """The most boxes whose overlaps are held as a matrix."""
 
+BATCH = 64
+"""The most images that get a recurrence each."""
+
 
 @dataclass(frozen=True)
 class Boxes:
@@ -64,7 +67,8 @@ def suppress(b: Builder, boxes: Boxes, alive: Tensor, threshold: float, inclusiv
     """
     if alive.shape[1] <= 1:
         return alive
-    way = _by_recurrence if alive.shape[1] <= MATRIX else _by_loop
+    few = alive.shape[0] <= BATCH and alive.shape[1] <= MATRIX
+    way = _by_recurrence if few else _by_loop
     return way(b, boxes, alive, threshold, inclusive)
 
 
