@@ -63,12 +63,23 @@ class GridSampleTaps(Kernel):
         work = DType.DOUBLE if DType.DOUBLE in (x, grid) else DType.FLOAT
         taps, rank = TAPS[op.mode], len(op.shape)
         return {
-            "op": op, "axes": grid_axes(op), "type": work.c, "f": "" if work.c == "double" else "f",
-            "taps": taps, "rank": rank, "margin": MARGIN, "element": x.c, "grid": grid.c,
-            "plane": int(np.prod(op.shape)), "combinations": taps**rank,
+            "op": op,
+            "axes": grid_axes(op),
+            "type": work.c,
+            "f": "" if work.c == "double" else "f",
+            "taps": taps,
+            "before": (taps - 1) // 2,
+            "behind": taps // 2,
+            "rank": rank,
+            "margin": MARGIN,
+            "element": x.c,
+            "grid": grid.c,
+            "plane": int(np.prod(op.shape)),
+            "combinations": taps**rank,
             "coordinates": [load(grid, f"grid[{rank - 1 - d}]") for d in range(rank)],
-            "value": load(x, "from[offset[t]]"), "stored": store(x, "total"),
-        }  # fmt: skip
+            "value": load(x, "from[offset[t]]"),
+            "stored": store(x, "total"),
+        }
 
 
 class RoiAlignBins(Kernel):

@@ -70,6 +70,8 @@ def modes() -> dict[str, tuple[str, dict[str, object]]]:
                 name = f"nearest {rounding} {coordinates} {size}"
                 found[name] = (size, {**common, "mode": "nearest", "nearest_mode": rounding})
         for mode, outside, anti in product(("linear", "cubic"), (0, 1), (0, 1)):
+            if size in ("channels", "batch") and (outside or anti):
+                continue
             if outside and coordinates == "tf_crop_and_resize":
                 continue  # weights outside a crop are of no interest
             wide = mode == "cubic" or anti
