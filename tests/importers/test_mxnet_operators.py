@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx_ir
 import pytest
 from importers import mxnet_cases as plain
 from importers import mxnet_cases_vision as vision
 from importers.mxnet_cases import Case
 from importers.mxnet_files import FLAGS, Array, assert_close, node, run, symbol, variable, write
 
-from atc.importers.mxnet import nms
+from atc.errors import AtcError
+from atc.importers.mxnet import load_mxnet, nms
 from atc.importers.mxnet.site import RULES
 
 FLOATING = [
@@ -21,8 +26,8 @@ FLOATING = [
 FUSED = {"_sg_mkldnn_conv"}  # test_mxnet_quantized.py
 
 
-def evaluate(folder: Path, case: Case) -> tuple[list[Array], list[Array]]:
-    """Return what the importer's model gives and what is true."""
+def model_of(folder: Path, case: Case) -> tuple[Path, dict[str, Array]]:
+    """Write the case's files; return the symbol's path and the inputs."""
     count = len(case.inputs)
     nodes = [
         variable(f"x{i}", __dtype__=str(FLAGS[a.dtype.name])) for i, a in enumerate(case.inputs)
@@ -31,10 +36,16 @@ def evaluate(folder: Path, case: Case) -> tuple[list[Array], list[Array]]:
     root = symbol(nodes, [(count, k) for k in case.outputs])
     stored = {f"arg:x{i}": case.inputs[i] for i in case.weights}
     fed = {f"x{i}": a for i, a in enumerate(case.inputs) if i not in case.weights}
+    return write(folder, root, stored), fed
+
+
+def evaluate(folder: Path, case: Case) -> tuple[list[Array], list[Array]]:
+    """Return what the importer's model gives and what is true."""
+    path, fed = model_of(folder, case)
     exact = [a.astype(float) for a in case.inputs]
     wanted = case.truth(*exact)
     results = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
-    found = run(write(folder, root, stored), fed, optimize=False)
+    found = run(path, fed, optimize=False)
     return found, [np.asarray(r) for r in results]
 
 
@@ -65,6 +76,48 @@ def test_suppression_of_many_boxes(
     monkeypatch.setattr(nms, "MATRIX", 1)
     found, wanted = evaluate(tmp_path, case)
     assert_close(found[0], wanted[0])
+
+
+WILD = ("0", "-1", "7", "None", "()", "(0, 0)", "(-1, 2, 3)", "nan", "-inf", "1e30", "abc", "(1,",
+        "99999999999", "(99999999, 99999999)", "True", "int32", "(" + "1, " * 40 + ")")  # fmt: skip
+
+
+def mutated(case: Case, rng: random.Random) -> Case:
+    """Return the case with an attribute, or an input's shape or type, gone wild."""
+    attrs, inputs = dict(case.attrs), list(case.inputs)
+    if attrs and rng.random() < 0.6:
+        key = rng.choice(list(attrs))
+        attrs[key] = rng.choice(WILD)
+        if rng.random() < 0.2:
+            del attrs[key]
+    elif inputs:
+        i = rng.randrange(len(inputs))
+        inputs[i] = rng.choice((
+            inputs[i].ravel(), inputs[i][None], inputs[i][..., :1], inputs[i].astype("i1"),
+            inputs[i].astype("f2"), np.repeat(inputs[i], 3, axis=0),
+        ))  # fmt: skip
+    return replace(case, attrs=attrs, inputs=inputs)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_wild_nodes_are_refused_or_translated(tmp_path: Path, seed: int) -> None:
+    """Whatever a node says, the importer answers with one line or with a model."""
+    cases = [*FLOATING, *vision.QUANTIZED]
+    for number, case in enumerate(cases[seed::8] * 3):
+        found = outcome(tmp_path, mutated(case, random.Random(f"{seed} {number}")))
+        if isinstance(found, AtcError):
+            assert "\n" not in str(found)
+            assert found.code != "E19999"
+        else:
+            onnx.checker.check_model(onnx_ir.to_proto(found), full_check=True)
+
+
+def outcome(folder: Path, case: Case) -> AtcError | onnx_ir.Model:
+    path, fed = model_of(folder, case)
+    try:
+        return load_mxnet(path, None, {k: v.shape for k, v in fed.items()})
+    except AtcError as error:
+        return error
 
 
 def test_every_translation_has_a_case() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from importers.mxnet_files import node, symbol, variable
 
-from atc.errors import ModelError
+from atc.errors import ModelError, UnsupportedError
 from atc.importers.mxnet.attributes import (
     parse_bool,
     parse_float,
@@ -85,6 +85,14 @@ def test_old_entries_have_two_numbers() -> None:
 
 def test_missing_version_is_old() -> None:
     assert parse(symbol([variable("x")], [(0, 0)], 10401)).version == 10401
+
+
+@pytest.mark.parametrize("version", [0, -5, 30000, 10**12, "x", None])
+def test_unknown_version(version: Any) -> None:
+    root = symbol([variable("x")], [(0, 0)])
+    root["attrs"]["mxnet_version"] = ["int", version]
+    with pytest.raises((ModelError, UnsupportedError), match="MXNet|mxnet_version"):
+        parse(root)
 
 
 def test_auxiliary_states_of_old_files_are_appended() -> None:

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from atc.errors import ModelError
+from atc.errors import ModelError, UnsupportedError
 
 CURRENT_VERSION = 10901
 """MXNet 1.9.1 as its files spell it: major * 10000 + minor * 100 + patch."""
+
+FIRST_UNKNOWN = 30000
+"""Files of MXNet 2 name their operators as those of 1.9 do; there has been no 3."""
 
 OLDEST_VERSION = 800
 """What MXNet assumes of a file that doesn't say its version."""
@@ -81,7 +84,7 @@ def _symbol(root: object, where: str, depth: int, version: int | None) -> Symbol
     if depth > MAX_DEPTH:
         raise ModelError("the symbol's subgraphs nest too deeply", where=where)
     if version is None:
-        version = _version(root)
+        version = _version(root, where)
     nodes = [_node(raw, i, where, depth, version) for i, raw in enumerate(root["nodes"])]
     heads = _entries(root.get("heads"), "heads", len(nodes), where)
     if not heads:
@@ -89,14 +92,21 @@ def _symbol(root: object, where: str, depth: int, version: int | None) -> Symbol
     return _upgrade(Symbol(tuple(nodes), heads, version))
 
 
-def _version(root: Mapping[str, Any]) -> int:
+def _version(root: Mapping[str, Any], where: str) -> int:
     attrs = root.get("attrs")
-    entry = attrs.get("mxnet_version") if isinstance(attrs, dict) else None
-    match entry:
-        case [_, int(version)] | int(version):
-            return version
-        case _:
+    match attrs.get("mxnet_version") if isinstance(attrs, dict) else None:
+        case None:
             return OLDEST_VERSION
+        case [_, int(version)] if 0 < version < FIRST_UNKNOWN:
+            return version
+        case [_, int(version)] if version >= FIRST_UNKNOWN:
+            major, rest = divmod(version, 10000)
+            raise UnsupportedError(
+                f"the symbol is of MXNet {major}.{rest // 100}.{rest % 100}", where=where,
+                hint="files of MXNet 0.x to 2.x are read",
+            )  # fmt: skip
+        case other:
+            raise ModelError(f"the symbol's mxnet_version is {str(other)[:80]}", where=where)
 
 
 def _node(raw: object, index: int, where: str, depth: int, version: int) -> SymbolNode:
