@@ -38,7 +38,7 @@ from atc.debugging import (
 )
 from atc.dump import dump
 from atc.emit import Emission, emit
-from atc.errors import OptionError
+from atc.errors import OptionError, one_line
 from atc.fast_run import Bench, fast_run, machine_name, runs_here, workloads
 from atc.importers import load_model
 from atc.ir import Graph
@@ -118,6 +118,8 @@ def compile_model(
     compiler = find_compiler(target, env, log=heard.process)
     heard.stage("reading the model")
     model = load_model(options.model, options.framework, options.input_shape, options.weight)
+    for text in model.metadata_props.get("atc.warnings", "").splitlines():
+        heard.warn(one_line(text))
     operators = operator_types(model)
     for text in debugging.warnings(operators):
         heard.warn(text)

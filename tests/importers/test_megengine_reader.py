@@ -360,7 +360,9 @@ def test_mistakes_of_the_dumper_are_warned_of(turn: bool, tmp_path: Path) -> Non
     model = load(write_v2(dump), tmp_path)
     truth = -np.sign(FEED["x"]) if turn else np.full((2, 3), -1)
     np.testing.assert_array_equal(run(model, FEED)[0], truth)
-    assert model.metadata_props["warnings"].startswith("f is the negative" if turn else "f clips")
+    assert model.metadata_props["atc.warnings"].startswith(
+        "f is the negative" if turn else "f clips"
+    )
 
 
 def test_a_real_clip_gives_no_warning(tmp_path: Path) -> None:
@@ -369,4 +371,4 @@ def test_a_real_clip_gives_no_warning(tmp_path: Path) -> None:
     low, high = (dump.constant(np.array([n], np.float32)) for n in (-1, 2))
     most = dump.op("Elemwise", [x, low], {"Elemwise": {"mode": "MAX"}})
     dump.output(dump.op("Elemwise", [*most, high], {"Elemwise": {"mode": "MIN"}})[0], "y")
-    assert "warnings" not in load(write_v2(dump), tmp_path).metadata_props
+    assert "atc.warnings" not in load(write_v2(dump), tmp_path).metadata_props

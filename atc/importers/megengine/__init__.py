@@ -24,6 +24,6 @@ def load_megengine(path: Path, input_shapes: Mapping[str, tuple[int, ...]]) -> i
     `input_shapes` replaces the shapes that the dump gives its inputs, by name. Raises `ModelError`
     for a damaged file, `UnsupportedError` for what no ONNX operators can say, `OptionError` for
     input shapes that don't fit; each names the file and, where there is one, node and operator.
-    The model's metadata entry `warnings` has a line for each suspicious operator.
+    The model's metadata entry `atc.warnings` has a line for each suspicious operator.
     """
     return translate(read_dump(path), input_shapes)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from atc.errors import one_line
+
 _HINT = "MegEngine 1.13 writes it so by mistake; dump with no_change_graph=True to avoid it"
 
 
@@ -17,6 +19,7 @@ def suspicion(value: ir.Value, name: str) -> str | None:
     node = value.producer()
     if node is None or len(node.inputs) != 2:
         return None
+    name = one_line(name, 200)
     first, second = node.inputs
     if first is None or second is None:
         return None

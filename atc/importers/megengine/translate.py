@@ -231,7 +231,7 @@ class _State:
 
     def _metadata(self) -> dict[str, str]:
         lines = self.builder.warnings
-        return {"warnings": "\n".join(lines)} if lines else {}
+        return {"atc.warnings": "\n".join(lines)} if lines else {}
 
     def _output(self, number: int, name: str) -> ir.Value:
         """Return a graph output; inputs, constants and repeated outputs pass through a node."""
