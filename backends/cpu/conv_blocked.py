@@ -133,6 +133,22 @@ def ungrouped(w: Array, g: Geometry, group: int) -> Array:
     return result
 
 
+def cheapest(
+    kernel: Kernel, sets: Sequence[Params], w: Workload, target: Target, most: int
+) -> list[Params]:
+    """Return the parameter sets of least estimated cost, the least first."""
+    return sorted(sets, key=lambda p: kernel.cost(w, p, target))[:most]
+
+
+def is_depthwise(w: Workload) -> bool:
+    """Whether every channel of a blocked operand has one filter to itself."""
+    op, x, weights = w.op, w.inputs[0], w.inputs[1]
+    assert isinstance(op, ConvBlocked)
+    assert x is not None
+    assert weights is not None
+    return weights.shape[:2] == (op.group, 1) and len(x.shape) > op.plain
+
+
 class ConvDirect(Kernel):
     """Direct convolution with tiles of p pixels x nv vectors.
 
@@ -150,10 +166,14 @@ class ConvDirect(Kernel):
         op = w.op
         assert isinstance(op, ConvBlocked)
         wide = w.outputs[0].shape[-1] == lanes(target) > 1
-        return wide and op.window.rank <= 2 and w.constant[1]
+        return wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """Tiles that fit the registers."""
+        """The most promising sets."""
+        return cheapest(self, self.sets(w, target), w, target, 6)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return all parameter sets: tiles that fit the registers, row blocks."""
         shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[Params] = []
         for p, nv in shapes:

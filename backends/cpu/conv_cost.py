@@ -8,6 +8,8 @@ L2 = 1 << 20
 """Bytes of second-level cache that the model counts on."""
 CALL = 12.0
 """Cycles to enter and leave a tile."""
+TURN = 0.3
+"""Cycles that a step loses to its neighbours."""
 LATENCY = 4.0
 """Cycles from one FMA to the next on the same accumulator."""
 
@@ -24,7 +26,7 @@ def tile_cycles(
     `rate` is how many bytes of weights arrive per cycle.
     """
     pixels = rows * cols
-    arithmetic = pixels * vectors / 2
+    arithmetic = pixels * vectors / 2 + TURN
     loads = (pixels + vectors) / 2
     weights = vectors * g.block * 4 / rate
     step = max(arithmetic, loads, weights, LATENCY)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atc.backends.cpu.conv_blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv_cost import CALL
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Axis, Columns, Geometry, cut_columns
@@ -150,16 +151,17 @@ class DepthwiseTiles(Kernel):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """One filter per channel, known weights, blocks as wide as vectors."""
-        op, x, weights = w.op, w.inputs[0], w.inputs[1]
+        op = w.op
         assert isinstance(op, ConvBlocked)
-        assert x is not None
-        assert weights is not None
-        single = weights.shape[:2] == (op.group, 1) and len(x.shape) > op.plain
-        fits = w.outputs[0].shape[-1] == lanes(target) > 1 and op.window.rank <= 2 and w.constant[1]
-        return single and fits
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1
+        return wide and op.window.rank <= 2 and w.constant[1] and is_depthwise(w)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """Tiles that fit the registers."""
+        """The most promising sets."""
+        return cheapest(self, self.sets(w, target), w, target, 4)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return all parameter sets: tiles that fit the registers."""
         return shapes(channelwise(w), target)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
@@ -212,7 +214,11 @@ class PoolTiles(Kernel):
         return fits and (op.how == "Max" or not op.count_include_pad or _inside_pads(op, w))
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """Tiles that fit the registers."""
+        """The most promising sets."""
+        return cheapest(self, self.sets(w, target), w, target, 4)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return all parameter sets: tiles that fit the registers."""
         return shapes(channelwise(w), target)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:

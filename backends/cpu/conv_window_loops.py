@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from atc.backends.cpu.conv_cost import CALL
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Geometry
@@ -32,9 +30,9 @@ class DepthwiseLoops(DepthwiseTiles):
     name = "conv_depthwise_loops"
     template = "cpu/conv_window_loops.c.j2"
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """Enough accumulators to hide the latency of an addition."""
-        return ({"c": 8}, {"c": 4})
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return enough accumulators to hide the latency of an addition."""
+        return [{"c": 8}, {"c": 4}]
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Each tap is a multiplication."""
@@ -58,9 +56,9 @@ class PoolLoops(PoolTiles):
     name = "pool_simd_loops"
     template = "cpu/conv_window_loops.c.j2"
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """Enough accumulators to hide the latency of an addition."""
-        return ({"c": 8}, {"c": 4})
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return enough accumulators to hide the latency of an addition."""
+        return [{"c": 8}, {"c": 4}]
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Each tap is a maximum or a sum, which is divided at the end."""

@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from atc.backends.cpu.conv_blocked import LINE, Run
+from atc.backends.cpu.conv_blocked import LINE, Run, cheapest
 from atc.backends.cpu.conv_cost import FAR, L2, NEAR, tile_cycles
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Axis, Geometry, cut_columns, geometry, panels, unroll
@@ -83,7 +83,13 @@ class ConvWinograd(Kernel):
         return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """Both tile sizes, blocks of tiles that fit the cache."""
+        """The most promising sets for each m."""
+        sets = self.sets(w, target)
+        each = [cheapest(self, [p for p in sets if p["m"] == m], w, target, 3) for m in (4, 2)]
+        return cheapest(self, [*each[0], *each[1]], w, target, 6)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products."""
         g = geometry(w, 1)
         shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[Params] = []

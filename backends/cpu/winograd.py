@@ -66,9 +66,8 @@ def matrices(m: int) -> Matrices:
 def transform_filters(w: Array, m: int) -> Array:
     """Return G g G^T of filters [..., 3, 3] as [n * n, ...], computed in double."""
     g = np.array([[float(x) for x in row] for row in matrices(m).filter])
-    wide = np.einsum("ai,...ij,bj->ab...", g, w.astype(np.float64), g)
-    components: Array = wide.reshape(-1, *w.shape[:-2]).astype(w.dtype)
-    return components
+    components: Array = (g @ w.astype(np.float64) @ g.T).astype(w.dtype)
+    return np.moveaxis(components.reshape(*w.shape[:-2], -1), -1, 0)
 
 
 def combinations(rows: Sequence[Row], x: str, y: str) -> list[str]:

@@ -14,7 +14,7 @@ from atc.backends.cpu.conv_window import DepthwiseTiles, PoolTiles
 from atc.backends.cpu.conv_window_loops import DepthwiseLoops, PoolLoops
 from atc.backends.cpu.conv_winograd import ConvWinograd
 from atc.backends.cpu.relayout import BlockChannels, UnblockChannels
-from atc.backends.kernel import Candidate, Kernel, workload_of
+from atc.backends.kernel import Candidate, workload_of
 from atc.backends.target import get_target
 from atc.expr import Expr, Input, call, const
 from atc.ir import DType, Graph, Node, TensorType, type_of
@@ -24,6 +24,7 @@ from atc.view import View, dense
 from support import Runner, compile_candidates, runnable
 
 F = DType.FLOAT
+Blocked = ConvDirect | ConvWinograd | DepthwiseTiles
 TARGETS = ["x86-64-avx2", "x86-64-avx512"]
 R, BIAS, OTHER = Input(F, 0), Input(F, 1), Input(F, 2)
 
@@ -211,7 +212,7 @@ def build(case: Case, block: int) -> tuple[Graph, list[np.ndarray], np.ndarray]:
     )
 
 
-def check(kernel: Kernel, cases: Sequence[Case], target: str, tolerance: float, most: int) -> None:
+def check(kernel: Blocked, cases: Sequence[Case], target: str, tolerance: float, most: int) -> None:
     """Compile all cases at once, each with up to `most` parameter sets, run and compare them."""
     record = get_target(target)
     block = record.vector_bytes // 4
@@ -220,7 +221,8 @@ def check(kernel: Kernel, cases: Sequence[Case], target: str, tolerance: float, 
         graph, feeds, expected = build(case, block)
         w = workload_of(graph, graph.nodes[0], graph.constants)
         assert kernel.accepts(w, record), case
-        known = sorted(kernel.parameters(w, record), key=lambda p: kernel.cost(w, p, record))
+        assert kernel.parameters(w, record)[0] in kernel.sets(w, record)
+        known = sorted(kernel.sets(w, record), key=lambda p: kernel.cost(w, p, record))
         for params in [*known[:1], *(known * 2)[turn + 1 :]][: min(most, len(known))]:
             jobs.append((graph, Candidate(kernel, params)))
             wanted.append((case, feeds, expected))
@@ -232,7 +234,7 @@ def check(kernel: Kernel, cases: Sequence[Case], target: str, tolerance: float, 
         assert error <= tolerance * max(np.abs(expected).max(), 1), (candidate.label, case)
 
 
-KERNELS: dict[str, tuple[Kernel, dict[str, Case], float]] = {
+KERNELS: dict[str, tuple[Blocked, dict[str, Case], float]] = {
     "direct": (ConvDirect(), DIRECT, 2e-6),
     "winograd": (ConvWinograd(), WINOGRAD, 3e-5),
     "depthwise": (DepthwiseTiles(), DEPTHWISE, 2e-6),
@@ -340,7 +342,7 @@ def test_pooling_against_numpy(target: str) -> None:
         assert PoolTiles().accepts(w, record), case
         expected = pooled(x, case)
         for kernel in (PoolTiles(), PoolLoops()):
-            known = kernel.parameters(w, record)
+            known = kernel.sets(w, record)
             if known:  # the largest windows are for the loops
                 jobs.append((graph, Candidate(kernel, known[turn % len(known)])))
                 wanted.append((case, feed, expected))
