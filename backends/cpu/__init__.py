@@ -10,6 +10,7 @@ from atc.backends.cpu import (
     elementwise,
     linalg,
     matmul,
+    matmul_dot,
     matmul_packed,
     matmul_tile,
     normalize,
@@ -25,7 +26,8 @@ from atc.backends.cpu import (
 from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
-    *elementwise.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS, *conv.KERNELS, *data.KERNELS,
+    *elementwise.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS, *matmul_dot.KERNELS,
+    *conv.KERNELS, *data.KERNELS,
     *normalize.KERNELS, *conv_blocked.KERNELS, *conv_window.KERNELS, *conv_window_loops.KERNELS,
     *conv_winograd.KERNELS, *relayout.KERNELS, *rnn.KERNELS, *matmul_packed.KERNELS,
     *linalg.KERNELS, *trees.KERNELS, *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS,

@@ -83,10 +83,11 @@ class MatMulRows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Scalar work: one unit per multiplication."""
+        """Scalar work: one unit per multiplication of whole panels, more where none are packed."""
         op = w.op
         assert isinstance(op, MatMul)
-        return float(prod(op.loops) * op.k)
+        factor = 1 if w.constant[1] else 2 if op.b_view.strides[-1] == 1 else 8
+        return float(prod(op.batch) * op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor)
 
 
 def _packed_place(op: MatMul, outer: list[str]) -> str:

@@ -1,9 +1,10 @@
 """MatMul in register tiles of mr rows by nv vectors, from the vector vocabulary.
 
-B is read in panels of nv vectors: packed when compiling where it is constant, packed into scratch
-or read in place where it isn't. The loop order (panel, row tile, depth) reads every weight once;
-the structure is that of Goto & van de Geijn, "Anatomy of high-performance matrix multiplication",
-2008, without the packing of A, which a tile reads one broadcast number at a time.
+B is read in panels of nv vectors: packed when compiling where it is constant, read in place where
+its rows are dense, else copied into scratch. The loop order ([depth block], panel, row tile, depth)
+reads every weight once; the structure is that of Goto & van de Geijn, "Anatomy of high-performance
+matrix multiplication", 2008, without the packing of A, which a tile reads one broadcast number at a
+time.
 """
 
 from __future__ import annotations
@@ -15,40 +16,64 @@ from math import prod
 from atc.backends.cpu.elementwise import loop_names
 from atc.backends.cpu.expr import address
 from atc.backends.cpu.matmul import pack_columns
-from atc.backends.cpu.vector_expr import lanes, vector_epilogue, vector_finish
+from atc.backends.cpu.matmul_cost import (
+    L1,
+    L2,
+    L3_RATE,
+    MEMORY_RATE,
+    UNITS,
+    Panel,
+    Tile,
+    column_panels,
+    largest_divisor,
+    row_tiles,
+    tile_cycles,
+)
+from atc.backends.cpu.matmul_text import TileFinish, plus, wrapped
+from atc.backends.cpu.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
 from atc.ir import DType
 from atc.ops import MatMul
 from atc.view import View, dense
 
-TILES = ((12, 2), (14, 2), (9, 3), (8, 3), (6, 4), (4, 6), (6, 2), (4, 3), (4, 2), (28, 1), (2, 4))
-"""Rows and vectors; a target uses those that fit its registers."""
-ROW_TILES = {1: (7, 2), 2: (6, 2), 3: (4, 2), 4: (6, 1)}
-"""For few rows: vectors and phases (partial sums over the depth that hide the FMA's latency)."""
+WIDTHS = (2, 3, 4, 1, 5, 6)
+STREAMING_WIDTHS = (4, 8, 6, 5, 2, 3, 1)
+"""Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
 STREAMED = 1 << 19
-"""Bytes of B above which the next panel is prefetched: it no longer stays in the L2 cache."""
+"""Bytes of B above which what comes next is prefetched: it no longer stays in the L2 cache."""
+AHEAD = 16384
+"""Bytes that a single row tile, which streams B once, asks for in advance."""
+LINE = 16
+"""Floats of a cache line."""
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Equal row tiles: `count` of them of `rows` rows, beginning at `first`."""
-
-    rows: int
-    count: int
-    first: int
+def matmul(w: Workload) -> MatMul:
+    """Return the op of a workload that is a MatMul."""
+    assert isinstance(w.op, MatMul)
+    return w.op
 
 
-def row_tiles(m: int, mr: int) -> list[Tile]:
-    """Split m rows into tiles of at most mr rows whose heights differ by one at most."""
-    tiles = -(-m // mr)
-    low, more = divmod(m, tiles)
-    found = [Tile(low + 1, more, 0), Tile(low, tiles - more, more * (low + 1))]
-    return [t for t in found if t.count and t.rows]
+def read_mode(w: Workload, params: Params) -> str:
+    """Return how B is read.
+
+    `packed` when compiling; `direct` in place; copied into scratch from dense `rows`, from dense
+    `columns`, or from `any`thing.
+    """
+    op = matmul(w)
+    if w.constant[1]:
+        return "packed"
+    if op.b_view.strides[-1] == 1 or op.n == 1:
+        return "rows" if params.get("copy") else "direct"
+    return "columns" if op.b_view.strides[-2] == 1 else "any"
 
 
 class MatMulTile(Kernel):
-    """float MatMul, mr x nv register tiles."""
+    """float MatMul, mr x nv register tiles.
+
+    `kb` blocks the depth, so that the block of A stays in the L2 cache; `phases` are partial sums
+    that hide the FMA's latency where a tile is small.
+    """
 
     name = "matmul_tile"
     op = MatMul
@@ -56,34 +81,32 @@ class MatMulTile(Kernel):
     portable = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Floats, a vector's worth of columns or more, an epilogue in vectors."""
-        op = w.op
-        assert isinstance(op, MatMul)
+        """Floats, and an epilogue in vectors."""
+        op = matmul(w)
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-        fits = lanes(target) > 1 and 2 * op.n >= lanes(target) and op.k > 0 and prod(op.loops) > 0
-        return floats and fits and vector_epilogue(op.epilogue, w, target, 2)
+        some = op.k > 0 and prod(op.loops) > 0
+        return floats and some and vector_epilogue(op.epilogue, w, target, 2)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """Tiles that fit the registers; for few rows wide ones with several phases."""
-        op = w.op
-        assert isinstance(op, MatMul)
-        most = -(-op.n // lanes(target))
+        """Tiles that fill the registers, as high as they go and so that they divide the rows."""
+        op, width = matmul(w), lanes(target)
         found: list[Params] = []
-        if op.m in ROW_TILES:
-            nv, phases = ROW_TILES[op.m]
-            nv = min(nv, most, (target.vector_registers - 2) // (op.m * phases + 1))
-            found.append({"mr": op.m, "nv": max(nv, 1), "phases": phases})
-        for mr, nv in TILES:
-            needed = mr * nv + nv + 1
-            if needed <= target.vector_registers and nv <= most and (mr <= op.m or mr <= 4):
-                found.append({"mr": min(mr, op.m), "nv": nv, "phases": 1})
-        unique = {tuple(sorted(p.items())): p for p in found}
-        return tuple(unique.values()) or ({"mr": min(op.m, 4), "nv": 1, "phases": 1},)
+        for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
+            free = target.vector_registers - 1 - nv
+            high = min(free // nv, op.m)
+            if high < 1 or nv > -(-op.n // width):
+                continue
+            balanced, even = row_tiles(op.m, high)[0].rows, largest_divisor(op.m, high)
+            for mr in {balanced: 0, even: 0} if 3 * even >= 2 * high else (balanced,):
+                phases = _phases(mr * nv, free // (mr * nv))
+                found.append({"mr": mr, "nv": nv, "phases": phases})
+        blocked = [{**p, "kb": kb} for kb in _depth_blocks(op) for p in found]
+        copied = [{**p, "copy": True} for p in found if _worth_copying(w, int(p["mr"]))]
+        return (*found, *blocked, *copied)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Pack constant B into panels of nv vectors."""
-        op = w.op
-        assert isinstance(op, MatMul)
+        op = matmul(w)
         if not w.constant[1]:
             return {}
         width = int(params["nv"]) * lanes(target)
@@ -91,68 +114,109 @@ class MatMulTile(Kernel):
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """One panel of B where it has to be packed at run time."""
-        op = w.op
-        assert isinstance(op, MatMul)
-        if _mode(w) != "gather":
+        if read_mode(w, params) in ("packed", "direct"):
             return 0
-        return op.k * int(params["nv"]) * lanes(target) * 4
+        return int(params.get("kb", matmul(w).k)) * int(params["nv"]) * lanes(target) * 4
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Panels, tiles, how both operands are read, and the epilogue."""
-        op = w.op
-        assert isinstance(op, MatMul)
-        mr, nv, phases = (int(params[k]) for k in ("mr", "nv", "phases"))
-        width = nv * lanes(target)
-        tiles = row_tiles(op.m, mr)
+        op, mode = matmul(w), read_mode(w, params)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
-        mode = _mode(w)
-        rest = op.n % width
-        panels = [("full", op.n // width, width), ("last", 1 if rest else 0, rest or width)]
-        streamed = mode == "packed" and op.k * op.n * 4 > STREAMED
-        total = sum(t.count for t in tiles)
+        depth = int(params.get("kb", op.k))
+        width = int(params["nv"]) * lanes(target)
+        tiles = row_tiles(op.m, int(params["mr"]))
+        panels = column_panels(op.n, int(params["nv"]), lanes(target))
+        bk, bn = op.b_view.strides[-2:]
+        finish = TileFinish(op, tuple(outer), len(w.inputs) - 2)
+        prefetch = _prefetch(w, tiles, width, depth) if mode == "packed" else None
+        shared = prefetch is not None and prefetch.next
+        text = _TileText(finish, lanes(target), op.k - depth, shared)
         return {
-            "batch": batch, "op": op, "nv": nv, "phases": phases, "width": width, "mode": mode,
-            "lanes": lanes(target), "tiles": tiles, "panels": [p for p in panels if p[1]],
-            "full_panels": op.n // width,
+            "batch": batch, "op": op, "phases": params["phases"], "width": width, "mode": mode,
+            "lanes": lanes(target), "depth": depth, "blocked": depth < op.k, "tiles": tiles,
+            "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
+            "finishes": finish.functions(_whole(panels), any(p.part for p in panels)),
+            "arguments": text.arguments,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1],
             "b_base": _b_base(op, outer, width) if mode == "packed"
             else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
-            "bk": op.b_view.strides[-2], "bn": op.b_view.strides[-1],
-            "step": width if mode != "direct" else op.b_view.strides[-2],
-            "prefetch": streamed, "ahead": _ahead(streamed, total, nv, op.k),
-            "operands": [f"x{k}" for k in range(2, len(w.inputs))],
-            "finish": self._finish(op, outer, ""), "finish_part": self._finish(op, outer, "count"),
-            "y": address(dense(op.loops), [*outer, "i", "j"]),
+            "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
+            "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
+            "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
         }  # fmt: skip
 
-    def _finish(self, op: MatMul, outer: list[str], count: str) -> dict[str, object]:
-        lines, value = vector_finish(op.epilogue, "result", [*outer, "i", "j"], 2, count)
-        return {"lines": lines, "value": value}
-
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Scalar multiplications over lanes, padded panels, loads per FMA, idle FMA slots."""
-        op = w.op
-        assert isinstance(op, MatMul)
+        """Cycles of all tiles, of copying B, and of what memory delivers late."""
+        op, mode = matmul(w), read_mode(w, params)
         mr, nv, phases = (int(params[k]) for k in ("mr", "nv", "phases"))
-        rows = sum(t.rows * t.count for t in row_tiles(op.m, mr))
-        columns = -(-op.n // (nv * lanes(target))) * nv
-        loads = (mr + nv) / (mr * nv)
-        idle = max(1.0, 10 / (mr * nv * phases))
-        work = prod(op.batch) * rows * columns * op.k * max(0.5, 0.3 + 0.5 * loads) * idle
-        packing = 0.0 if _mode(w) != "gather" else prod(op.batch) * op.k * op.n * 0.5
-        streaming = op.k * op.n / 4 / max(1, rows / 4) if op.m > 4 else 0.0
-        return work / 2 + packing + streaming / 8
+        depth = int(params.get("kb", op.k))
+        far = 0 if op.m * depth * 4 <= L1 else 1 if depth == op.k else 3  # reloaded results too
+        panels = column_panels(op.n, nv, lanes(target))
+        cycles = sum(
+            p.count * t.count * tile_cycles(t.rows, p.vectors, lanes(target), depth, phases, far)
+            for p in panels
+            for t in row_tiles(op.m, mr)
+        ) * (op.k // depth)
+        columns = sum(p.count * p.vectors for p in panels) * lanes(target)
+        per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5}
+        cycles += op.k * columns * per_element.get(mode, 0)
+        if op.m * depth * 4 > L2 // 2:  # every panel reads A from beyond the L2 cache
+            cycles += 0.3 * op.m * op.k * 4 / L3_RATE * columns / (nv * lanes(target))
+        if mode == "packed" and op.k * columns * 4 > STREAMED:
+            stream = op.k * columns * 4 / MEMORY_RATE
+            cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # late for tiles that share it
+        return prod(op.batch) * cycles * UNITS
 
 
-def _mode(w: Workload) -> str:
-    """Return how B is read: packed (constant), direct (dense rows) or gather (into scratch)."""
-    op = w.op
-    assert isinstance(op, MatMul)
-    if w.constant[1]:
-        return "packed"
-    return "direct" if op.b_view.strides[-1] == 1 or op.n == 1 else "gather"
+@dataclass(frozen=True)
+class _Prefetch:
+    """`lines` cache lines every `every` depth steps.
+
+    They are those of the next panel, of which each tile asks for a share, where `next`; else the
+    tile's own, `ahead` floats further on.
+    """
+
+    next: bool
+    every: int
+    lines: int
+    ahead: int
+
+    def share(self, depth: int) -> int:
+        """Return the floats that a tile asks for."""
+        return depth // self.every * self.lines * LINE
+
+
+def _prefetch(w: Workload, tiles: list[Tile], width: int, depth: int) -> _Prefetch | None:
+    op = matmul(w)
+    if op.k * op.n * 4 <= STREAMED:
+        return None
+    count = sum(t.count for t in tiles)
+    if count == 1:
+        return _Prefetch(False, 1, -(-width // LINE), max(1, AHEAD // (4 * width)) * width)
+    lines = max(1.0, width / LINE)  # of a step
+    every = largest_divisor(depth, max(1.0, min(16.0, count / lines)))
+    return _Prefetch(True, every, max(1, -(-int(lines * every) // count)), 0)
+
+
+def _phases(accumulators: int, spare: int) -> int:
+    """Return how many partial sums keep two FMA units busy, if there are registers for them."""
+    return max(1, min(-(-10 // accumulators), spare, 4))
+
+
+def _depth_blocks(op: MatMul) -> list[int]:
+    """Return the block of the depth worth trying: where A doesn't fit into the L2 cache."""
+    if op.m * op.k * 4 <= L2 // 2:
+        return []
+    kb = largest_divisor(op.k, max(128, L2 // 2 // (4 * op.m)))
+    return [kb] if 128 <= kb < op.k else []
+
+
+def _worth_copying(w: Workload, mr: int) -> bool:
+    """Whether B is read in place by so many row tiles that a dense copy may pay."""
+    op = matmul(w)
+    return read_mode(w, {}) == "direct" and op.m >= 4 * mr and op.b_view.strides[-2] >= 256
 
 
 def _b_base(op: MatMul, outer: list[str], width: int) -> str:
@@ -164,14 +228,45 @@ def _b_base(op: MatMul, outer: list[str], width: int) -> str:
     return address(View(steps), outer)
 
 
-def _ahead(streamed: bool, tiles: int, nv: int, k: int) -> int:
-    """Return the depth steps per prefetched line: each tile asks for its share of the next panel.
+def _whole(panels: Sequence[Panel]) -> bool:
+    return any(p.vectors > 1 or not p.part for p in panels)
 
-    0 where every step has to prefetch nv lines of its own panel (a single tile).
-    """
-    if not streamed or tiles < nv:
-        return 0
-    return max(1, min(16, tiles // nv, k))
+
+@dataclass(frozen=True)
+class _TileText:
+    """The C of the tiles' heads, results and calls."""
+
+    finish: TileFinish
+    lanes: int
+    last_block: int
+    """Where the last block of the depth begins: 0 when there is only one."""
+    shared: bool
+    """Whether each tile prefetches a share of the next panel."""
+
+    def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
+        """Return the head of a tile's function, and where each accumulator goes."""
+        places, memory = self.finish.parameters
+        parameters = ["const float *a", "const float *b", *["const float *next"] * self.shared]
+        parameters += [*places, *["bool first", "bool last"] * bool(self.last_block), *memory]
+        name = f"tile_{panel.name}_{tile.rows}"
+        vectors = range(panel.vectors)
+        results = [self._result(panel, r, v) for r in range(tile.rows) for v in vectors]
+        head = wrapped(f"static K_NOINLINE void {name}(", parameters)
+        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
+
+    def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
+        name, column = f"c{row}_{vector}", vector * self.lanes
+        part = panel.part if vector == panel.vectors - 1 else 0
+        place = plus("y", row * self.finish.op.n + column)
+        value = self.finish.value(name, row, column, part)
+        return {"name": name, "place": place, "part": part, "value": value}
+
+    @property
+    def arguments(self) -> str:
+        """The last arguments of a tile's call, those after `b`."""
+        blocks = ["k == 0", f"k == {self.last_block}"] * bool(self.last_block)
+        given = [*["next"] * self.shared, *self.finish.places, *blocks, self.finish.target]
+        return ", ".join((*given, *self.finish.extras))
 
 
 KERNELS = (MatMulTile(),)

@@ -1,0 +1,77 @@
+"""How a matrix product is cut into register tiles, and what that costs: a model of one core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNITS = 10.0
+"""Multiply-adds that the portable kernel makes per cycle: cycles in its unit of cost."""
+CALL = 12.0
+"""Cycles to enter and leave a tile."""
+LATENCY = 4.4
+"""Cycles from one FMA to the next on the same accumulator, and a little; two start per cycle."""
+ROW = 16.0
+"""Cycles until a row of A that isn't in the L1 cache arrives."""
+L1, L2 = 1 << 15, 1 << 20
+"""Bytes of cache that are counted on."""
+L2_RATE, L3_RATE, MEMORY_RATE = 32.0, 24.0, 10.0
+"""Bytes per cycle from the caches and from memory."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Equal row tiles: `count` of them of `rows` rows, beginning at `first`."""
+
+    rows: int
+    count: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Panel:
+    """`count` panels of B of `columns` columns from panel `first`: `vectors`, the last of which
+    holds only `part` columns where that isn't 0."""
+
+    name: str
+    first: int
+    count: int
+    columns: int
+    vectors: int
+    part: int
+
+
+def row_tiles(m: int, mr: int) -> list[Tile]:
+    """Split m rows into tiles of at most mr rows whose heights differ by one at most."""
+    count = -(-m // mr)
+    low, more = divmod(m, count)
+    found = [Tile(low + 1, more, 0), Tile(low, count - more, more * (low + 1))]
+    return [t for t in found if t.count]
+
+
+def column_panels(n: int, nv: int, lanes: int) -> list[Panel]:
+    """Split n columns into panels of nv vectors and one of what is left."""
+    width = nv * lanes
+    full, rest = divmod(n, width)
+    panels = [Panel("full", 0, full, width, nv, 0)]
+    panels.append(Panel("last", full, 1, rest, -(-rest // lanes), rest % lanes))
+    return [p for p in panels if p.count and p.columns]
+
+
+def largest_divisor(n: int, most: float) -> int:
+    """Return the largest divisor of n up to `most`, at least 1."""
+    return max((d for d in range(1, n + 1) if n % d == 0 and d <= most), default=1)
+
+
+def tile_cycles(
+    rows: int, vectors: int, lanes: int, depth: int, phases: int, far: int = 0
+) -> float:
+    """Return the cycles of one tile that sums `depth` products for each of its elements.
+
+    `far` is how many matrices of that many rows it meets for the first time.
+    """
+    arithmetic = rows * vectors / 2
+    loads = (rows + vectors) / 2
+    memory = vectors * lanes * 4 / L2_RATE if vectors * lanes * 4 * depth > L1 else 0
+    step = max(arithmetic, loads, memory, LATENCY / phases) + memory * 0.07
+    enter = CALL + far * rows * ROW
+    return enter + depth * step + rows * vectors * (1.5 + (phases - 1) / 2)

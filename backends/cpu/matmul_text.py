@@ -1,0 +1,95 @@
+"""The C of a tile's surroundings: its epilogue as a function, and heads that name only what is
+needed."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atc.backends.cpu.expr import address
+from atc.backends.cpu.vector_expr import vector_finish
+from atc.expr import Input
+from atc.ops import MatMul
+from atc.view import dense
+
+
+def plus(name: str, offset: int) -> str:
+    """Return the C sum of a variable and a constant."""
+    return f"{name} + {offset}" if offset else name
+
+
+def wrapped(start: str, parameters: Sequence[str]) -> str:
+    """Return a C function head, broken into lines."""
+    text = f"{start}{', '.join(parameters)})"
+    return textwrap.fill(text, 100, subsequent_indent="    ", break_long_words=False)
+
+
+@dataclass(frozen=True)
+class TileFinish:
+    """What happens to each vector of results: `finish`, for part of a vector `finish_part`."""
+
+    op: MatMul
+    outer: tuple[str, ...]
+    """Variables of the batch loops."""
+    operands: int
+    """How many extra operands the epilogue has: x2, x3, ..."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether results are stored as they are."""
+        return self.op.epilogue.expr == Input(self.op.accumulator, 0)
+
+    @property
+    def places(self) -> list[str]:
+        """The loop variables that the epilogue's operands are read at."""
+        return self._used([*self.outer, "i", "j"])
+
+    @property
+    def extras(self) -> list[str]:
+        """The epilogue's operands."""
+        return self._used([f"x{2 + k}" for k in range(self.operands)])
+
+    def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
+        """Return head, lines and value of the functions that the epilogue needs."""
+        wanted = [("finish", "")] * whole + [("finish_part", "count")] * partial
+        return [] if self.plain else [self._function(name, count) for name, count in wanted]
+
+    def value(self, result: str, row: int, column: int, part: int) -> str:
+        """Return the C value to be stored for a vector of results at row i + row, j + column."""
+        if self.plain:
+            return result
+        steps = {"i": row, "j": column}
+        places = [plus(v, steps.get(v, 0)) for v in self.places]
+        arguments = [result, *places, *([str(part)] if part else []), *self.extras]
+        return f"finish{'_part' if part else ''}({', '.join(arguments)})"
+
+    @property
+    def parameters(self) -> tuple[list[str], list[str]]:
+        """The C parameters of a tile for the places, and for y and the operands."""
+        places = [f"ptrdiff_t {v}" for v in self.places]
+        return places, ["float *y", *(f"const float *{x}" for x in self.extras)]
+
+    @property
+    def target(self) -> str:
+        """The C address of the tile's first result."""
+        return f"y0 + {address(dense(self.op.loops), [*self.outer, 'i', 'j'])}"
+
+    def _function(self, name: str, count: str) -> dict[str, object]:
+        lines, value = self._body(count)
+        parameters = ["vf32 result", *(f"ptrdiff_t {v}" for v in self.places)]
+        parameters += ["size_t count"] if count else []
+        parameters += [f"const float *{x}" for x in self.extras]
+        unused = count and not re.search(r"\bcount\b", " ".join((*lines, value)))
+        head = wrapped(f"static inline vf32 {name}(", parameters)
+        return {"head": head, "lines": [*(["(void)count;"] * bool(unused)), *lines], "value": value}
+
+    def _body(self, count: str) -> tuple[list[str], str]:
+        indices = [*self.outer, "i", "j"]
+        return vector_finish(self.op.epilogue, "result", indices, 2, count)
+
+    def _used(self, names: Sequence[str]) -> list[str]:
+        lines, value = self._body("")
+        body = " ".join((*lines, value))
+        return [n for n in names if re.search(rf"\b{n}\b", body)]
