@@ -194,3 +194,9 @@ def test_pad_by_run_time_pads_is_refused() -> None:
     x, widths = np.zeros(3, np.float32), np.array([1, 1])
     with pytest.raises(UnsupportedError, match="run time"):
         run_model(node_model("Pad", [x, widths], constant=[]), [x, widths])
+
+
+def test_pad_a_scalar() -> None:
+    x = np.array(3, np.float32)
+    model = node_model("Pad", [x, np.zeros(0, np.int64)])
+    assert_close(run_model(model, [x]), [x])

@@ -127,3 +127,30 @@ def test_one_hot_refuses_nonsense(depth: int, values: Array) -> None:
     indices = np.array([0, 1])
     with pytest.raises(ModelError, match="OneHot"):
         run_model(node_model("OneHot", [indices, np.array(depth), values]), [indices, values])
+
+
+@pytest.fixture(scope="module")
+def hot_of_dtypes() -> Batch:
+    indices = np.array([2, 0])
+    return Batch({
+        d.label: node_model("OneHot", [indices, np.array(3), random_array(d, (2,))]) for d in DType
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DType, ids=lambda d: d.label)
+def test_one_hot_of_every_type(dtype: DType, hot_of_dtypes: Batch) -> None:
+    indices, values = np.array([2, 0]), random_array(dtype, (2,), 3)
+    (got,) = hot_of_dtypes[dtype.label]([indices, values])
+    assert got.tobytes() == values[np.array([[0, 0, 1], [1, 0, 0]])].tobytes()
+
+
+def test_one_hot_of_a_scalar() -> None:
+    index, values = np.array(1), np.array([5, 6])
+    model = node_model("OneHot", [index, np.array(3), values])
+    assert_close(run_model(model, [index, values]), [np.array([5, 6, 5])])
+
+
+def test_one_hot_of_nothing() -> None:
+    indices, values = np.zeros((0, 2), np.int64), np.array([5, 6])
+    model = node_model("OneHot", [indices, np.array(3), values], axis=0)
+    assert run_model(model, [indices, values])[0].shape == (3, 0, 2)

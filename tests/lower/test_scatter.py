@@ -104,7 +104,14 @@ def test_scatter_elements(
 @pytest.mark.parametrize("constant", [[], [1]], ids=["run time", "constant"])
 @pytest.mark.parametrize(
     ("shape", "table"),
-    [((4, 2), [[3], [-4]]), ((2, 3, 2), [[[1, 2], [0, -3]]]), ((2, 3), [[1, 1], [1, 1]])],
+    [
+        ((4, 2), [[3], [-4]]),
+        ((2, 3, 2), [[[1, 2], [0, -3]]]),
+        ((2, 3), [[1, 1], [1, 1]]),
+        ((4,), [2]),
+        ((2, 3), np.zeros((1, 0), int)),
+        ((2, 3), np.zeros((0, 1), int)),
+    ],
 )
 def test_scatter_nd(shape: tuple[int, ...], table: list[int], constant: list[int]) -> None:
     x, indices = random_array(DType.FLOAT, shape), np.array(table)
