@@ -14,9 +14,11 @@ from atc.backends.cpu import (
     matmul_packed,
     matmul_tile,
     normalize,
+    normalize_simd,
     relayout,
     resize,
     rnn,
+    rnn_simd,
     sampling,
     signal,
     sort,
@@ -27,9 +29,8 @@ from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
     *elementwise.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS, *matmul_dot.KERNELS,
-    *conv.KERNELS, *data.KERNELS,
-    *normalize.KERNELS, *conv_blocked.KERNELS, *conv_window.KERNELS, *conv_window_loops.KERNELS,
-    *conv_winograd.KERNELS, *relayout.KERNELS, *rnn.KERNELS, *matmul_packed.KERNELS,
-    *linalg.KERNELS, *trees.KERNELS, *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS,
-    *signal.KERNELS,
+    *conv.KERNELS, *data.KERNELS, *normalize.KERNELS, *normalize_simd.KERNELS, *conv_blocked.KERNELS, *conv_window.KERNELS,
+    *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS, *rnn.KERNELS,
+    *rnn_simd.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *trees.KERNELS,
+    *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
 )  # fmt: skip

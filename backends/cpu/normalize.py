@@ -65,7 +65,7 @@ class SoftmaxRows(Kernel):
         return {
             "op": op, "type": type_, "exponential": f"{exp}(x[{place}] - maximum{at})",
             "store": "" if op.log else self._store(w),
-            "start": _lowest(x.dtype) if op.masked else "-INFINITY",
+            "start": lowest(x.dtype) if op.masked else "-INFINITY",
             "last": _last(op, f"total{at}"),
             "result": result, "after": after, "value": value,
         }  # fmt: skip
@@ -83,7 +83,7 @@ class SoftmaxRows(Kernel):
         return overwrites_operand(w)
 
 
-def _lowest(dtype: DType) -> str:
+def lowest(dtype: DType) -> str:
     """Return the lowest finite number, from which even minus infinity is infinitely far."""
     wide = dtype is DType.DOUBLE
     return literal(float(np.finfo(np.float64 if wide else np.float32).min), dtype)
