@@ -29,7 +29,7 @@ from atc.ops import (
 )  # fmt: skip
 from atc.ops.blocked import blocked_shape
 from atc.ops.data import Concat
-from atc.view import Split, View, compose, dense, gather_view
+from atc.view import Split, View, compose, compose_refining, dense, gather_view
 
 PLAIN_CHANNELS = 4
 """Up to so many channels a first convolution reads its operand as it is."""
@@ -203,23 +203,25 @@ def _pool(state: _Layout, node: Node, op: Pool) -> bool:
 
 def _map(state: _Layout, node: Node, op: Map) -> bool:
     shape = state.types[node.outputs[0]].shape
-    if len(op.views) != len(node.inputs) or not _follows(state, node.inputs, shape):
+    if len(op.views) != len(node.inputs) or not _follows(state, node.inputs):
         return False
-    found = compose(shape, dense(shape), op.shape, op.views)
-    if found is None or isinstance(found, Split):
-        return False
-    operands = _operands(state, node.inputs, found, shape)
+    found = compose_refining(shape, [dense(shape)], 0, op.shape, op.views)
+    if found is None or found[0][:2] != shape[:2]:
+        return False  # channels are taken apart, as in a shuffle
+    loops, _, plain = found
+    operands = _operands(state, node.inputs, plain, loops)
     if operands is None:
         return False
     names, views = operands
-    state.emit(node, Map(blocked_shape(shape, state.width), op.expr, views), names())
+    state.emit(node, Map(blocked_shape(loops, state.width), op.expr, views), names())
     return True
 
 
-def _follows(state: _Layout, inputs: Sequence[str], shape: Sequence[int]) -> bool:
-    """Whether most of what a node reads of its own size is blocked already."""
-    size = prod(shape)
-    large = [i for i in inputs if state.types[i].size >= size and state.constant(i) is None]
+def _follows(state: _Layout, inputs: Sequence[str]) -> bool:
+    """Whether most of what a node reads is blocked already."""
+    computed = [i for i in inputs if state.constant(i) is None]
+    size = max((state.types[i].size for i in computed), default=0)
+    large = [i for i in computed if 2 * state.types[i].size >= size]
     there = [i for i in large if i in state.blocks]
     return bool(there) and 2 * len(there) >= len(large)
 
@@ -363,22 +365,22 @@ def to_blocks(values: Array, width: int) -> Array:
 def _through_blocks(
     stored: tuple[int, ...], view: View, shape: tuple[int, ...], width: int
 ) -> View | None:
-    """Return the view of the blocked form of an operand [N or 1, C', *spatial or 1].
+    """Return the view of the blocked form of an operand that is viewed over (N, C, *loops).
 
-    The operand may be broadcast along the batch and the pixels, and begin at a whole block.
+    Channels must follow each other from a whole block on, and the other loops stay inside one
+    plane, where every step is `width` times as long.
     """
-    if len(stored) != len(shape):
+    if len(stored) < 2 or 0 in stored:
         return None
-    plain, blocks = row_major(stored), row_major(blocked_shape(stored, width))
-    first, rest = divmod(view.offset, plain[1])
-    if rest or first % width or first + shape[1] > stored[1]:
+    plane = prod(stored[2:])
+    batch, channel, *steps = view.strides
+    reach = [s * (n - 1) for s, n in zip(steps, shape[2:], strict=True)]
+    low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+    first = (view.offset + low) // plane
+    pixel = view.offset - first * plane
+    inside = pixel + high < plane and first % width == 0 and first + shape[1] <= stored[1]
+    if not inside or channel != plane or batch not in (0, stored[1] * plane):
         return None
-    if first and shape[1] % width and first + shape[1] != stored[1]:
-        return None
-    strides = []
-    for axis, (n, step) in enumerate(zip(shape, view.strides, strict=True)):
-        if n > 1 and step not in (0, plain[axis]) or n > 1 and step and stored[axis] < n:
-            return None
-        strides.append(blocks[axis] if step else 0)
-    strides[1] = blocks[1]
-    return View((*strides, 1), first // width * blocks[1])
+    blocks = row_major(blocked_shape(stored, width))
+    strides = (blocks[0] if batch else 0, blocks[1], *(s * width for s in steps), 1)
+    return View(strides, first // width * blocks[1] + pixel * width)

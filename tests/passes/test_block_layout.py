@@ -115,6 +115,24 @@ def halves(net: Net) -> str:
     return net.op("Concat", net.op("Sigmoid", net.conv(a, 16, 16)), net.op("Tanh", b), axis=1)
 
 
+def upsampled(net: Net) -> str:
+    """A skip connection: nearest upsampling beside what it is joined with."""
+    x = net.op("Relu", net.conv("x", 16, 16))
+    y = net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+    y = net.op("Resize", net.conv(y, 16, 24), "", scales, mode="nearest",
+               coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
+    return net.conv(net.op("Concat", x, net.op("Relu", y), axis=1), 40, 16)
+
+
+def cropped(net: Net) -> str:
+    """Every second pixel of a cut and flipped image."""
+    bounds = ([7, 1], [-9, 10], [2, 3], [-2, 3])
+    x = net.conv("x", 16, 20)
+    y = net.op("Slice", x, *(net.constant(np.array(bounds[k])) for k in (0, 1, 2, 3)))
+    return net.conv(net.op("Relu", y), 20, 16)
+
+
 def odd_slice(net: Net) -> str:
     x = net.conv("x", 16, 32)
     a = net.op("Slice", x, *(net.constant(np.array([v])) for v in (5, 21, 1)))
@@ -150,7 +168,8 @@ NETS: dict[str, tuple[Build, tuple[int, ...]]] = {
     **{
         f.__name__: (f, (1, 16, 10, 10))
         for f in (residual, late_residual, inverted, squeeze, spatial_gate, branches,
-                  ragged_branches, halves, odd_slice, transposed, normalised, libm, masked)
+                  ragged_branches, halves, upsampled, cropped, odd_slice, transposed,
+                  normalised, libm, masked)
     },
 }  # fmt: skip
 
@@ -191,6 +210,8 @@ def test_blocking_keeps_results(name: str, target: str) -> None:
         ("branches", 1, 1),
         ("halves", 1, 1),
         ("normalised", 1, 1),
+        ("upsampled", 1, 1),
+        ("cropped", 1, 1),
     ],
 )
 def test_relayouts_stay_at_the_borders(name: str, blocks: int, unblocks: int) -> None:
