@@ -86,7 +86,7 @@ def _decode_multibox(s: Site, anchors: int) -> Tensor:
     prior = b.reshape(s.input(2), [1, anchors, 4])
     low, high = b.split(prior, 2, [2, 2])
     size, center = b.op("Sub", high, low), b.op("Mul", b.op("Add", low, high), 0.5)
-    scaled = b.op("Mul", location, b.constant(np.asarray(variances, location.dtype)))
+    scaled = b.op("Mul", location, b.constant(np.asarray(variances).astype(location.dtype)))
     shift, growth = b.split(scaled, 2, [2, 2])
     middle = b.op("Add", b.op("Mul", shift, size), center)
     half = b.op("Mul", b.op("Mul", b.op("Exp", growth), size), 0.5)
@@ -250,7 +250,7 @@ def box_decode(s: Site) -> Tensor:
         center = b.op("Add", first, b.op("Mul", size, 0.5))
     else:
         center, size = first, second
-    deviations = np.asarray([s.number(f"std{i}", 1.0) for i in range(4)], s.x.dtype)
+    deviations = np.asarray([s.number(f"std{i}", 1.0) for i in range(4)]).astype(s.x.dtype)
     shift, growth = b.split(b.op("Mul", s.x, b.constant(deviations)), 2, [2, 2])
     limit = s.number("clip", -1.0)
     if limit > 0:

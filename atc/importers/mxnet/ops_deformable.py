@@ -28,7 +28,7 @@ def deformable_convolution(s: Site) -> Tensor:
     _check(s)
     b, offset = s.b, s.input(1)
     base = b.constant(_grid(s, offset).astype(offset.dtype))
-    last = np.asarray(s.x.shape[2:], offset.dtype) - 1
+    last = np.asarray(s.x.shape[2:]).astype(offset.dtype) - 1
     limit = b.constant(last.reshape(1, 1, 2, 1, 1))
     points = b.op("Add", b.reshape(offset, [offset.shape[0], *base.shape[1:]]), base)
     moved = b.op("Sub", b.op("Min", points, limit), base)

@@ -75,6 +75,7 @@ def _scores(s: Site, queries: Tensor, keys: Tensor, depth: int) -> Tensor:
 
 def _merged(s: Site, attention: Tensor, values: Tensor) -> Tensor:
     """Weigh the values and join the heads: (length, batch, heads·D)."""
+    s.require(attention.rank == 3, "the attention is not (heads, length, length)")
     y = s.b.op("MatMul", attention, values)
     rows, length, depth = y.shape
     heads = s.integer("heads")

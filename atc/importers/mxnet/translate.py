@@ -56,7 +56,8 @@ def translate(symbol: Symbol, sources: Sources, file: str) -> ir.Model:
             named[name] = _input(builder, symbol, index, sources)
             inputs.append(named[name])
         values[index] = (named[name],)
-    _translate_nodes(builder, symbol, needed, values)
+    with np.errstate(all="ignore"):  # a constant may overflow as it would in C
+        _translate_nodes(builder, symbol, needed, values)
     outputs = [_output(builder, symbol, e, values) for e in symbol.heads]
     model = builder.model(safe_name(file.rpartition("/")[2]), inputs, outputs)
     _name_outputs(model.graph, symbol, builder)
