@@ -92,10 +92,10 @@ def mutated(case: Case, rng: random.Random) -> Case:
             del attrs[key]
     elif inputs:
         i = rng.randrange(len(inputs))
-        inputs[i] = rng.choice((
-            inputs[i].ravel(), inputs[i][None], inputs[i][..., :1], inputs[i].astype("i1"),
-            inputs[i].astype("f2"), np.repeat(inputs[i], 3, axis=0),
-        ))  # fmt: skip
+        x = inputs[i]
+        with np.errstate(all="ignore"):
+            shapes = x.ravel(), x[None], x[..., :1], np.repeat(x, 3, axis=0)
+            inputs[i] = rng.choice((*shapes, x.astype("i1"), x.astype("f2")))
     return replace(case, attrs=attrs, inputs=inputs)
 
 
