@@ -24,7 +24,7 @@ from atc.importers.megengine.types import DType
 OPSET = 21
 IR_VERSION = 10
 _FOLDED = 4096  # elements of the largest tensor that is folded
-_MAX_ELEMENTS = 1 << 40
+_MAX_ELEMENTS = 1 << 32
 
 Attributes = Mapping[str, Any]
 Shape = tuple[int | None, ...]

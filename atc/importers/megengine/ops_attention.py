@@ -14,7 +14,7 @@ from atc.importers.megengine.translation import Rule
 
 _NO_MASK, _CAUSAL, _CUDNN, _GIVEN = range(4)
 _ONLY_MASK = 1
-_LARGEST_MASK = 1 << 24
+_LARGEST_MASK = 1 << 22
 
 
 @dataclass(frozen=True)

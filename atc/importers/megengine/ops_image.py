@@ -15,6 +15,7 @@ from atc.importers.megengine.types import INT32
 
 _TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 _LARGEST_IMAGE = 1 << 16
+_LARGEST_GRID = 1 << 23
 
 
 def _channels_last(b: Builder, params: Params) -> bool:
@@ -142,6 +143,8 @@ def _aligns_corners(
 def _mapped(b: Builder, matrix: ir.Value, target: Sequence[int]) -> ir.Value:
     """Return the input pixel (x, y) of every output pixel, (N, OH, OW, 2)."""
     height, width = target
+    if height * width > _LARGEST_GRID:
+        raise b.refuse(f"a warp to {height} by {width} pixels is not covered")
     rows = b.extents(matrix)[1] if b.rank(matrix) == 3 else 0
     if rows not in (2, 3) or b.extents(matrix)[2] != 3:
         raise b.fail(f"matrices of shape {list(b.shape(matrix))}")
@@ -206,7 +209,7 @@ def keep_boxes(b: Builder, op: Operator, xs: Sequence[Var]) -> list[Var | None]:
     params = op.params("NMSKeep")
     boxes, most = xs[0].value, params.integer("max_output")
     batch, count, _ = b.ranked(boxes, 3)
-    if batch != 1 or not 0 < most < 1 << 24 or count > 1 << 24:
+    if batch != 1 or not 0 < most < 1 << 20 or count > 1 << 20:
         raise b.refuse("suppression of boxes is covered for one image at a time")
     scores = b.constant(np.arange(count, 0, -1).astype(np.float32).reshape(1, 1, count))
     limits = [b.integers([most]), b.constant(np.array([params.real("iou_thresh")], np.float32))]

@@ -15,7 +15,7 @@ from atc.importers.megengine.translation import MANY, Rule, Translation
 from atc.importers.megengine.types import BOOL, INT32
 
 _FAR = (1 << 31) - 1
-_LARGEST_SCATTER = 1 << 24
+_LARGEST_SCATTER = 1 << 23
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def _windows(b: Builder, extent: int, window: int, stride: int, dilation: int) -
     if not (0 < window <= extent and stride > 0 and dilation > 0):
         raise b.fail(f"window {window}, stride {stride}, dilation {dilation} are out of range")
     count = (extent - dilation * (window - 1) - 1) // stride + 1
-    if count < 1 or count * window > 1 << 24:
+    if count < 1 or count * window > 1 << 22:
         raise b.fail(f"{count} windows of {window} in {extent} elements")
     starts = np.arange(count, dtype=np.int64)[:, None] * stride
     return b.constant(starts + np.arange(window, dtype=np.int64) * dilation)

@@ -162,7 +162,11 @@ class _State:
         """Translate an operator."""
         rule = RULES.get(operator.kind)
         if rule is None:
-            raise UnsupportedError(f"operator {operator.kind} is not covered", where=operator.where)
+            raise UnsupportedError(
+                f"operator {operator.kind} is not covered",
+                where=operator.where,
+                hint="leave it out of the traced function, or write it with other operators",
+            )
         if not rule.fits(len(operator.inputs)):
             raise ModelError(
                 f"{len(operator.inputs)} inputs do not fit operator {operator.kind}",
