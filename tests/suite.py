@@ -6,9 +6,12 @@ With --write it also writes suite_exceptions.txt, the list of the cases that fai
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -201,6 +204,24 @@ def chunks(names: Sequence[str], size: int = CHUNK) -> list[tuple[str, ...]]:
     return [tuple(names[k : k + size]) for k in range(0, len(names), size)]
 
 
+def run_isolated(names: Sequence[str], target: str, level: str) -> dict[str, str]:
+    """Load and run cases in a process of their own: one that dies takes no other with it."""
+    context = multiprocessing.get_context("fork")  # the cases are loaded already
+    try:
+        with ProcessPoolExecutor(1, context) as pool:
+            return pool.submit(_run_named, names, target, level).result()
+    except BrokenProcessPool:
+        if len(names) == 1:
+            return {names[0]: "the process dies"}
+    middle = len(names) // 2
+    parts = (run_isolated(part, target, level) for part in (names[:middle], names[middle:]))
+    return {name: reason for part in parts for name, reason in part.items()}
+
+
+def _run_named(names: Sequence[str], target: str, level: str) -> dict[str, str]:
+    return run_cases([*load_cases(names)], target, level)
+
+
 def main() -> None:
     """Run all and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -213,7 +234,7 @@ def main() -> None:
     for kind in given.kinds:
         size, level = (1, "O2") if kind == "real" else (CHUNK, "O0")
         for names in chunks(case_names(kind), size):
-            outcomes |= run_cases([*load_cases(names)], given.target, level)
+            outcomes |= run_isolated(names, given.target, level)
         passed = sum(not outcomes[name] for name in case_names(kind))
         print(f"{kind}: {passed} of {len(case_names(kind))} pass", flush=True)
     reasons = Counter(reason for reason in outcomes.values() if reason)
