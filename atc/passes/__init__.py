@@ -15,6 +15,7 @@ from atc.passes.fuse_elementwise import fuse_elementwise, fuse_maps
 from atc.passes.fuse_epilogue import fuse_epilogue
 from atc.passes.rewriting import Rule, rewrite
 from atc.passes.share import share_equal_nodes
+from atc.passes.simplify_matmul import simplify_matmul
 from atc.verify import verify
 
 
@@ -43,6 +44,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("fuse_epilogue_again", fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
     _rule("fuse_elementwise_again", fuse_elementwise),  # what no epilogue took, into reductions
     _rule("fold_affine_again", fold_affine),
+    _rule("simplify_matmul", simplify_matmul),  # last: others match loops with the results' shape
 )
 """The pipeline. Names are what `--fusion_switch_file` and dumps call a pass."""
 

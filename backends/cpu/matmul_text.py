@@ -22,8 +22,10 @@ def plus(name: str, offset: int) -> str:
 
 def wrapped(start: str, parameters: Sequence[str]) -> str:
     """Return a C function head, broken into lines."""
-    text = f"{start}{', '.join(parameters)})"
-    return textwrap.fill(text, 100, subsequent_indent="    ", break_long_words=False)
+    whole = [p.replace(" ", "\0") for p in parameters]
+    text = f"{start.replace(' ', chr(0))}{', '.join(whole)})"
+    filled = textwrap.fill(text, 100, subsequent_indent="    ", break_long_words=False)
+    return filled.replace("\0", " ")
 
 
 @dataclass(frozen=True)
