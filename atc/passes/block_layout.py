@@ -141,7 +141,8 @@ def _convert(state: _Layout, node: Node) -> bool:
     """Add the blocked form of a node; False where there is none or it doesn't pay."""
     if len(node.outputs) != 1 or state.types[node.outputs[0]].dtype is not DType.FLOAT:
         return False
-    if len(state.types[node.outputs[0]].shape) < 2 or 0 in state.types[node.outputs[0]].shape:
+    shape = state.types[node.outputs[0]].shape
+    if len(shape) < 2 or 0 in shape or 2 * shape[1] < state.width and not isinstance(node.op, Conv):
         return False
     match node.op:
         case Conv():

@@ -24,7 +24,16 @@ def cancel_movement(state: Rewriting, node: Node) -> Node:
             source = state.producers.get(node.inputs[0])
             if source is not None and isinstance(source.op, Reshape):
                 return replace(node, inputs=source.inputs)
+            if source is not None and isinstance(source.op, Map | Reduce):
+                return _reshaped(state, node, source)
     return node
+
+
+def _reshaped(state: Rewriting, node: Node, source: Node) -> Node:
+    """Let a Map or Reduce make the reshaped value itself, if nothing reads the other."""
+    if not state.only_reader(node.inputs[0]):
+        return node
+    return replace(source, outputs=node.outputs, origin=merge_origin(source, node))
 
 
 def _nest(state: Rewriting, node: Node) -> Node:
