@@ -170,7 +170,7 @@ def _transposed_extents(
             begin, end = [0] * rank, [0] * rank
         out = [f + e - p - q for f, e, p, q in zip(full, extra, begin, end, strict=True)]
         return begin, out
-    total = [f + e - o for f, e, o in zip(full, extra, wanted, strict=True)]
+    total = [max(f + e - o, 0) for f, e, o in zip(full, extra, wanted, strict=True)]
     begin = [t - t // 2 if auto == "SAME_LOWER" else t // 2 for t in total]
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         begin = [t // 2 for t in total]

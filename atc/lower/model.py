@@ -201,7 +201,8 @@ class _Walker:
                 f"operator {site.node.op_type} {where}(opset {site.opset}) is not covered",
                 where=site.label,
             )
-        inner = _Walker(self.file, dict(body.opset_imports), self.never_fold, depth=self.depth + 1)
+        opsets = {**self.opsets, **body.opset_imports}  # a body may leave out the standard's own
+        inner = _Walker(self.file, opsets, self.never_fold, depth=self.depth + 1)
         for value, name in zip(body.inputs, (*site.inputs, *[""] * len(body.inputs)), strict=False):
             if name:
                 inner.bind(site.b, value, name)

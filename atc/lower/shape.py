@@ -206,15 +206,17 @@ def split(site: Site) -> tuple[str, ...]:
 
 @lowers("DepthToSpace", "SpaceToDepth")
 def depth_space(site: Site) -> str:
-    """ONNX DepthToSpace-13 (DCR, CRD) and SpaceToDepth-13: reshape, transpose, reshape."""
+    """ONNX DepthToSpace-13 and SpaceToDepth-28 (DCR, CRD): reshape, transpose, reshape."""
     b, x = site.b, site.input(0)
     n, c, h, w = site.shape(0)
     s = site.int("blocksize", 1)
     site.require(s > 0, f"blocksize {s}")
+    dcr = site.str("mode", "DCR") == "DCR"
     if site.node.op_type == "SpaceToDepth":
         parts = b.reshape(x, [n, c, h // s, s, w // s, s])
-        return b.reshape(b.transpose(parts, [0, 3, 5, 1, 2, 4]), [n, c * s * s, h // s, w // s])
-    if site.str("mode", "DCR") == "DCR":
+        order = [0, 3, 5, 1, 2, 4] if dcr else [0, 1, 3, 5, 2, 4]
+        return b.reshape(b.transpose(parts, order), [n, c * s * s, h // s, w // s])
+    if dcr:
         parts = b.transpose(b.reshape(x, [n, s, s, c // (s * s), h, w]), [0, 3, 4, 1, 5, 2])
     else:
         parts = b.transpose(b.reshape(x, [n, c // (s * s), s, s, h, w]), [0, 1, 4, 2, 5, 3])
