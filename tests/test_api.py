@@ -125,5 +125,5 @@ def test_importing_atc_is_cheap_and_load_stays_a_function() -> None:
         "from atc.load import load; import atc.load; "
         "assert atc.load is load and callable(atc.load); assert 'compile' in dir(atc)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -162,7 +162,7 @@ def test_no_c_compiler_says_so(
 
 
 def run(*arguments: str, **keywords: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "atc", *arguments]
+    command = [sys.executable, "-P", "-m", "atc", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **keywords)
 
 
@@ -177,7 +177,7 @@ def test_the_module_is_the_command(model: Path, tmp_path: Path) -> None:
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "atc", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-P", "-m", "atc", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -191,7 +191,7 @@ def test_starting_imports_nothing_heavy() -> None:
         "import sys, atc.cli; atc.cli.main(['--help']); "
         "print([m for m in ('numpy', 'onnx', 'onnx_ir', 'rich', 'jinja2') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
@@ -210,7 +210,7 @@ def test_a_signal_in_the_middle_leaves_nothing_half_written(
     scratch.mkdir()
     environment = {**os.environ, "CC": str(slow), "TMPDIR": str(scratch)}
     with subprocess.Popen(
-        [sys.executable, "-m", "atc", *line(model, tmp_path / "out/net")], env=environment,
+        [sys.executable, "-P", "-m", "atc", *line(model, tmp_path / "out/net")], env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         for _ in range(600):
@@ -556,7 +556,7 @@ assert net.net_run(context, x, y) == 0
 """
     environment |= {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
     for missing, status in ((0, 0), (4, 1)):
-        command = [sys.executable, "-c", code.replace("MISSING", str(missing))]
+        command = [sys.executable, "-P", "-c", code.replace("MISSING", str(missing))]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert ran.returncode == status, ran.stderr
         assert ("heap-buffer-overflow" in ran.stderr) is bool(missing)

@@ -40,7 +40,7 @@ def test_100_mb_of_weights_compile_within_1_gib(tmp_path: Path) -> None:
     model = tmp_path / "large.onnx"
     save_large(model)
     assert model.stat().st_size > 100_000_000
-    command = [sys.executable, "-m", "atc", f"--model={model}", f"--output={tmp_path / 'large'}"]
+    command = [sys.executable, "-P", "-m", "atc", f"--model={model}", f"--output={tmp_path / 'large'}"]
     begin = time.monotonic()
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -66,6 +66,6 @@ def graph_of_many_nodes(count: int) -> onnx.ModelProto:
 def test_50000_nodes_compile_in_bounded_time(tmp_path: Path) -> None:
     path = tmp_path / "many.onnx"
     onnx.save(graph_of_many_nodes(50_000), path)
-    command = [sys.executable, "-m", "atc", f"--model={path}", f"--output={tmp_path / 'many'}"]
+    command = [sys.executable, "-P", "-m", "atc", f"--model={path}", f"--output={tmp_path / 'many'}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -275,7 +275,7 @@ def test_the_log_counts_hits_and_misses_with_reasons(bench: Bench) -> None:  # 4
 
 
 def start(bench: Bench, output: str, *more: str, seed: str = "0") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "atc", *bench.line("enable", *more, output=output)]
+    command = [sys.executable, "-P", "-m", "atc", *bench.line("enable", *more, output=output)]
     return subprocess.Popen(
         command, env={**os.environ, "PYTHONHASHSEED": seed}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

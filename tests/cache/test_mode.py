@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-import atc.cache
 from atc.cache import DEFAULT_MODE, MODE_HELP, MODES, mode_under_debug
 from atc.errors import OptionError
 
-README = (Path(atc.cache.__file__).parent / "README.md").read_text()
+README = (Path(__file__).parents[2] / "cache" / "README.md").read_text()
 
 
 def test_s04_disable_is_the_default():

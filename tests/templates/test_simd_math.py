@@ -9,11 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from simd_program import FOLDER, TABLES, Array, Inputs, Op, Program, build, defined_names, ulp_error
+
+SOURCES = Path(__file__).parents[2] / "templates" / "simd"
 
 Doubles = NDArray[np.float64]
 
@@ -108,7 +111,7 @@ def test_every_function_is_tested() -> None:
 
 def test_coefficients_are_the_fitted_ones() -> None:
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, str(FOLDER / "fit.py")]
+    command = [sys.executable, str(SOURCES / "fit.py")]
     fitted = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
     literals = re.findall(r"-?\d\.\d+(?:e-\d+)?", (FOLDER / "math.h").read_text())
     written = np.array(literals, dtype=float)
