@@ -97,6 +97,7 @@ compile_model(Options(model=Path(model), output=Path(output), jobs=int(jobs)))
 """
 
 
+@pytest.mark.slow
 def test_every_byte_is_the_same_in_any_folder_with_any_hash_seed_and_workers(
     out: Path, tmp_path: Path
 ) -> None:

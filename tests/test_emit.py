@@ -354,32 +354,37 @@ def test_library_has_no_writable_data(model: str, tmp_path: Path) -> None:
 
 # ---- hostile models -----------------------------------------------------------------------------
 
-NAMES = {
-    "comment": "x*/ int", "quote": 'a"b\\', "unicode": "数据\u202e", "keyword": "int",
-    "cpp": "class", "macro": "NET_OK", "type": "uint8_t", "local": "t0", "weight": "w0",
-    "kernel": "atc_map", "function": "net_run", "line": "a\nb", "format": "%s%n",
-    "long": "n" * 100_000, "trigraph": "??/", "context": "ctx", "fresh": "t#1",
-}  # fmt: skip
+NAMES = [
+    "x*/ int", 'a"b\\', "数据\u202e", "int", "class", "NET_OK", "uint8_t", "t0", "w0", "atc_map",
+    "net_run", "a\nb", "%s%n", "n" * 100_000, "??/", "ctx", "t#1", "", "a.b", "a b", "a_b",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", NAMES)
-def test_a_tensor_may_have_any_name(case: str, tmp_path: Path) -> None:
-    name = NAMES[case]
-    nodes = [
-        helper.make_node("Exp", [name], ["middle"], name=name),
-        helper.make_node("Mul", ["middle", f"{name} scale"], [f"{name}."], name=f"{name}*/"),
-    ]
-    scale = {f"{name} scale": np.array([1, 2, 3], np.float32)}
-    model = make_model(nodes, [(name, F32, (2, 3))], [(f"{name}.", F32, (2, 3))], scale)
+def test_tensors_may_have_any_name(tmp_path: Path) -> None:
+    names = [f"{name} " for name in NAMES] + [name for name in NAMES if name]
+    nodes, scales = [], {}
+    for name in names:
+        nodes += [
+            helper.make_node("Exp", [name], [f"{name}/exp"], name=name),
+            helper.make_node(
+                "Mul", [f"{name}/exp", f"{name} scale"], [f"{name}."], name=f"{name}*/"
+            ),
+        ]
+        scales[f"{name} scale"] = np.array([1, 2, len(scales)], np.float32)
+    shapes = [[(f"{name}{end}", F32, (2, 3)) for name in names] for end in ("", ".")]
+    model = make_model(nodes, *shapes, scales)
     x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    inputs = {name: x + np.float32(k) for k, name in enumerate(names)}
     net = load(make_library(tmp_path, model))
-    assert [t.name for t in (*net.inputs, *net.outputs)] == [name, f"{name}."]
-    (expected,) = reference(model, x)
-    np.testing.assert_allclose(net.run({name: x})[f"{name}."], expected, rtol=1e-6)
+    assert [t.name for t in net.inputs] == names
+    results = net.run(inputs)
+    assert list(results) == [f"{name}." for name in names]
+    for got, expected in zip(results.values(), reference(model, *inputs.values()), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
     subprocess.run([build_example(tmp_path)], stdout=subprocess.DEVNULL, check=True)
 
 
-@pytest.mark.parametrize("name", ["math", "string", "kernel", "m", "int", "2d", "NULL", "模型"])
+@pytest.mark.parametrize("name", ["math", "kernel", "m", "int", "模型"])
 def test_a_network_may_have_any_name(name: str, tmp_path: Path) -> None:
     emission = emit_model(affine_model(), name)
     write_project(tmp_path, emission)

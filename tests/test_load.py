@@ -348,7 +348,7 @@ def test_a_closed_network_says_so_and_bound_calls_live_on(folder: Path) -> None:
 
 def slow_model() -> onnx.ModelProto:
     """Return a model that computes for some tenths of a second in one arena."""
-    size = 320
+    size = 256
     nodes = [helper.make_node("MatMul", ["x", "x"], ["p0"])]
     nodes += [helper.make_node("MatMul", [f"p{k}", "x"], [f"p{k + 1}"]) for k in range(4)]
     return make_model(nodes, [("x", F32, (size, size))], [("p4", F32, (size, size))])
