@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 ROWS, COLUMNS, LAYERS = 2048, 2048, 6  # 100.7 MB of float32
 LIMIT_KIB = 1 << 20
+ATC = (sys.executable, "-P", "-m", "atc")
 
 
 def save_large(path: Path) -> None:
@@ -40,7 +41,7 @@ def test_100_mb_of_weights_compile_within_1_gib(tmp_path: Path) -> None:
     model = tmp_path / "large.onnx"
     save_large(model)
     assert model.stat().st_size > 100_000_000
-    command = [sys.executable, "-P", "-m", "atc", f"--model={model}", f"--output={tmp_path / 'large'}"]
+    command = [*ATC, f"--model={model}", f"--output={tmp_path / 'large'}"]
     begin = time.monotonic()
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -66,6 +67,6 @@ def graph_of_many_nodes(count: int) -> onnx.ModelProto:
 def test_50000_nodes_compile_in_bounded_time(tmp_path: Path) -> None:
     path = tmp_path / "many.onnx"
     onnx.save(graph_of_many_nodes(50_000), path)
-    command = [sys.executable, "-P", "-m", "atc", f"--model={path}", f"--output={tmp_path / 'many'}"]
+    command = [*ATC, f"--model={path}", f"--output={tmp_path / 'many'}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
