@@ -15,6 +15,7 @@ from atc.backends.cpu import (
     matmul_tile,
     normalize,
     normalize_simd,
+    reduce_simd,
     relayout,
     resize,
     rnn,
@@ -28,8 +29,9 @@ from atc.backends.cpu import (
 from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
-    *elementwise.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS, *matmul_dot.KERNELS,
-    *conv.KERNELS, *data.KERNELS, *normalize.KERNELS, *normalize_simd.KERNELS, *conv_blocked.KERNELS, *conv_window.KERNELS,
+    *elementwise.KERNELS, *reduce_simd.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS,
+    *matmul_dot.KERNELS, *conv.KERNELS, *data.KERNELS, *normalize.KERNELS,
+    *normalize_simd.KERNELS, *conv_blocked.KERNELS, *conv_window.KERNELS,
     *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS, *rnn.KERNELS,
     *rnn_simd.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *trees.KERNELS,
     *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,

@@ -1,0 +1,209 @@
+"""Reduce in vectors: along the last reduced loop, or many columns at a time down the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from atc.backends.cpu.elementwise import finish, loop_names, neutral
+from atc.backends.cpu.expr import address
+from atc.backends.cpu.vector_expr import (
+    lanes,
+    readable,
+    render_vector,
+    vector_epilogue,
+    vector_finish,
+    vector_reader,
+    vectorisable,
+)
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.expr import cost
+from atc.ir import DType
+from atc.ops import Reduce
+from atc.view import View, dense, simplify_loops
+
+STEPS = {"Sum": "v_add", "Prod": "v_mul", "Max": "v_max", "Min": "v_min"}
+VECTORS = 4
+"""Accumulators side by side: they hide the latency of the additions."""
+CHEAP = 2
+"""Cost of an expression up to which more columns are summed at a time: long reads of memory."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The indices [first, last) of a loop: `vectors` at a time, or `count` lanes of one."""
+
+    first: int
+    last: int
+    vectors: int
+    count: int = 0
+
+
+def stretches(extent: int, width: int, most: int = VECTORS) -> list[Stretch]:
+    """Cut a loop into groups of `most` vectors, single vectors, and the rest."""
+    groups = extent // (most * width) * most * width
+    whole = extent // width * width
+    found = [
+        Stretch(0, groups, most), Stretch(groups, whole, 1),
+        Stretch(whole, extent, 1, extent - whole),
+    ]  # fmt: skip
+    return [s for s in found if s.last > s.first]
+
+
+def merged(op: Reduce) -> Reduce:
+    """Return the op with neighbouring loops merged that all operands walk as one."""
+    kept = len(op.shape)
+    outside = [View(v.strides[:kept]) for v in op.views]
+    inside = [View(v.strides[kept:]) for v in op.views]
+    shape, (_, *outer) = simplify_loops(op.shape, [dense(op.shape), *outside, *op.epilogue.views])
+    reduced, inner = simplify_loops(op.reduced, inside)
+    views = [
+        View((*o.strides, *i.strides), v.offset)
+        for o, i, v in zip(outer[: len(inner)], inner, op.views, strict=True)
+    ]
+    after = replace(op.epilogue, views=tuple(outer[len(inner) :]))
+    return replace(op, shape=shape, reduced=reduced, views=tuple(views), epilogue=after)
+
+
+def _floats(w: Workload, op: Reduce, target: Target) -> bool:
+    """Whether the elements can be computed in vectors; no coordinates."""
+    types = w.inputs[: len(w.inputs) - len(op.epilogue.views)]
+    return (
+        lanes(target) > 1
+        and op.how in STEPS
+        and vectorisable(op.expr)
+        and len(op.views) == len(types)
+        and all(t is not None and t.dtype is DType.FLOAT for t in types)
+        and w.outputs[0].dtype is DType.FLOAT
+        and prod((*op.shape, *op.reduced)) > 0
+    )
+
+
+class ReduceRows(Kernel):
+    """A Reduce whose operands are dense or constant along the last reduced loop."""
+
+    name = "reduce_rows"
+    op = Reduce
+    template = "cpu/reduce_rows.c.j2"
+    portable = False
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats, a last reduced loop of half a vector or more."""
+        assert isinstance(w.op, Reduce)
+        if not _floats(w, w.op, target):
+            return False
+        op = merged(w.op)
+        wide = bool(op.reduced) and 2 * op.reduced[-1] >= lanes(target)
+        return wide and readable(op.views, w.inputs[: len(op.views)])
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, the bodies of each stretch of the last loop, and the stored value."""
+        assert isinstance(w.op, Reduce)
+        op, width = merged(w.op), lanes(target)
+        outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
+        kept = [v for v, _ in outer]
+        around = [*kept, *(v for v, _ in inner[:-1])]
+        start = f"v_set1({neutral(op.how, DType.FLOAT)})"
+        parts = stretches(op.reduced[-1], width)
+        after, value = finish(op.epilogue, w, "total", kept, len(op.views))
+        return {
+            "outer": outer, "inner": inner[:-1], "start": start, "step": STEPS[op.how],
+            "accumulators": max(s.vectors for s in parts), "how": op.how,
+            "parts": [(s, _bodies(op, around, s, width, start)) for s in parts],
+            "after": after, "value": value, "target": address(dense(op.shape), kept),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Against 1 of the scalar loops: lanes, and the sum across them."""
+        assert isinstance(w.op, Reduce)
+        return 0.5 / lanes(target) + min(0.4, 5 / prod(merged(w.op).reduced))
+
+
+def _bodies(
+    op: Reduce, around: Sequence[str], part: Stretch, width: int, start: str
+) -> list[dict[str, object]]:
+    """Return the element's lines and value for each vector of a stretch; lanes beyond it are
+    neutral."""
+    bodies: list[dict[str, object]] = []
+    for v in range(part.vectors):
+        at = str(part.first) if part.count else f"(j + {v * width})" if v else "j"
+        read = vector_reader(op.views, [*around, at], count=str(part.count or ""))
+        lines, value = render_vector(op.expr, read)
+        if part.count:
+            value = f"v_select(v_mask_n({part.count}), {value}, {start})"
+        bodies.append({"lines": lines, "value": value})
+    return bodies
+
+
+class ReduceColumns(Kernel):
+    """A Reduce whose operands are dense or constant along the last kept loop."""
+
+    name = "reduce_columns"
+    op = Reduce
+    template = "cpu/reduce_columns.c.j2"
+    portable = False
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats, a last kept loop of half a vector or more, an epilogue in vectors."""
+        assert isinstance(w.op, Reduce)
+        if not _floats(w, w.op, target):
+            return False
+        op = merged(w.op)
+        if not op.shape or 2 * op.shape[-1] < lanes(target):
+            return False
+        inputs = w.inputs[: len(op.views)]
+        changed = replace(w, op=op)
+        return readable(_column_views(op), inputs) and vector_epilogue(
+            op.epilogue, changed, target, len(op.views)
+        )
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, and element, epilogue and place of each stretch of columns."""
+        assert isinstance(w.op, Reduce)
+        op, width = merged(w.op), lanes(target)
+        outer, inner = loop_names("i", op.shape[:-1]), loop_names("j", op.reduced)
+        cheap = cost(op.expr) <= CHEAP
+        parts = stretches(op.shape[-1], width, target.vector_registers // 2 if cheap else VECTORS)
+        return {
+            "outer": outer, "inner": inner, "step": STEPS[op.how],
+            "start": f"v_set1({neutral(op.how, DType.FLOAT)})",
+            "parts": [(s, _columns(op, outer, inner, s, width)) for s in parts],
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Against 1 of the scalar loops."""
+        assert isinstance(w.op, Reduce)
+        return 0.7 / lanes(target) + min(0.4, 1 / prod(w.op.reduced))
+
+
+def _column_views(op: Reduce) -> list[View]:
+    """Return the operands' views with the last kept loop put last."""
+    at = len(op.shape) - 1
+    return [
+        View((*v.strides[:at], *v.strides[at + 1 :], v.strides[at]), v.offset) for v in op.views
+    ]
+
+
+def _columns(
+    op: Reduce, outer: Sequence[tuple[str, int]], inner: Sequence[tuple[str, int]],
+    part: Stretch, width: int,
+) -> list[dict[str, object]]:  # fmt: skip
+    """Return what is done for each vector of a stretch of columns."""
+    kept, around = [v for v, _ in outer], [v for v, _ in (*outer, *inner)]
+    count = str(part.count or "")
+    found: list[dict[str, object]] = []
+    for v in range(part.vectors):
+        at = str(part.first) if part.count else f"(c + {v * width})" if v else "c"
+        read: Callable[[int], str] = vector_reader(_column_views(op), [*around, at], count=count)
+        lines, element = render_vector(op.expr, read)
+        after, value = vector_finish(op.epilogue, f"t{v}", [*kept, at], len(op.views), count)
+        place = address(dense(op.shape), [*kept, at])
+        found.append(
+            {"lines": lines, "element": element, "after": after, "value": value, "place": place}
+        )
+    return found
+
+
+KERNELS = (ReduceRows(), ReduceColumns())
