@@ -26,6 +26,8 @@ from atc.weights import included_weights
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
 
+F32, F16, BF16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
+
 Value = tuple[str, int, tuple[int, ...]]
 """Name, ONNX element type, shape."""
 
@@ -70,6 +72,40 @@ def affine_model(size: int = 8, seed: int = 0) -> onnx.ModelProto:
     shapes = [("y", TensorProto.FLOAT, (2, 3)), ("hidden", TensorProto.FLOAT, (2, size))]
     constants = {"w": weights(5, size), "b": weights(size), "v": weights(size, 3)}
     return make_model(nodes, [("x", TensorProto.FLOAT, (2, 5))], shapes, constants)
+
+
+def typed_model() -> onnx.ModelProto:
+    """Return a model with inputs and outputs of all kinds of types."""
+    types = {"h": F16, "b": BF16, "d": TensorProto.DOUBLE, "i": TensorProto.INT8,
+             "u": TensorProto.UINT64, "n": TensorProto.INT64}  # fmt: skip
+    nodes = [helper.make_node("Abs", [k], [f"{k}_out"]) for k in types]
+    nodes.append(helper.make_node("Greater", ["d", "d2"], ["flag"]))
+    inputs = [(k, t, (3,)) for k, t in types.items()] + [("d2", TensorProto.DOUBLE, (3,))]
+    outputs = [(f"{k}_out", t, (3,)) for k, t in types.items()]
+    return make_model(nodes, inputs, [*outputs, ("flag", TensorProto.BOOL, (3,))])
+
+
+def constant_model() -> onnx.ModelProto:
+    """Return a model without inputs whose output is a constant."""
+    value = np.arange(6, dtype=np.float32).reshape(2, 3)
+    return make_model(
+        [helper.make_node("Identity", ["c"], ["y"])], [], [("y", F32, (2, 3))], {"c": value}
+    )
+
+
+def empty_model() -> onnx.ModelProto:
+    """Return a model of tensors without elements, inner ones too."""
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["sum"]),
+        helper.make_node("MatMul", ["sum", "w"], ["y"]),
+    ]
+    shapes = [("y", F32, (0, 2)), ("sum", F32, (0, 3))]
+    return make_model(nodes, [("x", F32, (0, 3))], shapes, {"w": np.ones((3, 2), np.float32)})
+
+
+MODELS = {
+    "affine": affine_model, "typed": typed_model, "constant": constant_model, "empty": empty_model
+}  # fmt: skip
 
 
 def emit_model(

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from projects import (
+    F32,
+    MODELS,
     STRICT,
     affine_model,
     build_example,
@@ -19,7 +20,6 @@ from projects import (
     emit_model,
     make_library,
     make_model,
-    reference,
     require,
     run_example,
     sources,
@@ -29,43 +29,7 @@ from projects import (
 from atc.backends.target import get_target
 from atc.load import load
 
-F32, F16, BF16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 COMPILERS = ("gcc", "clang-19")
-
-
-def typed_model() -> onnx.ModelProto:
-    """Return a model with inputs and outputs of all kinds of types."""
-    types = {"h": F16, "b": BF16, "d": TensorProto.DOUBLE, "i": TensorProto.INT8,
-             "u": TensorProto.UINT64, "n": TensorProto.INT64}  # fmt: skip
-    nodes = [helper.make_node("Abs", [k], [f"{k}_out"]) for k in types]
-    nodes.append(helper.make_node("Greater", ["d", "d2"], ["flag"]))
-    inputs = [(k, t, (3,)) for k, t in types.items()] + [("d2", TensorProto.DOUBLE, (3,))]
-    outputs = [(f"{k}_out", t, (3,)) for k, t in types.items()]
-    return make_model(nodes, inputs, [*outputs, ("flag", TensorProto.BOOL, (3,))])
-
-
-def constant_model() -> onnx.ModelProto:
-    """Return a model without inputs whose output is a constant."""
-    value = np.arange(6, dtype=np.float32).reshape(2, 3)
-    return make_model(
-        [helper.make_node("Identity", ["c"], ["y"])], [], [("y", F32, (2, 3))], {"c": value}
-    )
-
-
-def empty_model() -> onnx.ModelProto:
-    """Return a model of tensors without elements, inner ones too."""
-    nodes = [
-        helper.make_node("Add", ["x", "x"], ["sum"]),
-        helper.make_node("MatMul", ["sum", "w"], ["y"]),
-    ]
-    shapes = [("y", F32, (0, 2)), ("sum", F32, (0, 3))]
-    return make_model(nodes, [("x", F32, (0, 3))], shapes, {"w": np.ones((3, 2), np.float32)})
-
-
-MODELS = {
-    "affine": affine_model, "typed": typed_model, "constant": constant_model, "empty": empty_model
-}  # fmt: skip
-
 
 # ---- the compilers' opinion ---------------------------------------------------------------------
 
@@ -103,80 +67,6 @@ def test_sanitizers_have_nothing_to_say(model: str, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(MODELS[model]()))
     flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     run_example(build_example(tmp_path, *flags))
-
-
-def test_example_prints_what_the_reference_computes(tmp_path: Path) -> None:
-    model = affine_model()
-    x = np.random.default_rng(1).standard_normal((2, 5)).astype(np.float32)
-    write_project(tmp_path, emit_model(model))
-    program = build_example(tmp_path)
-    x.tofile(tmp_path / "x.bin")
-    np.save(tmp_path / "x.npy", x)
-    y, hidden = reference(model, x)
-    for file in ("x.bin", "x.npy"):
-        printed = run_example(program, tmp_path / file)
-        assert list(printed) == ["y", "hidden"]
-        np.testing.assert_allclose(printed["y"], y.ravel(), rtol=1e-5)
-        np.testing.assert_allclose(printed["hidden"], hidden.ravel(), rtol=1e-5)
-
-
-def test_example_reads_and_prints_every_type(tmp_path: Path) -> None:
-    model = typed_model()
-    write_project(tmp_path, emit_model(model))
-    program = build_example(tmp_path)
-    values = {
-        "h": np.array([-1.5, 6.1e-5, np.inf], np.float16), "b": np.array([-2, 0.5, 3e38]),
-        "d": np.array([-1e300, 0.1, 3]), "i": np.array([-7, 0, 127], np.int8),
-        "u": np.array([0, 1, 2**64 - 1], np.uint64), "n": np.array([-(2**53), 0, 5], np.int64),
-        "d2": np.array([0.0, 0, 9]),
-    }  # fmt: skip
-    files = []
-    for name, array in values.items():
-        if name == "b":
-            bits = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-            bits.tofile(tmp_path / name)
-        else:
-            np.save(tmp_path / name, array)
-        files.append(tmp_path / (name if name == "b" else f"{name}.npy"))
-    printed = run_example(program, *files)
-    for name in ("h", "d", "i", "u", "n"):
-        expected = np.abs(values[name].astype(np.float64))
-        np.testing.assert_allclose(printed[f"{name}_out"], expected, rtol=1e-4)
-    np.testing.assert_allclose(printed["b_out"], [2, 0.5, 3e38], rtol=5e-3)
-    assert printed["flag"] == [0, 1, 0]
-
-
-@pytest.mark.parametrize("case", ["short", "long", "dtype", "order", "missing", "many"])
-def test_example_refuses_files_that_do_not_fit(case: str, tmp_path: Path) -> None:
-    write_project(tmp_path, emit_model(affine_model()))
-    program = build_example(tmp_path)
-    x = np.zeros((2, 5), np.float32)
-    match case:
-        case "short":
-            x.ravel()[:9].tofile(tmp_path / "x")
-        case "long":
-            np.zeros(11, np.float32).tofile(tmp_path / "x")
-        case "dtype":
-            np.save(tmp_path / "x.npy", x.astype(np.int32))
-        case "order":
-            np.save(tmp_path / "x.npy", np.asfortranarray(x))
-    files = [tmp_path / ("x.npy" if case in ("dtype", "order") else "x")] * (1 + (case == "many"))
-    done = subprocess.run([program, *files], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert ("usage" if case == "many" else "x") in done.stderr
-    assert not done.stdout
-
-
-def test_example_prints_the_status_of_a_network_that_cannot_run(tmp_path: Path) -> None:
-    emission = emit_model(affine_model())
-    write_project(tmp_path, emission)
-    main = (tmp_path / "example/main.c").read_text()
-    smaller = main.replace("aligned(arena), NET_ARENA_SIZE", "aligned(arena), NET_ARENA_SIZE - 1")
-    assert smaller != main
-    (tmp_path / "example/main.c").write_text(smaller)
-    done = subprocess.run([build_example(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "the arena is too small or misaligned" in done.stderr
 
 
 # ---- the interface ------------------------------------------------------------------------------
@@ -350,145 +240,6 @@ def test_library_has_no_writable_data(model: str, tmp_path: Path) -> None:
         if not m[1].startswith(".data.rel.ro")
     }
     assert not any(sizes.values()), sizes
-
-
-# ---- hostile models -----------------------------------------------------------------------------
-
-NAMES = [
-    "x*/ int", 'a"b\\', "数据\u202e", "int", "class", "NET_OK", "uint8_t", "t0", "w0", "atc_map",
-    "net_run", "a\nb", "%s%n", "n" * 100_000, "??/", "ctx", "t#1", "", "a.b", "a b", "a_b",
-]  # fmt: skip
-
-
-def test_tensors_may_have_any_name(tmp_path: Path) -> None:
-    names = [f"{name} " for name in NAMES] + [name for name in NAMES if name]
-    nodes, scales = [], {}
-    for name in names:
-        nodes += [
-            helper.make_node("Exp", [name], [f"{name}/exp"], name=name),
-            helper.make_node(
-                "Mul", [f"{name}/exp", f"{name} scale"], [f"{name}."], name=f"{name}*/"
-            ),
-        ]
-        scales[f"{name} scale"] = np.array([1, 2, len(scales)], np.float32)
-    shapes = [[(f"{name}{end}", F32, (2, 3)) for name in names] for end in ("", ".")]
-    model = make_model(nodes, *shapes, scales)
-    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
-    inputs = {name: x + np.float32(k) for k, name in enumerate(names)}
-    net = load(make_library(tmp_path, model))
-    assert [t.name for t in net.inputs] == names
-    results = net.run(inputs)
-    assert list(results) == [f"{name}." for name in names]
-    for got, expected in zip(results.values(), reference(model, *inputs.values()), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-6)
-    subprocess.run([build_example(tmp_path)], stdout=subprocess.DEVNULL, check=True)
-
-
-@pytest.mark.parametrize("name", ["math", "kernel", "m", "int", "模型"])
-def test_a_network_may_have_any_name(name: str, tmp_path: Path) -> None:
-    emission = emit_model(affine_model(), name)
-    write_project(tmp_path, emission)
-    x = np.ones((2, 5), np.float32)
-    y, _ = load(build_shared(tmp_path, emission.name))(x)
-    np.testing.assert_allclose(y, reference(affine_model(), x)[0], rtol=1e-5)
-    run_example(build_example(tmp_path))
-
-
-def test_the_models_file_may_have_any_name(tmp_path: Path) -> None:
-    file = '*/ "; """\\\n evil=1; target=fake 模型?' + "x" * 5000
-    write_project(tmp_path, emit_model(affine_model(), file=file))
-    net = load(build_shared(tmp_path))
-    fields = dict(pair.split("=", 1) for pair in net.build_info.split("; "))
-    assert fields["target"] == "c99"
-    assert "evil" not in fields
-    run_example(build_example(tmp_path))
-    compile((tmp_path / "net.py").read_text(), "net.py", "exec")
-
-
-def identity(source: str, result: str) -> onnx.NodeProto:
-    return helper.make_node("Identity", [source], [result])
-
-
-def test_outputs_that_are_inputs_or_constants_or_twice_the_same(tmp_path: Path) -> None:
-    c = np.arange(3, dtype=np.float32)
-    nodes = [
-        identity("x", "copy"), identity("c", "fixed"), helper.make_node("Neg", ["x"], ["neg"]),
-        identity("neg", "again"), helper.make_node("Reshape", ["neg", "s"], ["shaped"]),
-    ]  # fmt: skip
-    outputs = [("copy", F32, (3,)), ("fixed", F32, (3,)), ("again", F32, (3,)), ("neg", F32, (3,)),
-               ("shaped", F32, (3, 1)), ("c", F32, (3,))]  # fmt: skip
-    constants = {"c": c, "s": np.array([3, 1])}
-    model = make_model(nodes, [("x", F32, (3,))], outputs, constants)
-    net = load(make_library(tmp_path, model))
-    x = np.array([1, -2, 3], np.float32)
-    results = net.run({"x": x})
-    expected = {"copy": x, "fixed": c, "again": -x, "neg": -x, "shaped": -x.reshape(3, 1), "c": c}
-    assert list(results) == list(expected)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(results[name], array, err_msg=name)
-
-
-def test_an_output_may_be_an_input_of_the_same_name(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Neg", ["x"], ["y"])]
-    model = make_model(nodes, [("x", F32, (3,))], [("x", F32, (3,)), ("y", F32, (3,))])
-    net = load(make_library(tmp_path, model))
-    x = np.array([1, -2, 3], np.float32)
-    same, negated = net(x)
-    np.testing.assert_array_equal(same, x)
-    np.testing.assert_array_equal(negated, -x)
-    assert [t.name for t in net.outputs] == ["x", "y"]
-
-
-def test_an_unused_input_stays_a_parameter(tmp_path: Path) -> None:
-    model = make_model(
-        [identity("x", "y")], [("unused", F32, (2,)), ("x", F32, (2,))], [("y", F32, (2,))]
-    )
-    net = load(make_library(tmp_path, model))
-    x = np.array([1, 2], np.float32)
-    np.testing.assert_array_equal(net(x * 0, x), x)
-
-
-def test_models_without_inputs_or_elements(tmp_path: Path) -> None:
-    constant = load(make_library(tmp_path / "constant", constant_model()))
-    np.testing.assert_array_equal(constant(), np.arange(6, dtype=np.float32).reshape(2, 3))
-    empty = load(make_library(tmp_path / "empty", empty_model()))
-    assert [a.shape for a in empty(np.zeros((0, 3), np.float32))] == [(0, 2), (0, 3)]
-
-
-def test_both_branches_of_an_if_are_written_and_read_outputs(tmp_path: Path) -> None:
-    branches = {
-        f"{key}_branch": helper.make_graph(
-            [helper.make_node(op, ["z", "w"], [f"{key}_y"])], key, [],
-            [helper.make_tensor_value_info(f"{key}_y", F32, (3,))],
-        )
-        for key, op in (("then", "Add"), ("else", "Mul"))
-    }  # fmt: skip
-    nodes = [
-        helper.make_node("Neg", ["x"], ["z"]),
-        helper.make_node("If", ["c"], ["y"], name="choice", **branches),
-    ]
-    inputs = [("c", TensorProto.BOOL, ()), ("x", F32, (3,))]
-    w = np.array([5, 6, 7], np.float32)
-    model = make_model(nodes, inputs, [("y", F32, (3,)), ("z", F32, (3,))], {"w": w})
-    net = load(make_library(tmp_path, model))
-    x = np.array([1, 2, 3], np.float32)
-    for condition, expected in ((True, w - x), (False, -x * w)):
-        y, z = net(np.array(condition), x)
-        np.testing.assert_array_equal(y, expected)
-        np.testing.assert_array_equal(z, -x)
-
-
-def test_names_of_outputs_may_be_those_that_the_compiler_would_choose(tmp_path: Path) -> None:
-    chain = ["x", "t#3", "t#2", "t#1", "t#0", "t#4"]
-    nodes = [
-        helper.make_node(op, [chain[k]], [chain[k + 1]])
-        for k, op in enumerate(["Neg", "Exp", "Sqrt", "Tanh", "Abs"])
-    ]
-    model = make_model(nodes, [("x", F32, (3,))], [(n, F32, (3,)) for n in chain[1:]])
-    x = np.array([1, -2, 0.5], np.float32)
-    results = load(make_library(tmp_path, model)).run({"x": x})
-    for got, expected in zip(results.values(), reference(model, x), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
 # ---- text ---------------------------------------------------------------------------------------
