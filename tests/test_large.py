@@ -68,5 +68,5 @@ def test_50000_nodes_compile_in_bounded_time(tmp_path: Path) -> None:
     path = tmp_path / "many.onnx"
     onnx.save(graph_of_many_nodes(50_000), path)
     command = [*ATC, f"--model={path}", f"--output={tmp_path / 'many'}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
