@@ -67,7 +67,7 @@ def ungroup(b: Builder, w: ir.Value, params: Params, axes: int) -> tuple[ir.Valu
     """
     shape = b.extents(w)
     rank = axes + 2 + (params.word("sparse") == "GROUP")
-    if len(shape) != rank:
+    if len(shape) != rank or 0 in shape:
         raise b.fail(f"weights of shape {list(shape)} where rank {rank} is expected")
     groups = 1
     if params.word("sparse") == "GROUP":
