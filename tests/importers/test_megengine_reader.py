@@ -216,6 +216,15 @@ def test_input_shapes_that_do_not_fit(shapes: dict[str, tuple[int, ...]], tmp_pa
         load(write_v2(small()), tmp_path, shapes)
 
 
+def test_an_output_of_unknown_rank_is_refused(tmp_path: Path) -> None:
+    dump = Dump()
+    x, shape = dump.input("x", (2, 3)), dump.input("shape", (2,), DType("Int32"))
+    taken = dump.op("CondTake", [shape, shape], {"CondTake": {}}, outputs=2)[0]
+    dump.output(dump.op("Reshape", [x, taken], {"OptionalAxisV1": {}})[0], "y")
+    with pytest.raises(UnsupportedError, match="rank of an output depends on data.*output y"):
+        load(write_v2(dump), tmp_path)
+
+
 def with_op(op: Op) -> Dump:
     dump = small()
     dump.ops[-1] = op

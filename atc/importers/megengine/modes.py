@@ -147,6 +147,8 @@ def _shr(b: Builder, xs: Sequence[Value]) -> Value:
 def rounding_multiply_high(b: Builder, xs: Sequence[Value]) -> Value:
     """The rounded high half of the product, doubled and saturated where the type has a sign."""
     dtype = _dtype(xs[0])
+    if dtype not in _INTEGERS:
+        raise b.fail(f"a rounded product of {dtype.name} is not defined")
     info = np.iinfo(dtype.numpy())
     shift = int(info.bits) - (info.min < 0)
     x, y = (b.cast(v, ir.DataType.INT64) for v in xs)

@@ -240,7 +240,10 @@ class _State:
     def _output(self, number: int, name: str) -> ir.Value:
         """Return a graph output; inputs, constants and repeated outputs pass through a node."""
         self.builder.scope = name
-        value = self._variable(number, f"{self.dump.file}: output {name}").value
+        where = f"{self.dump.file}: output {name}"
+        value = self._variable(number, where).value
+        if value.shape is None:
+            raise UnsupportedError("the rank of an output depends on data", where=where)
         if value.producer() is None or value.name != name:
             value = self.builder.copy(value)
             value.name = name
