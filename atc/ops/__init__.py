@@ -1,5 +1,6 @@
 """The IR's op families: frozen values with typed attributes, no C and no target in them."""
 
+from atc.ops.attention import Attention
 from atc.ops.blocked import Block, ConvBlocked, Unblock
 from atc.ops.control import If, Loop
 from atc.ops.conv import Conv, ConvTranspose, Pool, Window
@@ -9,7 +10,7 @@ from atc.ops.normalize import Normalize, Softmax
 from atc.ops.rnn import Cell, Recurrent
 
 __all__ = [
-    "ArgReduce", "Block", "Cell", "Conv", "ConvBlocked", "ConvTranspose", "Epilogue", "If",
-    "Loop", "Map", "MatMul", "Normalize", "Pool", "Recurrent", "Reduce", "Reshape", "Softmax",
-    "Unblock", "Window", "identity_epilogue",
+    "ArgReduce", "Attention", "Block", "Cell", "Conv", "ConvBlocked", "ConvTranspose",
+    "Epilogue", "If", "Loop", "Map", "MatMul", "Normalize", "Pool", "Recurrent", "Reduce",
+    "Reshape", "Softmax", "Unblock", "Window", "identity_epilogue",
 ]

@@ -11,6 +11,7 @@ from atc.ops import If, Loop
 from atc.passes.block_layout import block_layout
 from atc.passes.cancel_movement import cancel_movement
 from atc.passes.fold_affine import fold_affine
+from atc.passes.fuse_attention import fuse_attention
 from atc.passes.fuse_elementwise import fuse_elementwise, fuse_maps
 from atc.passes.fuse_epilogue import fuse_epilogue
 from atc.passes.rewriting import Rule, rewrite
@@ -45,6 +46,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("fuse_elementwise_again", fuse_elementwise),  # what no epilogue took, into reductions
     _rule("fold_affine_again", fold_affine),
     _rule("simplify_matmul", simplify_matmul),  # last: others match loops with the results' shape
+    _rule("fuse_attention", fuse_attention),  # with operands read through all that only moves them
 )
 """The pipeline. Names are what `--fusion_switch_file` and dumps call a pass."""
 

@@ -1,6 +1,8 @@
 """CPU kernels by family; `KERNELS` is the catalogue in order of preference among equals."""
 
 from atc.backends.cpu import (
+    attention,
+    attention_simd,
     conv,
     conv_blocked,
     conv_window,
@@ -30,9 +32,9 @@ from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
     *elementwise.KERNELS, *reduce_simd.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS,
-    *matmul_dot.KERNELS, *conv.KERNELS, *data.KERNELS, *normalize.KERNELS,
-    *normalize_simd.KERNELS, *conv_blocked.KERNELS, *conv_window.KERNELS,
-    *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS, *rnn.KERNELS,
-    *rnn_simd.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *trees.KERNELS,
+    *matmul_dot.KERNELS, *attention.KERNELS, *attention_simd.KERNELS, *conv.KERNELS,
+    *data.KERNELS, *normalize.KERNELS, *normalize_simd.KERNELS, *conv_blocked.KERNELS,
+    *conv_window.KERNELS, *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS,
+    *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *trees.KERNELS,
     *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
 )  # fmt: skip

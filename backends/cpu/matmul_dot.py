@@ -79,11 +79,12 @@ class MatMulDot(Kernel):
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         nr, phases, width = int(params["nr"]), int(params["phases"]), lanes(target)
-        finish = TileFinish(op, tuple(outer), len(w.inputs) - 2)
+        finish = TileFinish(op.epilogue, tuple(outer), 2)
         strides = op.b_view.strides
         b_base, bn = View(strides[:-2], op.b_view.offset), strides[-1]
         if w.constant[1]:
             b_base, bn = _packed_base(op), op.k
+        y = address(dense(op.loops), [*outer, "i", "j"])
         rows = row_tiles(op.m, int(params["mr"]))
         columns = [Tile(nr, op.n // nr, 0), Tile(op.n % nr, 1, op.n - op.n % nr)]
         shapes = [(c, t) for c in columns if c.rows and c.count for t in rows]
@@ -93,8 +94,8 @@ class MatMulDot(Kernel):
             "rest": op.k % width, "am": op.a_view.strides[-2], "bn": bn,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
             "b_base": address(b_base, outer), "finishes": finish.functions(False, True),
-            "functions": [_function(finish, t, c, phases) for c, t in shapes],
-            "arguments": ", ".join((*finish.places, finish.target, *finish.extras)),
+            "functions": [_function(finish, t, c, op.n) for c, t in shapes],
+            "arguments": ", ".join((*finish.places, f"y0 + {y}", *finish.extras)),
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
@@ -124,7 +125,7 @@ def _packed_base(op: MatMul) -> View:
     return View(tuple(0 if s == 0 else t * op.k * op.n for s, t in steps))
 
 
-def _function(finish: TileFinish, rows: Tile, columns: Tile, phases: int) -> dict[str, object]:
+def _function(finish: TileFinish, rows: Tile, columns: Tile, n: int) -> dict[str, object]:
     """Return the head of a tile's function, its accumulators and where each row goes."""
     places, memory = finish.parameters
     name = f"dots_{rows.rows}_{columns.rows}"
@@ -132,7 +133,7 @@ def _function(finish: TileFinish, rows: Tile, columns: Tile, phases: int) -> dic
     stores = []
     for r in range(rows.rows):
         value = finish.value(f"v_load_n(sums[{r}], {columns.rows})", r, 0, columns.rows)
-        stores.append((plus("y", r * finish.op.n), value))
+        stores.append((plus("y", r * n), value))
     head = wrapped(f"static K_NOINLINE void {name}(", parameters)
     return {"name": name, "head": head, "rows": rows, "columns": columns, "stores": stores}
 

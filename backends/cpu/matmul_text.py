@@ -8,11 +8,9 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.backends.cpu.expr import address
 from atc.backends.cpu.vector_expr import vector_finish
 from atc.expr import Input
-from atc.ops import MatMul
-from atc.view import dense
+from atc.ops import Epilogue
 
 
 def plus(name: str, offset: int) -> str:
@@ -30,18 +28,20 @@ def wrapped(start: str, parameters: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class TileFinish:
-    """What happens to each vector of results: `finish`, for part of a vector `finish_part`."""
+    """What happens to each vector of results, at row i and column j: a function `name`, and
+    `name`_part for part of a vector."""
 
-    op: MatMul
+    epilogue: Epilogue
     outer: tuple[str, ...]
     """Variables of the batch loops."""
-    operands: int
-    """How many extra operands the epilogue has: x2, x3, ..."""
+    first: int
+    """The number of the epilogue's first operand, x<first>."""
+    name: str = "finish"
 
     @property
     def plain(self) -> bool:
         """Whether results are stored as they are."""
-        return self.op.epilogue.expr == Input(self.op.accumulator, 0)
+        return isinstance(self.epilogue.expr, Input) and self.epilogue.expr.index == 0
 
     @property
     def places(self) -> list[str]:
@@ -51,11 +51,11 @@ class TileFinish:
     @property
     def extras(self) -> list[str]:
         """The epilogue's operands."""
-        return self._used([f"x{2 + k}" for k in range(self.operands)])
+        return self._used([f"x{self.first + k}" for k in range(len(self.epilogue.views))])
 
     def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
         """Return head, lines and value of the functions that the epilogue needs."""
-        wanted = [("finish", "")] * whole + [("finish_part", "count")] * partial
+        wanted = [(self.name, "")] * whole + [(f"{self.name}_part", "count")] * partial
         return [] if self.plain else [self._function(name, count) for name, count in wanted]
 
     def value(self, result: str, row: int, column: int, part: int) -> str:
@@ -65,18 +65,13 @@ class TileFinish:
         steps = {"i": row, "j": column}
         places = [plus(v, steps.get(v, 0)) for v in self.places]
         arguments = [result, *places, *([str(part)] if part else []), *self.extras]
-        return f"finish{'_part' if part else ''}({', '.join(arguments)})"
+        return f"{self.name}{'_part' if part else ''}({', '.join(arguments)})"
 
     @property
     def parameters(self) -> tuple[list[str], list[str]]:
         """The C parameters of a tile for the places, and for y and the operands."""
         places = [f"ptrdiff_t {v}" for v in self.places]
         return places, ["float *y", *(f"const float *{x}" for x in self.extras)]
-
-    @property
-    def target(self) -> str:
-        """The C address of the tile's first result."""
-        return f"y0 + {address(dense(self.op.loops), [*self.outer, 'i', 'j'])}"
 
     def _function(self, name: str, count: str) -> dict[str, object]:
         lines, value = self._body(count)
@@ -89,7 +84,7 @@ class TileFinish:
 
     def _body(self, count: str) -> tuple[list[str], str]:
         indices = [*self.outer, "i", "j"]
-        return vector_finish(self.op.epilogue, "result", indices, 2, count)
+        return vector_finish(self.epilogue, "result", indices, self.first, count)
 
     def _used(self, names: Sequence[str]) -> list[str]:
         lines, value = self._body("")

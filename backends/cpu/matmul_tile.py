@@ -128,10 +128,11 @@ class MatMulTile(Kernel):
         tiles = row_tiles(op.m, int(params["mr"]))
         panels = column_panels(op.n, int(params["nv"]), lanes(target))
         bk, bn = op.b_view.strides[-2:]
-        finish = TileFinish(op, tuple(outer), len(w.inputs) - 2)
+        finish = TileFinish(op.epilogue, tuple(outer), 2)
         prefetch = _prefetch(w, tiles, width, depth) if mode == "packed" else None
         shared = prefetch is not None and prefetch.next
-        text = _TileText(finish, lanes(target), op.k - depth, shared)
+        y = address(dense(op.loops), [*outer, "i", "j"])
+        text = _TileText(finish, f"y0 + {y}", op.n, lanes(target), op.k - depth, shared)
         return {
             "batch": batch, "op": op, "phases": params["phases"], "width": width, "mode": mode,
             "lanes": lanes(target), "depth": depth, "blocked": depth < op.k, "tiles": tiles,
@@ -237,6 +238,9 @@ class _TileText:
     """The C of the tiles' heads, results and calls."""
 
     finish: TileFinish
+    target: str
+    """The C address of a tile's first result."""
+    n: int
     lanes: int
     last_block: int
     """Where the last block of the depth begins: 0 when there is only one."""
@@ -257,7 +261,7 @@ class _TileText:
     def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
         name, column = f"c{row}_{vector}", vector * self.lanes
         part = panel.part if vector == panel.vectors - 1 else 0
-        place = plus("y", row * self.finish.op.n + column)
+        place = plus("y", row * self.n + column)
         value = self.finish.value(name, row, column, part)
         return {"name": name, "place": place, "part": part, "value": value}
 
@@ -265,7 +269,7 @@ class _TileText:
     def arguments(self) -> str:
         """The last arguments of a tile's call, those after `b`."""
         blocks = ["k == 0", f"k == {self.last_block}"] * bool(self.last_block)
-        given = [*["next"] * self.shared, *self.finish.places, *blocks, self.finish.target]
+        given = [*["next"] * self.shared, *self.finish.places, *blocks, self.target]
         return ", ".join((*given, *self.finish.extras))
 
 
