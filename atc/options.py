@@ -12,7 +12,7 @@ from atc.errors import OptionError
 
 @dataclass(frozen=True)
 class Options:
-    """One field per option of a compilation, parsed and validated; see `atc/settings.py`."""
+    """One field per option of a compilation, parsed and validated; see `atc/settings/`."""
 
     model: Path
     output: Path

@@ -1,19 +1,9 @@
-"""Every option of the command line and every variable, as one table.
-
-Parsing, validation, `--help`, `Options` and the keywords of `atc.compile` come from it.
-"""
+"""The options of `atc`: Ascend's ATC has most of them, the rest are our own."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
-
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
-from atc.errors import OptionError, one_line
 from atc.option_values import (
-    Parse,
     choice,
     integer,
     names,
@@ -24,49 +14,9 @@ from atc.option_values import (
     switch,
     text,
 )
-from atc.unsupported_options import LATER
+from atc.settings.setting import Setting
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "null")
-
-Role = Literal["compilation", "tool", "verify", "help"]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """An option or variable: what it is called, takes and means.
-
-    `default` is what `atc.compile` shows; `parse` turns it, text or a Python value into what
-    `Options` holds. `role` says who reads it: `compilation` every compilation (a field of
-    `Options`), `tool` the command line and `atc.compile`, `verify` only `atc verify`, `help` only
-    the command line. `system` is the seed system that it comes from, empty for our own. `read`
-    says whether a variable counts when the process first asks for it, or each time.
-    """
-
-    name: str
-    group: str
-    meaning: str
-    values: str = ""
-    parse: Parse = text
-    default: str | int | bool = ""
-    documentation: str = ""
-    system: str = ""
-    kind: Literal["option", "variable"] = "option"
-    read: Literal["once", "dynamic"] = "once"
-    role: Role = "compilation"
-
-    @property
-    def flag(self) -> bool:
-        """Whether the option may stand alone, meaning on."""
-        return self.parse is switch
-
-    def value(self, given: object) -> object:
-        """Return the checked value; raises OptionError that names the option."""
-        try:
-            return self.parse(given)
-        except OptionError as error:
-            error.where = error.where or f"--{self.name}"
-            raise
-
 
 _FRAMEWORKS = {"0": "Caffe", "1": "MindSpore", "3": "TensorFlow"}
 _MODES = {3: "check only", 5: "graph text to JSON", 6: "show a compiled model",
@@ -78,45 +28,48 @@ _PRECISIONS = {
     "allow_fp32_to_bf16": "",
 }  # fmt: skip
 
-SETTINGS: tuple[Setting, ...] = (
+ATC_OPTIONS: tuple[Setting, ...] = (
     # ---- model -------------------------------------------------------------------------------
     Setting("model", "Model", "the model file: ONNX, MegEngine .mge or MXNet *-symbol.json",
-            "FILE", required_path, system="ATC"),
+            "FILE", required_path, system="ATC", row="A-01"),
     Setting("weight", "Model", "the weights of an MXNet model (default: the newest .params file "
-            "beside it)", "FILE", path, system="ATC"),
+            "beside it)", "FILE", path, system="ATC", row="A-02"),
     Setting("framework", "Model", "the model's format (default: found out from its content)",
             "5|onnx|mge|mxnet", choice(("", "-1", "5", "onnx", "mge", "mxnet"), _FRAMEWORKS),
-            system="ATC", documentation="5 is ATC's number of ONNX."),
+            system="ATC", row="A-03", documentation="5 is ATC's number of ONNX."),
     Setting("input_shape", "Model", "the inputs' shapes; needed where the model leaves one open",
-            "name:n,c,h,w;name2:...", shapes, system="ATC",
+            "name:n,c,h,w;name2:...", shapes, system="ATC", row="A-08",
             documentation="The last colon ends a name. No dims at all are a scalar."),
     Setting("out_nodes", "Model", "what to compute instead of the model's outputs: value names, "
-            "or node names with output numbers", "value;...|node:0;...", names, system="ATC",
+            "or node names with output numbers", "value;...|node:0;...", names,
+            system="ATC", row="A-13",
             documentation="The two forms can't be mixed."),
     # ---- output ------------------------------------------------------------------------------
     Setting("output", "Output", "the folder to write; its last part is the network's name in C",
-            "FOLDER", required_path, system="ATC"),
+            "FOLDER", required_path, system="ATC", row="A-04"),
     Setting("external_weight", "Output", "where the weights lie: 0 in the library, 2 in one file "
-            "beside it", "0|2", integer(0, 2, {1: "a file per tensor"}), 0, system="ATC"),
+            "beside it", "0|2", integer(0, 2, {1: "a file per tensor"}), 0, system="ATC",
+            row="A-31"),
     Setting("display_model_info", "Output", "print memory, kernels, target and versions of the "
-            "result", "0|1", switch, False, system="ATC", role="tool"),
+            "result", "0|1", switch, False, system="ATC", row="A-27", role="tool"),
     Setting("explain", "Output", "print a node's candidate kernels, their times, and why one was "
             "chosen", "NODE", text, role="tool"),
     Setting("verify", "Output", "run the library and a reference on random inputs and compare",
             "0|1", switch, False, role="tool"),
     # ---- target ------------------------------------------------------------------------------
     Setting("target", "Target", "the processor to compile for", "NAME", text, "host"),
-    Setting("soc_version", "Target", "ATC's name of --target", "NAME", text, system="ATC"),
+    Setting("soc_version", "Target", "ATC's name of --target", "NAME", text, system="ATC",
+            row="A-07"),
     Setting("num_threads", "Target", "threads of the compiled network (so far always 1)", "N",
             integer(1, 1024), 1),
     # ---- cache -------------------------------------------------------------------------------
     Setting("op_compiler_cache_mode", "Op compiler cache", MODE_HELP, "|".join(MODES),
-            choice(MODES), DEFAULT_MODE, system="ATC",
+            choice(MODES), DEFAULT_MODE, system="ATC", row="O-01",
             documentation="--op_debug_level and --op_debug_config switch the cache off for what "
             "they debug: compile logs would be incomplete on hits, and debug objects are not "
             "worth the room."),
     Setting("op_compiler_cache_dir", "Op compiler cache", "where the cache lies (default: "
-            "$ASCEND_CACHE_PATH, else $HOME/atc_data)", "DIR", path, system="ATC",
+            "$ASCEND_CACHE_PATH, else $HOME/atc_data)", "DIR", path, system="ATC", row="O-02",
             documentation="Letters, digits, '_', '-', '.', '/' and Chinese characters. Files in "
             "the default directory may be deleted when the tool is upgraded; one given here "
             "never is."),
@@ -137,40 +90,41 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("reproducible", "Optimisation", "only kernels whose results depend on nothing but "
             "their inputs: all of them", "0|1", switch, False, system="MegEngine"),
     Setting("deterministic", "Optimisation", "ATC's name of --reproducible", "0|1", switch, False,
-            system="ATC"),
+            system="ATC", row="A-30"),
     Setting("profile", "Optimisation", "compile with functions that time each kernel call", "0|1",
             switch, False),
     Setting("precision_mode", "Optimisation", "the precision to compute in; the model's own is "
             "float32 or stays as it is", "force_fp32|must_keep_origin_dtype",
-            choice(("", "force_fp32", "must_keep_origin_dtype"), _PRECISIONS), system="ATC"),
+            choice(("", "force_fp32", "must_keep_origin_dtype"), _PRECISIONS), system="ATC",
+            row="A-17"),
     Setting("op_select_implmode", "Optimisation", "high_precision leaves out kernels that "
             "round more than the operator's definition", "high_precision|high_performance",
             choice(("high_precision", "high_performance"), _IMPLMODES), "high_performance",
-            system="ATC"),
+            system="ATC", row="A-20"),
     Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",
-            switch, False, system="ATC"),
+            switch, False, system="ATC", row="A-22"),
     Setting("jobs", "Optimisation", "C compilers that run at a time (0: one per core); also -j N",
             "N", integer(0, 4096), 0),
     # ---- debugging ---------------------------------------------------------------------------
     Setting("log", "Debugging", "what to tell on standard error", "|".join(LOG_LEVELS),
-            choice(LOG_LEVELS, code="E10010"), "null", system="ATC", role="tool",
+            choice(LOG_LEVELS, code="E10010"), "null", system="ATC", row="A-25", role="tool",
             documentation="debug shows every pass with node counts and times, every command that "
             "is started, and a traceback on failure."),
     Setting("dump", "Debugging", "write the graph after each pass into this folder", "DIR", path),
     Setting("op_debug_level", "Debugging", "0: off. 1: keep each kernel's object, description, "
             "source and map from lines to nodes. 2: the same, built with -O0 -g. 3: objects and "
             "descriptions. 4: like 3, with sources and the fused expressions. Above 0 the cache "
-            "isn't used", "0...4", integer(0, 4), 0, system="ATC"),
+            "isn't used", "0...4", integer(0, 4), 0, system="ATC", row="O-03"),
     Setting("op_debug_config", "Debugging", "a file that says what to debug, and for which "
-            "operators", "FILE", path, system="ATC",
+            "operators", "FILE", path, system="ATC", row="O-04",
             documentation="Lines op_debug_config=oom,dump_bin,dump_cce,dump_loc,ccec_O0,ccec_g "
             "and, for some operators only, op_debug_list=Name,OpType::Type."),
     Setting("debug_dir", "Debugging", "where kernel_meta/ with the kept files goes", "DIR", path,
-            ".", system="ATC"),
+            ".", system="ATC", row="A-26"),
     Setting("mode", "Debugging", "0: compile. 1: only translate the model, to the file of --json",
-            "0|1", integer(0, 30, _MODES), 0, system="ATC", role="tool"),
+            "0|1", integer(0, 30, _MODES), 0, system="ATC", row="A-05", role="tool"),
     Setting("json", "Debugging", "with --mode=1, the file to write: ONNX where its name ends in "
-            ".onnx, else JSON", "FILE", path, system="ATC", role="tool"),
+            ".onnx, else JSON", "FILE", path, system="ATC", row="A-06", role="tool"),
     # ---- atc verify --------------------------------------------------------------------------
     Setting("library", "Verification", "the output folder or library to check (default: compile "
             "the model first)", "PATH", path, role="verify"),
@@ -183,80 +137,4 @@ SETTINGS: tuple[Setting, ...] = (
     # ---- help --------------------------------------------------------------------------------
     Setting("help", "Help", "show this text; also -h", "", switch, False, role="help"),
     Setting("version", "Help", "show the version", "", switch, False, role="help"),
-    # ---- variables ---------------------------------------------------------------------------
-    Setting("CC", "Environment", "the C compiler (default: gcc, clang, the package ziglang)",
-            "COMMAND", kind="variable", read="dynamic"),
-    Setting("ASCEND_CACHE_PATH", "Environment", "root of the op compiler cache", "DIR",
-            kind="variable", read="dynamic", system="ATC"),
-    Setting("ASCEND_MAX_OP_CACHE_SIZE", "Environment", "megabytes that each target's cache may "
-            "take, -1: never delete", "N", default="500", kind="variable", read="dynamic",
-            system="ATC"),
-    Setting("ASCEND_REMAIN_CACHE_SIZE_RATIO", "Environment", "per cent of the cache that deleting "
-            "leaves", "N", default="50", kind="variable", read="dynamic", system="ATC"),
 )  # fmt: skip
-
-OPTIONS: Mapping[str, Setting] = {s.name: s for s in SETTINGS if s.kind == "option"}
-
-ROLES: Mapping[str, tuple[Role, ...]] = {
-    "compile": ("compilation", "tool"),
-    "verify": ("compilation", "verify"),
-}
-"""The roles of the options that each way of compiling takes."""
-
-_CACHE = {
-    "op_compiler_cache_dir": OPTIONS["op_compiler_cache_dir"],
-    "target": replace(
-        OPTIONS["target"], default="", meaning="the target whose cache is meant (default: all)"
-    ),
-    "soc_version": OPTIONS["soc_version"],
-}
-
-
-def options_of(command: str) -> dict[str, Setting]:
-    """Return the options of a command of the command line, in the table's order."""
-    if command == "cache":
-        own = {**_CACHE, "log": OPTIONS["log"]}
-    elif command == "explain":
-        own = {"log": OPTIONS["log"]}
-    else:
-        own = {name: s for name, s in OPTIONS.items() if s.role in ROLES[command]}
-    if command == "verify":
-        del own["output"]
-        own["log"] = OPTIONS["log"]
-    return {**own, **{name: s for name, s in OPTIONS.items() if s.role == "help"}}
-
-
-def find_option(name: str, command: str) -> Setting:
-    """Return an option by its name, dashes for underscores alike; OptionError with the nearest."""
-    own = options_of(command)
-    wanted = name.replace("-", "_")
-    if wanted in own:
-        return own[wanted]
-    where = f"--{one_line(name, 60)}"
-    if wanted in LATER:
-        raise OptionError(
-            f"--{wanted} is an option of ATC that this version does not support yet "
-            f"({LATER[wanted]})", where=where, code="E10055",
-        )  # fmt: skip
-    tool = "atc" if command == "compile" else f"atc {command}"
-    near = difflib.get_close_matches(wanted, (*own, *LATER), n=2, cutoff=0.6)
-    raise OptionError(
-        f"unknown option --{one_line(name, 60)}", where=where,
-        hint=f"did you mean --{' or --'.join(near)}?" if near else f"see {tool} --help",
-    )  # fmt: skip
-
-
-def read_values(given: Mapping[str, object], command: str) -> dict[str, object]:
-    """Return the checked values of all of a command's options: those given, else the defaults.
-
-    Raises OptionError (E10007) where a required one is missing.
-    """
-    result = {}
-    for name, setting in options_of(command).items():
-        if name not in given and setting.parse is required_path:
-            raise OptionError(
-                f"--{name} is required", where=f"--{name}", code="E10007",
-                hint=f"give --{name}={setting.values}",
-            )  # fmt: skip
-        result[name] = setting.value(given.get(name, setting.default))
-    return result

@@ -1,0 +1,95 @@
+"""Every option of the command lines and every variable, as one table.
+
+Parsing, validation, precedence, `--help`, `atc env`, shell completion, `Options`, the keywords of
+`atc.compile` and the documentation come from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from atc.errors import OptionError, one_line
+from atc.option_values import required_path
+from atc.settings.atc_options import ATC_OPTIONS, LOG_LEVELS
+from atc.settings.load_and_run import LOAD_AND_RUN
+from atc.settings.setting import Role, Setting
+from atc.settings.variables import VARIABLES
+from atc.unsupported_options import LATER
+
+__all__ = [
+    "ATC_OPTIONS", "LOAD_AND_RUN", "LOG_LEVELS", "OPTIONS", "ROLES", "SETTINGS", "VARIABLES",
+    "Setting", "find_option", "options_of", "read_values",
+]  # fmt: skip
+
+SETTINGS: tuple[Setting, ...] = (*ATC_OPTIONS, *VARIABLES, *LOAD_AND_RUN)
+
+OPTIONS: Mapping[str, Setting] = {s.name: s for s in ATC_OPTIONS if s.kind == "option"}
+"""The options of `atc` and its commands; `load_and_run` has its own, of the same names in part."""
+
+ROLES: Mapping[str, tuple[Role, ...]] = {
+    "compile": ("compilation", "tool"),
+    "verify": ("compilation", "verify"),
+}
+"""The roles of the options that each way of compiling takes."""
+
+_CACHE = {
+    "op_compiler_cache_dir": OPTIONS["op_compiler_cache_dir"],
+    "target": replace(
+        OPTIONS["target"], default="", meaning="the target whose cache is meant (default: all)"
+    ),
+    "soc_version": OPTIONS["soc_version"],
+}
+
+
+def options_of(command: str) -> dict[str, Setting]:
+    """Return the options of a command of the command line, in the table's order."""
+    if command == "cache":
+        own = {**_CACHE, "log": OPTIONS["log"]}
+    elif command == "explain":
+        own = {"log": OPTIONS["log"]}
+    elif command == "load_and_run":
+        own = {s.name: s for s in LOAD_AND_RUN if s.kind == "option"}
+    else:
+        own = {name: s for name, s in OPTIONS.items() if s.role in ROLES[command]}
+    if command == "verify":
+        del own["output"]
+        own["log"] = OPTIONS["log"]
+    return {**own, **{name: s for name, s in OPTIONS.items() if s.role == "help"}}
+
+
+def find_option(name: str, command: str) -> Setting:
+    """Return an option by its name, dashes for underscores alike; OptionError with the nearest."""
+    own = options_of(command)
+    wanted = name.replace("-", "_")
+    if wanted in own:
+        return own[wanted]
+    where = f"--{one_line(name, 60)}"
+    if wanted in LATER:
+        raise OptionError(
+            f"--{wanted} is an option of ATC that this version does not support yet "
+            f"({LATER[wanted]})", where=where, code="E10055",
+        )  # fmt: skip
+    tool = "atc" if command == "compile" else f"atc {command}"
+    near = difflib.get_close_matches(wanted, (*own, *LATER), n=2, cutoff=0.6)
+    raise OptionError(
+        f"unknown option --{one_line(name, 60)}", where=where,
+        hint=f"did you mean --{' or --'.join(near)}?" if near else f"see {tool} --help",
+    )  # fmt: skip
+
+
+def read_values(given: Mapping[str, object], command: str) -> dict[str, object]:
+    """Return the checked values of all of a command's options: those given, else the defaults.
+
+    Raises OptionError (E10007) where a required one is missing.
+    """
+    result = {}
+    for name, setting in options_of(command).items():
+        if name not in given and setting.parse is required_path:
+            raise OptionError(
+                f"--{name} is required", where=f"--{name}", code="E10007",
+                hint=f"give --{name}={setting.values}",
+            )  # fmt: skip
+        result[name] = setting.value(given.get(name, setting.default))
+    return result

@@ -1,0 +1,73 @@
+"""What a row of the settings table is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from atc.errors import OptionError
+from atc.option_values import Parse, switch, text
+
+Kind = Literal["option", "variable", "feature"]
+Role = Literal["compilation", "tool", "verify", "run", "help"]
+Gives = Callable[[object], Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An option, a variable or another feature that users of a seed system look for.
+
+    `default` is what `atc.compile` shows; `parse` turns it, text or a Python value into what
+    `Options` holds. `role` says who reads it: `compilation` every compilation (a field of
+    `Options`), `tool` the command line and `atc.compile`, `verify` only `atc verify`, `run` only
+    `load_and_run`, `help` only the command line. A `feature` is neither option nor variable and
+    stands here for its documentation.
+    """
+
+    name: str
+    group: str
+    meaning: str
+    values: str = ""
+    parse: Parse = text
+    default: str | int | bool = ""
+    documentation: str = ""
+    system: str = ""
+    """The seed system that it comes from, empty for our own."""
+    row: str = ""
+    """The row of the specification, such as M-28; empty for our own."""
+    kind: Kind = "option"
+    read: Literal["once", "dynamic"] = "once"
+    """Whether a variable counts as it was when the process began, or at each use."""
+    role: Role = "compilation"
+    accepted: str = ""
+    """Why it has no effect: it is accepted with one warning. Empty: it works."""
+    works_for: tuple[object, ...] = ()
+    """Of one that is only accepted: the parsed values that need no warning."""
+    gives: Gives | None = None
+    """For a variable: the options that its parsed value gives a default, by name."""
+    aliases: tuple[str, ...] = ()
+    """Other names that mean the same."""
+
+    @property
+    def flag(self) -> bool:
+        """Whether the option may stand alone, meaning on."""
+        return self.parse is switch
+
+    @property
+    def state(self) -> Literal["works", "accepted with a warning"]:
+        """What the documentation says of it."""
+        return "accepted with a warning" if self.accepted else "works"
+
+    @property
+    def label(self) -> str:
+        """The name as the user writes it."""
+        return f"--{self.name}" if self.kind == "option" else self.name
+
+    def value(self, given: object) -> object:
+        """Return the checked value; raises OptionError that names the option."""
+        try:
+            return self.parse(given)
+        except OptionError as error:
+            error.where = error.where or self.label
+            raise

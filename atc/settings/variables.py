@@ -1,0 +1,18 @@
+"""Our own environment variables, and those of Ascend's ATC."""
+
+from __future__ import annotations
+
+from atc.settings.setting import Setting
+
+VARIABLES: tuple[Setting, ...] = (
+    Setting("CC", "Environment", "the C compiler (default: gcc, clang, the package ziglang)",
+            "COMMAND", kind="variable", read="dynamic"),
+    Setting("ASCEND_CACHE_PATH", "Environment", "root of the op compiler cache", "DIR",
+            kind="variable", read="dynamic", system="ATC", row="O-08"),
+    Setting("ASCEND_MAX_OP_CACHE_SIZE", "Environment", "megabytes that each target's cache may "
+            "take, -1: never delete", "N", default="500", kind="variable", read="dynamic",
+            system="ATC", row="O-05"),
+    Setting("ASCEND_REMAIN_CACHE_SIZE_RATIO", "Environment", "per cent of the cache that deleting "
+            "leaves", "N", default="50", kind="variable", read="dynamic", system="ATC", row="O-06"),
+)  # fmt: skip
+
