@@ -65,6 +65,6 @@ def _split(argument: str) -> tuple[str, str, str]:
 
 def _too_many(word: str, command: str) -> OptionError:
     shown = one_line(word, 60)
-    compiles = command in ("compile", "verify")
+    compiles = command in ("compile", "verify", "check")
     hint = f"did you mean --model={shown}?" if compiles else f"see atc {command} --help"
     return OptionError(f"'{shown}' is not an option", hint=hint)

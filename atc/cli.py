@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         signal.signal(signal.SIGTERM, _terminated)
     command: Callable[[list[str]], int] = _compile
-    commands = {"verify": _verify, "cache": _cache, "explain": _explain}
+    commands = {"verify": _verify, "cache": _cache, "explain": _explain, "check": _check}
     if arguments and arguments[0] in commands:
         command = commands[arguments.pop(0)]
     try:
@@ -137,6 +137,28 @@ def _verify_and_show(argv: list[str], screen: Screen) -> int:
         result = _run_verification(options, library, {**chosen, "inputs": values["input"]})
     _show_verification(result)
     return 0
+
+
+def _check(argv: list[str]) -> int:
+    """`atc check`: a dry run that lists all that can't be compiled, and the tier of the rest."""
+    if _asks(argv, "check"):
+        return 0
+    screen = _screen(argv)
+    status = _guarded(lambda: _check_and_show(argv, screen), screen)
+    for text in screen.warnings:
+        print(f"W10001: {one_line(text)}", file=sys.stderr)
+    return status
+
+
+def _check_and_show(argv: list[str], screen: Screen) -> int:
+    values: dict[str, Any] = read_values(parse_arguments(argv, "check").given, "check")
+    options = make_options({**values, "output": Path("net")})
+    from atc.check import check_json, check_model, check_text
+
+    with screen:
+        result = check_model(options, screen.listener())
+    print((check_json if values["json"] else check_text)(result), end="")
+    return result.exit_status
 
 
 def _explain(argv: list[str]) -> int:

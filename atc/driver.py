@@ -43,6 +43,7 @@ from atc.fast_run import Bench, fast_run, machine_name, runs_here, workloads
 from atc.importers import load_model
 from atc.ir import Graph
 from atc.lower import lower_model
+from atc.lower.trace import Visit
 from atc.memory import Arena, plan_memory
 from atc.names import network_identifier
 from atc.options import Options
@@ -116,34 +117,22 @@ def compile_model(
     debugging = read_debugging(options)
     _check_folders(options, debugging)
     compiler = find_compiler(target, env, log=heard.process)
-    heard.stage("reading the model")
-    model = load_model(options.model, options.framework, options.input_shape, options.weight)
-    for text in model.metadata_props.get("atc.warnings", "").splitlines():
-        heard.warn(one_line(text))
+    model = read_model(options, heard)
     operators = operator_types(model)
     for text in debugging.warnings(operators):
         heard.warn(text)
     graph = optimised_graph(model, options, heard, target.vector_bytes // 4)
-    limits = _limits(options)
+    limits = selection_limits(options)
     timings = _replayed(graph, options, target, limits, heard)
     if options.measures:
         with _cache(options, target, debugging, env, heard) as cache:
             flags, workers = library_flags(compiler, target), options.jobs or os.cpu_count() or 1
             shop = Shop(target, compiler, flags, cache, workers, heard.process)
             timings = _measured(graph, timings, options, limits, shop, env, heard)
-    heard.stage("choosing kernels")
-    selection = select(graph, target, timings, limits=limits)
-    program = build_program(graph, selection, target)
-    heard.stage("planning memory")
-    arena = plan_memory(program, reuse=not options.disable_reuse_memory)
-    heard.stage("writing C")
-    emission = emit(
-        program, arena, target, name=network_name(options.output), model=options.model.name,
-        model_hash=_digest(options.model), options=_build_options(options),
-        external_weights=options.external_weight == 2, profile=options.profile,
-    )  # fmt: skip
+    project = write_project(graph, timings, options, target, limits, heard)
+    emission = project.emission
     heard.stage("compiling C")
-    listed = listed_kernels(program, debugging.config, operators)
+    listed = listed_kernels(project.program, debugging.config, operators)
     recipe = _recipe(options, emission, target, compiler, debugging, listed)
     with _cache(options, target, debugging, env, heard) as cache:
         libraries, build = build_library(
@@ -152,8 +141,8 @@ def compile_model(
             lambda done, total: heard.progress("compiling C", done, total), log=heard.process,
         )  # fmt: skip
     done = Compilation(
-        options.output, emission.name, options, target, compiler, graph, selection, program, arena,
-        emission, build, cache.stats, tuple(warnings),
+        options.output, emission.name, options, target, compiler, graph, project.selection,
+        project.program, project.arena, emission, build, cache.stats, tuple(warnings),
     )  # fmt: skip
     heard.stage("writing the output folder")
     _keep_kernels(done, debugging, recipe.flags, listed)
@@ -161,13 +150,29 @@ def compile_model(
     return done
 
 
+def read_model(options: Options, heard: Listener) -> onnx_ir.Model:
+    """Read the model file; the importer's warnings are told."""
+    heard.stage("reading the model")
+    model = load_model(options.model, options.framework, options.input_shape, options.weight)
+    for text in model.metadata_props.get("atc.warnings", "").splitlines():
+        heard.warn(one_line(text))
+    return model
+
+
 def optimised_graph(
-    model: onnx_ir.Model, options: Options, heard: Listener, width: int = 1
+    model: onnx_ir.Model,
+    options: Options,
+    heard: Listener,
+    width: int = 1,
+    visit: Callable[[Visit], None] | None = None,
 ) -> Graph:
-    """Lower a model and run the passes for vectors of `width` floats, dumping where asked."""
+    """Lower a model and run the passes for vectors of `width` floats, dumping where asked.
+
+    With `visit`, nodes that can't be lowered are only told; see `lower_model`.
+    """
     heard.stage("lowering")
     outputs = find_outputs(model, options.out_nodes)
-    graph = lower_model(model, options.model.name, outputs)
+    graph = lower_model(model, options.model.name, outputs, listen=visit)
     dumped: list[str] = []
 
     def observe(name: str, current: Graph) -> None:
@@ -179,7 +184,41 @@ def optimised_graph(
     return run_passes(graph, observe, options.skip_passes, width=width)
 
 
-def _limits(options: Options) -> Limits:
+@dataclass(frozen=True)
+class Project:
+    """All that comes before the C compiler: what was chosen, planned and written."""
+
+    selection: Selection
+    program: Program
+    arena: Arena
+    emission: Emission
+
+
+def write_project(
+    graph: Graph,
+    timings: Timings,
+    options: Options,
+    target: Target,
+    limits: Limits,
+    heard: Listener,
+) -> Project:
+    """Choose kernels, plan memory and write the C; nothing is stored."""
+    heard.stage("choosing kernels")
+    selection = select(graph, target, timings, limits=limits)
+    program = build_program(graph, selection, target)
+    heard.stage("planning memory")
+    arena = plan_memory(program, reuse=not options.disable_reuse_memory)
+    heard.stage("writing C")
+    emission = emit(
+        program, arena, target, name=network_name(options.output), model=options.model.name,
+        model_hash=_digest(options.model), options=_build_options(options),
+        external_weights=options.external_weight == 2, profile=options.profile,
+    )  # fmt: skip
+    return Project(selection, program, arena, emission)
+
+
+def selection_limits(options: Options) -> Limits:
+    """Return what a kernel must keep to."""
     exact = options.op_select_implmode == "high_precision"
     return Limits(exact, None if options.workspace_limit < 0 else options.workspace_limit)
 

@@ -12,6 +12,7 @@ _INDENT = 8
 
 _COMPILE = """\
 usage: atc --model=FILE --output=FOLDER [options]
+       atc check --model=FILE [--json] [options]
        atc verify --model=FILE [--library=FOLDER] [options]
        atc cache stats|verify|clear|why [options]
        atc explain FOLDER NODE
@@ -43,6 +44,19 @@ Examples:
   atc verify --model=lenet.onnx --library=out/lenet --input=x.npz
 """
 
+_CHECK = """\
+usage: atc check --model=FILE [--json] [options]
+
+Goes through a compilation up to the C text, without a compiler and without an output, and lists
+every node that can't be compiled with the reason and a way out, and how all others would be
+computed: `tuned` or `portable` kernels, or `none` where nothing is left to compute. What it says is
+what compiling does. Exit status 0: the model compiles.
+
+Examples:
+  atc check --model=net.onnx
+  atc check --model=net.onnx --input_shape="x:1,3,224,224" --target=aarch64-neon --json
+"""
+
 _CACHE = """\
 usage: atc cache stats [options]    what the op compiler cache holds, by target
        atc cache verify [options]   read every entry and check it; exit status 1 if any is damaged
@@ -67,7 +81,7 @@ Examples:
 """
 
 _INTRODUCTIONS = {
-    "compile": _COMPILE, "verify": _VERIFY, "cache": _CACHE, "explain": _EXPLAIN
+    "compile": _COMPILE, "verify": _VERIFY, "check": _CHECK, "cache": _CACHE, "explain": _EXPLAIN
 }  # fmt: skip
 
 

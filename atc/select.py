@@ -115,14 +115,15 @@ def select(
             continue
         w = workload_of(graph, node, constants)
         if w not in memo:
-            memo[w] = _choice(node, w, target, limits, (timings or {}).get(w, ()))
+            memo[w] = choose(node, w, target, limits, (timings or {}).get(w, ()))
         chosen[node.outputs[0]] = memo[w]
     return chosen
 
 
-def _choice(
-    node: Node, w: Workload, target: Target, limits: Limits, measured: tuple[Measurement, ...]
+def choose(
+    node: Node, w: Workload, target: Target, limits: Limits, measured: tuple[Measurement, ...] = ()
 ) -> Choice:
+    """Choose the kernel of one node; UnsupportedError names it where there is none."""
     found, excluded = consider(w, target, limits)
     if not found:
         types = ", ".join(str(t) for t in w.inputs)

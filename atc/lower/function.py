@@ -35,6 +35,15 @@ def function_body(
     return None
 
 
+def has_function(op_type: str, domain: str, opset: int) -> bool:
+    """Whether the standard defines an operator through others."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def _node_proto(node: onnx_ir.Node, inputs: Sequence[TensorType | None]) -> onnx.NodeProto:
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
     proto.input.extend("" if t is None else f"i{k}" for k, t in enumerate(inputs))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir
 
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.ir import Array, DType, Graph, TensorType, prune
-from atc.lower.builder import Builder
+from atc.lower.builder import MAX_ELEMENTS, Builder
+from atc.lower.bundles import input_bundles, output_tensors, refuse_bundle
 from atc.lower.fold import can_fold, evaluate
-from atc.lower.function import function_body
+from atc.lower.function import function_body, has_function
 from atc.lower.registry import LOWERINGS
-from atc.lower.site import Site
+from atc.lower.site import Site, node_label
+from atc.lower.trace import Listen, Trace, UnknownOperand, result_types
 
 
 def lower_model(
@@ -22,14 +25,17 @@ def lower_model(
     file: str,
     outputs: Sequence[str] = (),
     never_fold: bool = False,
+    listen: Listen | None = None,
 ) -> Graph:
     """Lower a model whose inputs have static shapes.
 
     `outputs` overrides the model's outputs by value name. Graph inputs and outputs keep the model's
-    names. Raises ModelError or UnsupportedError naming file and node.
+    names. Raises ModelError or UnsupportedError naming file and node; with `listen` a node's error
+    is only told, and its results become inputs of the graph.
     """
     graph = model.graph
-    walker = _Walker(file, dict(graph.opset_imports) or {"": 1}, never_fold)
+    trace = None if listen is None else Trace(listen)
+    walker = _Walker(file, dict(graph.opset_imports) or {"": 1}, never_fold, trace)
     builder = Builder()
     inputs = []
     initializers = set(graph.initializers)
@@ -40,14 +46,21 @@ def lower_model(
     walker.bind_initializers(graph, builder)
     walker.nodes(graph, builder)
     wanted = [*outputs] or [v.name or "" for v in graph.outputs]
+    if trace is not None:
+        inputs += trace.missing
+        wanted = [name for name in wanted if not walker.is_unknown(name)]
     names = [walker.find(name) for name in wanted]
-    if not names:
+    if not names and not (trace and trace.unknown):
         raise ModelError("the model has no outputs", where=file)
-    return _with_output_names(builder.graph(graph.name or "net", inputs, names), wanted)
+    outputs_ = output_tensors(builder, wanted, names)
+    lowered = builder.graph(graph.name or "net", inputs, outputs_.values)
+    bundles = (*input_bundles(model, inputs), *outputs_.bundles)
+    return replace(_with_output_names(lowered, outputs_.names), bundles=bundles)
 
 
 def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> str:
     name = value.name or ""
+    refuse_bundle(value, walker.file)
     if value.shape is None or value.dtype is None:
         raise UnsupportedError(
             f"input '{name}' has no shape or type", where=walker.file,
@@ -95,6 +108,7 @@ class _Walker:
     file: str
     opsets: Mapping[str, int]
     never_fold: bool = False
+    trace: Trace | None = None
     names: dict[str, str] = field(default_factory=dict)
     env: dict[int, str] = field(default_factory=dict)
     depth: int = 0
@@ -103,6 +117,11 @@ class _Walker:
         self.env[id(value)] = name
         if value.name:
             self.names[value.name] = name
+
+    def is_unknown(self, name: str) -> bool:
+        """Whether an output depends on a refused node in such a way that its type is unknown."""
+        known = self.trace is None or name in self.names
+        return not known and name in self.trace.unknown_names
 
     def find(self, name: str) -> str:
         if name not in self.names:
@@ -132,29 +151,86 @@ class _Walker:
 
     def nodes(self, graph: onnx_ir.Graph | onnx_ir.Function, builder: Builder) -> None:
         for node in graph:
-            inputs = tuple(self._operand(node, v) for v in node.inputs)
-            opset = node.version or self.opsets.get(node.domain, 1)
-            outputs = self._lower(node, inputs, opset, builder)
+            try:
+                outputs = self._node(node, builder)
+            except AtcError as error:
+                if self.trace is None:
+                    raise
+                self._visit_subgraphs(node, builder)
+                outputs = self._stood_in(node, builder)
+                self.trace.hear(node, error)
+            else:
+                if self.trace is not None:
+                    self.trace.hear(node, None)
             for value, name in zip(node.outputs, outputs, strict=False):
-                if value.name:
+                if value.name and name:
                     self.bind(builder, value, name)
+
+    def _node(self, node: onnx_ir.Node, builder: Builder) -> tuple[str, ...]:
+        inputs = tuple(self._operand(node, v) for v in node.inputs)
+        return self._lower(node, inputs, self._opset(node), builder)
+
+    def _opset(self, node: onnx_ir.Node) -> int:
+        return node.version or self.opsets.get(node.domain, 1)
+
+    def _visit_subgraphs(self, node: onnx_ir.Node, builder: Builder) -> None:
+        """Look at the nodes in those graphs of a refused node that its lowering didn't come to."""
+        assert self.trace is not None
+        for attribute in node.attributes.values():
+            graph = attribute.value
+            if isinstance(graph, onnx_ir.Graph) and id(graph) not in self.trace.entered:
+                self.trace.unknown.update(id(v) for v in graph.inputs)
+                with suppress(AtcError):
+                    self.subgraph(graph, Builder(builder))
+
+    def _stood_in(self, node: onnx_ir.Node, builder: Builder) -> tuple[str, ...]:
+        """Return values in the place of a refused node's results, '' where the type is unknown."""
+        assert self.trace is not None
+        names = [self.env.get(id(v), "") if v is not None else "" for v in node.inputs]
+        operands = [_tensor_type(builder, name) for name in names]
+        root = builder
+        while root.parent is not None:
+            root = root.parent
+        types = result_types(node, operands, self._opset(node))
+        for value, type_ in zip(node.outputs, types, strict=True):
+            if type_ is None or type_.size > MAX_ELEMENTS:
+                self.trace.unknown.add(id(value))
+                self.trace.unknown_names.add(value.name or "")
+        return tuple(
+            "" if id(v) in self.trace.unknown or t is None else self.trace.stand_in(root, t)
+            for v, t in zip(node.outputs, types, strict=True)
+        )
 
     def _operand(self, node: onnx_ir.Node, value: onnx_ir.Value | None) -> str:
         if value is None or not value.name:
             return ""
-        if id(value) not in self.env:
-            raise ModelError(
-                f"reads '{value.name}', which nothing computes before it",
-                where=f"{self.file}, node '{node.name}' ({node.op_type})",
+        if id(value) in self.env:
+            return self.env[id(value)]
+        where = node_label(self.file, node)
+        if self.trace is not None and id(value) in self.trace.unknown:
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            if not self._is_covered(node, domain):
+                raise _not_covered(node.op_type, domain, self._opset(node), where)
+            raise UnknownOperand(
+                f"reads '{value.name}', which a node that can't be compiled computes", where=where
             )
-        return self.env[id(value)]
+        raise ModelError(f"reads '{value.name}', which nothing computes before it", where=where)
+
+    def _is_covered(self, node: onnx_ir.Node, domain: str) -> bool:
+        return (domain, node.op_type) in LOWERINGS or has_function(
+            node.op_type, domain, self._opset(node)
+        )
 
     def subgraph(self, graph: onnx_ir.Graph, builder: Builder) -> tuple[str, ...]:
+        if self.trace is not None:
+            self.trace.entered.add(id(graph))
         self.bind_initializers(graph, builder)
         self.nodes(graph, builder)
         return tuple(self._operand_of_output(graph, v) for v in graph.outputs)
 
     def _operand_of_output(self, graph: onnx_ir.Graph, value: onnx_ir.Value) -> str:
+        if self.trace is not None and id(value) in self.trace.unknown:
+            raise UnknownOperand(f"subgraph output '{value.name}' is not known", where=self.file)
         if id(value) not in self.env:
             raise ModelError(f"subgraph output '{value.name}' is not computed", where=self.file)
         return self.env[id(value)]
@@ -170,6 +246,8 @@ class _Walker:
             folded = evaluate(node, arrays, opset)
             if folded is not None:
                 return tuple(builder.constant(a, site.name) for a in folded)
+        if self.depth:  # part of a function body: the node's name is the user's node's
+            return self._dispatch(site, domain)
         with builder.origin(site.name):
             return self._dispatch(site, domain)
 
@@ -185,7 +263,7 @@ class _Walker:
                 error.where = site.label
             raise
         except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
-            shapes = ", ".join(str(site.b.type(i)) if i else "-" for i in site.inputs)
+            shapes = ", ".join(_shown(site.b, i) for i in site.inputs)
             raise ModelError(
                 f"inputs ({shapes}) don't fit the operator: {one_line(str(error), 200)}",
                 where=site.label,
@@ -196,11 +274,7 @@ class _Walker:
         operands = tuple(site.b.type(i) if i else None for i in site.inputs)
         body = function_body(site.node, operands, domain, site.opset)
         if body is None or self.depth > 16:
-            where = f"of domain '{domain}' " if domain else ""
-            raise UnsupportedError(
-                f"operator {site.node.op_type} {where}(opset {site.opset}) is not covered",
-                where=site.label,
-            )
+            raise _not_covered(site.node.op_type, domain, site.opset, site.label)
         opsets = {**self.opsets, **body.opset_imports}  # a body may leave out the standard's own
         inner = _Walker(self.file, opsets, self.never_fold, depth=self.depth + 1)
         for value, name in zip(body.inputs, (*site.inputs, *[""] * len(body.inputs)), strict=False):
@@ -210,3 +284,21 @@ class _Walker:
                 value.name = ""
         inner.nodes(body, site.b)
         return tuple(inner.env.get(id(v), "") for v in body.outputs)
+
+
+def _tensor_type(builder: Builder, name: str) -> TensorType | None:
+    try:
+        return builder.type(name) if name else None
+    except AtcError:
+        return None
+
+
+def _not_covered(op_type: str, domain: str, opset: int, where: str) -> UnsupportedError:
+    of = f"of domain '{domain}' " if domain else ""
+    return UnsupportedError(f"operator {op_type} {of}(opset {opset}) is not covered", where=where)
+
+
+def _shown(b: Builder, name: str) -> str:
+    if not name:
+        return "-"
+    return "sequence" if b.parts(name) is not None else str(b.type(name))

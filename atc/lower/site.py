@@ -17,6 +17,17 @@ from atc.lower.builder import Builder
 T = TypeVar("T")
 
 
+def node_name(node: onnx_ir.Node) -> str:
+    """Return the user's node name; the first output's where the node has none."""
+    first = node.outputs[0].name if node.outputs else ""
+    return node.name or first or node.op_type
+
+
+def node_label(file: str, node: onnx_ir.Node) -> str:
+    """Return how errors name a node: file, the user's node name and operator."""
+    return f"{file}, node '{node_name(node)}' ({node.op_type})"
+
+
 @dataclass(frozen=True)
 class Site:
     """An ONNX node to be lowered into `b`; `inputs` name values of the builder ('' = absent)."""
@@ -34,12 +45,12 @@ class Site:
     @property
     def label(self) -> str:
         """The node as errors name it: file, operator and the user's node name."""
-        return f"{self.file}, node '{self.name}' ({self.node.op_type})"
+        return node_label(self.file, self.node)
 
     @property
     def name(self) -> str:
         """The user's node name; the first output's where the node has none."""
-        return self.node.name or (self.node.outputs[0].name or "") or self.node.op_type
+        return node_name(self.node)
 
     @property
     def output_count(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from atc.errors import OptionError, one_line
-from atc.option_values import required_path
+from atc.option_values import required_path, switch
 from atc.settings.atc_options import ATC_OPTIONS, LOG_LEVELS
 from atc.settings.load_and_run import LOAD_AND_RUN
 from atc.settings.setting import Role, Setting
@@ -31,6 +31,7 @@ OPTIONS: Mapping[str, Setting] = {s.name: s for s in ATC_OPTIONS if s.kind == "o
 ROLES: Mapping[str, tuple[Role, ...]] = {
     "compile": ("compilation", "tool"),
     "verify": ("compilation", "verify"),
+    "check": ("compilation",),
 }
 """The roles of the options that each way of compiling takes."""
 
@@ -41,6 +42,8 @@ _CACHE = {
     ),
     "soc_version": OPTIONS["soc_version"],
 }
+
+_JSON = Setting("json", "Check", "print the result as JSON", "0|1", switch, False)
 
 
 def options_of(command: str) -> dict[str, Setting]:
@@ -53,9 +56,11 @@ def options_of(command: str) -> dict[str, Setting]:
         own = {s.name: s for s in LOAD_AND_RUN if s.kind == "option"}
     else:
         own = {name: s for name, s in OPTIONS.items() if s.role in ROLES[command]}
-    if command == "verify":
+    if command in ("verify", "check"):
         del own["output"]
         own["log"] = OPTIONS["log"]
+    if command == "check":
+        own["json"] = _JSON
     return {**own, **{name: s for name, s in OPTIONS.items() if s.role == "help"}}
 
 

@@ -1,0 +1,128 @@
+"""What a dry run hears of each node; a refused node's results are stood in for by their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx_ir
+
+from atc.errors import AtcError, UnsupportedError
+from atc.ir import DType, TensorType
+from atc.lower.builder import Builder
+from atc.lower.site import node_name
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A node that the lowering has come to, with the error of one that it can't lower.
+
+    `node` is a number of the node's own, as a loop's body may be visited more than once. `name` is
+    what the nodes of the graph that come of it carry as their origin. `certain` is false where the
+    error may be only a consequence of an earlier node's.
+    """
+
+    node: int
+    name: str
+    op_type: str
+    domain: str
+    error: AtcError | None = None
+    certain: bool = True
+
+
+Listen = Callable[[Visit], None]
+
+
+class UnknownOperand(UnsupportedError):
+    """A node reads what a refused node would compute, and nobody knows the shape of that."""
+
+
+@dataclass
+class Trace:
+    """The state of a lowering that goes on after a refusal."""
+
+    listen: Listen
+    unknown: set[int] = field(default_factory=set)
+    """Values (by id) whose types nobody knows."""
+    unknown_names: set[str] = field(default_factory=set)
+    entered: set[int] = field(default_factory=set)
+    """Subgraphs (by id) whose nodes are heard of."""
+    tainted: set[int] = field(default_factory=set)
+    """Values that depend on a refused node; constants among them are lost."""
+    missing: list[str] = field(default_factory=list)
+    """Names of the values that stand in for results."""
+
+    def stand_in(self, root: Builder, type_: TensorType) -> str:
+        """Declare a value that takes the place of a refused node's result."""
+        name = root.declare(root.fresh(), type_)
+        self.missing.append(name)
+        return name
+
+    def hear(self, node: onnx_ir.Node, error: AtcError | None) -> None:
+        """Tell of a node once it is lowered or refused; mark what depends on a refused one."""
+        reads = {id(v) for v in node.inputs if v is not None}
+        depends = bool(reads & self.tainted)
+        consequence = isinstance(error, UnknownOperand) or (
+            depends and error is not None and error.message.endswith("is computed at run time")
+        )
+        visit = Visit(id(node), node_name(node), node.op_type, node.domain, error, not consequence)
+        self.listen(visit)
+        if depends or error is not None:
+            self.tainted.update(id(v) for v in node.outputs)
+
+
+def result_types(
+    node: onnx_ir.Node, inputs: Sequence[TensorType | None], opset: int
+) -> list[TensorType | None]:
+    """Return what is known of a node's results, from the model or the standard's inference."""
+    inferred = _inferred(node, inputs, opset)
+    return [_declared(v) or inferred.get(f"o{k}") for k, v in enumerate(node.outputs)]
+
+
+def _declared(value: onnx_ir.Value) -> TensorType | None:
+    if value.shape is None or value.dtype is None:
+        return None
+    shape = tuple(d for d in value.shape if isinstance(d, int))
+    if len(shape) < len(value.shape) or min(shape, default=0) < 0:
+        return None
+    try:
+        return TensorType(DType.from_onnx(value.dtype.value), shape)
+    except KeyError:
+        return None
+
+
+def _inferred(
+    node: onnx_ir.Node, inputs: Sequence[TensorType | None], opset: int
+) -> dict[str, TensorType]:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    proto = onnx.NodeProto(op_type=node.op_type, domain=domain)
+    proto.input.extend("" if t is None else f"i{k}" for k, t in enumerate(inputs))
+    proto.output.extend(f"o{k}" for k in range(len(node.outputs)))
+    helper = onnx.helper
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, domain)
+        attributes = node.attributes.values()
+        proto.attribute.extend(onnx_ir.serde.serialize_attribute(a) for a in attributes)
+        types = {
+            f"i{k}": helper.make_tensor_type_proto(t.dtype.code, t.shape)
+            for k, t in enumerate(inputs)
+            if t is not None
+        }
+        opsets = [helper.make_opsetid(domain, opset)]
+        found = onnx.shape_inference.infer_node_outputs(schema, proto, types, opset_imports=opsets)
+    except Exception:  # onnx raises many kinds; then nothing is known
+        return {}
+    return {k: t for k, v in found.items() if (t := _static(v)) is not None}
+
+
+def _static(proto: Any) -> TensorType | None:
+    tensor = proto.tensor_type
+    if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
+        return None
+    try:
+        dtype = DType.from_onnx(tensor.elem_type)
+    except KeyError:
+        return None
+    return TensorType(dtype, tuple(d.dim_value for d in tensor.shape.dim))
