@@ -40,6 +40,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "atc.lower": {"atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.lower"},
     "atc.importers": {"atc", "atc.errors", "atc.importers"},
+    "atc.adapt": {"atc.errors", "atc.adapt"},
     "atc.backends": {
         "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.templates", "atc.backends",
     },

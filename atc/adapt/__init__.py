@@ -1,0 +1,1 @@
+"""Changes of a model that options ask for, before it is lowered: ONNX in, ONNX out."""
