@@ -15,6 +15,7 @@ from atc.backends.target import Target
 from atc.ir import Array
 from atc.memory import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
+from atc.observe import observed
 from atc.profile import profiled_calls
 from atc.program import Program, calls
 from atc.schedule import Port, make_schedule
@@ -45,10 +46,12 @@ def emit(
     options: str,
     external_weights: bool = False,
     profile: bool = False,
+    hooks: bool = False,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
-    With `profile` every kernel call is timed; without, nothing of that is in the code.
+    With `profile` every kernel call is timed, with `hooks` an observer sees its values; without,
+    nothing of that is in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
     are left to the caller. A network without weights is never `external_weights`.
@@ -56,7 +59,7 @@ def emit(
     name = network_identifier(name)
     kernels = tuple(dict.fromkeys(c.source for c in calls(program.steps)))
     offsets, blob = _layout_weights(program)
-    schedule = make_schedule(program, arena, offsets, name, timed=profile)
+    schedule = make_schedule(program, arena, offsets, name, timed=profile, observed=hooks)
     ports = (*schedule.inputs, *schedule.outputs)
     has_arena = bool(arena.offsets or arena.scratch)
     values: dict[str, object] = {
@@ -69,6 +72,7 @@ def emit(
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
         "external": external_weights and bool(blob),
         "profile": profiled_calls(program) if profile else (),
+        "hooks": observed(program) if hooks else None,
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(program, kernels), "sources": [k.path for k in kernels],
     }  # fmt: skip

@@ -27,7 +27,7 @@ RESERVED = frozenset({
 """Words of C and C++ and macros that neither a network nor a parameter can be called."""
 
 LOCALS = re.compile(
-    r"ctx|arena|weights|begin|nanoseconds|add_time|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)"
+    r"ctx|arena|weights|begin|nanoseconds|add_time|seen|observe|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)"
 )
 """What the generated run function uses beside its tensors: locals, kernels, types, limits."""
 

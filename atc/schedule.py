@@ -79,11 +79,13 @@ class Schedule:
 
 
 def make_schedule(
-    program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False
-) -> Schedule:
+    program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False,
+    observed: bool = False,
+) -> Schedule:  # fmt: skip
     """Name every value once and write the calls; `weights` are the constants' offsets.
 
-    The calls of a `timed` schedule are counted, with the time that each takes.
+    The calls of a `timed` schedule are counted, with the time that each takes; around those of an
+    `observed` one the observer is called.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
     split = len(program.inputs)
@@ -110,7 +112,7 @@ def make_schedule(
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(arena.offsets, values, strict=True)},
     }
-    lines = tuple(_Scribe(program, arena, pointers, timed).steps(program.steps))
+    lines = tuple(_Scribe(program, arena, pointers, timed, observed).steps(program.steps))
     return Schedule(inputs, outputs, constants, values, lines)
 
 
@@ -166,6 +168,7 @@ class _Scribe:
     arena: Arena
     pointers: Mapping[str, str]
     timed: bool
+    observed: bool
     number: int = 0
     called: int = 0
     depth: int = 0
@@ -199,14 +202,23 @@ class _Scribe:
         arguments = [self._pointer(a) for a in call.arguments]
         if call.slot is not None:
             arguments[-1] += f" + {self._place(call.slot)}"
+        seen = ", ".join(arguments)
         if call.source.scratch:
             arguments.append(f"arena + {self.arena.scratch[node.outputs[0]]}")
-        line = f"{call.source.symbol}({', '.join(arguments)});"
-        if not self.timed:
-            yield line
-            return
-        yield from ("begin = nanoseconds();", line, f"add_time(ctx, {self.called}, begin);")
+        lines = [f"{call.source.symbol}({', '.join(arguments)});"]
+        if self.timed:
+            lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
+        yield from self._observed(lines, seen) if self.observed else lines
         self.called += 1
+
+    def _observed(self, lines: Sequence[str], seen: str) -> Iterator[str]:
+        """Yield a call's lines between two calls of the observer."""
+        yield "{"
+        yield f"  const void *const seen[] = {{{seen}}};"
+        yield f"  observe(ctx, {self.called}, 0, seen);"
+        yield from (f"  {line}" for line in lines)
+        yield f"  observe(ctx, {self.called}, 1, seen);"
+        yield "}"
 
     def _branch(self, branch: Branch) -> Iterator[str]:
         yield f"/* {self._head(branch, 'If')} */"

@@ -115,10 +115,11 @@ def emit_model(
     external: bool = False,
     file: str = "model.onnx",
     profile: bool = False,
+    hooks: bool = False,
 ) -> Emission:
     """Return the project of a model with static shapes."""
     graph = lower_model(onnx_ir.from_proto(model), file)
-    return emit_graph(graph, name, target, external, file, profile)
+    return emit_graph(graph, name, target, external, file, profile, hooks)
 
 
 def emit_graph(
@@ -128,6 +129,7 @@ def emit_graph(
     external: bool = False,
     file: str = "model.onnx",
     profile: bool = False,
+    hooks: bool = False,
 ) -> Emission:
     """Return the project of a graph."""
     record = get_target(target)
@@ -135,7 +137,7 @@ def emit_graph(
     program = build_program(graph, select(graph, record), record)
     return emit(
         program, plan_memory(program), record, name=name, model=file,
-        model_hash="0" * 64, options="", external_weights=external, profile=profile,
+        model_hash="0" * 64, options="", external_weights=external, profile=profile, hooks=hooks,
     )  # fmt: skip
 
 

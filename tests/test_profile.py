@@ -27,7 +27,7 @@ from atc.profile import operations
 from support import compile_graph, node_model
 
 DECLARATIONS = """
-typedef struct { uint64_t runs, nanoseconds; } net_call_time;
+typedef struct { uint64_t runs, nanoseconds, begin; } net_call_time;
 typedef struct { const char *nodes, *op, *kernel; uint64_t operations, bytes; } net_call_info;
 int net_init(void *ctx, void *arena, size_t size);
 int net_run_tensors(void *ctx, const void *const *inputs, void *const *outputs);

@@ -14,7 +14,7 @@ import cffi
 import numpy as np
 
 DECLARATIONS = """
-typedef struct { uint64_t runs, nanoseconds; } NET_call_time;
+typedef struct { uint64_t runs, nanoseconds, begin; } NET_call_time;
 typedef struct { const char *nodes, *op, *kernel; uint64_t operations, bytes; } NET_call_info;
 typedef struct {
   const char *name; int32_t dtype; int32_t rank; const int64_t *shape; size_t size;

@@ -1,0 +1,83 @@
+"""What a library built with hooks tells of its kernel calls: which values they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from atc.ir import TensorType
+from atc.names import c_string
+from atc.program import Call, Program, calls
+
+_LONGEST = 1000
+"""Characters of a name; with 4 bytes each still a string that C99 compilers take."""
+
+INPUT, WEIGHT, INTERNAL, OUTPUT = range(4)
+"""Where a value lives: the codes of the generated enum."""
+
+
+@dataclass(frozen=True)
+class ObservedValue:
+    """A value as kernel calls see it. `name` is a C string."""
+
+    name: str
+    type: TensorType
+    kind: int
+
+
+@dataclass(frozen=True)
+class ObservedStep:
+    """A kernel call: C strings as in `atc.profile`, and the values it reads, then writes."""
+
+    nodes: str
+    op: str
+    kernel: str
+    reads: int
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The tables of a program."""
+
+    values: tuple[ObservedValue, ...]
+    steps: tuple[ObservedStep, ...]
+
+
+def observed(program: Program) -> Observed:
+    """Return the tables of all kernel calls, in the order in which they are written."""
+    numbers: dict[tuple[str, TensorType], int] = {}
+    steps = tuple(
+        ObservedStep(
+            c_string((" + ".join(call.node.origin) or "a copy")[:_LONGEST]),
+            c_string(call.node.op.kind),
+            c_string(call.choice.candidate.label),
+            len(call.arguments) - len(call.node.outputs),
+            tuple(numbers.setdefault(v, len(numbers)) for v in _values(program, call)),
+        )
+        for call in calls(program.steps)
+    )
+    values = tuple(
+        ObservedValue(c_string(name.removesuffix("#output")[:_LONGEST]), type_, kind)
+        for (name, type_), kind in zip(numbers, _kinds(program, numbers), strict=True)
+    )
+    return Observed(values, steps)
+
+
+def _values(program: Program, call: Call) -> Iterator[tuple[str, TensorType]]:
+    """Yield a call's arguments with their types; a part of a result has that of the part."""
+    results = dict(zip(call.node.outputs, call.choice.workload.outputs, strict=True))
+    reads = len(call.arguments) - len(results)
+    for k, name in enumerate(call.arguments):
+        yield name, program.types[name] if k < reads else results[name]
+
+
+def _kinds(program: Program, values: Iterable[tuple[str, TensorType]]) -> Iterator[int]:
+    homes = {program.home(o) for o in program.outputs}
+    for name, _ in values:
+        if name in program.inputs:
+            yield INPUT
+        elif name in program.constants:
+            yield WEIGHT
+        else:
+            yield OUTPUT if program.home(name) in homes else INTERNAL
