@@ -29,7 +29,7 @@ def compile(
     *,
     weight: Name = "",
     framework: str | int = "",
-    input_shape: str | Mapping[str, Sequence[int]] = "",
+    input_shape: str | Mapping[str, Sequence[int] | Sequence[Sequence[int]] | str | None] = "",
     out_nodes: str | Sequence[str] = "",
     external_weight: int = 0,
     display_model_info: bool = False,

@@ -24,6 +24,9 @@ from atc.templates import render, verbatim
 ABI_VERSION = runtime.ABI_VERSION
 """Bumped when a struct or prototype of the generated header changes."""
 
+_LONGEST = 1000
+"""Characters of a sequence's name that are kept: no C string gets longer than C99 allows."""
+
 
 @dataclass(frozen=True)
 class Emission:
@@ -66,7 +69,8 @@ def emit(
         "name": name, "upper": name.upper(), "module": module_name(name), "version": __version__,
         "model": comment(model), "target": target.name, "cflags": target.cflags,
         "checks": target.cpu_checks, "net": schedule, "inputs": schedule.inputs,
-        "outputs": schedule.outputs, "ports": ports, "half": any(p.dtype.is_half for p in ports),
+        "outputs": schedule.outputs, "bundles": _bundles(program), "ports": ports,
+        "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
         "arena_size": (arena.plan.size or ALIGNMENT) if has_arena else 0,
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
@@ -78,6 +82,17 @@ def emit(
     }  # fmt: skip
     texts = {**_library(values, kernels, target), **_project(values, ports)}
     return Emission({path: text.encode() for path, text in texts.items()}, name, kernels, blob)
+
+
+def _bundles(program: Program) -> list[dict[str, object]]:
+    """Return the model's sequences and optionals as the templates write them."""
+    return [
+        {
+            "name": c_string(b.name[:_LONGEST]), "output": int(b.side == "output"),
+            "present": int(b.count >= 0), "first": b.first, "count": max(b.count, 0),
+        }
+        for b in program.bundles
+    ]  # fmt: skip
 
 
 def _build_info(target: Target, model: str, model_hash: str, options: str) -> str:

@@ -155,6 +155,20 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Bundle:
+    """A sequence or an empty optional of the model, and which inputs or outputs its elements are.
+
+    `first` is the position of the first one among those of the `side` ("input" or "output");
+    `count` is -1 where an optional has no value.
+    """
+
+    side: str
+    name: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
 class Graph:
     """Nodes in execution order over named, statically typed values (names are the SSA)."""
 
@@ -164,6 +178,7 @@ class Graph:
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
+    bundles: tuple[Bundle, ...] = ()
 
     def types_of(self, names: Iterable[str]) -> tuple[TensorType | None, ...]:
         """Return the types of values; None where the name is empty."""

@@ -22,7 +22,7 @@ from atc.backends.target import Target, get_target
 from atc.backends.toolchain import Job, compile_flags, compile_many, find_compiler, link_shared
 from atc.emit import Emission, emit
 from atc.errors import ModelError, UnsupportedError
-from atc.importers.onnx import pin_inputs
+from atc.importers.onnx import InputShape, pin_inputs
 from atc.ir import Array, DType, Graph
 from atc.lower import lower_model
 from atc.memory import plan_memory
@@ -34,6 +34,9 @@ from atc.weights import included_weights
 
 FILE = "the model"
 """What errors call a model that comes from no file."""
+
+Given = Array | list[Array] | None
+"""An input: a tensor, a sequence, or an optional without a value."""
 
 SMALL = 64
 """Elements of an input whose value may be compiled in where a shape depends on it."""
@@ -96,11 +99,11 @@ class AtcBackendRep(BackendRep):
             graph = self.lower(arrays)
             (network,) = compile_networks([graph], self.target, self.level)
             self.remember(arrays, network)
-        outputs = network.run({t.name: arrays[t.name] for t in network.inputs})
+        outputs = network.run({v.name: arrays[v.name] for v in network.parameters})
         return self._outputs(*outputs.values())
 
-    def arrays(self, inputs: Any) -> dict[str, Array]:
-        """Return a run's inputs by name; UnsupportedError for what isn't a dense array."""
+    def arrays(self, inputs: Any) -> dict[str, Given]:
+        """Return a run's inputs by name; UnsupportedError for types that aren't known."""
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]
         if not isinstance(inputs, Mapping):
@@ -110,19 +113,14 @@ class AtcBackendRep(BackendRep):
                     + ", ".join(self.inputs)
                 )
             inputs = dict(zip(self.inputs, inputs, strict=True))
-        for name, value in inputs.items():
-            known = isinstance(value, np.ndarray | np.generic)
-            if not known or value.dtype not in {d.numpy for d in DType}:
-                kind = value.dtype if known else type(value).__name__
-                raise UnsupportedError(f"input '{name}' is of the type {kind}")
-        return {name: np.asarray(value) for name, value in inputs.items()}
+        return {name: _given(name, value) for name, value in inputs.items()}
 
-    def remember(self, arrays: Mapping[str, Array], network: Network) -> None:
+    def remember(self, arrays: Mapping[str, Given], network: Network) -> None:
         """Keep a network that was compiled of `lower(arrays)` for runs on such inputs."""
-        fixed = len(network.inputs) < len(arrays)
+        fixed = len(network.parameters) < len(arrays)
         self._networks[_content(arrays) if fixed else _signature(arrays)] = network
 
-    def lower(self, arrays: Mapping[str, Array]) -> Graph:
+    def lower(self, arrays: Mapping[str, Given]) -> Graph:
         """Return the model's graph for inputs of these shapes.
 
         Where that isn't enough, because the shape of a tensor depends on an input's value, small
@@ -138,38 +136,71 @@ class AtcBackendRep(BackendRep):
         raise errors[0]
 
 
-def _signature(arrays: Mapping[str, Array]) -> object:
-    return tuple((name, a.dtype, a.shape) for name, a in arrays.items())
+def _given(name: str, value: Any) -> Given:
+    """Return an input's value, of which sequences and optionals are made."""
+    if value is None:
+        return None
+    if isinstance(value, list | tuple):
+        return [_array(name, element) for element in value]
+    return _array(name, value)
 
 
-def _content(arrays: Mapping[str, Array]) -> object:
+def _array(name: str, value: Any) -> Array:
+    known = isinstance(value, np.ndarray | np.generic)
+    if not known or value.dtype not in {d.numpy for d in DType}:
+        kind = value.dtype if known else type(value).__name__
+        raise UnsupportedError(f"input '{name}' is of the type {kind}")
+    return np.asarray(value)
+
+
+def _tensors(arrays: Mapping[str, Given]) -> dict[str, Array]:
+    return {name: a for name, a in arrays.items() if isinstance(a, np.ndarray)}
+
+
+def _signature(arrays: Mapping[str, Given]) -> object:
+    return tuple((name, _signed(value)) for name, value in arrays.items())
+
+
+def _signed(value: Given) -> object:
+    if isinstance(value, list):
+        return tuple((a.dtype, a.shape) for a in value)
+    return None if value is None else (value.dtype, value.shape, "tensor")
+
+
+def _content(arrays: Mapping[str, Given]) -> object:
     """Return what a network depends on that took the small inputs as constants."""
-    values = tuple(a.tobytes() for a in arrays.values() if a.size <= SMALL)
+    values = tuple(a.tobytes() for a in _tensors(arrays).values() if a.size <= SMALL)
     return (_signature(arrays), values)
 
 
-def _choices(arrays: Mapping[str, Array]) -> Iterator[frozenset[str]]:
+def _choices(arrays: Mapping[str, Given]) -> Iterator[frozenset[str]]:
     """Yield sets of inputs whose values may be compiled in, the smallest set first."""
-    small = {n: a for n, a in arrays.items() if a.size <= SMALL}
+    small = {n: a for n, a in _tensors(arrays).items() if a.size <= SMALL}
     integer = frozenset(n for n, a in small.items() if a.dtype.kind in "iub" and a.ndim <= 1)
     vectors = frozenset(n for n, a in small.items() if a.ndim <= 1)
     yield from dict.fromkeys((frozenset[str](), integer, vectors, frozenset(small)))
 
 
 def _specialised(
-    proto: onnx.ModelProto, arrays: Mapping[str, Array], fixed: frozenset[str]
+    proto: onnx.ModelProto, arrays: Mapping[str, Given], fixed: frozenset[str]
 ) -> onnx_ir.Model:
     """Return the model with its inputs' shapes known and those of `fixed` made constants."""
     model = onnx_ir.from_proto(proto)
     if len(model.functions):
         model = InlinePass()(model).model
-    model = pin_inputs(model, {n: a.shape for n, a in arrays.items()}, FILE)
+    model = pin_inputs(model, {n: _shape(a) for n, a in arrays.items()}, FILE)
     for value in list(model.graph.inputs):
         if value.name in fixed:
             model.graph.inputs.remove(value)
-            value.const_value = onnx_ir.tensor(arrays[value.name], name=value.name)
+            value.const_value = onnx_ir.tensor(_tensors(arrays)[value.name], name=value.name)
             model.graph.register_initializer(value)
     return model
+
+
+def _shape(value: Given) -> InputShape:
+    if isinstance(value, list):
+        return [a.shape for a in value]
+    return None if value is None else value.shape
 
 
 class AtcBackend(Backend):
@@ -179,8 +210,10 @@ class AtcBackend(Backend):
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether the model can be compiled as it is; what only its inputs can tell is assumed."""
         known = {t.name for t in model.graph.initializer}
-        shapes = [v.type.tensor_type.shape for v in model.graph.input if v.name not in known]
-        if not all(d.HasField("dim_value") for shape in shapes for d in shape.dim):
+        given = [v for v in model.graph.input if v.name not in known]
+        shapes = [v.type.tensor_type.shape for v in given]
+        tensors = all(v.type.HasField("tensor_type") for v in given)
+        if not tensors or not all(d.HasField("dim_value") for shape in shapes for d in shape.dim):
             return cls.supports_device(device)
         try:
             lower_model(_specialised(model, {}, frozenset()), FILE)

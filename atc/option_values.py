@@ -17,6 +17,11 @@ Parse = Callable[[object], object]
 """Turns what the user gave into a checked value."""
 
 SHAPE_FORMAT = 'the form is "name:n,c,h,w;name2:n,c", for a scalar "name:"'
+ELEMENTS_FORMAT = 'a sequence is "name:[2,3][4]" or "name:empty", an absent optional "name:none"'
+
+InputShape = tuple[int, ...] | list[tuple[int, ...]] | None
+"""The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
+
 _PATH_MAX, _NAME_MAX = 4096, 255  # bytes, on Linux
 
 
@@ -106,14 +111,26 @@ def positive(value: object) -> float:
     return number
 
 
-def shapes(value: object) -> Mapping[str, tuple[int, ...]]:
+def nonnegative(value: object) -> float:
+    """Return a number of 0 or more."""
+    return 0.0 if str(value).strip() in ("0", "0.0") else positive(value)
+
+
+def present(value: object) -> bool:
+    """Return whether something is on: anything but 0, false and nothing."""
+    return str(value).strip().lower() not in ("", "0", "false")
+
+
+def shapes(value: object) -> Mapping[str, InputShape]:
     """Return input shapes by name, from `name:n,c,h,w;name2:...` or a mapping.
 
-    A name may hold colons: the last one ends it. No dims are a scalar.
+    A name may hold colons: the last one ends it. No dims are a scalar. `[2,3][4]` are the shapes of
+    a sequence's elements, `empty` is one of no elements, `none` an optional without a value; in a
+    mapping, a list of shapes and None.
     """
     if isinstance(value, Mapping):
-        return {str(name): _dims(str(name), [*dims]) for name, dims in value.items()}
-    result: dict[str, tuple[int, ...]] = {}
+        return {str(name): _given(str(name), dims) for name, dims in value.items()}
+    result: dict[str, InputShape] = {}
     for item in str(value).split(";") if value else ():
         name, colon, dims = item.rpartition(":")
         name = name.strip()
@@ -121,8 +138,28 @@ def shapes(value: object) -> Mapping[str, tuple[int, ...]]:
             raise OptionError(f"'{_shown(item)}' is no shape", hint=SHAPE_FORMAT, code="E10002")
         if name in result:
             raise OptionError(f"'{_shown(name)}' stands twice", hint=SHAPE_FORMAT, code="E10002")
-        result[name] = _dims(name, dims.split(",") if dims.strip() else [])
+        result[name] = _written(name, dims.strip())
     return result
+
+
+def _given(name: str, dims: object) -> InputShape:
+    if dims is None or isinstance(dims, str):
+        return _written(name, dims or "none")
+    items = [*dims]  # type: ignore[call-overload]
+    if items and all(isinstance(item, tuple | list) for item in items):
+        return [_dims(name, item) for item in items]
+    return _dims(name, items)
+
+
+def _written(name: str, dims: str) -> InputShape:
+    if dims in ("none", "empty"):
+        return None if dims == "none" else []
+    if not dims.startswith("["):
+        return _dims(name, dims.split(",") if dims else [])
+    if not re.fullmatch(r"(\[[^\[\]]*\]\s*)+", dims):
+        raise OptionError(f"'{_shown(dims)}' is no sequence", hint=ELEMENTS_FORMAT, code="E10002")
+    parts = re.findall(r"\[([^\]]*)\]", dims)
+    return [_dims(name, part.split(",") if part.strip() else []) for part in parts]
 
 
 def _dims(name: str, dims: Sequence[object]) -> tuple[int, ...]:

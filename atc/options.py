@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from atc.errors import OptionError
+from atc.option_values import InputShape
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Options:
     output: Path
     weight: Path | None = None
     framework: str = ""
-    input_shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    input_shape: Mapping[str, InputShape] = field(default_factory=dict)
     out_nodes: tuple[str, ...] = ()
     external_weight: int = 0
     target: str = "host"

@@ -13,7 +13,7 @@ import numpy as np
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
 from atc.backends.target import Target
 from atc.expr import Input
-from atc.ir import Array, Graph, Node, TensorType, type_of
+from atc.ir import Array, Bundle, Graph, Node, TensorType, type_of
 from atc.ops import If, Loop, Map, Reshape
 from atc.select import Choice, Selection, select
 from atc.view import View
@@ -90,6 +90,7 @@ class Program:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     storage: Mapping[str, str]
+    bundles: tuple[Bundle, ...] = ()
 
     def home(self, value: str) -> str:
         """Return the value whose memory `value` lives in."""
@@ -118,8 +119,9 @@ def build_program(graph: Graph, selection: Selection, target: Target) -> Program
     used = {a for c in calls(steps) for a in c.arguments}
     constants = {k: v for k, v in scribe.constants.items() if k in used}
     return Program(
-        graph.name, graph.inputs, graph.outputs, steps, scribe.types, constants, scribe.storage
-    )
+        graph.name, graph.inputs, graph.outputs, steps, scribe.types, constants, scribe.storage,
+        graph.bundles,
+    )  # fmt: skip
 
 
 @dataclass

@@ -35,6 +35,11 @@ size_t NET_input_count(void);
 size_t NET_output_count(void);
 const NET_tensor_info *NET_input_info(size_t index);
 const NET_tensor_info *NET_output_info(size_t index);
+typedef struct {
+  const char *name; int32_t output; int32_t present; size_t first; size_t count;
+} NET_sequence_info;
+size_t NET_sequence_count(void);
+const NET_sequence_info *NET_sequence(size_t index);
 """
 
 _DTYPES = {
@@ -56,8 +61,21 @@ class Tensor:
         return f"{self.name}: {self.dtype.name} {list(self.shape)}"
 
 
+@dataclass(frozen=True)
+class Value:
+    """An input or output of the model: one tensor, a sequence of them, or (None) nothing."""
+
+    name: str
+    first: int
+    count: int | None = 1
+    is_sequence: bool = False
+
+
 class Network:
     """A compiled network, ready to run.
+
+    A sequence of the model is a list of arrays, an optional without a value is None: `parameters`
+    and `results` say so. `inputs` and `outputs` are the tensors, sequences' elements among them.
 
     It may be called from several threads at once: each call in progress has an arena of its own,
     and arenas are kept for the next calls. The interpreter's lock is released meanwhile.
@@ -73,6 +91,8 @@ class Network:
         self._prefix = prefix
         self.inputs: tuple[Tensor, ...] = self._library.tensors("input")
         self.outputs: tuple[Tensor, ...] = self._library.tensors("output")
+        self.parameters: tuple[Value, ...] = self._library.values("input", self.inputs)
+        self.results: tuple[Value, ...] = self._library.values("output", self.outputs)
         self.build_info: str = self._library.text("build_info")
         self._library.idle.append(_Context(self._library))
 
@@ -83,27 +103,31 @@ class Network:
         new arrays, or those of `out`. Raises TypeError or ValueError naming the tensor.
         """
         library = self._open()
-        arrays = _inputs(self.inputs, inputs)
+        arrays = _inputs(self.inputs, _flat(self.parameters, inputs))
         results = _outputs(self.outputs, self._listed(out), arrays)
         library.run(arrays, results)
-        return results[0] if len(results) == 1 else tuple(results)
+        found = _grouped(self.results, results)
+        return found[0] if len(found) == 1 else tuple(found)
 
     def run(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:
         """Compute the outputs by name, in the model's order, from inputs by name."""
         library = self._open()
-        arrays = _inputs(self.inputs, _by_name("input", self.inputs, inputs, complete=True))
+        listed = _by_name("input", self.parameters, inputs, complete=True)
+        arrays = _inputs(self.inputs, _flat(self.parameters, listed))
         given = _by_name("output", self.outputs, out or {}, complete=False)
         results = _outputs(self.outputs, given, arrays)
         library.run(arrays, results)
-        return {t.name: a for t, a in zip(self.outputs, results, strict=True)}
+        found = _grouped(self.results, results)
+        return {v.name: a for v, a in zip(self.results, found, strict=True)}
 
     def bind(self, *inputs: Array, out: Array | Sequence[Array | None] | None = None) -> Bound:
         """Return a call on these very arrays that costs next to nothing beside the network."""
         library = self._open()
-        arrays = _inputs(self.inputs, inputs, in_place=True)
-        return Bound(library, arrays, _outputs(self.outputs, self._listed(out), arrays))
+        arrays = _inputs(self.inputs, _flat(self.parameters, inputs), in_place=True)
+        results = _outputs(self.outputs, self._listed(out), arrays)
+        return Bound(library, arrays, results, self.results)
 
     def close(self) -> None:
         """Let go of the library; it is unloaded once no call and no bound call needs it."""
@@ -136,7 +160,9 @@ class Bound:
     It has an arena of its own. Only one thread may call it at a time.
     """
 
-    def __init__(self, library: _Library, inputs: list[Array], outputs: list[Array]) -> None:
+    def __init__(
+        self, library: _Library, inputs: list[Array], outputs: list[Array], made: Sequence[Value]
+    ) -> None:
         """Take arrays that have been checked."""
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -145,7 +171,8 @@ class Bound:
         self._context.point_to(inputs, outputs)
         self._arguments = self._context.arguments
         self._run = library.run_tensors
-        self._result = outputs[0] if len(outputs) == 1 else self.outputs
+        found = _grouped(made, outputs)
+        self._result = found[0] if len(found) == 1 else tuple(found)
 
     def __call__(self) -> Any:
         """Run the network; returns the bound output, or the tuple of all."""
@@ -191,6 +218,24 @@ class _Library:
     def tensors(self, side: str) -> tuple[Tensor, ...]:
         count = self.function(f"{side}_count")()
         return tuple(self._tensor(self.function(f"{side}_info")(k)) for k in range(count))
+
+    def values(self, side: str, tensors: Sequence[Tensor]) -> tuple[Value, ...]:
+        """Return the model's inputs or outputs: tensors, and sequences of them where there are."""
+        try:
+            count, info = self.function("sequence_count")(), self.function("sequence")
+        except AttributeError:  # this library has none
+            count, info = 0, None
+        found: list[Value] = []
+        at = 0
+        for sequence in (info(k) for k in range(count)):
+            if (sequence.output != 0) != (side == "output"):
+                continue
+            found += [Value(tensors[k].name, k) for k in range(at, sequence.first)]
+            name = self.ffi.string(sequence.name).decode()
+            size = int(sequence.count) if sequence.present else None
+            found.append(Value(name, int(sequence.first), size, is_sequence=size is not None))
+            at = int(sequence.first + sequence.count)
+        return (*found, *(Value(tensors[k].name, k) for k in range(at, len(tensors))))
 
     def _tensor(self, info: Any) -> Tensor:
         name = self.ffi.string(info.name).decode()
@@ -259,8 +304,40 @@ def _dtype(code: int) -> np.dtype[Any]:
     return np.dtype(_DTYPES[code])
 
 
+def _flat(values: Sequence[Value], given: Sequence[Any]) -> Sequence[Any]:
+    """Return the arrays of inputs, those of sequences in their places."""
+    if not any(v.is_sequence or v.count is None for v in values):
+        return given
+    if len(given) != len(values):
+        names = [v.name for v in values]
+        raise TypeError(f"{len(given)} inputs given, the network takes {len(values)}: {names}")
+    arrays: list[Any] = []
+    for value, item in zip(values, given, strict=True):
+        if value.count is None:
+            if item is not None:
+                raise TypeError(f"input {value.name!r} must be None: it was compiled without value")
+        elif value.is_sequence:
+            if not isinstance(item, list | tuple) or len(item) != value.count:
+                raise TypeError(f"input {value.name!r} must be a list of {value.count} arrays")
+            arrays += item
+        else:
+            arrays.append(item)
+    return arrays
+
+
+def _grouped(values: Sequence[Value], arrays: Sequence[Array]) -> list[Any]:
+    """Return the outputs of the model: arrays, lists of them, None."""
+    found: list[Any] = []
+    for value in values:
+        if value.is_sequence:
+            found.append([*arrays[value.first : value.first + (value.count or 0)]])
+        else:
+            found.append(None if value.count is None else arrays[value.first])
+    return found
+
+
 def _by_name(
-    side: str, tensors: Sequence[Tensor], given: Mapping[str, Array], complete: bool
+    side: str, tensors: Sequence[Tensor | Value], given: Mapping[str, Array], complete: bool
 ) -> list[Any]:
     """Return the arrays in the tensors' order; None for an absent one that may be absent."""
     names = [t.name for t in tensors]

@@ -8,14 +8,14 @@ from pathlib import Path
 import onnx_ir
 
 from atc.errors import ModelError, OptionError
-from atc.importers.onnx import load_onnx, pin_inputs
+from atc.importers.onnx import InputShape, load_onnx, pin_inputs
 
 FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}
 """Words of `--framework` and what they mean; ATC's other numbers are not supported."""
 
 
 def load_model(
-    path: Path, framework: str, shapes: Mapping[str, tuple[int, ...]], weight: Path | None
+    path: Path, framework: str, shapes: Mapping[str, InputShape], weight: Path | None
 ) -> onnx_ir.Model:
     """Read a model file; an empty `framework` is found out from the file's first bytes."""
     head = _head(path)
@@ -26,16 +26,28 @@ def load_model(
         case "mge":
             from atc.importers.megengine import load_megengine
 
-            return load_megengine(path, shapes)
+            return load_megengine(path, _of_tensors(shapes, path))
         case "mxnet":
             from atc.importers.mxnet import load_mxnet
 
-            return load_mxnet(path, weight, shapes)
+            return load_mxnet(path, weight, _of_tensors(shapes, path))
         case _:
             raise OptionError(
                 f"framework '{framework}' is not supported", where="--framework",
                 hint="use 5 (onnx), mge or mxnet", code="E10001",
             )  # fmt: skip
+
+
+def _of_tensors(shapes: Mapping[str, InputShape], path: Path) -> Mapping[str, tuple[int, ...]]:
+    """Return the shapes for a format that knows neither sequences nor optionals."""
+    tensors = {name: shape for name, shape in shapes.items() if isinstance(shape, tuple)}
+    for name in shapes:
+        if name not in tensors:
+            raise ModelError(
+                f"input '{name}' of --input_shape is neither a sequence nor optional",
+                where=str(path), code="E10049",
+            )  # fmt: skip
+    return tensors
 
 
 def _head(path: Path) -> bytes:

@@ -10,9 +10,13 @@ import onnx_ir
 from onnx_ir.passes.common import InlinePass
 
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+from atc.importers.sequences import is_bundle, pin_nothing, pin_sequence, pin_value
 
 OLDEST_OPSET = 1
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
+
+InputShape = tuple[int, ...] | list[tuple[int, ...]] | None
+"""The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
 
 
 def load_onnx(path: Path) -> onnx_ir.Model:
@@ -87,10 +91,12 @@ def _check_external_data(tensor: onnx_ir.ExternalTensor, path: Path) -> None:
 
 
 def pin_inputs(
-    model: onnx_ir.Model, shapes: Mapping[str, tuple[int, ...]], file: str
+    model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str
 ) -> onnx_ir.Model:
     """Set the inputs' shapes.
 
+    A list holds the shapes of a sequence's elements, which become inputs of their own; None leaves
+    an optional without a value.
     Raises E10017 for a name that is no input, E10049 for another rank, E10050 for a dim that the
     model fixes to another value.
     """
@@ -102,9 +108,23 @@ def pin_inputs(
                 f"'{name}' of --input_shape is not an input; the inputs are {known}",
                 where=file, code="E10017",
             )  # fmt: skip
-        _check_pin(name, inputs[name].shape, shape, file)
-        inputs[name].shape = onnx_ir.Shape(shape)
+        _pin(model, inputs[name], shape, file)
     return model
+
+
+def _pin(model: onnx_ir.Model, value: onnx_ir.Value, shape: InputShape, file: str) -> None:
+    if shape is None:
+        pin_nothing(model, value, file)
+    elif isinstance(shape, list):
+        for element in shape:
+            _check_pin(value.name or "", value.shape, element, file)
+        pin_sequence(model, value, shape, file)
+    else:
+        _check_pin(value.name or "", value.shape, shape, file)
+        if is_bundle(value):
+            pin_value(value, shape, file)
+        else:
+            value.shape = onnx_ir.Shape(shape)
 
 
 def _check_pin(

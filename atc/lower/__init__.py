@@ -25,6 +25,7 @@ from atc.lower import (
     rnn,
     sampling,
     scatter,
+    sequence,
     shape,
     signal,
     sort,
@@ -36,5 +37,5 @@ __all__ = [
     "LOWERINGS", "attention", "concat_pad", "contrib", "contrib_attention", "contrib_quantize",
     "control", "conv", "einsum", "elementwise", "gather", "generate", "linalg", "loop",
     "lower_model", "matmul", "ml", "ml_trees", "noise", "normalize", "quantize", "reduce",
-    "resize", "rnn", "sampling", "scatter", "shape", "signal", "sort",
+    "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal", "sort",
 ]

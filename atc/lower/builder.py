@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from atc.errors import InternalError, UnsupportedError
+from atc.errors import InternalError, ModelError, UnsupportedError
 from atc.expr import Expr, Input, cast, const
 from atc.ir import Array, DType, Graph, Node, Op, TensorType, captured, row_major, type_of
-from atc.ops import Map, Reshape
+from atc.ops import If, Loop, Map, Reshape
+from atc.ops.data import Concat, Gather, Pad, Scatter
 from atc.view import View, broadcast, dense, gather_view, simplify_loops
+
+MOVEMENT = (Concat, Gather, If, Loop, Map, Pad, Reshape, Scatter)
+"""Ops that take the types of 8 bits and fewer which nothing else computes with."""
 
 MAX_ELEMENTS = 1 << 33
 """A tensor larger than this is refused: no memory plan could hold it."""
+
+_PARTS = "#parts"
+"""How the names of values begin that aren't tensors."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a value consists of that is no tensor: the elements of a sequence, known in number.
+
+    `names` is None for an optional without a value.
+    """
+
+    names: tuple[str, ...] | None
+    dtype: DType | None = None
 
 
 class Builder:
@@ -31,6 +49,7 @@ class Builder:
         self.nodes: list[Node] = []
         self._types: dict[str, TensorType] = {}
         self._constants: dict[str, Array] = {}
+        self._parts: dict[str, Parts] = {}
         self._origin: tuple[str, ...] = parent._origin if parent else ()
         self._declared: set[str] = parent._declared if parent else set()
         self._counter: Iterator[int] = parent._counter if parent else iter(range(1 << 62))
@@ -62,6 +81,8 @@ class Builder:
         if name in self._types:
             return self._types[name]
         if self.parent is None:
+            if name.startswith(_PARTS):
+                raise ModelError("a sequence or an empty optional stands where a tensor must")
             raise InternalError(f"value '{name}' has no type")
         return self.parent.type(name)
 
@@ -83,9 +104,31 @@ class Builder:
         self._types[name] = type_of(array)
         return name
 
+    def sequence(self, names: Sequence[str], dtype: DType | None = None) -> str:
+        """Add a sequence of values (of this element type, where there are none)."""
+        return self._bundle(Parts(tuple(names), dtype))
+
+    def nothing(self) -> str:
+        """Add an optional without a value."""
+        return self._bundle(Parts(None))
+
+    def _bundle(self, parts: Parts) -> str:
+        name = self.fresh(_PARTS)
+        self._parts[name] = parts
+        return name
+
+    def parts(self, name: str) -> Parts | None:
+        """Return what a sequence or an empty optional consists of, None for a tensor."""
+        if name in self._parts:
+            return self._parts[name]
+        return self.parent.parts(name) if self.parent else None
+
     def emit(self, op: Op, inputs: Sequence[str], *types: TensorType) -> tuple[str, ...]:
         """Add a node and return its outputs' names; the op's own rules are checked."""
         operand_types = tuple(self.type(i) if i else None for i in inputs)
+        small = next((t for t in (*operand_types, *types) if t and t.dtype.is_small), None)
+        if small and not isinstance(op, MOVEMENT):
+            raise UnsupportedError(f"{op.kind} of {small}", hint="cast to float before")
         try:
             op.check(operand_types, types)
         except ValueError as error:
@@ -139,8 +182,7 @@ class Builder:
         if array is None or array.size != 1:
             return None
         dtype = self.type(name).dtype
-        item = array.reshape(()).astype(np.float64) if dtype.is_half else array.reshape(())
-        return const(item.item(), dtype)
+        return const(array.reshape(()).astype(dtype.computed.numpy).item(), dtype)
 
     def view(self, x: str, shape: Sequence[int], view: View) -> str:
         """Read `x` through an affine view; a constant is folded, a dense whole is a reshape."""
@@ -183,7 +225,8 @@ class Builder:
             return x
         array = self.value(x)
         if array is not None:
-            return self.constant(array.astype(dtype.numpy), x)
+            wide = array.astype(self.type(x).dtype.computed.numpy)
+            return self.constant(wide.astype(dtype.numpy), x)
         return self.map(lambda v: cast(v, dtype), x)
 
     def scalar(self, value: float | int | bool, dtype: DType) -> str:

@@ -1,11 +1,13 @@
-"""Lowerings of control flow."""
+"""Lowering of If."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir
 
 from atc.errors import UnsupportedError
-from atc.ir import Graph, TensorType
+from atc.ir import TensorType
 from atc.lower.builder import Builder
 from atc.lower.registry import lowers
 from atc.lower.site import Site
@@ -20,7 +22,13 @@ def if_(site: Site) -> tuple[str, ...]:
         chosen = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
         return site.lower_subgraph(site.subgraph(chosen), site.b)
     site.require(site.type(0).size == 1, f"the condition is {site.type(0)}, not one BOOL")
-    graphs = [_branch(site, site.subgraph(name)) for name in ("then_branch", "else_branch")]
+    names = ("then_branch", "else_branch")
+    (then, then_made), (other, other_made) = (_branch(site, site.subgraph(n)) for n in names)
+    counts = [_alike(site, then, x, other, y) for x, y in zip(then_made, other_made, strict=True)]
+    graphs = [
+        b.graph(site.subgraph(n).name or "branch", (), [*_tensors(b, made)])
+        for n, b, made in zip(names, (then, other), (then_made, other_made), strict=True)
+    ]
     types: list[TensorType] = []
     for a, b in zip(*(g.types_of(g.outputs) for g in graphs), strict=True):
         if a is None or a != b:
@@ -28,10 +36,45 @@ def if_(site: Site) -> tuple[str, ...]:
                 f"the branches give different shapes, {a} and {b}", where=site.label
             )
         types.append(a)
-    return site.b.emit(If(graphs[0], graphs[1]), [site.input(0)], *types)
+    results = iter(site.b.emit(If(graphs[0], graphs[1]), [site.input(0)], *types))
+    return tuple(bundle(site.b, results) for bundle in counts)
 
 
-def _branch(site: Site, graph: onnx_ir.Graph) -> Graph:
+def _branch(site: Site, graph: onnx_ir.Graph) -> tuple[Builder, tuple[str, ...]]:
     builder = Builder(site.b)
-    outputs = site.lower_subgraph(graph, builder)
-    return builder.graph(graph.name or "branch", (), outputs)
+    return builder, site.lower_subgraph(graph, builder)
+
+
+def _tensors(b: Builder, made: Sequence[str]) -> Iterator[str]:
+    """Yield the results of a branch with the elements of sequences in their places."""
+    for name in made:
+        parts = b.parts(name)
+        yield from (name,) if parts is None else parts.names or ()
+
+
+Bundle = Callable[[Builder, Iterator[str]], str]
+"""Takes as many tensors as it needs and returns a result of the node."""
+
+
+def _alike(site: Site, then: Builder, x: str, other: Builder, y: str) -> Bundle:
+    """Return how a result is put together; both branches must give as many tensors."""
+    ours, theirs = then.parts(x), other.parts(y)
+    if ours is None and theirs is None:
+        return lambda b, tensors: next(tensors)
+    shown = [_shown(None if p is None else p.names, p is None) for p in (ours, theirs)]
+    if shown[0] != shown[1]:
+        raise UnsupportedError(
+            f"the branches give {shown[0]} and {shown[1]}; which, only the run knows",
+            where=site.label, hint="make the condition a constant",
+        )  # fmt: skip
+    assert ours is not None
+    if ours.names is None:
+        return lambda b, _: b.nothing()
+    count, dtype = len(ours.names), ours.dtype
+    return lambda b, tensors: b.sequence([next(tensors) for _ in range(count)], dtype)
+
+
+def _shown(names: Sequence[str] | None, tensor: bool) -> str:
+    if tensor:
+        return "a tensor"
+    return "nothing" if names is None else f"a sequence of {len(names)}"

@@ -56,6 +56,8 @@ class Repetition:
 def lower_repetition(site: Site, loop: Repetition) -> tuple[str, ...]:
     """Return the last states and the collected results."""
     trips = -1 if loop.start else loop.trips  # only a loop that surely runs can be written out
+    if any(site.b.parts(state) is not None for state in loop.states):
+        return _written_out(site, loop, trips)
     if 0 <= trips <= UNROLLED:
         unrolled = _try(lambda: _unrolled(site, loop))
         return unrolled if isinstance(unrolled, tuple) else _kept(site, loop)
@@ -63,7 +65,24 @@ def lower_repetition(site: Site, loop: Repetition) -> tuple[str, ...]:
     if isinstance(kept, tuple):
         return kept
     if not 0 <= trips <= MOST_UNROLLED:
+        if trips > MOST_UNROLLED and kept.hint == "":
+            kept.hint = f"a loop of up to {MOST_UNROLLED} iterations would be written out"
         raise kept
+    return _unrolled(site, loop)
+
+
+def _written_out(site: Site, loop: Repetition, trips: int) -> tuple[str, ...]:
+    """Unroll a loop that carries sequences, whose lengths must be known."""
+    if trips < 0:
+        raise UnsupportedError(
+            "a loop that carries a sequence or an optional runs a number of times that only the "
+            "run knows", where=site.label, hint="make its trip count and first condition constants",
+        )  # fmt: skip
+    if trips > MOST_UNROLLED:
+        raise UnsupportedError(
+            f"a loop that carries a sequence or an optional runs {trips} times; at most "
+            f"{MOST_UNROLLED} are written out", where=site.label,
+        )  # fmt: skip
     return _unrolled(site, loop)
 
 

@@ -1,0 +1,83 @@
+"""Sequences and optionals at the border of a graph: their elements are inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir
+
+from atc.errors import UnsupportedError
+from atc.ir import Bundle
+from atc.lower.builder import Builder
+
+BUNDLES = "atc.bundles"
+"""Where the importer of ONNX keeps, if it split any input, which inputs stand for each: its own
+name for a tensor, None for an optional without a value."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The values that a graph returns, what they are called, and which belong together."""
+
+    values: tuple[str, ...]
+    names: tuple[str, ...]
+    bundles: tuple[Bundle, ...]
+
+
+def output_tensors(b: Builder, names: Sequence[str], values: Sequence[str]) -> Outputs:
+    """Replace each sequence by its elements, called `name_0`, `name_1`, ..."""
+    taken = {*names}
+    found: list[str] = []
+    called: list[str] = []
+    bundles: list[Bundle] = []
+    for name, value in zip(names, values, strict=True):
+        parts = b.parts(value)
+        if parts is None:
+            found.append(value)
+            called.append(name)
+            continue
+        elements = parts.names or ()
+        bundles.append(
+            Bundle("output", name, len(found), -1 if parts.names is None else len(elements))
+        )
+        found += elements
+        called += [_element_name(name, k, taken) for k in range(len(elements))]
+    return Outputs(tuple(found), tuple(called), tuple(bundles))
+
+
+def _element_name(name: str, k: int, taken: set[str]) -> str:
+    text = f"{name}_{k}"
+    while text in taken:
+        text += "_"
+    taken.add(text)
+    return text
+
+
+def input_bundles(model: onnx_ir.Model, inputs: Sequence[str]) -> tuple[Bundle, ...]:
+    """Return the inputs that were sequences or optionals before the importer split them."""
+    given: Mapping[str, Sequence[str] | None] = model.meta.get(BUNDLES, {})
+    bundles = []
+    at = 0
+    for name, parts in given.items():
+        if parts == [name]:
+            at += name in inputs  # not an initializer
+            continue
+        bundles.append(Bundle("input", name, at, -1 if parts is None else len(parts)))
+        at += len(parts or ())
+    return tuple(bundles)
+
+
+def refuse_bundle(value: onnx_ir.Value, file: str) -> None:
+    """Raise UnsupportedError for an input whose number of tensors isn't known."""
+    name, kind = value.name or "", value.type
+    if isinstance(kind, onnx_ir.OptionalType):
+        raise UnsupportedError(
+            f"input '{name}' is optional: whether it has a value is not known", where=file,
+            hint=f'say so: --input_shape="{name}:none", or its shape as for other inputs',
+        )  # fmt: skip
+    if isinstance(kind, onnx_ir.SequenceType):
+        raise UnsupportedError(
+            f"input '{name}' is a sequence of an unknown number of tensors", where=file,
+            hint=f'give their shapes: --input_shape="{name}:[1,2][3]", or "{name}:empty"',
+        )  # fmt: skip
