@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -55,7 +55,8 @@ def lower_model(
     outputs_ = output_tensors(builder, wanted, names)
     lowered = builder.graph(graph.name or "net", inputs, outputs_.values)
     bundles = (*input_bundles(model, inputs), *outputs_.bundles)
-    return replace(_with_output_names(lowered, outputs_.names), bundles=bundles)
+    named = _with_own_names(lowered, outputs_.names, walker.own_names(graph))
+    return replace(named, bundles=bundles)
 
 
 def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> str:
@@ -88,8 +89,8 @@ def _ints(shape: onnx_ir.Shape) -> tuple[int, ...]:
     return tuple(d for d in shape if isinstance(d, int))
 
 
-def _with_output_names(graph: Graph, wanted: Sequence[str]) -> Graph:
-    """Rename the outputs to the model's names and drop what nothing needs."""
+def _with_own_names(graph: Graph, wanted: Sequence[str], known: Mapping[str, str]) -> Graph:
+    """Rename outputs, and what else has a free name, to the model's; drop what nothing needs."""
     from atc.lower.builder import rename
 
     names: dict[str, str] = {}
@@ -98,7 +99,21 @@ def _with_output_names(graph: Graph, wanted: Sequence[str]) -> Graph:
     for current, name in list(names.items()):
         if name in graph.types:  # by chance another value's name: they change places
             names.setdefault(name, current)
+    taken = {*_all_names(graph), *names.values()}
+    for current in (o for node in graph.nodes for o in node.outputs if o not in names):
+        name = known.get(current, "")
+        if name and name not in taken and "#" not in name:  # which marks the compiler's own names
+            names[current] = name
+            taken.add(name)
     return prune(rename(graph, names))
+
+
+def _all_names(graph: Graph) -> Iterator[str]:
+    """Yield the names of a graph's values and of those in its subgraphs."""
+    yield from graph.types
+    for node in graph.nodes:
+        for inner in node.op.subgraphs():
+            yield from _all_names(inner)
 
 
 @dataclass
@@ -117,6 +132,14 @@ class _Walker:
         self.env[id(value)] = name
         if value.name:
             self.names[value.name] = name
+
+    def own_names(self, graph: onnx_ir.Graph) -> dict[str, str]:
+        """Return the model's first name of every value that a node of the graph computes."""
+        names: dict[str, str] = {}
+        for value in (v for node in graph for v in node.outputs):
+            if value.name and id(value) in self.env:
+                names.setdefault(self.env[id(value)], value.name)
+        return names
 
     def is_unknown(self, name: str) -> bool:
         """Whether an output depends on a refused node in such a way that its type is unknown."""
