@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import ml_dtypes
+
 from atc.ir import DType
 
 COMPARISONS = frozenset(
@@ -142,10 +144,26 @@ def call(fn: str, *args: Expr) -> Expr:
 
 
 def cast(x: Expr, dtype: DType, *, saturate: bool = False) -> Expr:
-    """Convert to another type (C rules; `saturate` clamps to the integer type's range)."""
+    """Convert to another type (C rules; `saturate` clamps to the type's range)."""
     if x.dtype is dtype:
         return x
+    if saturate and dtype.is_float:
+        return Call(dtype, "Cast", (_clamped(x, dtype),))
     return Call(dtype, "CastSaturate" if saturate else "Cast", (x,))
+
+
+def _clamped(x: Expr, dtype: DType) -> Expr:
+    """Return x between the least and the greatest finite number of a real type; NaN stays."""
+    if not x.dtype.is_float or x.dtype.is_small:
+        x = cast(x, DType.FLOAT)
+    limits = ml_dtypes.finfo(dtype.numpy)
+    low, high = (const(float(v), x.dtype) for v in (limits.min, limits.max))
+    return call("Min", call("Max", x, low), high)
+
+
+def bitcast(x: Expr, dtype: DType) -> Expr:
+    """Return the value of another type of the same size that has the same bits."""
+    return x if x.dtype is dtype else Call(dtype, "Bitcast", (x,))
 
 
 def substitute(expr: Expr, replace: Callable[[int], Expr]) -> Expr:
@@ -194,9 +212,8 @@ def inputs_of(expr: Expr) -> tuple[int, ...]:
 
 def cost(expr: Expr) -> int:
     """Return a rough cost in additions: a transcendental function counts 10."""
-    cheap = (
-        BINARY | TERNARY | {"Abs", "Neg", "Cast", "CastSaturate", "Floor", "Ceil", "Not", "Sign"}
-    )
+    moves = {"Cast", "CastSaturate", "Bitcast"}
+    cheap = BINARY | TERNARY | moves | {"Abs", "Neg", "Floor", "Ceil", "Not", "Sign"}
     calls = [e for e in walk(expr) if isinstance(e, Call)]
     return sum(
         10 if c.fn == "Pow" or c.fn not in cheap else 4 if c.fn == "Div" else 1 for c in calls
@@ -211,7 +228,8 @@ def text(expr: Expr) -> str:
         case Const():
             return expr.text
         case Call():
-            name = f"{expr.fn}<{expr.dtype.label}>" if expr.fn.startswith("Cast") else expr.fn
+            typed = expr.fn in ("Cast", "CastSaturate", "Bitcast")
+            name = f"{expr.fn}<{expr.dtype.label}>" if typed else expr.fn
             return f"{name}({', '.join(text(a) for a in expr.args)})"
         case _:
             raise TypeError(expr)

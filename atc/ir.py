@@ -19,36 +19,54 @@ Array = npt.NDArray[np.generic]
 
 
 class DType(Enum):
-    """Element type: ONNX `TensorProto.DataType` code, numpy type, C storage type."""
+    """Element type: ONNX `TensorProto.DataType` code, numpy type, C storage type, label."""
 
-    FLOAT = (1, np.dtype(np.float32), "float")
-    UINT8 = (2, np.dtype(np.uint8), "uint8_t")
-    INT8 = (3, np.dtype(np.int8), "int8_t")
-    UINT16 = (4, np.dtype(np.uint16), "uint16_t")
-    INT16 = (5, np.dtype(np.int16), "int16_t")
-    INT32 = (6, np.dtype(np.int32), "int32_t")
-    INT64 = (7, np.dtype(np.int64), "int64_t")
-    BOOL = (9, np.dtype(np.bool_), "bool")
-    FLOAT16 = (10, np.dtype(np.float16), "uint16_t")
-    DOUBLE = (11, np.dtype(np.float64), "double")
-    UINT32 = (12, np.dtype(np.uint32), "uint32_t")
-    UINT64 = (13, np.dtype(np.uint64), "uint64_t")
-    BFLOAT16 = (16, np.dtype(ml_dtypes.bfloat16), "uint16_t")
+    FLOAT = (1, np.float32, "float", "f32")
+    UINT8 = (2, np.uint8, "uint8_t", "u8")
+    INT8 = (3, np.int8, "int8_t", "i8")
+    UINT16 = (4, np.uint16, "uint16_t", "u16")
+    INT16 = (5, np.int16, "int16_t", "i16")
+    INT32 = (6, np.int32, "int32_t", "i32")
+    INT64 = (7, np.int64, "int64_t", "i64")
+    BOOL = (9, np.bool_, "bool", "b1")
+    FLOAT16 = (10, np.float16, "uint16_t", "f16")
+    DOUBLE = (11, np.float64, "double", "f64")
+    UINT32 = (12, np.uint32, "uint32_t", "u32")
+    UINT64 = (13, np.uint64, "uint64_t", "u64")
+    BFLOAT16 = (16, ml_dtypes.bfloat16, "uint16_t", "bf16")
+    FLOAT8E4M3FN = (17, ml_dtypes.float8_e4m3fn, "uint8_t", "f8e4m3fn")
+    FLOAT8E4M3FNUZ = (18, ml_dtypes.float8_e4m3fnuz, "uint8_t", "f8e4m3fnuz")
+    FLOAT8E5M2 = (19, ml_dtypes.float8_e5m2, "uint8_t", "f8e5m2")
+    FLOAT8E5M2FNUZ = (20, ml_dtypes.float8_e5m2fnuz, "uint8_t", "f8e5m2fnuz")
+    UINT4 = (21, ml_dtypes.uint4, "uint8_t", "u4")
+    INT4 = (22, ml_dtypes.int4, "uint8_t", "i4")
+    FLOAT4E2M1 = (23, ml_dtypes.float4_e2m1fn, "uint8_t", "f4e2m1")
+    FLOAT8E8M0 = (24, ml_dtypes.float8_e8m0fnu, "uint8_t", "f8e8m0")
+    UINT2 = (25, ml_dtypes.uint2, "uint8_t", "u2")
+    INT2 = (26, ml_dtypes.int2, "uint8_t", "i2")
 
-    def __init__(self, code: int, numpy: np.dtype[np.generic], c: str) -> None:
+    def __init__(self, code: int, numpy: type[np.generic], c: str, label: str) -> None:
         self.code = code
-        self.numpy = numpy
+        self.numpy: np.dtype[np.generic] = np.dtype(numpy)
         self.c = c
+        self.label = label  # the short name in symbols and dumps
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element; numbers of 2 and 4 bits take one each."""
         return self.numpy.itemsize
+
+    @property
+    def bits(self) -> int:
+        """Bits that an element has in the standard."""
+        if self.name.endswith(("INT4", "INT2")):
+            return int(self.name[-1])
+        return 4 if self is DType.FLOAT4E2M1 else 8 * self.itemsize
 
     @property
     def is_float(self) -> bool:
         """Whether the type holds real numbers."""
-        return self in (DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16)
+        return self is DType.DOUBLE or "FLOAT" in self.name
 
     @property
     def is_half(self) -> bool:
@@ -56,17 +74,23 @@ class DType(Enum):
         return self in (DType.FLOAT16, DType.BFLOAT16)
 
     @property
-    def is_signed(self) -> bool:
-        """Whether negative values exist."""
-        return self.is_float or self.numpy.kind == "i"
+    def is_small(self) -> bool:
+        """Whether the type is one of those that only casts, quantization and movement know."""
+        return self.code > DType.BFLOAT16.code
 
     @property
-    def label(self) -> str:
-        """The short name in symbols and dumps: f32, u8, bf16, b1."""
-        if self is DType.BOOL:
-            return "b1"
-        prefix = "bf" if self is DType.BFLOAT16 else "f" if self.is_float else self.numpy.kind
-        return f"{prefix}{8 * self.itemsize}"
+    def computed(self) -> DType:
+        """The type of values of this type in C: another one where C stores only bits."""
+        if not (self.is_half or self.is_small):
+            return self
+        if self.is_float:
+            return DType.FLOAT
+        return DType.INT8 if self.is_signed else DType.UINT8
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether negative values exist."""
+        return not self.name.startswith(("U", "BOOL")) and self is not DType.FLOAT8E8M0
 
     @staticmethod
     def from_numpy(dtype: np.dtype[np.generic]) -> DType:

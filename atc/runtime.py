@@ -45,6 +45,8 @@ const NET_sequence_info *NET_sequence(size_t index);
 _DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
     9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz",
+    21: "uint4", 22: "int4", 23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
 }  # fmt: skip
 """Element types by their codes in ONNX."""
 
@@ -289,19 +291,20 @@ class _Context:
         try:
             return self._buffer(array)
         except ValueError:  # numpy doesn't lend arrays of types that aren't its own: bfloat16
-            return self._buffer(array.view(np.uint16))
+            return self._buffer(array.view(f"u{array.itemsize}"))
 
 
 def _dtype(code: int) -> np.dtype[Any]:
-    """Return the numpy type of an ONNX code; bfloat16 is uint16 where ml_dtypes is absent."""
-    if code == 16:
-        try:
-            import ml_dtypes
-        except ImportError:
-            return np.dtype(np.uint16)
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
-    return np.dtype(_DTYPES[code])
+    """Return the numpy type of an ONNX code; those of ml_dtypes are bits where it is absent."""
+    name = _DTYPES[code]
+    if code < 16:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        return np.dtype(np.uint16 if code == 16 else np.uint8)
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 def _flat(values: Sequence[Value], given: Sequence[Any]) -> Sequence[Any]:

@@ -27,6 +27,7 @@ from projects import (
 )
 
 from atc.backends.target import get_target
+from atc.ir import DType
 from atc.load import load
 
 COMPILERS = ("gcc", "clang-19")
@@ -314,3 +315,23 @@ def test_strict_flags_are_those_of_the_build() -> None:
 
     target = get_target("c99")
     assert set(STRICT) <= set(compile_flags(find_compiler(target, os.environ), target))
+
+
+def test_example_prints_every_number_of_the_small_types(tmp_path: Path) -> None:
+    types = [d for d in DType if d.is_small]
+    codes = [np.arange(1 << d.bits, dtype=np.uint8) for d in types]
+    model = make_model(
+        [helper.make_node("Identity", [d.label], [f"{d.label}_out"]) for d in types],
+        [(d.label, d.code, c.shape) for d, c in zip(types, codes, strict=True)],
+        [(f"{d.label}_out", d.code, c.shape) for d, c in zip(types, codes, strict=True)],
+    )
+    emission = emit_model(model)
+    assert "numbers of 2 and 4 bits one per byte" in emission.files["include/net.h"].decode()
+    write_project(tmp_path, emission)
+    files = [tmp_path / f"{d.label}.npy" for d in types]
+    for file, dtype, code in zip(files, types, codes, strict=True):
+        np.save(file, code.view(dtype.numpy))
+    printed = run_example(build_example(tmp_path), *files)
+    for dtype, code in zip(types, codes, strict=True):
+        wanted = code.view(dtype.numpy).astype(np.float64)
+        np.testing.assert_allclose(printed[f"{dtype.label}_out"], wanted, rtol=1e-5)

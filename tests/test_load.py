@@ -324,6 +324,21 @@ def test_sixteen_bit_floats_and_bools_keep_their_types(tmp_path: Path) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
+def test_small_types_are_those_of_ml_dtypes(tmp_path: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    types = {"e4m3": ml_dtypes.float8_e4m3fn, "i4": ml_dtypes.int4, "u2": ml_dtypes.uint2}
+    arrays = {k: np.array([1, 0, 3, 2]).astype(t) for k, t in types.items()}
+    codes = {k: helper.np_dtype_to_tensor_dtype(a.dtype) for k, a in arrays.items()}
+    nodes = [helper.make_node("Cast", [k], [f"{k}_out"], to=codes[k]) for k in types]
+    inputs = [(k, TensorProto.FLOAT, (4,)) for k in types]
+    model = make_model(nodes, inputs, [(f"{k}_out", codes[k], (4,)) for k in types])
+    net = load(make_library(tmp_path, model))
+    results = net(*(a.astype(np.float32) for a in arrays.values()))
+    for got, wanted in zip(results, arrays.values(), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted)
+
+
 def test_a_scalar_is_an_array_without_dimensions(tmp_path: Path) -> None:
     model = arithmetic_model("Mul", shape=())
     net = load(make_library(tmp_path, model))

@@ -2,6 +2,7 @@
 
 from atc.lower import (
     attention,
+    cast,
     concat_pad,
     contrib,
     contrib_attention,
@@ -34,7 +35,8 @@ from atc.lower.model import lower_model
 from atc.lower.registry import LOWERINGS
 
 __all__ = [
-    "LOWERINGS", "attention", "concat_pad", "contrib", "contrib_attention", "contrib_quantize",
+    "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "contrib_attention",
+    "contrib_quantize",
     "control", "conv", "einsum", "elementwise", "gather", "generate", "linalg", "loop",
     "lower_model", "matmul", "ml", "ml_trees", "noise", "normalize", "quantize", "reduce",
     "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal", "sort",

@@ -10,14 +10,15 @@ from math import prod
 import numpy as np
 
 from atc.errors import InternalError, ModelError, UnsupportedError
-from atc.expr import Expr, Input, cast, const
+from atc.expr import Call, Expr, Input, cast, const, walk
 from atc.ir import Array, DType, Graph, Node, Op, TensorType, captured, row_major, type_of
 from atc.ops import If, Loop, Map, Reshape
 from atc.ops.data import Concat, Gather, Pad, Scatter
 from atc.view import View, broadcast, dense, gather_view, simplify_loops
 
 MOVEMENT = (Concat, Gather, If, Loop, Map, Pad, Reshape, Scatter)
-"""Ops that take the types of 8 bits and fewer which nothing else computes with."""
+CONVERSIONS = frozenset({"Cast", "CastSaturate", "Bitcast", "Where", "IsNaN", "IsInf"})
+"""Ops and functions that take the types of 8 bits and fewer which no others compute with."""
 
 MAX_ELEMENTS = 1 << 33
 """A tensor larger than this is refused: no memory plan could hold it."""
@@ -35,6 +36,18 @@ class Parts:
 
     names: tuple[str, ...] | None
     dtype: DType | None = None
+
+
+def moves(op: Op) -> bool:
+    """Whether an op takes the small types: they are moved, chosen and cast, not computed with."""
+    computed = (
+        e.fn
+        for expr in vars(op).values()
+        if isinstance(expr, Expr)
+        for e in walk(expr)
+        if isinstance(e, Call) and any(a.dtype.is_small for a in e.args)
+    )
+    return isinstance(op, MOVEMENT) and all(fn in CONVERSIONS for fn in computed)
 
 
 class Builder:
@@ -127,7 +140,7 @@ class Builder:
         """Add a node and return its outputs' names; the op's own rules are checked."""
         operand_types = tuple(self.type(i) if i else None for i in inputs)
         small = next((t for t in (*operand_types, *types) if t and t.dtype.is_small), None)
-        if small and not isinstance(op, MOVEMENT):
+        if small and not moves(op):
             raise UnsupportedError(f"{op.kind} of {small}", hint="cast to float before")
         try:
             op.check(operand_types, types)

@@ -407,19 +407,6 @@ def where(site: Site) -> str:
     return compute(site, lambda c, x, y: call("Where", c, x, y), *map(site.input, range(3)))
 
 
-@lowers("Cast", "CastLike")
-def lower_cast(site: Site) -> str:
-    """ONNX Cast-21, CastLike-19 between numbers."""
-    if site.node.op_type == "CastLike":
-        return site.b.cast(site.input(0), site.type(1).dtype)
-    code = site.int("to")
-    try:
-        dtype = DType.from_onnx(code)
-    except KeyError:
-        raise site.unsupported(f"a cast to ONNX type {code} is not covered") from None
-    return site.b.cast(site.input(0), dtype)
-
-
 @lowers("BatchNormalization")
 def batch_normalization(site: Site) -> str:
     """ONNX BatchNormalization-15 at inference: x * s + t with s, t per channel."""

@@ -102,36 +102,50 @@ def spread(site: Site, i: int, where: Grid) -> str:
     return take(site.b, site.input(i), where.axis, places)
 
 
+QUANTIZED = frozenset(
+    {d for d in DType if d.is_small and d is not DType.FLOAT8E8M0}
+    | {DType.UINT8, DType.INT8, DType.UINT16, DType.INT16}
+)
+"""Types that QuantizeLinear makes."""
+
+
 @lowers("QuantizeLinear")
 def quantize_linear(site: Site) -> str:
-    """ONNX QuantizeLinear-23 to integers of 8 and 16 bits: per tensor, per axis, blocked."""
+    """ONNX QuantizeLinear-25: per tensor, per axis, blocked."""
     x = site.type(0)
     code = site.int("output_dtype") or (site.type(2).dtype.code if site.has(2) else 2)
-    dtype = _integer(site, code)
+    dtype = next((d for d in QUANTIZED if d.code == code), None)
+    if dtype is None:
+        raise site.unsupported(f"quantization to ONNX type {code}")
+    saturate = bool(site.int("saturate", 1))
     where = grid(site, x.shape, site.shape(1), site.int("axis", 1), site.int("block_size"))
-    operands = [spread(site, i, where) for i in (1, 2) if site.has(i)]
+    operands = _scale_and_zero(site, where, dtype)
+
+    def value(v: Expr, s: Expr, z: Expr | None = None) -> Expr:
+        if not dtype.is_float:
+            return quantized(v, s, z, dtype)
+        y = call("Div", converted(v, DType.FLOAT), converted(s, DType.FLOAT))
+        return cast(y, dtype, saturate=saturate)
+
     y = site.b.map(
-        lambda v, s, z=None: quantized(v, s, z, dtype), site.input(0), *operands,
+        value, site.input(0), *operands,
         shape=where.loops, views=[View(row_major(where.loops)), *[where.view] * len(operands)],
     )  # fmt: skip
     return site.b.reshape(y, x.shape)
 
 
-def _integer(site: Site, code: int) -> DType:
-    known = (DType.UINT8, DType.INT8, DType.UINT16, DType.INT16)
-    dtype = next((d for d in known if d.code == code), None)
-    if dtype is None:
-        raise site.unsupported(f"quantization to ONNX type {code}")
-    return dtype
+def _scale_and_zero(site: Site, where: Grid, dtype: DType) -> list[str]:
+    """Return the scale and, where there is one, the zero point; a real type's is 0."""
+    return [spread(site, i, where) for i in (1, 2)[: 1 if dtype.is_float else 2] if site.has(i)]
 
 
 @lowers("DequantizeLinear")
 def dequantize_linear(site: Site) -> str:
-    """ONNX DequantizeLinear-23: per tensor, per axis, blocked."""
+    """ONNX DequantizeLinear-25: per tensor, per axis, blocked."""
     x = site.type(0)
     out = DType.from_onnx(site.int("output_dtype") or site.type(1).dtype.code)
     where = grid(site, x.shape, site.shape(1), site.int("axis", 1), site.int("block_size"))
-    operands = [spread(site, i, where) for i in (1, 2) if site.has(i)]
+    operands = _scale_and_zero(site, where, x.dtype)
     y = site.b.map(
         lambda v, s, z=None: cast(dequantized(v, s, z), out), site.input(0), *operands,
         shape=where.loops, views=[View(row_major(where.loops)), *[where.view] * len(operands)],

@@ -70,17 +70,21 @@ def _float_literal(value: float, dtype: DType) -> str:
 
 def value_type(dtype: DType) -> str:
     """Return the C type in which values of a dtype are computed."""
-    return "float" if dtype.is_half else dtype.c
+    return dtype.computed.c
 
 
 def load(dtype: DType, place: str) -> str:
     """Return the C expression that reads an element as a value."""
-    return f"k_load_{dtype.label}({place})" if dtype.is_half else place
+    return place if dtype.computed is dtype else f"k_load_{dtype.label}({place})"
 
 
 def store(dtype: DType, value: str) -> str:
-    """Return the C expression of the element to be stored for a value."""
-    return f"k_store_{dtype.label}({value})" if dtype.is_half else value
+    """Return the C expression of the element to be stored for a value; just loaded, as it was."""
+    if dtype.computed is dtype:
+        return value
+    opening = f"k_load_{dtype.label}"
+    bits = _bare(value.removeprefix(opening)) if value.startswith(opening) else ""
+    return bits if f"{opening}({bits})" == value else f"k_store_{dtype.label}({value})"
 
 
 def address(view: View, indices: Sequence[str]) -> str:
@@ -146,12 +150,14 @@ def _text(e: Expr, args: list[str], read: Callable[[int], str]) -> str:
 
 def _call(e: Call, args: list[str]) -> str:
     kind = e.args[-1].dtype if e.fn != "Where" else e.dtype
-    work = DType.FLOAT if kind.is_half else kind
+    work = kind.computed
     match e.fn:
         case "Cast":
             return _cast(e.args[0].dtype, e.dtype, args[0])
         case "CastSaturate":
             return f"k_sat_{e.dtype.label}({args[0]})"
+        case "Bitcast":
+            return _bitcast(e.args[0].dtype, e.dtype, args[0])
         case "Where":
             return f"({args[0]} ? {args[1]} : {args[2]})"
         case "Neg":
@@ -211,13 +217,25 @@ def _wrap(dtype: DType, value: str) -> str:
 def _cast(source: DType, target: DType, value: str) -> str:
     if target is DType.BOOL:
         return f"({value} != 0)"
-    if target.is_half:
-        return f"k_load_{target.label}(k_store_{target.label}({_single(source, value)}))"
+    if target.computed is not target:
+        if source.computed is not target.computed:
+            value = _cast(source, target.computed, value)
+        return f"k_load_{target.label}(k_store_{target.label}({_bare(value)}))"
     if source.is_float and not target.is_float:
         wide = "f64" if source is DType.DOUBLE else "f32"
         return f"k_cast_{wide}_{target.label}({value})"
     return f"({target.c}){value}"
 
 
-def _single(source: DType, value: str) -> str:
-    return value if source in (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16) else f"(float){value}"
+def _bitcast(source: DType, target: DType, value: str) -> str:
+    """Return the value of a type whose bits are those of a value of another type of its size."""
+    bits = DType[f"UINT{8 * source.itemsize}"].c
+    if source.computed is not source:
+        value = store(source, value)
+    elif source.is_float:
+        value = f"k_bits_{source.label}({value})"
+    else:
+        value = f"({bits}){value}"
+    if target.computed is not target:
+        return load(target, _bare(value))
+    return f"k_real_{target.label}({value})" if target.is_float else f"({target.c}){value}"

@@ -158,7 +158,28 @@ K_SATURATE(int16_t, i16, INT16_MIN, INT16_MAX)
 K_SATURATE(uint16_t, u16, 0, UINT16_MAX)
 K_SATURATE(int32_t, i32, INT32_MIN, INT32_MAX)
 K_SATURATE(uint32_t, u32, 0, UINT32_MAX)
+K_SATURATE(int8_t, i4, -8, 7)
+K_SATURATE(uint8_t, u4, 0, 15)
+K_SATURATE(int8_t, i2, -2, 1)
+K_SATURATE(uint8_t, u2, 0, 3)
 #undef K_SATURATE
+
+/* The bits of a real number, and the number of such bits. */
+#define K_BITS(T, U, M)                                                        \
+  static inline U k_bits_##M(T value) {                                        \
+    U bits;                                                                    \
+    memcpy(&bits, &value, sizeof bits);                                        \
+    return bits;                                                               \
+  }                                                                            \
+  static inline T k_real_##M(U bits) {                                         \
+    T value;                                                                   \
+    memcpy(&value, &bits, sizeof value);                                       \
+    return value;                                                              \
+  }
+
+K_BITS(float, uint32_t, f32)
+K_BITS(double, uint64_t, f64)
+#undef K_BITS
 
 /* IEEE 754 binary16 and bfloat16 are stored as bits and computed as float. */
 static inline float k_load_bf16(uint16_t bits) {
@@ -207,6 +228,101 @@ static inline uint16_t k_store_f16(float value) {
     return (uint16_t)(sign | (rounded - 0x3f000000u));
   }
   return (uint16_t)(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+}
+
+/* Integers of 2 and 4 bits are stored one per byte; only the low bits count. */
+#define K_LOW_BITS(B, SIGNED, UNSIGNED)                                        \
+  static inline int8_t k_load_##SIGNED(uint8_t bits) {                         \
+    return (int8_t)((bits & ((1 << B) - 1)) - ((bits << 1) & (1 << B)));       \
+  }                                                                            \
+  static inline uint8_t k_store_##SIGNED(int8_t value) {                       \
+    return (uint8_t)(value & ((1 << B) - 1));                                  \
+  }                                                                            \
+  static inline uint8_t k_load_##UNSIGNED(uint8_t bits) {                      \
+    return (uint8_t)(bits & ((1 << B) - 1));                                   \
+  }                                                                            \
+  static inline uint8_t k_store_##UNSIGNED(uint8_t value) {                    \
+    return (uint8_t)(value & ((1 << B) - 1));                                  \
+  }
+
+K_LOW_BITS(4, i4, u4)
+K_LOW_BITS(2, i2, u2)
+#undef K_LOW_BITS
+
+/* Floats of 4 and 8 bits: a sign, an exponent biased by `bias`, `digits` bits of fraction. */
+static inline float k_small_value(uint32_t magnitude, int digits, int bias) {
+  if (magnitude >> digits == 0) { /* zero or denormal: fraction * 2^(1 - bias - digits) is exact */
+    return (float)magnitude * k_real_f32((uint32_t)(128 - bias - digits) << 23);
+  }
+  return k_real_f32((magnitude << (23 - digits)) + ((uint32_t)(127 - bias) << 23));
+}
+
+/* The nearest magnitude, ties to even; beyond the format's largest where the value is. */
+static inline uint32_t k_small_magnitude(float value, int digits, int bias) {
+  const uint32_t bits = k_bits_f32(value) & 0x7fffffffu;
+  if (bits < (uint32_t)(128 - bias) << 23) { /* denormal result: let the float addition round */
+    const uint32_t unit = (uint32_t)(151 - bias - digits) << 23;
+    return k_bits_f32(k_real_f32(bits) + k_real_f32(unit)) - unit;
+  }
+  return (bits - ((uint32_t)(127 - bias) << 23) + (1u << (22 - digits)) - 1u +
+          ((bits >> (23 - digits)) & 1u)) >> (23 - digits);
+}
+
+/* LAST is the largest finite magnitude, OVER what is stored beyond it, NONE a NaN. */
+#define K_FLOAT8(M, DIGITS, BIAS, LAST, OVER, NONE)                            \
+  static inline float k_load_##M(uint8_t bits) {                               \
+    const uint32_t magnitude = bits & 0x7fu;                                   \
+    const float value = magnitude <= LAST ? k_small_value(magnitude, DIGITS, BIAS) \
+                        : magnitude == OVER && OVER != NONE ? INFINITY         \
+                                                            : NAN;             \
+    return bits >> 7 ? -value : value;                                         \
+  }                                                                            \
+  static inline uint8_t k_store_##M(float value) {                             \
+    const uint32_t sign = k_bits_f32(value) >> 24 & 0x80u;                     \
+    const uint32_t magnitude = k_small_magnitude(value, DIGITS, BIAS);         \
+    if (isnan(value)) return (uint8_t)(sign | NONE);                           \
+    return (uint8_t)(sign | (magnitude <= LAST ? magnitude : OVER));           \
+  }
+
+/* The same without infinities and -0, whose place NaN takes. */
+#define K_FLOAT8_UZ(M, DIGITS, BIAS)                                           \
+  static inline float k_load_##M(uint8_t bits) {                               \
+    const float value = k_small_value(bits & 0x7fu, DIGITS, BIAS);             \
+    return bits == 0x80 ? NAN : bits >> 7 ? -value : value;                    \
+  }                                                                            \
+  static inline uint8_t k_store_##M(float value) {                             \
+    const uint32_t sign = k_bits_f32(value) >> 24 & 0x80u;                     \
+    const uint32_t magnitude = k_small_magnitude(value, DIGITS, BIAS);         \
+    if (isnan(value) || magnitude > 0x7fu) return 0x80;                        \
+    return (uint8_t)(magnitude == 0 ? 0u : sign | magnitude);                  \
+  }
+
+K_FLOAT8(f8e4m3fn, 3, 7, 0x7eu, 0x7fu, 0x7fu)
+K_FLOAT8(f8e5m2, 2, 15, 0x7bu, 0x7cu, 0x7eu)
+K_FLOAT8_UZ(f8e4m3fnuz, 3, 8)
+K_FLOAT8_UZ(f8e5m2fnuz, 2, 16)
+#undef K_FLOAT8
+#undef K_FLOAT8_UZ
+
+static inline float k_load_f4e2m1(uint8_t bits) {
+  const float value = k_small_value(bits & 7u, 1, 1);
+  return bits & 8 ? -value : value;
+}
+
+static inline uint8_t k_store_f4e2m1(float value) { /* saturates; NaN gives -0 */
+  const uint32_t sign = k_bits_f32(value) >> 28 & 8u;
+  const uint32_t magnitude = k_small_magnitude(value, 1, 1);
+  if (isnan(value)) return 8;
+  return (uint8_t)(sign | (magnitude <= 7 ? magnitude : 7));
+}
+
+/* Powers of two, 2^(bits - 127), and NaN. */
+static inline float k_load_f8e8m0(uint8_t bits) {
+  return bits == 0xff ? NAN : k_real_f32(bits == 0 ? 0x00400000u : (uint32_t)bits << 23);
+}
+
+static inline uint8_t k_store_f8e8m0(float value) { /* towards 0; infinity gives NaN */
+  return (uint8_t)(k_bits_f32(value) >> 23 & 0xffu);
 }
 
 #endif

@@ -265,7 +265,7 @@ def test_the_sum_of_a_qlinear_product_is_never_stored() -> None:
 
 @pytest.mark.parametrize(
     ("op", "attributes", "message"),
-    [("QuantizeLinear", {"output_dtype": 17}, "ONNX type 17"),
+    [("QuantizeLinear", {"output_dtype": 24}, "ONNX type 24"),
      ("QuantizeLinear", {"axis": 0, "block_size": 2}, r"the scale is \[3\], not \[2, 3\]")],
 )  # fmt: skip
 def test_limits_are_named(op: str, attributes: dict[str, Any], message: str) -> None:
