@@ -14,7 +14,8 @@ from atc.explain import explain as explain_node
 from atc.ir import Graph
 from atc.model_info import model_info
 from atc.options import make_options
-from atc.settings import LOG_LEVELS, read_values
+from atc.settings import LOG_LEVELS, OPTIONS
+from atc.settings.resolve import settle
 from atc.verify_run import Subject, Verification, verify_library
 
 Name = str | PathLike[str]
@@ -44,6 +45,9 @@ def compile(
     full_run: bool = False,
     fast_run_algo_policy: Name = "",
     fast_run_timeout: float = 20,
+    fast_run_cache_type: str = "",
+    fast_run_cache_dir: Name = "",
+    kernels: str = "all",
     workspace_limit: int = -1,
     reproducible: bool = False,
     deterministic: bool = False,
@@ -51,12 +55,15 @@ def compile(
     precision_mode: str = "",
     op_select_implmode: str = "high_performance",
     disable_reuse_memory: bool = False,
+    memory_in_place: bool = True,
     jobs: int = 0,
     log: str = "null",
     dump: Name = "",
     op_debug_level: int = 0,
     op_debug_config: Name = "",
     debug_dir: Name = ".",
+    build_dir: Name = "",
+    keep_build: bool = False,
     mode: int = 0,
     json: Name = "",
 ) -> Compilation:
@@ -66,14 +73,19 @@ def compile(
     a mapping of names to dims and `out_nodes` a sequence. Messages go to the logger "atc", at the
     levels that `log` lets through, warnings always. Raises AtcError; the folder is then as it was
     before, unless it was `verify` that failed.
+
+    A keyword left at its default takes its value from the environment or the configuration file,
+    as an option that the command line doesn't give (see `atc/docs/settings.md`).
     """
-    values = read_values(dict(locals()), "compile")
+    settled = settle(_chosen(dict(locals())), "compile", program=True)
+    values = settled.values
     if values["mode"] == 1:
         raise OptionError(
             "compile makes libraries; mode 1 translates", where="mode",
             hint="call atc.translate.write_translation",
         )  # fmt: skip
-    done = compile_model(make_options(values), listen=_listener(str(values["log"])))
+    options, listen = make_options(values), _listener(str(values["log"]))
+    done = compile_model(options, settled.environ, listen)
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
             _LOGGER.info("%s", line)
@@ -83,6 +95,12 @@ def compile(
     if values["verify"]:
         verify_compilation(done).require()
     return done
+
+
+def _chosen(keywords: Mapping[str, object]) -> dict[str, object]:
+    """Return the keywords that aren't at their defaults."""
+    needed = ("model", "output")
+    return {n: v for n, v in keywords.items() if n in needed or v != OPTIONS[n].default}
 
 
 def verify_compilation(done: Compilation) -> Verification:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -80,6 +81,8 @@ class BuildResult:
     cached: int
     seconds: float
     objects: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    folder: Path | None = None
+    """Where the build was kept."""
 
 
 class ObjectCache(Protocol):
@@ -104,10 +107,13 @@ def build_library(
     progress: Callable[[int, int], None] = lambda done, total: None,
     *,
     log: Log = no_log,
+    place: Path | None = None,
+    keep: bool = False,
 ) -> tuple[dict[str, bytes], BuildResult]:
     """Return `lib<name>.so` and `lib<name>.a` made of `units`, and what it took.
 
-    `flags` name include folders relative to the tree. `progress` gets (done, total) objects.
+    `flags` name include folders relative to the tree. `progress` gets (done, total) objects. The
+    work is done in a folder in `place` (the system's for temporary files), which `keep` leaves.
     Raises ToolchainError with the compiler's words.
     """
     begin = time.perf_counter()
@@ -119,8 +125,8 @@ def build_library(
     compiled = [unit for unit in units if unit not in assembled]
     shared, static = f"lib{name}.so", f"lib{name}.a"
     try:
-        with tempfile.TemporaryDirectory(prefix="atc-build-") as folder:
-            cwd = Path(folder).resolve()
+        with work_folder(place, keep) as cwd:
+            log = _written_down(log, cwd / "commands.txt") if keep else log
             _write(cwd, _sources(files, units))
             shop = Shop(target, compiler, flags, cache, workers, log)
             missing, made = compile_units(cwd, files, compiled, shop, progress)
@@ -131,10 +137,43 @@ def build_library(
             }
     except OSError as error:
         raise ToolchainError(
-            f"can't work in the temporary folder: {error.strerror}", hint="set TMPDIR to a free one"
+            f"can't work in {place or 'the temporary folder'}: {error.strerror}",
+            hint="set TMPDIR, or --build_dir, to a free folder",
         ) from None
     seconds = time.perf_counter() - begin
-    return libraries, BuildResult(missing, len(compiled) - missing, seconds, made)
+    kept = cwd if keep else None
+    return libraries, BuildResult(missing, len(compiled) - missing, seconds, made, kept)
+
+
+@contextmanager
+def work_folder(place: Path | None = None, keep: bool = False) -> Iterator[Path]:
+    """Make a folder to build in and remove it afterwards, unless it is to be kept.
+
+    It lies in `place`, which goes too if it wasn't there before.
+    """
+    fresh = place is not None and not place.exists()
+    if place is not None:
+        place.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="atc-build-", dir=place)).resolve()
+    try:
+        yield folder
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+            if place is not None and fresh:
+                with suppress(OSError):
+                    place.rmdir()
+
+
+def _written_down(log: Log, path: Path) -> Log:
+    """Return a log that also appends each command to a file, a line each."""
+
+    def record(command: tuple[str, ...]) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(shlex.join(command) + "\n")
+        log(command)
+
+    return record
 
 
 @dataclass(frozen=True)

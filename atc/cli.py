@@ -18,7 +18,7 @@ from atc.arguments import parse_arguments
 from atc.errors import AtcError, InternalError, OptionError, one_line
 from atc.help_text import help_text
 from atc.options import Options, make_options
-from atc.settings import read_values
+from atc.settings.resolve import settle
 
 if TYPE_CHECKING:
     from atc.screen import Screen
@@ -78,14 +78,15 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
     translates = str(given.get("mode", "0")).strip() == "1"
     if translates:
         given = {"output": "unused", **given}
-    values: dict[str, Any] = read_values(given, "compile")
+    settled = settle(given, "compile")
+    values: dict[str, Any] = settled.values
     options = make_options(values)
     if translates:
         return _translate(options, values["json"])
     from atc.driver import compile_model  # late: a wrong option is told in a moment
 
     with screen:
-        done = compile_model(options, listen=screen.listener())
+        done = compile_model(options, settled.environ, screen.listener())
         screen.finished(done)
     if values["display_model_info"]:
         from atc.model_info import model_info
@@ -124,7 +125,8 @@ def _verify(argv: list[str]) -> int:
 
 
 def _verify_and_show(argv: list[str], screen: Screen) -> int:
-    values: dict[str, Any] = read_values(parse_arguments(argv, "verify").given, "verify")
+    settled = settle(parse_arguments(argv, "verify").given, "verify")
+    values: dict[str, Any] = settled.values
     chosen = {name: values[name] for name in ("tolerance", "seed")}
     with tempfile.TemporaryDirectory(prefix="atc-verify-") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
@@ -133,7 +135,8 @@ def _verify_and_show(argv: list[str], screen: Screen) -> int:
             from atc.driver import compile_model
 
             with screen:
-                library = compile_model(options, listen=screen.listener()).folder
+                done = compile_model(options, settled.environ, screen.listener())
+            library = done.folder
         result = _run_verification(options, library, {**chosen, "inputs": values["input"]})
     _show_verification(result)
     return 0
@@ -151,7 +154,7 @@ def _check(argv: list[str]) -> int:
 
 
 def _check_and_show(argv: list[str], screen: Screen) -> int:
-    values: dict[str, Any] = read_values(parse_arguments(argv, "check").given, "check")
+    values: dict[str, Any] = settle(parse_arguments(argv, "check").given, "check").values
     options = make_options({**values, "output": Path("net")})
     from atc.check import check_json, check_model, check_text
 
@@ -191,8 +194,9 @@ def _cache_command(argv: list[str]) -> int:
     from atc import cache
 
     arguments = parse_arguments(argv, "cache", words=2)
-    values: dict[str, Any] = read_values(arguments.given, "cache")
-    root = cache.find_root(values["op_compiler_cache_dir"], os.environ)
+    settled = settle(arguments.given, "cache")
+    values: dict[str, Any] = settled.values
+    root = cache.find_root(values["op_compiler_cache_dir"], settled.environ)
     if root is None:
         raise OptionError(
             "no directory is given and HOME is not set", where="--op_compiler_cache_dir"
@@ -200,7 +204,8 @@ def _cache_command(argv: list[str]) -> int:
     target = _target_name(values["target"] or values["soc_version"])
     match arguments.words:
         case ("stats",):
-            print(cache.stats_text(cache.cache_stats(root, target, environ=os.environ)), end="")
+            stats = cache.cache_stats(root, target, environ=settled.environ)
+            print(cache.stats_text(stats), end="")
         case ("verify",):
             report = cache.verify_cache(root, target)
             print(cache.verify_text(report), end="")
@@ -244,6 +249,8 @@ def _screen(argv: list[str]) -> Screen:
     from atc.settings import LOG_LEVELS
 
     level = "null"
+    with suppress(OptionError):
+        level = str(settle({}, "explain").values["log"])
     for before, word in zip(["", *argv], argv, strict=False):
         if word.startswith("--log="):
             level = word.removeprefix("--log=")

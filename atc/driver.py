@@ -55,6 +55,9 @@ from atc.report import report_json
 from atc.select import Limits, Selection, Timings, select
 from atc.weights import included_weights
 
+_NO_TIMEOUT = 86400.0
+"""Seconds that stand for no limit: a day."""
+
 
 @dataclass(frozen=True)
 class Listener:
@@ -139,7 +142,10 @@ def compile_model(
             recipe.files, recipe.units, emission.name, target, compiler, recipe.flags, cache,
             options.jobs or os.cpu_count() or 1,
             lambda done, total: heard.progress("compiling C", done, total), log=heard.process,
+            place=options.build_dir, keep=options.keep_build,
         )  # fmt: skip
+    if build.folder is not None:
+        heard.stage(f"the build is kept in {build.folder}")
     done = Compilation(
         options.output, emission.name, options, target, compiler, graph, project.selection,
         project.program, project.arena, emission, build, cache.stats, tuple(warnings),
@@ -181,7 +187,8 @@ def optimised_graph(
             dumped.append(f"{len(dumped):02}-{name}.txt")
             _write_dump(options.dump / dumped[-1], dump(current))
 
-    return run_passes(graph, observe, options.skip_passes, width=width)
+    lanes = 1 if options.kernels == "portable" else width
+    return run_passes(graph, observe, options.skip_passes, width=lanes)
 
 
 @dataclass(frozen=True)
@@ -207,7 +214,9 @@ def write_project(
     selection = select(graph, target, timings, limits=limits)
     program = build_program(graph, selection, target)
     heard.stage("planning memory")
-    arena = plan_memory(program, reuse=not options.disable_reuse_memory)
+    arena = plan_memory(
+        program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place
+    )
     heard.stage("writing C")
     emission = emit(
         program, arena, target, name=network_name(options.output), model=options.model.name,
@@ -220,7 +229,8 @@ def write_project(
 def selection_limits(options: Options) -> Limits:
     """Return what a kernel must keep to."""
     exact = options.op_select_implmode == "high_precision"
-    return Limits(exact, None if options.workspace_limit < 0 else options.workspace_limit)
+    workspace = None if options.workspace_limit < 0 else options.workspace_limit
+    return Limits(exact, workspace, options.kernels)
 
 
 def _replayed(
@@ -250,10 +260,9 @@ def _measured(
         heard.warn(f"--fast_run: {name} doesn't run on this machine; costs are estimated")
         return known
     heard.stage("measuring kernels")
-    kept = options.op_compiler_cache_mode != "disable"
-    root = find_root(options.op_compiler_cache_dir, env) if kept else None
-    algo = open_algo_cache(root, machine_name(), heard.warn)
-    bench = Bench(shop, algo, options.full_run, limits, options.fast_run_timeout)
+    algo = open_algo_cache(_times_root(options, env), machine_name(), heard.warn)
+    timeout = options.fast_run_timeout or _NO_TIMEOUT
+    bench = Bench(shop, algo, options.full_run, limits, timeout)
     fresh = fast_run(
         [w for w in workloads(graph, {}) if w not in known], bench,
         lambda done, total: heard.progress("measuring kernels", done, total),
@@ -263,6 +272,16 @@ def _measured(
         kept_lines = read_policy(path) if path.exists() else {}
         write_policy(path, {**kept_lines, **picks(fresh, shop.target)})
     return {**known, **fresh}
+
+
+def _times_root(options: Options, env: Mapping[str, str]) -> Path | None:
+    """Return where measured times are kept, None where they aren't."""
+    kind = options.fast_run_cache_type
+    if kind == "MEMORY" or options.fast_run_cache_dir is not None:
+        return None if kind == "MEMORY" else options.fast_run_cache_dir
+    if kind != "FILE" and options.op_compiler_cache_mode == "disable":
+        return None
+    return find_root(options.op_compiler_cache_dir, env)
 
 
 def network_name(output: Path) -> str:

@@ -36,11 +36,14 @@ class _Event:
     writes: tuple[str, ...]
 
 
-def plan_memory(program: Program, *, reuse: bool = True) -> Arena:
-    """Return a checked memory plan; without `reuse` every buffer has its own place."""
+def plan_memory(program: Program, *, reuse: bool = True, in_place: bool = True) -> Arena:
+    """Return a checked memory plan; without `reuse` every buffer has its own place.
+
+    With `in_place`, results may take over the storage of operands that die at their call.
+    """
     events = list(_events(program.steps))
     outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
-    home = _merge_in_place(program, events, outside) if reuse else {}
+    home = _merge_in_place(program, events, outside) if reuse and in_place else {}
 
     def place(value: str) -> str:
         value = program.home(value)

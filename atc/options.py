@@ -30,6 +30,9 @@ class Options:
     full_run: bool = False
     fast_run_algo_policy: Path | None = None
     fast_run_timeout: float = 20.0
+    fast_run_cache_type: str = ""
+    fast_run_cache_dir: Path | None = None
+    kernels: str = "all"
     workspace_limit: int = -1
     reproducible: bool = False
     deterministic: bool = False
@@ -37,11 +40,16 @@ class Options:
     precision_mode: str = ""
     op_select_implmode: str = "high_performance"
     disable_reuse_memory: bool = False
+    memory_in_place: bool = True
     jobs: int = 0
     dump: Path | None = None
     op_debug_level: int = 0
     op_debug_config: Path | None = None
     debug_dir: Path | None = Path(".")
+    build_dir: Path | None = None
+    keep_build: bool = False
+    notes: tuple[str, ...] = ()
+    """Warnings of what is set, but has no effect."""
     skip_passes: frozenset[str] = frozenset()
     """Passes of the graph that are left out."""
 
@@ -57,6 +65,7 @@ class Options:
 
     def warnings(self) -> Iterator[str]:
         """Yield what is accepted but doesn't do what it says."""
+        yield from self.notes
         if self.num_threads > 1:
             yield f"--num_threads={self.num_threads}: compiled networks use one thread so far"
 

@@ -31,11 +31,13 @@ class Limits:
     """What a candidate must keep to.
 
     `exact`: its results err no more than the op's definition. `workspace`: the most bytes of
-    scratch; where no candidate does with so few, those of least scratch are taken.
+    scratch; where no candidate does with so few, those of least scratch are taken. `tier`: all,
+    only portable kernels, or only optimized ones, where there are any.
     """
 
     exact: bool = False
     workspace: int | None = None
+    tier: str = "all"
 
 
 ANY = Limits()
@@ -75,7 +77,9 @@ def consider(
         if isinstance(w.op, kernel.op) and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]
-    exact = [c for c in able if not limits.exact or c.kernel.exact(c.params)]
+    wanted = [c for c in able if c.kernel.portable == (limits.tier == "portable")]
+    tier = wanted if wanted and limits.tier != "all" else able
+    exact = [c for c in tier if not limits.exact or c.kernel.exact(c.params)]
     scratch = [c.kernel.scratch(w, c.params, target) for c in exact]
     most = max(limits.workspace, min(scratch, default=0)) if limits.workspace is not None else None
     found = [c for c, need in zip(exact, scratch, strict=True) if most is None or need <= most]
@@ -86,7 +90,9 @@ def consider(
             c.label,
             f"needs {needs[c.label]} bytes of workspace"
             if c.label in needs
-            else "errs more than the operator's definition",
+            else "errs more than the operator's definition"
+            if c in tier
+            else f"isn't {limits.tier}",
         )
         for c in able
         if c.label not in fits

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from atc.cache.folder import open_folder
 from atc.errors import one_line
 
 _SCHEMA = 1
+_LOCK = "cache.lock"
+_PATIENCE = 10.0
+"""Seconds to wait for another process that writes."""
 
 
 @dataclass
 class AlgoCache:
     """Measured times in ns (None: the candidate failed) by workload and candidate.
 
-    One JSON file per machine: `<root>/algo_cache/<machine>.json`, replaced whole and atomically,
-    merged with what other processes wrote meanwhile. An unreadable file counts as empty; trouble
-    with the disk is a call of `warn` and nothing more. Without a path nothing is kept.
+    One JSON file per machine: `<root>/algo_cache/<machine>.json`, replaced whole and atomically
+    under a lock, merged with what other processes wrote meanwhile. An unreadable file counts as
+    empty; trouble with the disk is a call of `warn` and nothing more. Without a path nothing is
+    kept.
     """
 
     path: Path | None
@@ -43,19 +45,14 @@ class AlgoCache:
         """Write the new times to the file."""
         if self.path is None or not self._new:
             return
-        merged = {**_read(self.path), **self._new}
-        text = json.dumps({"schema": _SCHEMA, "ns": merged}, indent=1, sort_keys=True)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".algo-")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text + "\n")
-                os.replace(name, self.path)
-            except OSError:
-                with suppress(OSError):
-                    os.unlink(name)
-                raise
+            with (
+                open_folder(self.path.parent, create=True) as folder,
+                folder.locked(_LOCK, wait_s=_PATIENCE),
+            ):
+                merged = {**_read(self.path), **self._new}
+                text = json.dumps({"schema": _SCHEMA, "ns": merged}, indent=1, sort_keys=True)
+                folder.write(self.path.name, text.encode() + b"\n")
         except OSError as error:
             self.warn(f"measured times are not kept: {one_line(str(error), 200)}")
             return

@@ -13,9 +13,12 @@ from dataclasses import replace
 from atc.errors import OptionError, one_line
 from atc.option_values import required_path, switch
 from atc.settings.atc_options import ATC_OPTIONS, LOG_LEVELS
+from atc.settings.ignored_options import IGNORED_OPTIONS
 from atc.settings.load_and_run import LOAD_AND_RUN
+from atc.settings.megengine import MEGENGINE
+from atc.settings.mxnet import MXNET
 from atc.settings.setting import Role, Setting
-from atc.settings.variables import VARIABLES
+from atc.settings.variables import ATC_VARIABLES
 from atc.unsupported_options import LATER
 
 __all__ = [
@@ -23,15 +26,22 @@ __all__ = [
     "Setting", "find_option", "options_of", "read_values",
 ]  # fmt: skip
 
-SETTINGS: tuple[Setting, ...] = (*ATC_OPTIONS, *VARIABLES, *LOAD_AND_RUN)
+SETTINGS: tuple[Setting, ...] = (
+    *ATC_OPTIONS, *IGNORED_OPTIONS, *ATC_VARIABLES, *MEGENGINE, *MXNET, *LOAD_AND_RUN
+)  # fmt: skip
 
-OPTIONS: Mapping[str, Setting] = {s.name: s for s in ATC_OPTIONS if s.kind == "option"}
+VARIABLES: tuple[Setting, ...] = tuple(s for s in SETTINGS if s.kind == "variable")
+"""Environment variables; of two that answer the same question the first one counts."""
+
+OPTIONS: Mapping[str, Setting] = {
+    s.name: s for s in (*ATC_OPTIONS, *IGNORED_OPTIONS) if s.kind == "option"
+}
 """The options of `atc` and its commands; `load_and_run` has its own, of the same names in part."""
 
 ROLES: Mapping[str, tuple[Role, ...]] = {
-    "compile": ("compilation", "tool"),
-    "verify": ("compilation", "verify"),
-    "check": ("compilation",),
+    "compile": ("compilation", "tool", "ignored"),
+    "verify": ("compilation", "verify", "ignored"),
+    "check": ("compilation", "ignored"),
 }
 """The roles of the options that each way of compiling takes."""
 

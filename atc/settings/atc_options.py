@@ -7,6 +7,7 @@ from atc.option_values import (
     choice,
     integer,
     names,
+    nonnegative,
     path,
     positive,
     required_path,
@@ -83,8 +84,16 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             system="MegEngine",
             documentation="One line per workload. Lines that are there aren't measured again. The "
             "build that replays a file makes the same library as the one that wrote it."),
-    Setting("fast_run_timeout", "Optimisation", "seconds that one candidate may take", "SECONDS",
-            positive, 20),
+    Setting("fast_run_timeout", "Optimisation", "seconds that one candidate may take, 0: no limit",
+            "SECONDS", nonnegative, 20),
+    Setting("fast_run_cache_type", "Optimisation", "whether measured times are kept: FILE, or "
+            "MEMORY for this run only (default: FILE with a folder of their own or with the op "
+            "compiler cache)", "FILE|MEMORY", choice(("", "FILE", "MEMORY"))),
+    Setting("fast_run_cache_dir", "Optimisation", "where measured times are kept (default: beside "
+            "the op compiler cache)", "DIR", path),
+    Setting("kernels", "Optimisation", "which kernels may be chosen: portable ones are plain C, "
+            "optimized ones leave plain C to the operators that have nothing else",
+            "all|portable|optimized", choice(("all", "portable", "optimized")), "all"),
     Setting("workspace_limit", "Optimisation", "most bytes of scratch that a kernel may use, "
             "where there is a choice (-1: no limit)", "N", integer(-1), -1, system="MegEngine"),
     Setting("reproducible", "Optimisation", "only kernels whose results depend on nothing but "
@@ -103,6 +112,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             system="ATC", row="A-20"),
     Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",
             switch, False, system="ATC", row="A-22"),
+    Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
+            "0|1", switch, True),
     Setting("jobs", "Optimisation", "C compilers that run at a time (0: one per core); also -j N",
             "N", integer(0, 4096), 0),
     # ---- debugging ---------------------------------------------------------------------------
@@ -121,6 +132,10 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "and, for some operators only, op_debug_list=Name,OpType::Type."),
     Setting("debug_dir", "Debugging", "where kernel_meta/ with the kept files goes", "DIR", path,
             ".", system="ATC", row="A-26"),
+    Setting("build_dir", "Debugging", "where objects are built (default: a temporary folder)",
+            "DIR", path),
+    Setting("keep_build", "Debugging", "keep the folder of the sources, objects and commands of "
+            "the build", "0|1", switch, False),
     Setting("mode", "Debugging", "0: compile. 1: only translate the model, to the file of --json",
             "0|1", integer(0, 30, _MODES), 0, system="ATC", row="A-05", role="tool"),
     Setting("json", "Debugging", "with --mode=1, the file to write: ONNX where its name ends in "

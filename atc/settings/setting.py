@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from atc.errors import OptionError
 from atc.option_values import Parse, switch, text
 
 Kind = Literal["option", "variable", "feature"]
-Role = Literal["compilation", "tool", "verify", "run", "help"]
-Gives = Callable[[object], Mapping[str, object]]
+Role = Literal["compilation", "tool", "verify", "run", "ignored", "help"]
+Gives = Mapping[str, Callable[[Any], object]]
+"""What a variable's parsed value means for options: by option's name, None for nothing."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class Setting:
     `default` is what `atc.compile` shows; `parse` turns it, text or a Python value into what
     `Options` holds. `role` says who reads it: `compilation` every compilation (a field of
     `Options`), `tool` the command line and `atc.compile`, `verify` only `atc verify`, `run` only
-    `load_and_run`, `help` only the command line. A `feature` is neither option nor variable and
-    stands here for its documentation.
+    `load_and_run`, `ignored` nobody, `help` only the command line. A `feature` is neither option
+    nor variable and stands here for its documentation.
     """
 
     name: str
@@ -44,8 +45,8 @@ class Setting:
     """Why it has no effect: it is accepted with one warning. Empty: it works."""
     works_for: tuple[object, ...] = ()
     """Of one that is only accepted: the parsed values that need no warning."""
-    gives: Gives | None = None
-    """For a variable: the options that its parsed value gives a default, by name."""
+    gives: Gives = field(default_factory=dict)
+    """For a variable: the options that it gives a value, unless the command line does."""
     aliases: tuple[str, ...] = ()
     """Other names that mean the same."""
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from atc.settings.setting import Setting
 
-VARIABLES: tuple[Setting, ...] = (
+ATC_VARIABLES: tuple[Setting, ...] = (
+    Setting("ATC_CONFIG", "Environment", "the configuration file (default: "
+            "$XDG_CONFIG_HOME/atc/atc.cfg, else ~/.config/atc/atc.cfg): lines name=value with "
+            "options and variables, which count where neither the command line nor the "
+            "environment says anything", "FILE", kind="variable", read="dynamic"),
     Setting("CC", "Environment", "the C compiler (default: gcc, clang, the package ziglang)",
             "COMMAND", kind="variable", read="dynamic"),
     Setting("ASCEND_CACHE_PATH", "Environment", "root of the op compiler cache", "DIR",

@@ -1,0 +1,193 @@
+"""MegEngine's environment variables, and what they mean for an ahead-of-time compiler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import partial
+
+from atc.errors import OptionError
+from atc.option_values import choice, integer, nonnegative, path, present
+from atc.settings.setting import Setting
+
+_LEVELS = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "WARN": "warning",
+           "ERROR": "error"}  # fmt: skip
+_NUMBERED = ("debug", "info", "warning", "error", "null")
+_STRATEGIES = ("HEURISTIC", "PROFILE", "REPRODUCIBLE", "OPTIMIZED")
+_BACKENDS = ("MLIR", "HALIDE", "NVRTC", "TINYOPENCL")
+
+_TRAINING = "only inference is compiled, no training step"
+_QUEUE = "a compiled network runs in its caller's thread, nothing is queued"
+_GPU = "there is no CUDA target"
+
+
+def device(value: object) -> str:
+    """Return a device's name as MegEngine writes it, such as cpux, cpu0 or xpu0:1."""
+    name = str(value).strip()
+    if not re.fullmatch(r"(xpu|cpu|gpu|cuda|multithread)(x|default|\d{1,4}(:\d{1,4})?)", name):
+        raise OptionError(f"unknown device '{name[:60]}'", hint="use xpux, cpux, cpu0 or gpu0")
+    return name
+
+
+def strategy(value: object) -> frozenset[str]:
+    """Return the words of a strategy, joined by `_` or `|`; REPRODUCEABLE is REPRODUCIBLE."""
+    words = re.split(r"[_|]", str(value).strip().replace("REPRODUCEABLE", "REPRODUCIBLE"))
+    for word in words:
+        if word not in _STRATEGIES:
+            raise OptionError(
+                f"unknown strategy '{word[:60]}'",
+                hint=f"use {', '.join(_STRATEGIES)}, joined by _ or |",
+            )
+    return frozenset(words)
+
+
+def _target(name: str) -> str:
+    if name.startswith(("gpu", "cuda")):
+        raise OptionError(
+            f"{name}: {_GPU}", where="MGE_DEFAULT_DEVICE",
+            hint="use xpux, cpux or cpu0, or give --target",
+        )  # fmt: skip
+    return "host"
+
+
+def _full_run(words: Collection[str]) -> bool:
+    return "PROFILE" in words and "OPTIMIZED" not in words
+
+
+def _fast_run(words: Collection[str]) -> bool:
+    return "PROFILE" in words and "OPTIMIZED" in words
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _backend(value: object) -> str:
+    """Return a code generator; only MLIR and HALIDE have an equivalent on a CPU."""
+    word = choice(_BACKENDS)(value)
+    if word in ("NVRTC", "TINYOPENCL"):
+        raise OptionError(f"{word} makes no code for a CPU", hint="use MLIR")
+    return word
+
+
+_once = partial(
+    Setting, group="MegEngine variables", system="MegEngine", kind="variable", read="once"
+)
+_dynamic = partial(_once, read="dynamic")
+
+MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the first one counts
+    _once("MGE_DEFAULT_DEVICE", row="M-01", values="xpux|cpux|cpu0", parse=device, default="xpux",
+          meaning="the target where neither --target nor --soc_version is given: this machine's "
+          "processor", gives={"target": _target},
+          documentation="gpu0 is an error, since there is no CUDA target."),
+    _once("MEGENGINE_HOST_COMPUTE", row="M-02", values="0|1", default="1", works_for=("1",),
+          meaning="small computations run on the host, even those of a GPU's tensors",
+          accepted="everything runs on the host"),
+    _once("RUNTIME_OVERRIDE_LOG_LEVEL", row="M-04", values="0...4", parse=integer(0, 4),
+          meaning="the level of --log, by number: 0 debug, 1 info, 2 warning, 3 error, "
+          "4 nothing; it beats a level that a program sets", gives={"log": _NUMBERED.__getitem__},
+          documentation="Only --log itself beats it; atc.compile(log=...) doesn't. A compiled "
+          "network logs nothing."),
+    _once("MEGENGINE_LOGGING_LEVEL", row="M-03", values="|".join(_LEVELS),
+          parse=choice(_LEVELS, code="E10010"), meaning="the level of --log",
+          gives={"log": _LEVELS.__getitem__}),
+    _dynamic("MGB_DEBUG_VAR_SANITY_CHECK_LOG", row="M-05", values="VAR",
+             meaning="tells what the sanity check finds for one variable",
+             accepted="checked builds name the node by themselves"),
+    _once("MGB_LOG_TRT_MEM_ALLOC", row="M-06", values="0|1", meaning="logs TensorRT's allocations",
+          accepted="there is no TensorRT; the report shows the arena"),
+    _dynamic("MGE_PLASMA_MEMORY", row="M-07", values="BYTES",
+             meaning="shared memory of the data loader", accepted="there is no data loader"),
+    _dynamic("MGE_DATALOADER_PLASMA_DEBUG", row="M-08", values="0|1", default="0",
+             meaning="shows what the shared memory server says",
+             accepted="there is no data loader"),
+    _once("MGE_MM_OPR_DEBUG", row="M-09", values="0|1", default="0",
+          meaning="debug output of collective operators",
+          accepted="a model with collective operators is refused, and the node named"),
+    _dynamic("MEGENGINE_INPLACE_UPDATE", row="M-10", values="0|1", default="0", works_for=("0",),
+             meaning="optimizers update parameters in place", accepted=_TRAINING),
+    _once("MGB_CUDA_RESERVE_MEMORY", row="M-11", values="0|1|b:BYTES", default="0",
+          works_for=("0",), meaning="reserves memory of the GPU", accepted=_GPU),
+    _once("MGB_ROCM_RESERVE_MEMORY", row="M-12", values="0|1", default="0",
+          meaning="reserves memory of the GPU", accepted="there is no ROCm target"),
+    _dynamic("MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY", row="M-13", values="N", default="10",
+             meaning="thresholds that the search for recomputation tries", accepted=_TRAINING),
+    _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_NR_ITER", row="M-14", values="N", default="0",
+             meaning="rounds of the genetic search for recomputation", accepted=_TRAINING),
+    _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_POOL_SIZE", row="M-15", values="N", default="20",
+             meaning="population of the genetic search for recomputation", accepted=_TRAINING),
+    _dynamic("MGB_SUBLINEAR_MEMORY_LOWER_BOUND_MB", row="M-16", values="MB", default="0",
+             meaning="memory below which nothing is recomputed", accepted=_TRAINING),
+    _dynamic("MGB_SUBLINEAR_MEMORY_WORKERS", row="M-17", values="N",
+             meaning="threads of the search for recomputation", accepted=_TRAINING),
+    _dynamic("MEGENGINE_INPUT_NODE_USE_STATIC_SHAPE", row="M-18", values="0|1", default="0",
+             works_for=("1",), meaning="inputs have fixed shapes, memory is planned when compiling",
+             accepted="shapes are always fixed"),
+    _once("MEGENGINE_ENABLE_SWAP", row="M-19", values="0|1", default="0",
+          meaning="moves tensors from the GPU to the host", accepted="nothing is swapped out"),
+    _once("MEGENGINE_ENABLE_DROP", row="M-20", values="0|1", default="0", works_for=("0",),
+          meaning="tensors may be dropped and computed again", accepted=_TRAINING),
+    _once("MEGENGINE_DTR_AUTO_DROP", row="M-21", values="0|1", default="0", works_for=("0",),
+          meaning="drops tensors under a limit of memory", accepted=_TRAINING),
+    _dynamic("MEGENGINE_DTR_EVICTION_THRESHOLD", row="M-22", values="BYTES", default="0",
+             meaning="memory above which tensors are dropped", accepted=_TRAINING),
+    _dynamic("MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE", row="M-23", values="BYTES", default="1048576",
+             meaning="the smallest tensors to drop", accepted=_TRAINING),
+    _once("MEGENGINE_INTERP_ASYNC_LEVEL", row="M-24", values="0|1|2", default="2",
+          works_for=("0",), meaning="0: everything is synchronous", accepted=_QUEUE,
+          documentation="Level 0 is how compiled networks run."),
+    _once("MEGENGINE_ASYNC_QUEUE_SIZE", row="M-25", values="N", default="10000",
+          meaning="length of the queue of operators", accepted=_QUEUE),
+    _once("MEGENGINE_CATCH_WORKER_EXEC", row="M-26", values="0|1", default="1", works_for=("1",),
+          meaning="1: errors of a worker thread become error codes", accepted=_QUEUE),
+    _once("MEGENGINE_RECORD_COMPUTING_PATH", row="M-27", values="0|1", default="0",
+          works_for=("0",), meaning="records how each tensor was computed",
+          accepted="the report names the nodes of every kernel call, always"),
+    _once("MEGENGINE_EXECUTION_STRATEGY", row="M-28", values="|".join(_STRATEGIES),
+          parse=strategy, default="HEURISTIC", meaning="how kernels are chosen: estimated "
+          "(HEURISTIC), measured (PROFILE: --full_run, with OPTIMIZED --fast_run), reproducible, "
+          "optimized ones only (--kernels=optimized)",
+          documentation="Words are joined by _ or |. REPRODUCEABLE is taken for REPRODUCIBLE.",
+          gives={"full_run": _full_run, "fast_run": _fast_run,
+                 "reproducible": lambda words: "REPRODUCIBLE" in words or None,
+                 "kernels": lambda words: "optimized" if "OPTIMIZED" in words else None}),
+    _once("MGB_CONV_PROFILING_TIMEOUT", row="M-29", values="SECONDS", parse=nonnegative,
+          meaning="seconds that measuring one candidate kernel may take, 0: no limit",
+          gives={"fast_run_timeout": _same}),
+    _once("MGB_PROFILE_ONLY_WAIT", row="M-30", values="0|1",
+          meaning="profiles only the operators that wait for another stream",
+          accepted="nothing waits: a compiled network is one sequence of calls"),
+    _once("CUDA_BIN_PATH", row="M-31", values="DIR", meaning="where nvcc is", accepted=_GPU),
+    _dynamic("MGB_JIT_BACKEND", row="M-32", values="MLIR|HALIDE", parse=_backend,
+             works_for=("MLIR",), meaning="what makes the code of fused operators: MLIR's "
+             "counterpart are the C templates", accepted="the C templates do it",
+             documentation="NVRTC and TINYOPENCL make no code for a CPU and are errors."),
+    _once("MGB_JIT_KEEP_INTERM", row="M-33", values="0|1", parse=present, default="0",
+          meaning="keeps the folder that objects are built in, as --keep_build",
+          gives={"keep_build": _same}),
+    _once("MGB_JIT_WORKDIR", row="M-34", values="DIR", parse=path,
+          meaning="where objects are built, as --build_dir",
+          gives={"build_dir": _same}),
+    _once("MGB_DUMP_INPUT", row="M-35", values="0|1",
+          meaning="--bin-io-dump writes the operators' inputs too",
+          accepted="dumps hold every value once, by the operator that makes it"),
+    _once("MGE_FASTRUN_CACHE_TYPE", row="M-36", values="FILE|MEMORY",
+          parse=choice(("FILE", "MEMORY")), gives={"fast_run_cache_type": _same},
+          meaning="whether measured times are kept on disk, as --fast_run_cache_type"),
+    _once("MGE_FASTRUN_CACHE_DIR", row="M-37", values="DIR", parse=path,
+          meaning="where measured times are kept, as --fast_run_cache_dir",
+          gives={"fast_run_cache_dir": _same}),
+    Setting("capabilities", "Features", "targets and compilers that are there: atc --version",
+            kind="feature", system="MegEngine", row="M-38"),
+    _once("MEGENGINE_MAX_RECOMP_TIME", values="N", default="1",
+          meaning="how often a tensor may be computed again", accepted=_TRAINING),
+    _once("MEGENGINE_DISABLE_MEMORY_FORWARDING", values="0|1", default="0",
+          meaning="operators don't forward memory",
+          accepted="--memory_in_place=0 keeps results out of their operands' memory"),
+    _once("MEGENGINE_DTR_SQRT_SAMPLING", values="0|1", default="0",
+          meaning="samples the tensors to drop", accepted=_TRAINING),
+    _once("MGB_COMP_GRAPH_OPT", values="NAME=VALUE", meaning="options of MegEngine's graphs",
+          accepted="the options of atc are for that"),
+    _once("MGE_FASTRUN_CACHE_URL", values="URL", meaning="a redis server of measured times",
+          accepted="measured times are kept in files only"),
+)  # fmt: skip

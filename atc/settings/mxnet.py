@@ -1,0 +1,134 @@
+"""MXNet's environment variables, and what they mean for an ahead-of-time compiler.
+
+Newer names of MXNet 2 are aliases of those that the 1.x documentation has.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from atc.option_values import choice, integer, path, switch
+from atc.settings.setting import Setting
+
+_GPU = "there is no CUDA target"
+_KVSTORE = "nothing is exchanged between devices"
+_LOADER = "there is no data loader"
+_STATIC = "all memory is planned when compiling, nothing is allocated"
+_TRAINING = "only inference is compiled, no training step"
+_ONE_THREAD = "operators run one after the other"
+
+_once = partial(Setting, group="MXNet variables", system="MXNet", kind="variable", read="once")
+_dynamic = partial(_once, read="dynamic")
+
+
+def _workspace(tuning: int) -> int | None:
+    return -1 if tuning == 2 else None
+
+
+MXNET: tuple[Setting, ...] = (
+    _once("MXNET_LIBRARY_PATH", row="X-01", values="FILE", aliases=("ATC_LIBRARY_PATH",),
+          meaning="the library that a compiled network's Python module loads, where its caller "
+          "names none", documentation="ATC_LIBRARY_PATH is our own name of it and wins."),
+    _once("MXNET_GPU_WORKER_NTHREADS", row="X-02", values="N", default="2",
+          meaning="operators that run on one GPU at a time", accepted=_GPU),
+    _once("MXNET_GPU_COPY_NTHREADS", row="X-03", values="N", default="2",
+          meaning="threads that copy to and from a GPU", accepted=_GPU),
+    _once("MXNET_CPU_WORKER_NTHREADS", row="X-04", values="N", default="1", works_for=("1",),
+          meaning="operators that run at a time", accepted=_ONE_THREAD),
+    _once("MXNET_CPU_PRIORITY_NTHREADS", row="X-05", values="N", default="4",
+          meaning="threads for urgent work", accepted=_ONE_THREAD),
+    _once("MXNET_CPU_NNPACK_NTHREADS", row="X-06", values="N", parse=integer(1, 1024),
+          meaning="threads of a compiled network, as --num_threads",
+          gives={"num_threads": lambda given: given}),
+    _once("MXNET_MP_WORKER_NTHREADS", row="X-07", values="N", default="1",
+          meaning="threads of the data loader's processes", accepted=_LOADER),
+    _once("MXNET_MP_OPENCV_NUM_THREADS", row="X-08", values="N", default="0",
+          meaning="OpenCV's threads in the data loader", accepted=_LOADER),
+    _dynamic("MXNET_EXEC_ENABLE_INPLACE", row="X-09", values="true|false", parse=switch,
+             default="true", meaning="results may take over their operands' memory, as "
+             "--memory_in_place", gives={"memory_in_place": lambda given: given}),
+    _dynamic("NNVM_EXEC_MATCH_RANGE", row="X-10", values="N", parse=integer(0), default="16",
+             meaning="0: tensors share no memory, as --disable_reuse_memory; else the planner "
+             "searches for the smallest arena", documentation="MXNet's planner tries size classes "
+             "up to this factor; ours needs no classes and is the same for all values above 0.",
+             gives={"disable_reuse_memory": lambda scale: scale == 0}),
+    _dynamic("MXNET_EXEC_NUM_TEMP", row="X-11", values="N", default="1", works_for=("1",),
+             meaning="workspaces that exist side by side",
+             accepted="kernels run one after the other and share one workspace"),
+    _once("MXNET_GPU_MEM_POOL_RESERVE", row="X-12", values="PERCENT", default="5",
+          meaning="memory of the GPU left free", accepted=_GPU),
+    _once("MXNET_GPU_MEM_POOL_TYPE", row="X-13", values="Naive|Round|Unpooled", default="Naive",
+          meaning="the kind of memory pool", accepted=_STATIC),
+    _once("MXNET_GPU_MEM_POOL_ROUND_LINEAR_CUTOFF", row="X-14", values="N", default="24",
+          meaning="where the memory pool rounds less", accepted=_STATIC),
+    _once("MXNET_GPU_MEM_LARGE_ALLOC_ROUND_SIZE", row="X-15", values="BYTES", default="2097152",
+          meaning="what the memory pool rounds to", accepted=_STATIC),
+    _once("MXNET_ENGINE_TYPE", row="X-16", default="ThreadedEnginePerDevice",
+          values="NaiveEngine|ThreadedEngine|ThreadedEnginePerDevice",
+          parse=choice(("NaiveEngine", "ThreadedEngine", "ThreadedEnginePerDevice")),
+          works_for=("NaiveEngine",), meaning="what runs the operators: NaiveEngine one after the "
+          "other in the caller's thread", accepted=_ONE_THREAD,
+          documentation="NaiveEngine is how compiled networks run."),
+    _dynamic("MXNET_EXEC_BULK_EXEC_INFERENCE", row="X-17", values="0|1", parse=switch, default="1",
+             meaning="0: each kernel call is timed by itself, as --profile; 1: nothing between "
+             "the calls", gives={"profile": lambda bulk: not bulk}),
+    _dynamic("MXNET_EXEC_BULK_EXEC_TRAIN", row="X-18", values="0|1", default="1",
+             meaning="the same for training", accepted=_TRAINING),
+    _dynamic("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN", row="X-19", values="N", default="15",
+             meaning="nodes of a part of the training graph", accepted=_TRAINING),
+    _once("MXNET_KVSTORE_REDUCTION_NTHREADS", row="X-20", values="N", default="4",
+          meaning="threads that sum gradients", accepted=_KVSTORE),
+    _once("MXNET_KVSTORE_BIGARRAY_BOUND", row="X-21", values="N", default="1000000",
+          meaning="size from which gradients are summed in parallel", accepted=_KVSTORE),
+    _once("MXNET_KVSTORE_USETREE", row="X-22", values="0|1", default="0",
+          meaning="sums gradients in a tree", accepted=_KVSTORE),
+    _once("MXNET_KVSTORE_LOGTREE", row="X-23", values="0|1", default="0",
+          meaning="logs that tree", accepted=_KVSTORE),
+    _once("MXNET_KVSTORE_TREE_ARRAY_BOUND", row="X-24", values="N", default="10000000",
+          meaning="size from which there are several trees", accepted=_KVSTORE),
+    _once("MXNET_KVSTORE_TREE_BACKTRACK", row="X-25", values="0|1", default="0",
+          meaning="how the tree is searched", accepted=_KVSTORE),
+    _once("MXNET_KVSTORE_TREE_LINK_USAGE_PENALTY", row="X-26", values="X", default="0.7",
+          meaning="weight of a used link", accepted=_KVSTORE),
+    _once("MXNET_ENABLE_GPU_P2P", row="X-27", values="0|1", default="1",
+          meaning="GPUs copy from each other", accepted=_KVSTORE),
+    _dynamic("MXNET_BACKWARD_DO_MIRROR", row="X-28", values="0|1", default="0", works_for=("0",),
+             meaning="computes activations again in the backward pass", accepted=_TRAINING),
+    _once("MXNET_PROFILER_AUTOSTART", row="X-29", values="0|1", parse=switch, default="0",
+          meaning="a network compiled with --profile writes profile.json, as its Python module "
+          "ends, for the viewer of Chrome traces"),
+    _once("MXNET_PROFILER_MODE", row="X-30", values="0...15", default="0",
+          meaning="which operators are profiled", accepted="every kernel call is timed"),
+    _dynamic("MXNET_CUDNN_AUTOTUNE_DEFAULT", row="X-31", values="0|1|2", parse=integer(0, 2),
+             meaning="0: kernels are chosen by estimates, 1: measured (--fast_run) "
+             "within --workspace_limit, 2: measured without that limit",
+             gives={"fast_run": bool, "workspace_limit": _workspace}),
+    _once("MXNET_CUDA_ALLOW_TENSOR_CORE", row="X-32", values="0|1", default="1", works_for=("0",),
+          meaning="allows kernels that use tensor cores", accepted=_GPU),
+    _once("MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION", row="X-33", values="0|1", default="0",
+          works_for=("0",), meaning="allows tensor cores for float32", accepted=_GPU),
+    _dynamic("MXNET_GLUON_REPO", row="X-34", values="URL", meaning="where models are fetched from",
+             accepted="nothing is ever fetched"),
+    _dynamic("MXNET_HOME", row="X-35", values="DIR", parse=path, default="~/.mxnet",
+             meaning="where --model and --weight look for a name without folder that isn't in "
+             "the working directory; its folder models too"),
+    _dynamic("MXNET_MKLDNN_ENABLED", row="X-36", values="0|1", parse=switch, default="1",
+             aliases=("MXNET_ONEDNN_ENABLED",), meaning="0: only portable kernels, as "
+             "--kernels=portable", gives={"kernels": lambda on: "all" if on else "portable"}),
+    _dynamic("MXNET_MKLDNN_CACHE_NUM", row="X-37", values="N", default="-1", works_for=("-1",),
+             aliases=("MXNET_ONEDNN_CACHE_NUM",), meaning="shapes to keep plans for",
+             accepted="shapes are fixed, there is one plan"),
+    _dynamic("MXNET_ENFORCE_DETERMINISM", row="X-38", values="0|1", parse=switch, default="0",
+             meaning="only kernels whose results depend on nothing but their inputs, as "
+             "--reproducible", gives={"reproducible": lambda given: given}),
+    _once("MXNET_CPU_PARALLEL_COPY_SIZE", row="X-39", values="N", default="200000",
+          aliases=("MXNET_CPU_PARALLEL_SIZE",), meaning="elements from which copies are parallel",
+          accepted=_ONE_THREAD),
+    Setting("parallel branches", "Features", "the lesser of MXNET_CPU_WORKER_NTHREADS and "
+            "MXNET_EXEC_NUM_TEMP bounds the operators that run at a time: here it is always 1",
+            kind="feature", system="MXNet", row="X-40"),
+    _once("MXNET_USE_OPERATOR_TUNING", row="X-41", values="0|1", default="1", works_for=("0",),
+          meaning="finds out which operators gain from threads", accepted=_ONE_THREAD),
+    _once("MXNET_USE_NUM_CORES_OPERATOR_TUNING", row="X-42", values="N",
+          meaning="cores that this assumes", accepted=_ONE_THREAD),
+)  # fmt: skip
