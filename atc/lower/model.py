@@ -15,6 +15,7 @@ from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.bundles import input_bundles, output_tensors, refuse_bundle
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
+from atc.lower.precision import Precision
 from atc.lower.registry import LOWERINGS
 from atc.lower.site import Site, node_label
 from atc.lower.trace import Listen, Trace, UnknownOperand, result_types
@@ -26,16 +27,17 @@ def lower_model(
     outputs: Sequence[str] = (),
     never_fold: bool = False,
     listen: Listen | None = None,
+    precision: Precision | None = None,
 ) -> Graph:
     """Lower a model whose inputs have static shapes.
 
-    `outputs` overrides the model's outputs by value name. Graph inputs and outputs keep the model's
-    names. Raises ModelError or UnsupportedError naming file and node; with `listen` a node's error
+    `outputs` overrides the model's outputs by value name, `precision` the types that tensors are
+    kept in. Graph inputs and outputs keep the model's names. Raises ModelError or UnsupportedError naming file and node; with `listen` a node's error
     is only told, and its results become inputs of the graph.
     """
     graph = model.graph
     trace = None if listen is None else Trace(listen)
-    walker = _Walker(file, dict(graph.opset_imports) or {"": 1}, never_fold, trace)
+    walker = _Walker(file, dict(graph.opset_imports) or {"": 1}, never_fold, trace, precision)
     builder = Builder()
     inputs = []
     initializers = set(graph.initializers)
@@ -49,7 +51,7 @@ def lower_model(
     if trace is not None:
         inputs += trace.missing
         wanted = [name for name in wanted if not walker.is_unknown(name)]
-    names = [walker.find(name) for name in wanted]
+    names = [walker.output(graph, builder, name) for name in wanted]
     if not names and not (trace and trace.unknown):
         raise ModelError("the model has no outputs", where=file)
     outputs_ = output_tensors(builder, wanted, names)
@@ -124,11 +126,14 @@ class _Walker:
     opsets: Mapping[str, int]
     never_fold: bool = False
     trace: Trace | None = None
+    precision: Precision | None = None
     names: dict[str, str] = field(default_factory=dict)
     env: dict[int, str] = field(default_factory=dict)
     depth: int = 0
 
     def bind(self, builder: Builder, value: onnx_ir.Value, name: str) -> None:
+        if self.precision is not None:
+            name = self.precision.given(builder, name)
         self.env[id(value)] = name
         if value.name:
             self.names[value.name] = name
@@ -152,6 +157,13 @@ class _Walker:
                 f"output '{name}' is not a value of the model", where=self.file, code="E10016"
             )
         return self.names[name]
+
+    def output(self, graph: onnx_ir.Graph, builder: Builder, name: str) -> str:
+        found = self.find(name)
+        declared = next((v for v in graph.outputs if v.name == name), None)
+        if self.precision is None or declared is None:
+            return found
+        return self.precision.declared(builder, declared, found)
 
     def bind_initializers(self, graph: onnx_ir.Graph, builder: Builder) -> None:
         for name, value in graph.initializers.items():
@@ -191,7 +203,11 @@ class _Walker:
 
     def _node(self, node: onnx_ir.Node, builder: Builder) -> tuple[str, ...]:
         inputs = tuple(self._operand(node, v) for v in node.inputs)
-        return self._lower(node, inputs, self._opset(node), builder)
+        if self.precision is None:
+            return self._lower(node, inputs, self._opset(node), builder)
+        kept = self.precision.operands(node, inputs, builder)
+        outputs = self._lower(node, kept, self._opset(node), builder)
+        return self.precision.results(node, inputs, outputs, builder)
 
     def _opset(self, node: onnx_ir.Node) -> int:
         return node.version or self.opsets.get(node.domain, 1)

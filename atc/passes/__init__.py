@@ -59,6 +59,12 @@ def layout_passes(width: int) -> tuple[Pass, ...]:
     )
 
 
+def pass_names() -> tuple[str, ...]:
+    """Return what `--fusion_switch_file` calls the passes: those that run again have one name."""
+    passes = (*PASSES, *layout_passes(2))
+    return tuple(dict.fromkeys(p.name.removesuffix("_again") for p in passes))
+
+
 Observer = Callable[[str, Graph], None]
 
 

@@ -1,0 +1,107 @@
+"""Keeping float tensors in other types than the model's, as a lowering goes along.
+
+Arithmetic stays in float32. A tensor that is kept in 16 bits holds only values that those bits can
+hold: it is rounded where an operator makes it, and constants when compiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir
+
+from atc.ir import DType
+from atc.lower.builder import Builder
+
+Types = DType | None | tuple[DType | None, ...]
+"""A type for all operands, or one for each; None leaves one as it is."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What a node's float32 operands and results are kept in.
+
+    One that `follows` keeps its results so only if all operands that are computed already are.
+    """
+
+    inputs: Types = None
+    outputs: Types = None
+    follows: bool = False
+
+
+Policy = Callable[[onnx_ir.Node], Storage]
+
+
+@dataclass
+class Precision:
+    """What is known of the values of one lowering.
+
+    With `wide`, no value is of a 16-bit type: those of the model become float32.
+    """
+
+    policy: Policy | None = None
+    wide: bool = False
+    _kept: dict[str, DType] = field(default_factory=dict)
+    _made: dict[tuple[Builder, str, DType], str] = field(default_factory=dict)
+
+    def given(self, builder: Builder, name: str) -> str:
+        """Return what stands for an input or initializer of a graph."""
+        half = self.wide and builder.parts(name) is None and builder.type(name).dtype.is_half
+        return builder.cast(name, DType.FLOAT) if half else name
+
+    def operands(
+        self, node: onnx_ir.Node, inputs: tuple[str, ...], builder: Builder
+    ) -> tuple[str, ...]:
+        """Return what a node reads."""
+        storage = self._storage(node, inputs, builder)
+        return tuple(
+            self._rounded(builder, name, _at(storage.inputs, k)) for k, name in enumerate(inputs)
+        )
+
+    def results(
+        self, node: onnx_ir.Node, inputs: tuple[str, ...], outputs: tuple[str, ...],
+        builder: Builder,
+    ) -> tuple[str, ...]:  # fmt: skip
+        """Return what the readers of a node's results read."""
+        storage = self._storage(node, inputs, builder)
+        return tuple(
+            self._rounded(builder, name, _at(storage.outputs, k)) for k, name in enumerate(outputs)
+        )
+
+    def declared(self, builder: Builder, value: onnx_ir.Value, name: str) -> str:
+        """Return what stands for an output of the model, of the type that it declares."""
+        if not self.wide or value.dtype is None or builder.parts(name) is not None:
+            return name
+        dtype = DType.from_onnx(value.dtype.value)
+        return builder.cast(name, dtype) if dtype.is_half else name
+
+    def _storage(self, node: onnx_ir.Node, inputs: tuple[str, ...], builder: Builder) -> Storage:
+        storage = Storage() if self.policy is None else self.policy(node)
+        if not storage.follows:
+            return storage
+        computed = [n for n in inputs if _is_float(builder, n) and builder.value(n) is None]
+        kept = bool(computed) and all(n in self._kept for n in computed)
+        return storage if kept else Storage()
+
+    def _rounded(self, builder: Builder, name: str, dtype: DType | None) -> str:
+        if dtype is None or self._kept.get(name) is dtype or not _is_float(builder, name):
+            return name
+        key = (builder, name, dtype)
+        if key not in self._made:
+            with np.errstate(over="ignore"):  # beyond the type's range is infinite, as in C
+                rounded = builder.cast(builder.cast(name, dtype), DType.FLOAT)
+            self._made[key] = rounded
+            self._kept[rounded] = dtype
+        return self._made[key]
+
+
+def _is_float(builder: Builder, name: str) -> bool:
+    return bool(name) and builder.parts(name) is None and builder.type(name).dtype is DType.FLOAT
+
+
+def _at(types: Types, k: int) -> DType | None:
+    if not isinstance(types, tuple):
+        return types
+    return types[k] if k < len(types) else None
