@@ -173,8 +173,9 @@ class Bound:
         self._context.point_to(inputs, outputs)
         self._arguments = self._context.arguments
         self._run = library.run_tensors
-        found = _grouped(made, outputs)
-        self._result = found[0] if len(found) == 1 else tuple(found)
+        found = tuple(_grouped(made, outputs))
+        plain = not any(v.is_sequence or v.count is None for v in made)
+        self._result = found[0] if len(found) == 1 else self.outputs if plain else found
 
     def __call__(self) -> Any:
         """Run the network; returns the bound output, or the tuple of all."""

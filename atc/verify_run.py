@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from atc.importers import load_model
 from atc.ir import Array
 from atc.load import load
 from atc.out_nodes import find_outputs
+from atc.runtime import Network, Value
 
 TOLERANCE = 1e-4
 """Largest difference that passes, as a part of the output's largest magnitude."""
@@ -91,12 +93,12 @@ def verify_library(
     """
     _check_sanitizer(library)
     net = load(library)
-    shapes = {t.name: tuple(t.shape) for t in net.inputs}
+    shapes = {v.name: _pinned(net, v) for v in net.parameters}
     model = load_model(subject.model, subject.framework, shapes, subject.weight)
     outputs = find_outputs(model, subject.out_nodes) or [v.name or "" for v in model.graph.outputs]
-    if len(outputs) != len(net.outputs):
+    if len(outputs) != len(net.results):
         raise OptionError(
-            f"the library has {len(net.outputs)} outputs, the model {len(outputs)}",
+            f"the library has {len(net.results)} outputs, the model {len(outputs)}",
             where=str(library), hint="give the --out_nodes that it was compiled with",
         )  # fmt: skip
     types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in net.inputs}
@@ -105,10 +107,36 @@ def verify_library(
     else:
         feeds, source = _read_inputs(inputs, types), inputs.name
     reference, expected = run_reference(model, outputs, feeds)
-    got = list(net.run(feeds).values())
-    pairs = zip(outputs, got, expected, strict=True)
+    got = list(net.run({v.name: _fed(net, v, feeds) for v in net.parameters}).values())
+    pairs = [*_elements(outputs, got, expected)]
     compared = tuple(compare(name, a, b, tolerance) for name, a, b in pairs)
     return Verification(reference, source, tolerance, compared)
+
+
+def _pinned(net: Network, value: Value) -> tuple[int, ...] | list[tuple[int, ...]] | None:
+    """Return the shapes that an input was compiled for, as --input_shape gives them."""
+    if value.count is None:
+        return None
+    shapes = [t.shape for t in net.inputs[value.first : value.first + value.count]]
+    return shapes if value.is_sequence else shapes[0]
+
+
+def _fed(net: Network, value: Value, feeds: Mapping[str, Array]) -> Array | list[Array] | None:
+    if value.count is None:
+        return None
+    arrays = [feeds[t.name] for t in net.inputs[value.first : value.first + value.count]]
+    return arrays if value.is_sequence else arrays[0]
+
+
+def _elements(
+    names: Sequence[str], got: Sequence[Any], expected: Sequence[Any]
+) -> Iterator[tuple[str, Array, Array]]:
+    """Yield the tensors to compare: of a sequence its elements, of nothing none."""
+    for name, a, b in zip(names, got, expected, strict=True):
+        if isinstance(a, list) and isinstance(b, list | tuple) and len(a) == len(b):
+            yield from ((f"{name}_{k}", x, y) for k, (x, y) in enumerate(zip(a, b, strict=True)))
+        elif a is not None or b is not None:
+            yield name, np.asarray(a), np.asarray(b)
 
 
 def _check_sanitizer(library: Path) -> None:
@@ -171,12 +199,12 @@ def _read_inputs(
 # ---------------------------------------------------------------------------------- reference
 
 
-Runner = Callable[[Path, Sequence[str], Mapping[str, Array]], list[Array]]
+Runner = Callable[[Path, Sequence[str], Mapping[str, Array]], list[Any]]
 
 
 def run_reference(
     model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array]
-) -> tuple[str, list[Array]]:
+) -> tuple[str, list[Any]]:
     """Return the name of the first reference that can run the model, and its outputs."""
     reasons = []
     with tempfile.TemporaryDirectory(prefix="atc-verify-") as folder:
@@ -216,7 +244,7 @@ def _needed_ir_version(model: onnx_ir.Model) -> int:
 
 def _run_onnxruntime(
     path: Path, outputs: Sequence[str], feeds: Mapping[str, Array]
-) -> list[Array]:
+) -> list[Any]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -224,16 +252,23 @@ def _run_onnxruntime(
     # Its optimisations may change the results, those of quantised models visibly.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return [np.asarray(a) for a in session.run([*outputs], dict(feeds))]
+    return [_result(a) for a in session.run([*outputs], dict(feeds))]
 
 
 def _run_onnx_reference(
     path: Path, outputs: Sequence[str], feeds: Mapping[str, Array]
-) -> list[Array]:
+) -> list[Any]:
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(onnx.load(path))
-    return [np.asarray(a) for a in evaluator.run([*outputs], dict(feeds))]
+    return [_result(a) for a in evaluator.run([*outputs], dict(feeds))]
+
+
+def _result(value: Any) -> Any:
+    """Return an output as arrays: a list where it's a sequence, None where there's no value."""
+    if value is None or isinstance(value, list):
+        return value
+    return np.asarray(value)
 
 
 # --------------------------------------------------------------------------------- comparison

@@ -88,7 +88,7 @@ def test_inputs_that_do_not_fit_are_errors() -> None:
         rep.run([X[:, :4]])
     with pytest.raises(UnsupportedError, match="input 'x' is of the type object"):
         rep.run([np.array(["text"], object)])
-    with pytest.raises(UnsupportedError, match="input 'x' is of the type list"):
+    with pytest.raises(ModelError, match="input 'x' is no sequence, but several shapes"):
         rep.run([[X]])
 
 

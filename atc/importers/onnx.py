@@ -116,15 +116,16 @@ def _pin(model: onnx_ir.Model, value: onnx_ir.Value, shape: InputShape, file: st
     if shape is None:
         pin_nothing(model, value, file)
     elif isinstance(shape, list):
-        for element in shape:
-            _check_pin(value.name or "", value.shape, element, file)
+        declared = value.shape
         pin_sequence(model, value, shape, file)
+        for element in shape:
+            _check_pin(value.name or "", declared, element, file)
     else:
-        _check_pin(value.name or "", value.shape, shape, file)
+        declared = value.shape
         if is_bundle(value):
             pin_value(value, shape, file)
-        else:
-            value.shape = onnx_ir.Shape(shape)
+        _check_pin(value.name or "", declared, shape, file)
+        value.shape = onnx_ir.Shape(shape)
 
 
 def _check_pin(

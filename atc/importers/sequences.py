@@ -1,4 +1,4 @@
-"""Inputs that are sequences or optionals become inputs for their tensors and a node that joins them."""
+"""Inputs that are sequences or optionals become inputs for their tensors, joined by a node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pin_sequence(
         kind = kind.elem_type
     if not isinstance(kind, onnx_ir.SequenceType):
         raise ModelError(
-            f"input '{value.name}' is no sequence, --input_shape gives several shapes",
+            f"input '{value.name}' is no sequence, but several shapes are given for it",
             where=file, code="E10049",
         )  # fmt: skip
     taken = {v.name for v in model.graph.inputs} | set(model.graph.initializers)
@@ -51,7 +51,7 @@ def pin_nothing(model: onnx_ir.Model, value: onnx_ir.Value, file: str) -> None:
     """Leave an optional without a value."""
     if not isinstance(value.type, onnx_ir.OptionalType):
         raise ModelError(
-            f"input '{value.name}' is not optional, --input_shape gives none", where=file,
+            f"input '{value.name}' is not optional, but no value is given for it", where=file,
             code="E10049",
         )  # fmt: skip
     kind = onnx_ir.AttrTypeProto("type", onnx_ir.TypeAndShape(value.type.elem_type, None))
@@ -66,10 +66,10 @@ def pin_value(value: onnx_ir.Value, shape: Sequence[int], file: str) -> None:
         isinstance(kind, onnx_ir.OptionalType) and isinstance(kind.elem_type, onnx_ir.TensorType)
     ):
         raise ModelError(
-            f"input '{value.name}' is a sequence, --input_shape gives {list(shape)}",
+            f"input '{value.name}' is a sequence, but one shape {list(shape)} is given for it",
             where=file, code="E10049", hint=f'give the elements: "{value.name}:[1,2][3]"',
         )  # fmt: skip
-    value.type, value.shape = kind.elem_type, onnx_ir.Shape(shape)
+    value.type = kind.elem_type
 
 
 def _result(value: onnx_ir.Value) -> onnx_ir.Value:

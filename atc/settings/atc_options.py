@@ -40,7 +40,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             system="ATC", row="A-03", documentation="5 is ATC's number of ONNX."),
     Setting("input_shape", "Model", "the inputs' shapes; needed where the model leaves one open",
             "name:n,c,h,w;name2:...", shapes, system="ATC", row="A-08",
-            documentation="The last colon ends a name. No dims at all are a scalar."),
+            documentation="The last colon ends a name. No dims at all are a scalar. name:[2,3][4] are "
+            "the shapes of a sequence's elements, name:empty has none; name:none is an optional "
+            "without a value."),
     Setting("out_nodes", "Model", "what to compute instead of the model's outputs: value names, "
             "or node names with output numbers", "value;...|node:0;...", names,
             system="ATC", row="A-13",
