@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ from atc.out_nodes import find_outputs
 from atc.passes import run_passes
 from atc.policy import picks, read_policy, replay, uncovered, workload_summary, write_policy
 from atc.program import Program, build_program
-from atc.report import report_json
+from atc.report import report_json, source_nodes
 from atc.select import Limits, Selection, Timings, select
 from atc.weights import included_weights
 
@@ -91,6 +91,8 @@ class Compilation:
     build: BuildResult
     cache: CacheStats
     warnings: tuple[str, ...]
+    source: Sequence[Mapping[str, object]] = ()
+    """The model's own nodes, as the report tells them."""
 
     @property
     def library(self) -> Path:
@@ -149,6 +151,7 @@ def compile_model(
     done = Compilation(
         options.output, emission.name, options, target, compiler, graph, project.selection,
         project.program, project.arena, emission, build, cache.stats, tuple(warnings),
+        source_nodes(model),
     )  # fmt: skip
     heard.stage("writing the output folder")
     _keep_kernels(done, debugging, recipe.flags, listed)
@@ -222,6 +225,7 @@ def write_project(
         program, arena, target, name=network_name(options.output), model=options.model.name,
         model_hash=_digest(options.model), options=_build_options(options),
         external_weights=options.external_weight == 2, profile=options.profile,
+        hooks=options.hooks,
     )  # fmt: skip
     return Project(selection, program, arena, emission)
 

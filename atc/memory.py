@@ -26,6 +26,8 @@ class Arena:
     """By the first output of the call."""
     buffers: tuple[Buffer, ...]
     plan: MemoryPlan
+    steps: tuple[int, ...] = ()
+    """The step of each call, in the order of `atc.program.calls`."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ def plan_memory(program: Program, *, reuse: bool = True, in_place: bool = True) 
         if e.call is not None and e.call.source.scratch
     }
     audit_memory(program, offsets, scratch, plan.size)
-    return Arena(offsets, scratch, tuple(buffers), plan)
+    steps = tuple(e.step for e in events if e.call is not None)
+    return Arena(offsets, scratch, tuple(buffers), plan, steps)
 
 
 def _scratch_key(call: Call) -> str:

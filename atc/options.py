@@ -37,6 +37,7 @@ class Options:
     reproducible: bool = False
     deterministic: bool = False
     profile: bool = False
+    hooks: bool = False
     precision_mode: str = ""
     op_select_implmode: str = "high_performance"
     disable_reuse_memory: bool = False

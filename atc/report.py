@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from atc.program import calls
+import onnx_ir
+
+from atc.lower.site import node_name
+from atc.profile import operations
+from atc.program import Call, Program, calls
 
 if TYPE_CHECKING:
     from atc.driver import Compilation
@@ -15,6 +20,7 @@ def report_json(done: Compilation) -> str:
     """Return the report: no paths, no times but those that kernels were chosen by."""
     plan = done.arena.plan
     gap = plan.size / plan.lower_bound - 1 if plan.lower_bound else 0.0
+    sources = call_sources(done.program)
     report = {
         "name": done.name,
         "target": done.target.name,
@@ -32,12 +38,18 @@ def report_json(done: Compilation) -> str:
                 for b in done.arena.buffers
             ],
         },
+        "model": done.source,
+        **({} if done.cache.mode == "disable" else {"cache": _cache(done)}),
         "nodes": [
             {
                 "op": call.node.op.kind,
                 "operands": [None if t is None else str(t) for t in call.choice.workload.inputs],
                 "results": [str(t) for t in call.choice.workload.outputs],
                 "origin": list(call.node.origin),
+                "step": step,
+                "reads": read,
+                "writes": list(call.node.outputs),
+                "operations": operations(call.choice.workload),
                 "kernel": call.choice.candidate.label,
                 "symbol": call.source.symbol,
                 "tier": "portable" if call.source.portable else "tuned",
@@ -48,7 +60,52 @@ def report_json(done: Compilation) -> str:
                 ],
                 "excluded": [{"kernel": k, "reason": r} for k, r in call.choice.excluded],
             }
-            for call in calls(done.program.steps)
+            for call, step, read in zip(
+                calls(done.program.steps), done.arena.steps, sources, strict=True
+            )
         ],
     }  # fmt: skip
     return json.dumps(report, indent=1, ensure_ascii=True) + "\n"
+
+
+def call_sources(program: Program) -> Iterator[list[int | str]]:
+    """Yield, for each call, what it reads: the number of the call that made it, or an input.
+
+    Constants are left out; of a value that several calls write it is the latest one.
+    """
+    makers: dict[str, int | str] = {name: name for name in program.inputs}
+    for number, call in enumerate(calls(program.steps)):
+        yield list(dict.fromkeys(_makers(call, program, makers)))
+        makers.update((program.home(o), number) for o in call.node.outputs)
+
+
+def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Iterator[int | str]:
+    for name in call.arguments[: len(call.arguments) - len(call.node.outputs)]:
+        maker = makers.get(name, makers.get(program.home(name)))
+        if name not in program.constants and maker is not None:
+            yield maker
+
+
+def source_nodes(model: onnx_ir.Model) -> list[dict[str, object]]:
+    """Return the model's own nodes: name, operator, and what each reads, as for calls."""
+    makers: dict[int, int | str] = {id(v): v.name or "" for v in model.graph.inputs}
+    found: list[dict[str, object]] = []
+    for node in model.graph:
+        if node.op_type == "Constant":
+            continue
+        reads = [makers[id(v)] for v in node.inputs if id(v) in makers]
+        makers.update((id(v), len(found)) for v in node.outputs)
+        found.append({
+            "name": node_name(node), "op": node.op_type, "reads": list(dict.fromkeys(reads))
+        })  # fmt: skip
+    return found
+
+
+def _cache(done: Compilation) -> dict[str, object]:
+    """What came from the op compiler cache; the rest was compiled."""
+    stats = done.cache
+    return {
+        "mode": stats.mode, "hits": stats.hits, "misses": stats.misses,
+        "bypassed": stats.bypassed, "damaged": stats.damaged,
+        "compiled": done.build.compiled, "cached": done.build.cached,
+    }  # fmt: skip

@@ -104,6 +104,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             system="ATC", row="A-30"),
     Setting("profile", "Optimisation", "compile with functions that time each kernel call", "0|1",
             switch, False),
+    Setting("hooks", "Debugging", "compile with a hook around each kernel call that shows its "
+            "values to an observer", "0|1", switch, False),
     Setting("precision_mode", "Optimisation", "the precision to compute in; the model's own is "
             "float32 or stays as it is", "force_fp32|must_keep_origin_dtype",
             choice(("", "force_fp32", "must_keep_origin_dtype"), _PRECISIONS), system="ATC",
