@@ -9,6 +9,7 @@ import numpy as np
 
 from atc.backends.cpu.elementwise import finish, loop_names
 from atc.backends.cpu.expr import address, load
+from atc.backends.cpu.matmul_cost import PORTABLE_RATE, UNITS
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
 from atc.ir import Array
@@ -87,7 +88,8 @@ class MatMulRows(Kernel):
         op = w.op
         assert isinstance(op, MatMul)
         factor = 1 if w.constant[1] else 2 if op.b_view.strides[-1] == 1 else 8
-        return float(prod(op.batch) * op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor)
+        products = op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor
+        return float(prod(op.batch) * max(products, op.k * op.n * 4 / PORTABLE_RATE * UNITS))
 
 
 def _packed_place(op: MatMul, outer: list[str]) -> str:

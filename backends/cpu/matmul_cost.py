@@ -12,10 +12,16 @@ LATENCY = 4.4
 """Cycles from one FMA to the next on the same accumulator, and a little; two start per cycle."""
 ROW = 16.0
 """Cycles until a row of A that isn't in the L1 cache arrives."""
+FAR = 2.2
+"""Cycles per vector that a dot product reads from the L2 cache."""
+WAYS, PAGE = 12, 4096
+"""Lines of the L1 cache a page apart that fit into it; rows a multiple of it apart crowd there."""
 L1, L2 = 1 << 15, 1 << 20
 """Bytes of cache that are counted on."""
 L2_RATE, L3_RATE, MEMORY_RATE = 32.0, 24.0, 10.0
 """Bytes per cycle from the caches and from memory."""
+STREAM_RATE, PORTABLE_RATE = 24.0, 9.0
+"""Bytes of B per cycle of dot products, a few columns at a time, and of the portable kernel."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,12 @@ def column_panels(n: int, nv: int, lanes: int) -> list[Panel]:
 def largest_divisor(n: int, most: float) -> int:
     """Return the largest divisor of n up to `most`, at least 1."""
     return max((d for d in range(1, n + 1) if n % d == 0 and d <= most), default=1)
+
+
+def crowding(rows: int, stride: int) -> float:
+    """Return how many times slower a tile is whose rows, `stride` bytes apart, evict each other."""
+    crowded = stride and stride % PAGE == 0
+    return 4.0 if crowded and rows > WAYS + 4 else 1.08 if crowded and rows > WAYS else 1.0
 
 
 def tile_cycles(

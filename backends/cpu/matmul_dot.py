@@ -15,8 +15,10 @@ from atc.backends.cpu.elementwise import loop_names
 from atc.backends.cpu.expr import address
 from atc.backends.cpu.matmul_cost import (
     CALL,
-    L2_RATE,
+    FAR,
+    L1,
     LATENCY,
+    STREAM_RATE,
     UNITS,
     Tile,
     row_tiles,
@@ -86,8 +88,7 @@ class MatMulDot(Kernel):
             b_base, bn = _packed_base(op), op.k
         y = address(dense(op.loops), [*outer, "i", "j"])
         rows = row_tiles(op.m, int(params["mr"]))
-        columns = [Tile(nr, op.n // nr, 0), Tile(op.n % nr, 1, op.n - op.n % nr)]
-        shapes = [(c, t) for c in columns if c.rows and c.count for t in rows]
+        shapes = [(c, t) for c in _column_tiles(op.n, nr) for t in rows]
         return {
             "batch": batch, "op": op, "phases": phases, "lanes": width,
             "turns": op.k // (width * phases), "single": op.k // width % phases,
@@ -103,11 +104,22 @@ class MatMulDot(Kernel):
         op = w.op
         assert isinstance(op, MatMul)
         mr, nr, phases = (int(params[k]) for k in ("mr", "nr", "phases"))
-        step = max(mr * nr / 2, (mr + nr) / 2, LATENCY / phases)
-        turns = -(-op.k // lanes(target))
-        tile = CALL + turns * step + mr * nr * (ACROSS + (phases - 1) / 2)
-        cycles = -(-op.m // mr) * -(-op.n // nr) * tile
-        return prod(op.batch) * max(cycles, op.k * op.n * 4 / L2_RATE) * UNITS
+        far_a, far_b = op.m * op.k * 4 > L1, nr * op.k * 4 > L1
+        cycles = 0.0
+        for columns in _column_tiles(op.n, nr):
+            wide = columns.rows
+            far = FAR * ((mr if far_a else 0) + (wide if far_b else 0))
+            step = max(mr * wide / 2, (mr + wide) / 2, far, LATENCY / phases)
+            ends = mr * wide * (ACROSS + (phases - 1) / 2)
+            cycles += columns.count * (CALL + -(-op.k // lanes(target)) * step + ends)
+        cycles *= -(-op.m // mr)
+        return prod(op.batch) * max(cycles, op.k * op.n * 4 / STREAM_RATE) * UNITS
+
+
+def _column_tiles(n: int, nr: int) -> list[Tile]:
+    """Return the tiles of nr columns, and the one of what is left."""
+    tiles = [Tile(nr, n // nr, 0), Tile(n % nr, 1, n - n % nr)]
+    return [t for t in tiles if t.rows and t.count]
 
 
 def _columns(op: MatMul, b: Array) -> Array:

@@ -25,6 +25,7 @@ from atc.backends.cpu.matmul_cost import (
     Panel,
     Tile,
     column_panels,
+    crowding,
     largest_divisor,
     row_tiles,
     tile_cycles,
@@ -33,6 +34,7 @@ from atc.backends.cpu.matmul_text import TileFinish, plus, wrapped
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
+from atc.expr import cost
 from atc.ir import DType
 from atc.ops import MatMul
 from atc.view import View, dense
@@ -46,6 +48,8 @@ AHEAD = 16384
 """Bytes that a single row tile, which streams B once, asks for in advance."""
 LINE = 16
 """Floats of a cache line."""
+HEAVY, SPILLED = 8, 24.0
+"""An epilogue above this cost needs registers of its own, or spills for so many cycles a vector."""
 
 
 def matmul(w: Workload) -> MatMul:
@@ -160,9 +164,14 @@ class MatMulTile(Kernel):
             for p in panels
             for t in row_tiles(op.m, mr)
         ) * (op.k // depth)
+        if cost(op.epilogue.expr) > HEAVY and mr * nv > target.vector_registers - 8:
+            cycles += SPILLED * op.m * sum(p.count * p.vectors for p in panels)
+        cycles *= max(crowding(mr, op.a_view.strides[-2] * 4), crowding(mr, op.n * 4))
         columns = sum(p.count * p.vectors for p in panels) * lanes(target)
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5}
         cycles += op.k * columns * per_element.get(mode, 0)
+        if op.m * depth * 4 > L1:  # every panel reads A from the L2 cache
+            cycles += 0.5 * op.m * op.k / LINE * columns / (nv * lanes(target))
         if op.m * depth * 4 > L2 // 2:  # every panel reads A from beyond the L2 cache
             cycles += 0.3 * op.m * op.k * 4 / L3_RATE * columns / (nv * lanes(target))
         if mode == "packed" and op.k * columns * 4 > STREAMED:
