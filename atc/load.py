@@ -5,12 +5,15 @@ from __future__ import annotations
 import mmap
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from atc.errors import ModelError
 from atc.names import network_identifier
 from atc.runtime import Network
+
+Loaded = TypeVar("Loaded")
 
 _SYMBOL = b"_abi_version\0"
 
@@ -22,7 +25,15 @@ def load(path: str | Path) -> Network:
     compiled to be external are read from `<name>_weights.bin` beside the library. Raises
     ModelError, which names the path, for anything else than a library made by atc.
     """
-    library = _library(Path(path))
+    return open_library(path, Network)
+
+
+def open_library(path: str | Path, opened: Callable[[Path, str, Path], Loaded]) -> Loaded:
+    """Return what `opened` makes of a library's file, its prefix and the path of its weights.
+
+    `opened` raises AttributeError for a prefix that isn't one. Raises ModelError as `load` does.
+    """
+    library = find_library(Path(path))
     with tempfile.TemporaryDirectory(prefix="atc-load-") as folder:
         # The system's loader gives what it has already got for a path that it knows, even if the
         # file has been replaced since. A link has a new path, and needs no copy of the weights.
@@ -31,7 +42,7 @@ def load(path: str | Path) -> Network:
         for prefix in _prefixes(library):
             weights = library.with_name(f"{prefix}_weights.bin")
             try:
-                return Network(link, prefix, weights)
+                return opened(link, prefix, weights)
             except AttributeError:  # these bytes weren't a symbol of the library's own
                 continue
             except OSError as error:
@@ -42,8 +53,8 @@ def load(path: str | Path) -> Network:
     )
 
 
-def _library(path: Path) -> Path:
-    """Return the shared library that a path means, absolute."""
+def find_library(path: Path) -> Path:
+    """Return the shared library that a folder or file means, absolute; ModelError if none."""
     if path.is_dir():
         found = sorted(path.glob("lib*.so"))
         named = path / f"lib{network_identifier(path.resolve().name)}.so"
