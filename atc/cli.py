@@ -18,7 +18,9 @@ from atc.arguments import parse_arguments
 from atc.errors import AtcError, InternalError, OptionError, one_line
 from atc.help_text import help_text
 from atc.options import Options, make_options
+from atc.settings import read_values
 from atc.settings.resolve import settle
+from atc.settings.surroundings import surroundings
 
 if TYPE_CHECKING:
     from atc.screen import Screen
@@ -39,13 +41,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         signal.signal(signal.SIGTERM, _terminated)
     command: Callable[[list[str]], int] = _compile
-    commands = {"verify": _verify, "cache": _cache, "explain": _explain, "check": _check}
+    commands = {"verify": _verify, "cache": _cache, "explain": _explain, "check": _check,
+                "env": _env, "completion": _completion}  # fmt: skip
     if arguments and arguments[0] in commands:
         command = commands[arguments.pop(0)]
     try:
         status = command(arguments)
         sys.stdout.flush()
         return status
+    except OptionError as error:  # of the help: commands tell their own
+        print(error, file=sys.stderr)
+        return error.exit_status
     except BrokenPipeError:  # nobody reads any more: `atc --help | head -1`
         with suppress(OSError, ValueError):  # or the interpreter complains at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -182,6 +188,50 @@ def _explain_command(argv: list[str]) -> int:
     return 0
 
 
+def _env(argv: list[str]) -> int:
+    """`atc env [VARIABLE...]`: all variables with their values."""
+    if _asks(argv, "env"):
+        return 0
+    return _guarded(lambda: _env_command(argv), _screen(argv))
+
+
+def _env_command(argv: list[str]) -> int:
+    from atc.settings.page import settings_page
+    from atc.settings.show import HEADINGS, current, env_json, env_text
+
+    arguments = parse_arguments(argv, "env", words=1000)
+    values = read_values(arguments.given, "env")
+    if values["documentation"]:
+        print(settings_page(), end="")
+        return 0
+    around = surroundings()
+    rows = current(around, arguments.words)
+    if sys.stdout.isatty() and not values["json"]:
+        shown = [(row.cells, "" if row.source == "default" else "bold") for row in rows]
+        _show_table(HEADINGS, shown)
+    else:
+        print((env_json if values["json"] else env_text)(rows, around), end="")
+    return 0
+
+
+def _completion(argv: list[str]) -> int:
+    """`atc completion bash|zsh|fish`: a script for the shell."""
+    if _asks(argv, "completion"):
+        return 0
+    return _guarded(lambda: _completion_command(argv), _screen(argv))
+
+
+def _completion_command(argv: list[str]) -> int:
+    from atc.settings.completion import SHELLS, completion
+
+    match parse_arguments(argv, "completion", words=1).words:
+        case (shell,):
+            print(completion(shell), end="")
+        case _:
+            raise OptionError("a shell is needed", hint=f"use one of {', '.join(SHELLS)}")
+    return 0
+
+
 def _cache(argv: list[str]) -> int:
     """`atc cache stats|verify|clear|why NAME`."""
     if _asks(argv, "cache"):
@@ -234,9 +284,11 @@ def _target_name(given: str) -> str | None:
 
 def _asks(argv: list[str], command: str) -> bool:
     """Print what is asked for, if only the help or the version is."""
-    if any(a in ("-h", "--help") for a in argv):
-        print(help_text(command), end="")
-        return True
+    for word, after in zip(argv, [*argv[1:], ""], strict=False):
+        name, _, topic = word.partition("=")
+        if name in ("-h", "--help"):
+            print(help_text(command, topic or after), end="")
+            return True
     if "--version" in argv:
         print(f"atc {__version__}")
         return True
@@ -298,16 +350,21 @@ def _show_verification(result: Verification) -> None:
     from atc.verify_run import HEADINGS, summary, table_rows, verification_text
 
     if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(*HEADINGS)
-        for row in table_rows(result):
-            table.add_row(*map(escape, row), style="" if row[-1] == "ok" else "red")
-        console = Console()
-        console.print(table)
-        console.print(summary(result), markup=False, highlight=False)
+        rows = table_rows(result)
+        _show_table(HEADINGS, [(row, "" if row[-1] == "ok" else "red") for row in rows])
+        print(summary(result))
     else:
         print(verification_text(result))
     result.require()
+
+
+def _show_table(headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]]) -> None:
+    """Print a table on a terminal; each row comes with its style."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*headings)
+    for cells, style in rows:
+        table.add_row(*map(escape, cells), style=style)
+    Console().print(table)

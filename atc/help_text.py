@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from atc.settings import SETTINGS, Setting, options_of
+from atc.errors import OptionError, one_line
+from atc.settings import VARIABLES, Setting, options_of
+from atc.settings.surroundings import names_of
 
 WIDTH = 96
 _INDENT = 8
+_APART = ("Accepted without effect", "MegEngine variables", "MXNet variables")
+"""Groups that are shown only where they are asked for."""
 
 _COMPILE = """\
 usage: atc --model=FILE --output=FOLDER [options]
@@ -16,12 +21,18 @@ usage: atc --model=FILE --output=FOLDER [options]
        atc verify --model=FILE [--library=FOLDER] [options]
        atc cache stats|verify|clear|why [options]
        atc explain FOLDER NODE
+       atc env [VARIABLE...] [--json]
+       atc completion bash|zsh|fish
 
 Compiles a neural network (ONNX, MegEngine, MXNet) into a folder of standalone C99 and the
 libraries built from it, which need nothing but libm.
 
 Options are written --name=value or --name value, with underscores or dashes; quote a value that
-holds ';'. Switches (0|1) may stand alone.
+holds ';'. Switches (0|1) may stand alone. What the command line leaves open is looked up in the
+environment, then in the configuration file ~/.config/atc/atc.cfg (lines name=value).
+
+More: atc --help GROUP, --help OPTION, --help VARIABLE; the groups are
+{groups}
 
 Examples:
   atc --model=lenet.onnx --output=out/lenet --op_compiler_cache_mode=enable
@@ -80,30 +91,113 @@ Examples:
   atc explain out/resnet /layer1/conv1/Conv
 """
 
+_ENV = """\
+usage: atc env [VARIABLE...] [--json]
+
+Lists the environment variables that atc knows with their current values: set in the environment,
+else in the configuration file, else the default. The op compiler cache's own op_cache.ini comes
+before both. Variables that are read once count as they were when the process began.
+
+Examples:
+  atc env
+  atc env MGE_FASTRUN_CACHE_DIR ASCEND_CACHE_PATH
+  atc env --json
+"""
+
+_COMPLETION = """\
+usage: atc completion bash|zsh|fish
+
+Prints a script that completes commands, options and their values.
+
+Examples:
+  source <(atc completion bash)
+  atc completion zsh > ~/.zfunc/_atc
+  atc completion fish > ~/.config/fish/completions/atc.fish
+"""
+
 _INTRODUCTIONS = {
-    "compile": _COMPILE, "verify": _VERIFY, "check": _CHECK, "cache": _CACHE, "explain": _EXPLAIN
+    "compile": _COMPILE, "verify": _VERIFY, "check": _CHECK, "cache": _CACHE, "explain": _EXPLAIN,
+    "env": _ENV, "completion": _COMPLETION,
 }  # fmt: skip
 
 
-def help_text(command: str) -> str:
-    """Return the help of `compile`, `verify` or `cache`."""
-    settings = [*options_of(command).values(), *(s for s in SETTINGS if s.kind == "variable")]
-    return _INTRODUCTIONS[command] + "\n" + "\n".join(_groups(settings))
+def help_text(command: str, topic: str = "") -> str:
+    """Return the help of a command, or of one group, option or variable if `topic` is one.
+
+    Raises OptionError where `topic` is a word, but not a known one.
+    """
+    own = options_of(command)
+    groups = _groups(own.values())
+    if topic and (not topic.startswith("-") or _plain(topic) in own):
+        return _about(topic, own, groups)
+    common = {title: members for title, members in groups.items() if title not in _APART}
+    titles = textwrap.fill(
+        ", ".join(groups), WIDTH, initial_indent="  ", subsequent_indent="  "
+    )
+    return _INTRODUCTIONS[command].replace("{groups}", titles) + "\n" + "\n".join(
+        _group_text(title, members) for title, members in common.items()
+    )
 
 
-def _groups(settings: Iterable[Setting]) -> Iterator[str]:
+def _groups(options: Iterable[Setting]) -> dict[str, list[Setting]]:
+    """Return a command's options and all variables by their groups' titles."""
     groups: dict[str, list[Setting]] = {}
-    for setting in settings:
+    for setting in (*options, *VARIABLES):
         groups.setdefault(setting.group, []).append(setting)
+    return groups
+
+
+def _about(topic: str, own: Mapping[str, Setting], groups: Mapping[str, list[Setting]]) -> str:
+    """Return the text of a group, an option or a variable."""
+    name = _plain(topic)
+    if name in own:
+        return _entry(own[name]) + "".join(_details(own[name]))
+    for variable in VARIABLES:
+        if topic in names_of(variable):
+            return _entry(variable) + "".join(_details(variable))
     for title, members in groups.items():
-        yield f"{title}:\n" + "".join(_entry(s) for s in members)
+        if title.lower().replace(" ", "_").startswith(name.lower()):
+            return _group_text(title, members)
+    known = [*own, *(v.name for v in VARIABLES), *groups]
+    near = difflib.get_close_matches(topic, known, n=2)
+    raise OptionError(
+        f"no group, option or variable is called '{one_line(topic, 60)}'",
+        hint=f"did you mean {' or '.join(near)}?" if near else f"the groups: {', '.join(groups)}",
+    )
+
+
+def _plain(topic: str) -> str:
+    return topic.removeprefix("--").replace("-", "_").replace(" ", "_")
+
+
+def _details(setting: Setting) -> Iterator[str]:
+    """Yield lines that only the help of this one setting has."""
+    indent = " " * _INDENT
+    if setting.system:
+        row = f" (row {setting.row} of the table of settings)" if setting.row else ""
+        yield f"{indent}From {setting.system}{row}.\n"
+    if setting.aliases:
+        yield f"{indent}Other names: {', '.join(setting.aliases)}.\n"
+    if setting.kind == "variable":
+        when = "as the process begins" if setting.read == "once" else "at each use"
+        yield f"{indent}Read {when}.\n"
+    givers = [v.name for v in VARIABLES if setting.kind == "option" and setting.name in v.gives]
+    if givers:
+        yield f"{indent}Variables that give it: {', '.join(givers)}.\n"
+
+
+def _group_text(title: str, members: Iterable[Setting]) -> str:
+    return f"{title}:\n" + "".join(_entry(s) for s in members)
 
 
 def _entry(setting: Setting) -> str:
-    name = f"--{setting.name}" if setting.kind == "option" else setting.name
-    head = f"  {name}={setting.values}" if setting.values else f"  {name}"
-    text = ". ".join(t.rstrip(".") for t in (setting.meaning, setting.documentation) if t)
-    default = f" (default: {_shown(setting.default)})" if _has_default(setting) else ""
+    head = f"  {setting.label}={setting.values}" if setting.values else f"  {setting.label}"
+    effect = f"No effect, with a warning: {setting.accepted}" if setting.accepted else ""
+    if effect and setting.works_for:
+        effect = f"Other values than {', '.join(map(str, setting.works_for))} have no {effect[3:]}"
+    texts = (setting.meaning, setting.documentation, effect)
+    text = ". ".join(t.rstrip(".") for t in texts if t)
+    default = f" (default: {shown_default(setting)})" if _has_default(setting) else ""
     body = textwrap.fill(
         f"{text}{default}", WIDTH, initial_indent=" " * _INDENT, subsequent_indent=" " * _INDENT,
         break_long_words=False, break_on_hyphens=False,
@@ -115,5 +209,7 @@ def _has_default(setting: Setting) -> bool:
     return setting.default != "" and setting.role != "help" and "(default" not in setting.meaning
 
 
-def _shown(default: str | int | bool) -> str:
+def shown_default(setting: Setting) -> str:
+    """Return a setting's default as the user would write it."""
+    default = setting.default
     return str(int(default)) if isinstance(default, bool) else str(default)

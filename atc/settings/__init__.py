@@ -53,7 +53,10 @@ _CACHE = {
     "soc_version": OPTIONS["soc_version"],
 }
 
-_JSON = Setting("json", "Check", "print the result as JSON", "0|1", switch, False)
+_JSON = Setting("json", "Output", "print the result as JSON", "0|1", switch, False)
+_DOCUMENTATION = Setting(
+    "documentation", "Output", "print the documentation page of all settings", "0|1", switch, False
+)
 
 
 def options_of(command: str) -> dict[str, Setting]:
@@ -62,6 +65,8 @@ def options_of(command: str) -> dict[str, Setting]:
         own = {**_CACHE, "log": OPTIONS["log"]}
     elif command == "explain":
         own = {"log": OPTIONS["log"]}
+    elif command in ("env", "completion"):
+        own = {}
     elif command == "load_and_run":
         own = {s.name: s for s in LOAD_AND_RUN if s.kind == "option"}
     else:
@@ -69,8 +74,10 @@ def options_of(command: str) -> dict[str, Setting]:
     if command in ("verify", "check"):
         del own["output"]
         own["log"] = OPTIONS["log"]
-    if command == "check":
+    if command in ("check", "env"):
         own["json"] = _JSON
+    if command == "env":
+        own["documentation"] = _DOCUMENTATION
     return {**own, **{name: s for name, s in OPTIONS.items() if s.role == "help"}}
 
 

@@ -18,5 +18,8 @@ ATC_VARIABLES: tuple[Setting, ...] = (
             system="ATC", row="O-05"),
     Setting("ASCEND_REMAIN_CACHE_SIZE_RATIO", "Environment", "per cent of the cache that deleting "
             "leaves", "N", default="50", kind="variable", read="dynamic", system="ATC", row="O-06"),
+    Setting("op_cache.ini", "Features", "max_op_cache_size and remain_cache_size_ratio for all "
+            "users of a cache directory; it counts only with both, and then before the variables",
+            kind="feature", system="ATC", row="O-07"),
 )  # fmt: skip
 
