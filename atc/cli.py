@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from atc import __version__
 from atc.arguments import parse_arguments
 from atc.errors import AtcError, InternalError, OptionError, one_line
 from atc.help_text import help_text
@@ -290,7 +289,9 @@ def _asks(argv: list[str], command: str) -> bool:
             print(help_text(command, topic or after), end="")
             return True
     if "--version" in argv:
-        print(f"atc {__version__}")
+        from atc.capabilities import capabilities
+
+        print(capabilities(), end="")
         return True
     return False
 
