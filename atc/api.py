@@ -16,7 +16,7 @@ from atc.model_info import model_info
 from atc.options import make_options
 from atc.settings import LOG_LEVELS, OPTIONS
 from atc.settings.resolve import settle
-from atc.verify_run import Subject, Verification, verify_library
+from atc.verify_run import Verification, subject_of, verify_library
 
 Name = str | PathLike[str]
 
@@ -32,12 +32,19 @@ def compile(
     framework: str | int = "",
     input_shape: str | Mapping[str, Sequence[int] | Sequence[Sequence[int]] | str | None] = "",
     out_nodes: str | Sequence[str] = "",
+    input_format: str = "",
+    input_fp16_nodes: str | Sequence[str] = "",
+    output_type: str = "",
+    insert_op_conf: Name = "",
     external_weight: int = 0,
     display_model_info: bool = False,
     explain: str = "",
     verify: bool = False,
     target: str = "host",
     soc_version: str = "",
+    host_env_os: str = "",
+    host_env_cpu: str = "",
+    build_config: str = "",
     num_threads: int = 1,
     op_compiler_cache_mode: str = "disable",
     op_compiler_cache_dir: Name = "",
@@ -51,10 +58,22 @@ def compile(
     workspace_limit: int = -1,
     reproducible: bool = False,
     deterministic: bool = False,
+    deterministic_level: int = 0,
     profile: bool = False,
     hooks: bool = False,
+    strip: bool = False,
     precision_mode: str = "",
+    precision_mode_v2: str = "",
+    keep_dtype: Name = "",
+    modify_mixlist: Name = "",
+    customize_dtypes: Name = "",
+    op_precision_mode: Name = "",
     op_select_implmode: str = "high_performance",
+    optypelist_for_implmode: str | Sequence[str] = "",
+    oo_level: str = "O3",
+    fusion_switch_file: Name = "",
+    optimization_switch: str = "",
+    op_bank_path: Name = "",
     disable_reuse_memory: bool = False,
     memory_in_place: bool = True,
     jobs: int = 0,
@@ -106,9 +125,7 @@ def _chosen(keywords: Mapping[str, object]) -> dict[str, object]:
 
 def verify_compilation(done: Compilation) -> Verification:
     """Compare the library of a compilation with a reference, on random inputs."""
-    options = done.options
-    subject = Subject(options.model, options.framework, options.weight, options.out_nodes)
-    return verify_library(subject, done.folder)
+    return verify_library(subject_of(done.options), done.folder)
 
 
 def _listener(level: str) -> Listener:

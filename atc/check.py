@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from atc.backends.kernel import workload_of
 from atc.backends.target import Target, get_target
-from atc.driver import Listener, optimised_graph, read_model, selection_limits, write_project
+from atc.driver import Listener, optimised_graph, read_model, write_project
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.ir import Array, Graph, Node
 from atc.lower.trace import Visit
+from atc.model_options import limits_of
 from atc.ops import Reshape
 from atc.options import Options
 from atc.select import Limits, choose
@@ -133,7 +134,7 @@ def _dry_run(
 ) -> tuple[Kernels | None, list[AtcError]]:
     """Return each node's kernels and what failed after the lowering."""
     model = read_model(options, heard)
-    limits = selection_limits(options)
+    limits = limits_of(options, model)
     try:
         graph = optimised_graph(model, options, heard, target.vector_bytes // 4, visit)
     except AtcError:

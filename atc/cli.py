@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from atc.settings.resolve import settle
 from atc.settings.surroundings import surroundings
 
 if TYPE_CHECKING:
+    from atc.load_and_run.console import Console
     from atc.screen import Screen
     from atc.verify_run import Verification
 
@@ -41,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _terminated)
     command: Callable[[list[str]], int] = _compile
     commands = {"verify": _verify, "cache": _cache, "explain": _explain, "check": _check,
-                "env": _env, "completion": _completion}  # fmt: skip
+                "env": _env, "completion": _completion, "load_and_run": _load_and_run,
+                "compare_binary_iodump": _compare_binary_iodump}  # fmt: skip
     if arguments and arguments[0] in commands:
         command = commands[arguments.pop(0)]
     try:
@@ -55,6 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(OSError, ValueError):  # or the interpreter complains at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def load_and_run() -> int:
+    """The program `load_and_run`: `atc load_and_run` by MegEngine's name."""
+    signal.signal(signal.SIGTERM, _terminated)
+    return main(["load_and_run", *sys.argv[1:]])
+
+
+def compare_binary_iodump() -> int:
+    """The program `compare_binary_iodump`, MegEngine's too."""
+    return main(["compare_binary_iodump", *sys.argv[1:]])
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
@@ -278,6 +292,41 @@ def _target_name(given: str) -> str | None:
     return get_target(given).name
 
 
+def _load_and_run(argv: list[str]) -> int:
+    """`atc load_and_run MODEL_OR_LIBRARY [options]`."""
+    if _asks(argv, "load_and_run"):
+        return 0
+    from atc.load_and_run.command import load_and_run as run
+
+    console = _console()
+    status = _guarded(lambda: run(argv, console, sys.stdin.readline), _screen([]))
+    if console.quiet:
+        console.result |= {"exit_status": status, "warnings": console.warnings}
+        print(json.dumps(console.result, indent=1))
+    return status
+
+
+def _compare_binary_iodump(argv: list[str]) -> int:
+    """`atc compare_binary_iodump DUMP DUMP`."""
+    from atc.load_and_run.command import COMPARE_HELP
+    from atc.load_and_run.command import compare_binary_iodump as compare
+
+    if "--help" in argv or "-h" in argv:
+        print(COMPARE_HELP, end="")
+        return 0
+    console = _console()
+    return _guarded(lambda: compare(argv, console), _screen([]))
+
+
+def _console() -> Console:
+    from atc.load_and_run.console import Console
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    return Console(lambda text: print(text, flush=True), tell)
+
+
 # ----------------------------------------------------------------------------------- their parts
 
 
@@ -340,10 +389,9 @@ def _failure(error: BaseException) -> tuple[int, str]:
 
 
 def _run_verification(options: Options, library: Path, chosen: dict[str, Any]) -> Verification:
-    from atc.verify_run import Subject, verify_library
+    from atc.verify_run import subject_of, verify_library
 
-    subject = Subject(options.model, options.framework, options.weight, options.out_nodes)
-    return verify_library(subject, library, **chosen)
+    return verify_library(subject_of(options), library, **chosen)
 
 
 def _show_verification(result: Verification) -> None:

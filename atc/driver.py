@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import onnx_ir
 
 from atc import __version__
+from atc.adapt import adapt
+from atc.backends.compiler import STRIP
 from atc.backends.target import Target, get_target
 from atc.backends.toolchain import Compiler, Log, find_compiler, no_log
 from atc.build import (
@@ -45,6 +48,7 @@ from atc.ir import Graph
 from atc.lower import lower_model
 from atc.lower.trace import Visit
 from atc.memory import Arena, plan_memory
+from atc.model_options import adaptation_of, limits_of, policy_of, precision_mode, switches_of
 from atc.names import network_identifier
 from atc.options import Options
 from atc.out_nodes import find_outputs
@@ -121,17 +125,19 @@ def compile_model(
     target = get_target(options.target)
     debugging = read_debugging(options)
     _check_folders(options, debugging)
-    compiler = find_compiler(target, env, log=heard.process)
+    chosen = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
+    compiler = find_compiler(target, {**env, **chosen}, log=heard.process)
     model = read_model(options, heard)
     operators = operator_types(model)
     for text in debugging.warnings(operators):
         heard.warn(text)
     graph = optimised_graph(model, options, heard, target.vector_bytes // 4)
-    limits = selection_limits(options)
+    limits = limits_of(options, model)
     timings = _replayed(graph, options, target, limits, heard)
-    if options.measures:
+    if options.measures or options.op_bank_path is not None:
         with _cache(options, target, debugging, env, heard) as cache:
-            flags, workers = library_flags(compiler, target), options.jobs or os.cpu_count() or 1
+            flags = _flags(options, compiler, target)
+            workers = options.jobs or os.cpu_count() or 1
             shop = Shop(target, compiler, flags, cache, workers, heard.process)
             timings = _measured(graph, timings, options, limits, shop, env, heard)
     project = write_project(graph, timings, options, target, limits, heard)
@@ -160,11 +166,13 @@ def compile_model(
 
 
 def read_model(options: Options, heard: Listener) -> onnx_ir.Model:
-    """Read the model file; the importer's warnings are told."""
+    """Read the model file and make its inputs and outputs what the options say."""
     heard.stage("reading the model")
     model = load_model(options.model, options.framework, options.input_shape, options.weight)
     for text in model.metadata_props.get("atc.warnings", "").splitlines():
         heard.warn(one_line(text))
+    for text in adapt(model, adaptation_of(options), find_outputs(model, options.out_nodes)):
+        heard.warn(text)
     return model
 
 
@@ -175,13 +183,16 @@ def optimised_graph(
     width: int = 1,
     visit: Callable[[Visit], None] | None = None,
 ) -> Graph:
-    """Lower a model and run the passes for vectors of `width` floats, dumping where asked.
+    """Lower what `read_model` gave and run the passes for vectors of `width` floats, with dumps.
 
     With `visit`, nodes that can't be lowered are only told; see `lower_model`.
     """
     heard.stage("lowering")
-    outputs = find_outputs(model, options.out_nodes)
-    graph = lower_model(model, options.model.name, outputs, listen=visit)
+    policy, switches = policy_of(options), switches_of(options)
+    for text in (*policy.warnings(model), *switches.warnings()):
+        heard.warn(one_line(text))
+    file = options.model.name
+    graph = lower_model(model, file, listen=visit, precision=policy.precision)
     dumped: list[str] = []
 
     def observe(name: str, current: Graph) -> None:
@@ -191,7 +202,7 @@ def optimised_graph(
             _write_dump(options.dump / dumped[-1], dump(current))
 
     lanes = 1 if options.kernels == "portable" else width
-    return run_passes(graph, observe, options.skip_passes, width=lanes)
+    return run_passes(graph, observe, switches.off, width=lanes)
 
 
 @dataclass(frozen=True)
@@ -230,13 +241,6 @@ def write_project(
     return Project(selection, program, arena, emission)
 
 
-def selection_limits(options: Options) -> Limits:
-    """Return what a kernel must keep to."""
-    exact = options.op_select_implmode == "high_precision"
-    workspace = None if options.workspace_limit < 0 else options.workspace_limit
-    return Limits(exact, workspace, options.kernels)
-
-
 def _replayed(
     graph: Graph, options: Options, target: Target, limits: Limits, heard: Listener
 ) -> Timings:
@@ -258,29 +262,35 @@ def _measured(
     graph: Graph, known: Timings, options: Options, limits: Limits, shop: Shop,
     env: Mapping[str, str], heard: Listener,
 ) -> Timings:  # fmt: skip
-    """Measure what isn't known; the times are kept in the algo cache, the picks in the policy."""
-    if not runs_here(shop.target):
+    """Measure what isn't known; the times are kept in the algo cache, the picks in the policy.
+
+    Without measuring, what a bank of earlier times knows is all that is new.
+    """
+    if options.measures and not runs_here(shop.target):
         name = shop.target.name
         heard.warn(f"--fast_run: {name} doesn't run on this machine; costs are estimated")
         return known
-    heard.stage("measuring kernels")
-    algo = open_algo_cache(_times_root(options, env), machine_name(), heard.warn)
+    if options.measures:
+        heard.stage("measuring kernels")
+    algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
     timeout = options.fast_run_timeout or _NO_TIMEOUT
-    bench = Bench(shop, algo, options.full_run, limits, timeout)
+    bench = Bench(shop, algo, options.full_run, limits, timeout, options.measures)
     fresh = fast_run(
         [w for w in workloads(graph, {}) if w not in known], bench,
         lambda done, total: heard.progress("measuring kernels", done, total),
     )  # fmt: skip
     path = options.fast_run_algo_policy
-    if path is not None:
+    if path is not None and options.measures:
         kept_lines = read_policy(path) if path.exists() else {}
         write_policy(path, {**kept_lines, **picks(fresh, shop.target)})
     return {**known, **fresh}
 
 
-def _times_root(options: Options, env: Mapping[str, str]) -> Path | None:
+def times_root(options: Options, env: Mapping[str, str]) -> Path | None:
     """Return where measured times are kept, None where they aren't."""
     kind = options.fast_run_cache_type
+    if options.op_bank_path is not None:
+        return options.op_bank_path
     if kind == "MEMORY" or options.fast_run_cache_dir is not None:
         return None if kind == "MEMORY" else options.fast_run_cache_dir
     if kind != "FILE" and options.op_compiler_cache_mode == "disable":
@@ -331,7 +341,7 @@ def _digest(path: Path) -> str:
 
 
 def _build_options(options: Options) -> str:
-    precision = options.precision_mode or "default"
+    precision = precision_mode(options) or "default"
     return f"precision={precision}; implmode={options.op_select_implmode}"
 
 
@@ -372,14 +382,20 @@ def _recipe(
         for k in emission.kernels
     ]  # fmt: skip
     own = (f"include/{name}.h", f"src/{name}_kernels.h")
-    units.append(Unit(f"src/{name}.c", name, own, flags=everywhere))
+    stripped = (STRIP,) if options.strip else ()
+    units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *stripped)))
     if emission.weights:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.weights
         if options.external_weight != 2:
             files[text] = included_weights(name, data).encode()
             units.append(Unit(text, f"{name}_weights", (data,), cacheable=False))
-    return _Recipe(files, tuple(units), library_flags(compiler, target))
+    return _Recipe(files, tuple(units), _flags(options, compiler, target))
+
+
+def _flags(options: Options, compiler: Compiler, target: Target) -> tuple[str, ...]:
+    """Return the flags of every source; the user's own come last, as the last one counts."""
+    return (*library_flags(compiler, target), *options.compiler_flags)
 
 
 def _keep_kernels(

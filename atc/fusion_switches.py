@@ -30,15 +30,17 @@ _GROUPS = ("GraphFusion", "UBFusion")
 
 @dataclass(frozen=True)
 class Switches:
-    """The passes that are off, and the names that no pass has."""
+    """The passes that are off, those that are on by name, and the names that no pass has."""
 
     off: frozenset[str] = frozenset()
+    on: frozenset[str] = frozenset()
     unknown: tuple[str, ...] = ()
 
-    def warnings(self, option: str = _OPTION) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
         """Yield what is asked for in vain."""
         for name in self.unknown:
-            yield f"--{option}: '{name}' is no pass of this compiler; {', '.join(pass_names())} are"
+            known = ", ".join(pass_names())
+            yield f"the fusion rule '{name}' is none of this compiler's, which are {known}"
 
 
 def read_switches(path: Path) -> Switches:
@@ -52,8 +54,10 @@ def switches(pairs: Iterable[tuple[str, bool]]) -> Switches:
     """Return what pairs of a pass's name and `on` mean; later ones count."""
     said: Mapping[str, bool] = dict(pairs)
     names = pass_names()
-    off = frozenset(n for n in names if not said.get(n, said.get(ALL, True)))
-    return Switches(off, tuple(n for n in said if n != ALL and n not in names))
+    meant = {n: said.get(n, said.get(ALL)) for n in names}
+    off = frozenset(n for n, on in meant.items() if on is False)
+    on = frozenset(n for n, on in meant.items() if on)
+    return Switches(off, on, tuple(n for n in said if n != ALL and n not in names))
 
 
 def parse_switches(text: str) -> Switches:

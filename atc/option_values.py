@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from pathlib import Path
@@ -21,6 +22,12 @@ ELEMENTS_FORMAT = 'a sequence is "name:[2,3][4]" or "name:empty", an absent opti
 
 InputShape = tuple[int, ...] | list[tuple[int, ...]] | None
 """The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
+
+OUTPUT_TYPES = (
+    "FP32", "FP16", "BF16", "DOUBLE", "INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32",
+    "INT64", "UINT64",
+)  # fmt: skip
+"""What `--output_type` calls types."""
 
 _PATH_MAX, _NAME_MAX = 4096, 255  # bytes, on Linux
 
@@ -98,6 +105,52 @@ def integer(low: int, high: int | None = None, later: Mapping[int, str] | None =
         return number
 
     return parse
+
+
+def truth(value: object) -> bool:
+    """Return whether something is on: true or false in words, as some of ATC's options have it."""
+    match str(value).lower():
+        case "true":
+            return True
+        case "false" | "":
+            return False
+    raise OptionError(f"invalid value '{_shown(value)}'", hint="use true or false", code="E10005")
+
+
+def command(value: object) -> str:
+    """Return a command line whose quotes are in pairs."""
+    try:
+        words = shlex.split(str(value))
+    except ValueError as error:
+        raise OptionError(f"can't be split into words: {error}", code="E10014") from None
+    if words and words[0].startswith("-"):
+        raise OptionError(
+            f"'{_shown(words[0])}' is no program", hint="the form is: compiler flags...",
+            code="E10014",
+        )  # fmt: skip
+    return str(value)
+
+
+def output_types(value: object) -> tuple[tuple[str, str], ...]:
+    """Return pairs of an output and a type, of `TYPE` for all or `output:TYPE;node:0:TYPE`."""
+    pairs = []
+    for item in str(value).split(";") if value else ():
+        name, _, word = (part.strip() for part in item.rpartition(":"))
+        if word.upper() not in OUTPUT_TYPES:
+            raise OptionError(
+                f"'{_shown(word)}' is no type of an output", code="E10014",
+                hint=f"use one of {', '.join(OUTPUT_TYPES)}",
+            )  # fmt: skip
+        pairs.append((name, word.upper()))
+    given = [name for name, _ in pairs]
+    if len(set(given)) < len(given) or ("" in given and len(given) > 1):
+        raise OptionError("an output has two types", hint="the form is out:FP16;out2:FP32")
+    return tuple(pairs)
+
+
+def words(value: object) -> tuple[str, ...]:
+    """Return the words of `a,b,c`, or of a sequence."""
+    return names(value.replace(",", ";") if isinstance(value, str) else value)
 
 
 def positive(value: object) -> float:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from atc.errors import OptionError
 from atc.option_values import InputShape
+
+_CPU_TARGETS = {"x86_64": "x86-64", "aarch64": "aarch64-neon"}
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,15 @@ class Options:
     framework: str = ""
     input_shape: Mapping[str, InputShape] = field(default_factory=dict)
     out_nodes: tuple[str, ...] = ()
+    input_format: str = ""
+    input_fp16_nodes: tuple[str, ...] = ()
+    output_type: tuple[tuple[str, str], ...] = ()
+    insert_op_conf: Path | None = None
     external_weight: int = 0
     target: str = "host"
+    host_env_os: str = ""
+    host_env_cpu: str = ""
+    build_config: str = ""
     num_threads: int = 1
     op_compiler_cache_mode: str = "disable"
     op_compiler_cache_dir: Path | None = None
@@ -36,10 +47,22 @@ class Options:
     workspace_limit: int = -1
     reproducible: bool = False
     deterministic: bool = False
+    deterministic_level: int = 0
     profile: bool = False
     hooks: bool = False
+    strip: bool = False
     precision_mode: str = ""
+    precision_mode_v2: str = ""
+    keep_dtype: Path | None = None
+    modify_mixlist: Path | None = None
+    customize_dtypes: Path | None = None
     op_select_implmode: str = "high_performance"
+    optypelist_for_implmode: tuple[str, ...] = ()
+    op_precision_mode: Path | None = None
+    oo_level: str = "O3"
+    fusion_switch_file: Path | None = None
+    optimization_switch: str = ""
+    op_bank_path: Path | None = None
     disable_reuse_memory: bool = False
     memory_in_place: bool = True
     jobs: int = 0
@@ -58,6 +81,17 @@ class Options:
     def name(self) -> str:
         """The network's name: the last part of the output path."""
         return self.output.name
+
+    @property
+    def compiler_words(self) -> tuple[str, ...]:
+        """The command of `--build_config` up to its flags."""
+        words = shlex.split(self.build_config)
+        return tuple(takewhile(lambda word: not word.startswith("-"), words))
+
+    @property
+    def compiler_flags(self) -> tuple[str, ...]:
+        """The flags of `--build_config`."""
+        return tuple(shlex.split(self.build_config)[len(self.compiler_words) :])
 
     @property
     def measures(self) -> bool:
@@ -86,6 +120,8 @@ def make_options(values: Mapping[str, Any]) -> Options:
         )  # fmt: skip
     if soc:
         own["target"] = soc
+    own["target"] = _host_target(own["target"], own.get("host_env_cpu", ""))
+    _check_precision(own)
     if own.get("framework") == "-1":
         own["framework"] = ""
     if own.get("fast_run") and own.get("full_run"):
@@ -94,3 +130,36 @@ def make_options(values: Mapping[str, Any]) -> Options:
             hint="--full_run measures all candidates, --fast_run the most promising ones",
         )  # fmt: skip
     return Options(**own)
+
+
+def _host_target(target: str, cpu: str) -> str:
+    """Return the target for the processor that `--host_env_cpu` names."""
+    from atc.backends.target import get_target, host_arch
+
+    if not cpu or (target in ("", "host") and cpu == host_arch()):
+        return target
+    if target in ("", "host"):
+        return _CPU_TARGETS[cpu]
+    if get_target(target).arch not in ("", cpu):
+        raise OptionError(
+            f"--host_env_cpu={cpu} and the target {target} contradict each other",
+            where="--host_env_cpu", hint="leave one of them out", code="E10056",
+        )  # fmt: skip
+    return target
+
+
+def _check_precision(own: Mapping[str, Any]) -> None:
+    """Raise OptionError where two options of precision say different things."""
+    if own.get("precision_mode") and own.get("precision_mode_v2"):
+        raise OptionError(
+            "--precision_mode and --precision_mode_v2 can't both be given",
+            where="--precision_mode_v2", hint="they are two spellings of one option", code="E10056",
+        )  # fmt: skip
+    general = "high_precision" in own.get("op_select_implmode", "") or own.get(
+        "optypelist_for_implmode"
+    )
+    if own.get("op_precision_mode") and general:
+        raise OptionError(
+            "--op_precision_mode excludes --op_select_implmode and --optypelist_for_implmode",
+            where="--op_precision_mode", hint="write all into its file", code="E10047",
+        )  # fmt: skip

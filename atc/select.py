@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atc.backends.cpu import KERNELS
 from atc.backends.kernel import Candidate, Workload, workload_of
@@ -32,12 +32,19 @@ class Limits:
 
     `exact`: its results err no more than the op's definition. `workspace`: the most bytes of
     scratch; where no candidate does with so few, those of least scratch are taken. `tier`: all,
-    only portable kernels, or only optimized ones, where there are any.
+    only portable kernels, or only optimized ones, where there are any. `exact_nodes` are the
+    model's nodes for which `exact` holds in any case.
     """
 
     exact: bool = False
     workspace: int | None = None
     tier: str = "all"
+    exact_nodes: frozenset[str] = frozenset()
+
+    def of(self, node: Node) -> Limits:
+        """Return the limits for one node."""
+        listed = not self.exact_nodes.isdisjoint(node.origin)
+        return replace(self, exact=True) if listed else self
 
 
 ANY = Limits()
@@ -113,16 +120,17 @@ def select(
     """
     constants = {**(outer or {}), **graph.constants}
     chosen: dict[str, Choice] = {}
-    memo: dict[Workload, Choice] = {}
+    memo: dict[tuple[Workload, Limits], Choice] = {}
     for node in graph.nodes:
         for inner in node.op.subgraphs():
             chosen.update(select(inner, target, timings, constants, limits))
         if isinstance(node.op, Reshape) or node.op.subgraphs():
             continue
         w = workload_of(graph, node, constants)
-        if w not in memo:
-            memo[w] = choose(node, w, target, limits, (timings or {}).get(w, ()))
-        chosen[node.outputs[0]] = memo[w]
+        key = (w, limits.of(node))
+        if key not in memo:
+            memo[key] = choose(node, w, target, limits, (timings or {}).get(w, ()))
+        chosen[node.outputs[0]] = memo[key]
     return chosen
 
 
@@ -130,7 +138,7 @@ def choose(
     node: Node, w: Workload, target: Target, limits: Limits, measured: tuple[Measurement, ...] = ()
 ) -> Choice:
     """Choose the kernel of one node; UnsupportedError names it where there is none."""
-    found, excluded = consider(w, target, limits)
+    found, excluded = consider(w, target, limits.of(node))
     if not found:
         types = ", ".join(str(t) for t in w.inputs)
         raise UnsupportedError(

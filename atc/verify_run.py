@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,14 @@ import numpy as np
 import onnx
 import onnx_ir
 
+from atc.adapt import Adaptation, adapt
 from atc.errors import OptionError, UnsupportedError, VerificationError, one_line
 from atc.importers import load_model
 from atc.ir import Array
 from atc.load import load
+from atc.model_options import adaptation_of, policy_of
+from atc.option_values import InputShape
+from atc.options import Options
 from atc.out_nodes import find_outputs
 from atc.runtime import Network, Value
 
@@ -25,6 +29,7 @@ TOLERANCE = 1e-4
 """Largest difference that passes, as a part of the output's largest magnitude."""
 
 _IR_VERSION = 8  # 2021: initializers needn't be inputs, bfloat16, functions
+_ROUNDINGS = 16  # errors of that many roundings, one on another, are no mistake
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # a rounding more or less is no mistake
 
 
@@ -80,6 +85,18 @@ class Subject:
     framework: str = ""
     weight: Path | None = None
     out_nodes: tuple[str, ...] = ()
+    input_shape: Mapping[str, InputShape] = field(default_factory=dict)
+    adaptation: Adaptation = field(default_factory=Adaptation)
+    epsilon: float = 0.0
+    """The relative error of one rounding, where the library rounds more than the model says."""
+
+
+def subject_of(options: Options) -> Subject:
+    """Return the model of a compilation, as its library takes it."""
+    return Subject(
+        options.model, options.framework, options.weight, options.out_nodes, options.input_shape,
+        adaptation_of(options), policy_of(options).epsilon,
+    )  # fmt: skip
 
 
 def verify_library(
@@ -94,8 +111,11 @@ def verify_library(
     _check_sanitizer(library)
     net = load(library)
     shapes = {v.name: _pinned(net, v) for v in net.parameters}
-    model = load_model(subject.model, subject.framework, shapes, subject.weight)
-    outputs = find_outputs(model, subject.out_nodes) or [v.name or "" for v in model.graph.outputs]
+    pinned = subject.input_shape if subject.adaptation.reshapes else shapes
+    model = load_model(subject.model, subject.framework, pinned, subject.weight)
+    adapt(model, subject.adaptation, find_outputs(model, subject.out_nodes))
+    outputs = [v.name or "" for v in model.graph.outputs]
+    tolerance = max(tolerance, _ROUNDINGS * subject.epsilon)
     if len(outputs) != len(net.results):
         raise OptionError(
             f"the library has {len(net.results)} outputs, the model {len(outputs)}",

@@ -15,8 +15,9 @@ from suite import case_names, load_cases
 from atc import cli
 from atc.backends.target import get_target
 from atc.check import Check, check_json, check_model, check_text
-from atc.driver import Listener, optimised_graph, read_model, selection_limits, write_project
+from atc.driver import Listener, optimised_graph, read_model, write_project
 from atc.errors import AtcError
+from atc.model_options import limits_of
 from atc.options import Options
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples").glob("*.onnx"))
@@ -29,15 +30,14 @@ def check(model: onnx.ModelProto, folder: Path, target: str = "c99") -> Check:
     return check_model(Options(path, folder / "net", target=target))
 
 
-def compiling_fails_with(model: Path, target: str = "c99") -> AtcError | None:
+def compiling_fails_with(path: Path, target: str = "c99") -> AtcError | None:
     """Return the error of a compilation up to the C compiler."""
-    options = Options(model, model.with_name("net"), target=target)
+    options = Options(path, path.with_name("net"), target=target)
     record, listener = get_target(target), Listener()
     try:
-        graph = optimised_graph(
-            read_model(options, listener), options, listener, record.vector_bytes // 4
-        )
-        write_project(graph, {}, options, record, selection_limits(options), listener)
+        model = read_model(options, listener)
+        graph = optimised_graph(model, options, listener, record.vector_bytes // 4)
+        write_project(graph, {}, options, record, limits_of(options, model), listener)
     except AtcError as error:
         return error
     return None

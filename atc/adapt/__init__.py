@@ -1,1 +1,52 @@
 """Changes of a model that options ask for, before it is lowered: ONNX in, ONNX out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir
+
+from atc.adapt.aipp import add_aipp
+from atc.adapt.aipp_config import Aipp, read_aipp
+from atc.adapt.interface import (
+    FORMATS,
+    TYPES,
+    keep_outputs,
+    set_half_inputs,
+    set_input_format,
+    set_output_types,
+)
+
+__all__ = ["FORMATS", "TYPES", "Adaptation", "adapt", "read_aipp"]
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What options ask of a model's inputs and outputs.
+
+    `output_types` are pairs of an output ("" for all, its name, or `node:number`) and a word of
+    TYPES.
+    """
+
+    images: Sequence[Aipp] = ()
+    input_format: str = ""
+    half_inputs: Sequence[str] = ()
+    output_types: Sequence[tuple[str, str]] = field(default=())
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether inputs may come in another shape than the model's."""
+        return bool(self.images) or self.input_format.endswith("HWC")
+
+
+def adapt(model: onnx_ir.Model, how: Adaptation, outputs: Sequence[str] = ()) -> list[str]:
+    """Change a model in place; `outputs`, if any, become its outputs. Returns warnings."""
+    keep_outputs(model, outputs)
+    images = add_aipp(model, how.images)
+    count = set_input_format(model, how.input_format, images)
+    set_half_inputs(model, how.half_inputs, images)
+    set_output_types(model, how.output_types)
+    if how.input_format.endswith("HWC") and not count:
+        return [f"--input_format={how.input_format}: no input has {len(how.input_format)} axes"]
+    return []

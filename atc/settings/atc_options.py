@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
 from atc.option_values import (
+    OUTPUT_TYPES,
     choice,
+    command,
     integer,
     names,
     nonnegative,
+    output_types,
     path,
     positive,
     required_path,
     shapes,
     switch,
     text,
+    words,
 )
 from atc.settings.setting import Setting
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "null")
 
 _FRAMEWORKS = {"0": "Caffe", "1": "MindSpore", "3": "TensorFlow"}
+_FORMATS = ("", "NCHW", "NHWC", "ND", "NCDHW", "NDHWC")
 _MODES = {3: "check only", 5: "graph text to JSON", 6: "show a compiled model",
           7: "special", 30: "special"}  # fmt: skip
-_IMPLMODES = {"high_precision_for_all": "", "high_performance_for_all": ""}
-_PRECISIONS = {
-    "force_fp16": "", "cube_fp16in_fp32out": "", "allow_mix_precision": "",
-    "allow_mix_precision_fp16": "", "allow_mix_precision_bf16": "", "allow_fp32_to_fp16": "",
-    "allow_fp32_to_bf16": "",
-}  # fmt: skip
+_IMPLMODES = (
+    "high_precision", "high_performance", "high_precision_for_all", "high_performance_for_all"
+)  # fmt: skip
+_PRECISIONS = (
+    "", "force_fp32", "must_keep_origin_dtype", "force_fp16", "cube_fp16in_fp32out",
+    "allow_mix_precision", "allow_mix_precision_fp16", "allow_mix_precision_bf16",
+    "allow_fp32_to_fp16", "allow_fp32_to_bf16",
+)  # fmt: skip
+_PRECISIONS_V2 = ("", "fp16", "origin", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16")
+_LATER_V2 = {"cube_hif8": "", "mixed_hif8": ""}
 
 ATC_OPTIONS: tuple[Setting, ...] = (
     # ---- model -------------------------------------------------------------------------------
@@ -47,6 +56,21 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "or node names with output numbers", "value;...|node:0;...", names,
             system="ATC", row="A-13",
             documentation="The two forms can't be mixed."),
+    Setting("input_format", "Model", "how the inputs come; NHWC and NDHWC transpose all inputs of "
+            "that rank, whose shapes in --input_shape are still the model's own",
+            "NCHW|NHWC|ND|NCDHW|NDHWC", choice(_FORMATS), system="ATC", row="A-09"),
+    Setting("input_fp16_nodes", "Model", "inputs that come in half precision", "name;name2", names,
+            system="ATC", row="A-15"),
+    Setting("output_type", "Model", "the type of all outputs, or of each: an output's name or a "
+            "node's with an output number", "TYPE|output:TYPE;node:0:TYPE", output_types,
+            system="ATC", row="A-14",
+            documentation=f"Types are {', '.join(OUTPUT_TYPES)}. Numbers outside an integer type "
+            "become its nearest."),
+    Setting("insert_op_conf", "Model", "a file of preprocessing for images (AIPP), which becomes a "
+            "part of the network: crop, colours, resize, mean and scale, padding",
+            "FILE", path, system="ATC", row="A-16",
+            documentation="The input then takes uint8: [N, H, W, C], or [N, 3/2 H, W] for "
+            "YUV420SP."),
     # ---- output ------------------------------------------------------------------------------
     Setting("output", "Output", "the folder to write; its last part is the network's name in C",
             "FOLDER", required_path, system="ATC", row="A-04"),
@@ -63,6 +87,13 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("target", "Target", "the processor to compile for", "NAME", text, "host"),
     Setting("soc_version", "Target", "ATC's name of --target", "NAME", text, system="ATC",
             row="A-07"),
+    Setting("host_env_os", "Target", "the operating system that the library is for", "linux",
+            choice(("", "linux")), system="ATC", row="A-32"),
+    Setting("host_env_cpu", "Target", "the processor family that the library is for", "x86_64|"
+            "aarch64", choice(("", "x86_64", "aarch64")), system="ATC", row="A-32",
+            documentation="For another than this machine's it means the plainest --target of it."),
+    Setting("build_config", "Target", "the command that compiles C: a compiler, and flags that "
+            "come after our own (default: $CC)", "COMMAND", command, system="ATC", row="A-34"),
     Setting("num_threads", "Target", "threads of the compiled network (so far always 1)", "N",
             integer(1, 1024), 1),
     # ---- cache -------------------------------------------------------------------------------
@@ -102,18 +133,55 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "their inputs: all of them", "0|1", switch, False, system="MegEngine"),
     Setting("deterministic", "Optimisation", "ATC's name of --reproducible", "0|1", switch, False,
             system="ATC", row="A-30"),
+    Setting("deterministic_level", "Optimisation", "above 0: like --deterministic", "0...3",
+            integer(0, 3), 0, system="ATC", row="A-30"),
     Setting("profile", "Optimisation", "compile with functions that time each kernel call", "0|1",
             switch, False),
     Setting("hooks", "Debugging", "compile with a hook around each kernel call that shows its "
             "values to an observer", "0|1", switch, False),
-    Setting("precision_mode", "Optimisation", "the precision to compute in; the model's own is "
-            "float32 or stays as it is", "force_fp32|must_keep_origin_dtype",
-            choice(("", "force_fp32", "must_keep_origin_dtype"), _PRECISIONS), system="ATC",
-            row="A-17"),
+    Setting("strip", "Debugging", "leave out of the library all symbols that loading it doesn't "
+            "need", "0|1", switch, False),
+    Setting("precision_mode", "Optimisation", "what tensors are rounded to between operators; "
+            "arithmetic is in float32 in any case (default: the model's own types)",
+            "MODE", choice(_PRECISIONS), system="ATC", row="A-17",
+            documentation="must_keep_origin_dtype changes nothing, force_fp32 turns 16-bit floats "
+            "into float32. force_fp16, allow_fp32_to_fp16 and allow_fp32_to_bf16 round every "
+            "operator's results and weights, cube_fp16in_fp32out the operands of products and "
+            "convolutions, allow_mix_precision (_fp16, _bf16) all but the operators that lose "
+            "much."),
+    Setting("precision_mode_v2", "Optimisation", "the newer spelling of --precision_mode",
+            "|".join(_PRECISIONS_V2[1:]), choice(_PRECISIONS_V2, _LATER_V2), system="ATC",
+            row="A-18"),
+    Setting("keep_dtype", "Optimisation", "a file of operators that no precision mode changes: a "
+            "node's name or OpType::Type on each line", "FILE", path, system="ATC", row="A-19"),
+    Setting("modify_mixlist", "Optimisation", "a JSON file that changes the lists of mixed "
+            "precision", "FILE", path, system="ATC", row="A-19", documentation='Its form is '
+            '{"black-list": {"to-add": ["Conv"], "to-remove": ["Exp"]}, "white-list": {...}}.'),
+    Setting("customize_dtypes", "Optimisation", "a file of types for single operators, a line "
+            "each: name::InputDtype:float16,float32,OutputDtype:float16", "FILE", path,
+            system="ATC", row="A-19"),
+    Setting("op_precision_mode", "Optimisation", "an ini file of high_precision or "
+            "high_performance for operators, in the sections [ByOpType] and [ByNodeName]", "FILE",
+            path, system="ATC", row="A-19"),
     Setting("op_select_implmode", "Optimisation", "high_precision leaves out kernels that "
-            "round more than the operator's definition", "high_precision|high_performance",
-            choice(("high_precision", "high_performance"), _IMPLMODES), "high_performance",
+            "round more than the operator's definition; _for_all may follow either",
+            "high_precision|high_performance", choice(_IMPLMODES), "high_performance",
             system="ATC", row="A-20"),
+    Setting("optypelist_for_implmode", "Optimisation", "the operator types that "
+            "--op_select_implmode is for (default: all)", "Type,Type2", words, system="ATC",
+            row="A-20"),
+    Setting("oo_level", "Optimisation", "passes on the graph: O0 none, O1 clean-ups, O2 fusion "
+            "and layouts, O3 all", "O0|O1|O2|O3", choice(("O0", "O1", "O2", "O3")), "O3",
+            system="ATC", row="A-33"),
+    Setting("fusion_switch_file", "Optimisation", "a file that switches passes on the graph off: "
+            "lines name:off, or ATC's JSON", "FILE", path, system="ATC", row="A-21",
+            documentation="The names are those that --dump shows; ALL stands for every pass."),
+    Setting("optimization_switch", "Optimisation", "passes on the graph to switch", "pass:on;"
+            "pass2:off", text, system="ATC", row="A-35"),
+    Setting("op_bank_path", "Optimisation", "a folder of measured kernel times: what it holds is "
+            "used, --fast_run adds to it", "DIR", path, system="ATC", row="A-24",
+            documentation="Other kernels are other sources, and so other keys of the op compiler "
+            "cache."),
     Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",
             switch, False, system="ATC", row="A-22"),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",

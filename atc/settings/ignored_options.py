@@ -10,13 +10,9 @@ _ignored = partial(
     Setting, group="Accepted without effect", system="ATC", values="VALUE", role="ignored"
 )
 _chip = partial(_ignored, row="A-23", accepted="it is about Ascend's chips")
-_precision = partial(_ignored, row="A-19", accepted="everything is computed in float32")
 _service = partial(_ignored, row="A-35")
 
 IGNORED_OPTIONS: tuple[Setting, ...] = (
-    _precision("modify_mixlist", meaning="operators of mixed precision"),
-    _precision("op_precision_mode", meaning="precision of single operators"),
-    _precision("customize_dtypes", meaning="types of single operators"),
     _chip("buffer_optimize", meaning="buffers of the chip"),
     _chip("core_type", meaning="kind of the chip's cores"),
     _chip("aicore_num", meaning="number of the chip's cores"),

@@ -1,0 +1,110 @@
+"""Inputs and outputs in other layouts and types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir
+import pytest
+from onnx import TensorProto, helper
+
+from atc.adapt import FORMATS, TYPES, Adaptation, adapt
+from atc.errors import OptionError
+from atc.ir import DType, Graph
+from atc.lower import lower_model
+from atc.option_values import OUTPUT_TYPES
+from atc.settings import OPTIONS
+from support import Runner, compile_models
+
+
+def net() -> onnx_ir.Model:
+    """y = -x (4-D), z = 300 v, both named; `twice` is inside."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["y"], "minus"),
+        helper.make_node("Add", ["v", "v"], ["twice"], "double"),
+        helper.make_node("Mul", ["twice", "many"], ["z"], "scale"),
+    ]
+
+    def info(name: str, shape: Sequence[int]) -> object:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    graph = helper.make_graph(
+        nodes, "net", [info("x", [2, 3, 4, 5]), info("v", [4])],
+        [info("y", [2, 3, 4, 5]), info("z", [4])],
+        [helper.make_tensor("many", TensorProto.FLOAT, [], [150.0])],
+    )  # fmt: skip
+    return onnx_ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+
+
+def adapted(how: Adaptation, outputs: Sequence[str] = ()) -> tuple[Graph, list[str]]:
+    model = net()
+    warnings = adapt(model, how, outputs)
+    return lower_model(model, "net.onnx"), warnings
+
+
+X = np.random.default_rng(1).standard_normal((2, 3, 4, 5)).astype(np.float32)
+V = np.array([-2.5, 0.0, 0.3, 3e4], np.float32)
+
+
+def test_layouts_and_types_of_a_compiled_network() -> None:
+    last, _ = adapted(Adaptation(input_format="NHWC"))
+    half, _ = adapted(
+        Adaptation(half_inputs=["v"], output_types=[("y", "FP16"), ("scale:0", "INT8")])
+    )
+    wide, _ = adapted(Adaptation(output_types=[("", "UINT32")]), ["twice"])
+    runners = compile_models([last, half, wide])
+    assert all(isinstance(r, Runner) for r in runners), runners
+    first, second, third = (r for r in runners if isinstance(r, Runner))
+    assert [t.shape for t in first.inputs] == [(2, 4, 5, 3), (4,)]
+    np.testing.assert_array_equal(first([X.transpose(0, 2, 3, 1).copy(), V])[0], -X)
+    y, z = second([X, V.astype(np.float16)])
+    np.testing.assert_array_equal(y, (-X).astype(np.float16))
+    np.testing.assert_array_equal(z, np.array([-128, 0, 90, 127], np.int8))
+    assert half.outputs == ("y", "z")
+    assert wide.outputs == ("twice",)
+    (twice,) = third([X, V * 1e5])
+    np.testing.assert_array_equal(twice, np.array([0, 0, 60000, 2**32 - 256], np.uint32))
+
+
+@pytest.mark.parametrize("layout", ["", "NCHW", "ND", "NCDHW"])
+def test_the_models_own_layouts_change_nothing(layout: str) -> None:
+    graph, warnings = adapted(Adaptation(input_format=layout))
+    assert graph.types["x"].shape == X.shape
+    assert not warnings
+
+
+def test_a_layout_that_no_input_has_is_told() -> None:
+    _, warnings = adapted(Adaptation(input_format="NDHWC"))
+    assert warnings == ["--input_format=NDHWC: no input has 5 axes"]
+
+
+@pytest.mark.parametrize("word", TYPES)
+def test_every_type_of_an_output(word: str) -> None:
+    graph, _ = adapted(Adaptation(output_types=[("z", word)]))
+    assert graph.types["z"].dtype is DType.from_onnx(TYPES[word].value)
+    assert graph.types["y"].dtype is DType.FLOAT
+
+
+def test_the_words_are_those_of_the_options() -> None:
+    assert set(TYPES) == set(OUTPUT_TYPES)
+    for layout in FORMATS:
+        assert OPTIONS["input_format"].value(layout) == layout
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        (Adaptation(half_inputs=["none"]), "E10016", "'none' is not in the model"),
+        (Adaptation(half_inputs=["twice"]), "E10017", "'twice' is no input"),
+        (Adaptation(half_inputs=["double"]), "E10017", "'double' is no input"),
+        (Adaptation(half_inputs=["v", "v"]), "E10017", "not float32"),
+        (Adaptation(output_types=[("twice", "FP16")]), "E10016", "'twice' is no output"),
+        (Adaptation(output_types=[("minus:1", "FP16")]), "E10016", "'minus:1'"),
+    ],
+)
+def test_names_that_do_not_fit(how: Adaptation, code: str, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        adapted(how)
+    assert caught.value.code == code
+    assert words in str(caught.value)
