@@ -115,7 +115,31 @@ Examples:
   atc completion fish > ~/.config/fish/completions/atc.fish
 """
 
+_LOAD_AND_RUN = """\
+usage: load_and_run MODEL_OR_LIBRARY [options]
+       compare_binary_iodump DUMP DUMP [-e MAX_ERR] [-s]
+
+Runs a compiled folder, a library, or a model that is compiled first, as MegEngine's tool of that
+name does. Options are written --name=value or --name value, with dashes or underscores; switches
+also --name and --noname. --flagfile=FILE reads options from a file, --fromenv=NAME,... takes them
+from FLAGS_NAME.
+
+Exit status: 0 all is well; 1 a wrong option, input, model or library; 3 a tool of the machine
+failed; 4 a mistake of ours; 5 a check found something: --range, --check_var_value, a test case,
+threads that disagree, memory written that isn't the network's; 130 interrupted.
+
+Options (load_and_run --help=GROUP shows one group):
+{groups}
+
+Examples:
+  load_and_run lenet.mge --iter=20 --warmup-iter=3
+  load_and_run out/lenet --input="data:digit.ppm" --thread=2
+  load_and_run lenet.onnx --input="data:[[[[1.0,0.5]]]];scale:2.0" --io-dump=values.txt
+  load_and_run lenet.mge --fast-run --fast-run-algo-policy=lenet.policy --profile=lenet.json
+"""
+
 _INTRODUCTIONS = {
+    "load_and_run": _LOAD_AND_RUN,
     "compile": _COMPILE, "verify": _VERIFY, "check": _CHECK, "cache": _CACHE, "explain": _EXPLAIN,
     "env": _ENV, "completion": _COMPLETION,
 }  # fmt: skip

@@ -96,6 +96,13 @@ def _choose(what: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
             raise OptionError(f"unknown {what} '{value}'; choose of {', '.join(known)}")
 
 
+STRIP = "-s"
+"""Leaves out of a library all symbols that loading it doesn't need."""
+OPEN_ENDED = "-Wl,-z,undefs"
+"""Lets a library have symbols that the program defines which loads it."""
+
+
 def link_flags(flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the compile flags that the link must repeat."""
-    return tuple(flag for flag in flags if flag.startswith("-fsanitize="))
+    """Return those of the flags that are the link's, or that it must repeat."""
+    own = (STRIP, OPEN_ENDED)
+    return tuple(flag for flag in flags if flag in own or flag.startswith("-fsanitize="))

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from atc.backends.compiler import Compiler, Kind, compile_flags, link_flags
+from atc.backends.compiler import OPEN_ENDED, Compiler, Kind, compile_flags, link_flags
 from atc.backends.target import Target, host_arch, normal_arch
 from atc.errors import OptionError, ToolchainError
 
@@ -302,13 +302,14 @@ def link_shared(
 ) -> bytes:
     """Link the objects (named relative to `cwd`) to a shared library and return its bytes.
 
-    Of the compile flags only those that the link must repeat are passed on.
+    Of the flags only those of `link_flags` are passed on.
     """
     kept = link_flags(flags)
     shape = ["-shared"]
     if compiler.elf:
         shape += [f"-Wl,-soname,{output}", "-Wl,--build-id=none", "-Wl,-z,noexecstack"]
-        if not kept:  # sanitizers leave their runtime's symbols to the program
+        # Sanitizers leave their runtime's symbols to the program.
+        if not any(f == OPEN_ENDED or f.startswith("-fsanitize=") for f in kept):
             shape.append("-Wl,-z,defs")
     command = (*compiler.argv, *kept, *shape, "-o", output, *objects, "-lm")
     _tool(command, cwd.resolve(), output, log, timeout)

@@ -1,0 +1,96 @@
+"""The command line: `--name`, `--name=value`, `--name value`, `--noname`, dashes or underscores."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atc.arguments import parse_arguments
+from atc.errors import OptionError, one_line
+from atc.settings import options_of, read_values
+
+COMMAND = "load_and_run"
+_ALIASES = {"const": "const_shape"}
+_DEPTH = 8
+"""Flag files may name others, this deep."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user wants: checked values of all options, and the texts of those that he gave."""
+
+    subject: Path
+    values: Mapping[str, Any]
+    texts: Mapping[str, str]
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of the options that the user gave."""
+        return frozenset(self.texts)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+
+def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> Wishes:
+    """Return what a command line says; raises OptionError."""
+    flags = {name for name, s in options_of(COMMAND).items() if s.flag}
+    words = [_spelled(word, flags) for word in _expanded(argv, environ)]
+    arguments = parse_arguments(words, COMMAND, words=1)
+    if not arguments.words:
+        raise OptionError(
+            "no model or library is named", hint="load_and_run MODEL_OR_LIBRARY [options]",
+            code="E10007",
+        )  # fmt: skip
+    values = read_values(arguments.given, COMMAND)
+    return Wishes(Path(arguments.words[0]), values, arguments.given)
+
+
+def _expanded(
+    argv: Sequence[str], environ: Mapping[str, str], depth: int = 0
+) -> Iterator[str]:
+    """Yield the arguments with those that --flagfile and --fromenv stand for in their place."""
+    for word in argv:
+        name, _, value = word.partition("=")
+        match name.replace("-", "_"):
+            case "__flagfile":
+                yield from _expanded(_flag_file(Path(value), depth), environ, depth + 1)
+            case "__fromenv":
+                for each in value.split(","):
+                    if f"FLAGS_{each}" not in environ:
+                        raise OptionError(
+                            f"FLAGS_{one_line(each, 60)} is not set", where="--fromenv"
+                        )
+                    yield f"--{each}={environ[f'FLAGS_{each}']}"
+            case _:
+                yield word
+
+
+def _flag_file(path: Path, depth: int) -> list[str]:
+    if depth >= _DEPTH:
+        raise OptionError(f"{path} is read from within itself", where="--flagfile")
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise OptionError(f"can't read {path}: {error}", where="--flagfile") from None
+    try:
+        return [w for line in lines if not line.startswith("#") for w in shlex.split(line)]
+    except ValueError as error:
+        text = f"{path} can't be split into words: {error}"
+        raise OptionError(text, where="--flagfile") from None
+
+
+def _spelled(word: str, flags: set[str]) -> str:
+    """Return an argument with `--noflag` as `--flag=0` and aliases by their names."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word[2:].partition("=")
+    plain = name.replace("-", "_")
+    plain = _ALIASES.get(plain, plain)
+    positive = plain.removeprefix("no").removeprefix("_")
+    if not equals and plain not in flags and positive in flags:
+        return f"--{positive}=0"
+    return f"--{plain}{equals}{value}"

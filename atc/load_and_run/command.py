@@ -1,0 +1,244 @@
+"""`load_and_run MODEL_OR_LIBRARY [options]` and `compare_binary_iodump DUMP DUMP`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from atc import __version__
+from atc.errors import ModelError, OptionError, one_line
+from atc.ir import Array
+from atc.load_and_run.arguments import Wishes, read_arguments
+from atc.load_and_run.binary_dump import compare_dumps
+from atc.load_and_run.checks import CheckError
+from atc.load_and_run.console import Console
+from atc.load_and_run.engine import Engine, open_engine
+from atc.load_and_run.inputs import Given, Signature, fit_inputs, read_inputs
+from atc.load_and_run.memory import Memory, external_memory
+from atc.load_and_run.plugins import make_plugins
+from atc.load_and_run.profile import profile_json
+from atc.load_and_run.rules import check_rules, notes, strategy
+from atc.load_and_run.runner import Timing, run_test
+from atc.load_and_run.static_memory import write_static_memory
+
+ReadLine = Callable[[], object]
+"""Waits for the return key."""
+
+
+def load_and_run(argv: Sequence[str], console: Console, wait: ReadLine) -> int:
+    """Run a command line and return the exit status; raises AtcError for what goes wrong."""
+    environ = dict(os.environ)
+    wishes = read_arguments(argv, environ)
+    console.quiet, console.verbose = wishes["json"], wishes["verbose"]
+    check_rules(wishes)
+    given = read_inputs(wishes["input"])
+    compiles = not _is_library(wishes.subject)
+    for text in notes(wishes, compiles):
+        console.warn(text)
+    if wishes["wait_gdb"]:
+        console.line(f"wait for gdb attach (pid={os.getpid()}): press return to go on")
+        wait()
+    with ExitStack() as stack:
+        if wishes["fitting"] and compiles:
+            from atc.load_and_run.fitting import fit
+
+            folder = fit(wishes, given, stack, console)
+        else:
+            folder = _compiled(wishes, given, stack, console) if compiles else wishes.subject
+        run_library(folder, wishes, given, console, environ)
+    return 0
+
+
+def _is_library(subject: Path) -> bool:
+    """Whether a path names something compiled; raises ModelError if there is nothing."""
+    if not subject.exists():
+        raise ModelError("no such file or folder", where=str(subject), code="E10041")
+    return subject.is_dir() or ".so" in subject.suffixes
+
+
+def _compiled(
+    wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Console
+) -> Path:
+    """Compile a model into a folder that goes at the end, or the one of --model_dump."""
+    from atc.load_and_run.compilation import compile_subject  # late: a library needs no compiler
+
+    folder = wishes["model_dump"]
+    if folder is None:
+        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="load_and_run-"))
+        folder = Path(place, wishes.subject.stem or "net")
+    begin = time.perf_counter()
+    done = compile_subject(wishes, given, folder, console)
+    milliseconds = 1e3 * (time.perf_counter() - begin)
+    console.line(
+        f"compile model: {milliseconds:.3f} ms, {done.build.compiled} objects compiled, "
+        f"{done.build.cached} from the cache, strategy {'|'.join(strategy(wishes))}"
+    )
+    console.result["compile"] = {
+        "ms": milliseconds, "compiled": done.build.compiled, "cached": done.build.cached,
+        "strategy": list(strategy(wishes)), "kernel_calls": len(done.report["nodes"]),
+        "arena_bytes": done.arena.plan.size, "weights_bytes": len(done.emission.weights),
+    }  # fmt: skip
+    return done.folder
+
+
+# ---- running ------------------------------------------------------------------------------------
+
+
+def run_library(
+    path: Path, wishes: Wishes, given: Sequence[Given], console: Console,
+    environ: Mapping[str, str],
+) -> list[Timing]:  # fmt: skip
+    """Load a library, run it as the options say, and tell all of it; returns the times."""
+    begin = time.perf_counter()
+    engine = open_engine(path)
+    loaded = 1e3 * (time.perf_counter() - begin)
+    console.line(f"load_and_run of atc {__version__}: {one_line(engine.build_info)}")
+    console.line(f"load model: {loaded:.3f} ms")
+    console.result |= {"load_ms": loaded, "build_info": engine.build_info}
+    if wishes["get_static_mem_info"] is not None:
+        write_static_memory(path, wishes["get_static_mem_info"])
+    if wishes["model_info"]:
+        _show_model(engine, console)
+    own = wishes["c_opr_lib_with_param"]
+    memory = external_memory(str(wishes["c_opr_lib"])) if own else Memory()
+    try:
+        timings = _run_tests(engine, wishes, given, memory, console, environ)
+    finally:
+        memory.close()
+    if wishes["model_info"]:
+        _show_model(engine, console)
+    return timings
+
+
+def _run_tests(
+    engine: Engine, wishes: Wishes, given: Sequence[Given], memory: Memory, console: Console,
+    environ: Mapping[str, str],
+) -> list[Timing]:  # fmt: skip
+    signature: Signature = {t.name: (t.shape, t.dtype) for t in engine.inputs}
+    inputs = fit_inputs(given, signature, wishes["batch_size"])
+    dump_inputs = environ.get("MGB_DUMP_INPUT", "") not in ("", "0")
+    plugins = make_plugins(engine, wishes, dump_inputs)
+    if wishes["profile"] is not None or wishes["profile_host"] is not None:
+        _need_profile(engine, wishes)
+    begin = time.perf_counter()
+    timings, outputs = run_test(engine, inputs, wishes, plugins, memory, console)
+    total = 1e3 * (time.perf_counter() - begin)
+    plugins.finish(wishes, console)
+    _write_profiles(engine, wishes, timings[0])
+    console.line(f"=== total time: {total:.3f} ms")
+    console.result |= {
+        "iterations": wishes["iter"], "threads": wishes["thread"], "total_ms": total,
+        "pool_cores": plugins.cores, "tests": [_told(timing) for timing in timings],
+        "outputs": {
+            t.name: {"shape": list(t.shape), "dtype": t.dtype.name, "mean": _mean(a)}
+            for t, a in zip(engine.outputs, outputs, strict=True)
+        },
+    }  # fmt: skip
+    return timings
+
+
+def _told(timing: Timing) -> dict[str, object]:
+    found = timing.statistics
+    return {
+        "warmup_ms": timing.warmup, "e2e_ms": timing.e2e, "host_ms": timing.host,
+        "statistics": found.as_dict() if found else None,
+    }  # fmt: skip
+
+
+def _mean(array: Array) -> float | None:
+    value = float(array.astype(np.float64).mean()) if array.size else float("nan")
+    return value if np.isfinite(value) else None
+
+
+def _show_model(engine: Engine, console: Console) -> None:
+    rows = [("type", "name", "shape", "dtype")]
+    for side, tensors in (("input", engine.inputs), ("output", engine.outputs)):
+        for t in tensors:
+            shape = "{" + ",".join(map(str, t.shape)) + "}"
+            rows.append((side, one_line(t.name, 60), shape, t.dtype.name))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        console.line("  ".join(cells).rstrip())
+    console.result["model_info"] = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+
+
+def _need_profile(engine: Engine, wishes: Wishes) -> None:
+    option = "profile" if wishes["profile"] is not None else "profile_host"
+    if not engine.is_profiled:
+        raise OptionError(
+            "the library was compiled without times of its kernel calls", where=f"--{option}",
+            hint="compile it with --profile, or give the model file",
+        )  # fmt: skip
+    if not wishes["iter"]:
+        raise OptionError("there are no runs to profile", where=f"--{option}", hint="raise --iter")
+
+
+def _write_profiles(engine: Engine, wishes: Wishes, timing: Timing) -> None:
+    for option in ("profile", "profile_host"):
+        path: Path | None = wishes[option]
+        if path is None:
+            continue
+        text = profile_json(engine, timing.profile, device=option == "profile")
+        try:
+            path.write_text(text, "utf-8")
+        except OSError as error:
+            text = f"can't write {path}: {error.strerror}"
+            raise OptionError(text, where=f"--{option}") from None
+
+
+# ---- comparing dumps ----------------------------------------------------------------------------
+
+COMPARE_HELP = """\
+usage: compare_binary_iodump DUMP DUMP [-e MAX_ERR] [-s]
+
+Compares two binary dumps of load_and_run, files or folders, by |a - b| / max(1, |a|, |b|).
+
+  -e, --max-err=X       the largest error that passes (default: 0.001)
+  -s, --stop-on-error   stop at the first difference
+
+Exit status 0: equal; 5: different; 1: what was named can't be compared.
+"""
+
+
+def compare_binary_iodump(argv: Sequence[str], console: Console) -> int:
+    """Compare two dumps; raises CheckError where they differ."""
+    paths, max_error, stop = _compare_arguments(list(argv))
+    found = compare_dumps(paths[0], paths[1], max_error, stop)
+    for difference in found:
+        console.line(f"{difference.file}: {one_line(difference.text)}")
+    if found:
+        raise CheckError(f"{len(found)} values differ", where=f"{paths[0]}, {paths[1]}")
+    console.line("the dumps are equal")
+    return 0
+
+
+def _compare_arguments(words: list[str]) -> tuple[list[Path], float, bool]:
+    paths: list[Path] = []
+    error, stop = "1e-3", False
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if word in ("-s", "--stop-on-error"):
+            stop = True
+        elif name in ("-e", "--max-err") and (equals or words):
+            error = value if equals else words.pop(0)
+        elif word.startswith("-"):
+            raise OptionError(f"unknown option {one_line(word, 60)}", hint="see --help")
+        else:
+            paths.append(Path(word))
+    try:
+        limit = float(error)
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise OptionError(f"'{one_line(error, 60)}' is no error", where="--max-err")
+    if len(paths) != 2:
+        raise OptionError(f"{len(paths)} dumps are named, two are compared", hint="see --help")
+    return paths, limit, stop

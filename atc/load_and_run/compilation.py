@@ -1,0 +1,205 @@
+"""Compiles a model file as the options of load_and_run say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir
+
+from atc.backends.cpu import KERNELS
+from atc.backends.cpu.targets import TARGETS
+from atc.backends.target import Target, get_target, host_arch
+from atc.driver import Compilation, Listener, compile_model, optimised_graph, read_model
+from atc.errors import OptionError, UnsupportedError, one_line
+from atc.importers import load_model
+from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.console import Console
+from atc.load_and_run.inputs import Filled, Given, input_name
+from atc.load_and_run.plugins import HOOKED
+from atc.model_options import limits_of
+from atc.options import Options, make_options
+from atc.profile import operations
+from atc.program import calls
+from atc.select import select
+from atc.settings.resolve import settle
+
+_SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compiler_cache_dir",
+           "fast_run_timeout", "fast_run_algo_policy", "full_run", "fast_run", "reproducible",
+           "workspace_limit", "input_shape")  # fmt: skip
+_BLOCKS = {"enable_nchw44": 16, "enable_nchw88": 32}
+"""Bytes of the vectors that a layout's blocks fill."""
+
+
+def compile_subject(
+    wishes: Wishes, given: Sequence[Given], folder: Path, console: Console
+) -> Compilation:
+    """Compile the model that is named, with what the options need compiled in.
+
+    Open dimensions are those of the inputs given. Raises AtcError; --fast_run also for a
+    convolution or product that has no optimised kernel.
+    """
+    options, environ = compile_options(wishes, given, folder)
+    listener = Listener(stage=console.debug, warn=console.warn)
+    if wishes["layout_transform"]:
+        options = cheapest_layout(options, console)
+    done = compile_model(options, environ, listener)
+    if wishes["fast_run"]:
+        _refuse_naive(done)
+    return done
+
+
+def compile_options(
+    wishes: Wishes, given: Sequence[Given], folder: Path
+) -> tuple[Options, dict[str, str]]:
+    """Return the options of the compilation and the environment that goes with them."""
+    texts: dict[str, object] = {k: v for k, v in wishes.texts.items() if k in _SHARED}
+    texts.setdefault("op_compiler_cache_mode", "enable")
+    settled = settle({**texts, "model": wishes.subject, "output": folder}, "compile")
+    options = make_options(settled.values)
+    if target := _layout_target(wishes):
+        options = replace(options, target=target)
+    hooks = any(wishes[name] for name in HOOKED)
+    profile = bool(wishes["profile"] or wishes["profile_host"])
+    return replace(
+        options, input_shape=_shapes(options, given, wishes["batch_size"]),
+        profile=profile, hooks=hooks or profile,
+        kernels="optimized" if wishes["fast_run"] else options.kernels,
+        disable_reuse_memory=wishes["disable_mem_opt"] or options.disable_reuse_memory,
+        skip_passes=options.skip_passes | frozenset(_skipped(wishes)),
+        strip=wishes["record_comp_seq2"],
+    ), settled.environ  # fmt: skip
+
+
+def _skipped(wishes: Wishes) -> Iterator[str]:
+    """Yield the passes to leave out."""
+    if not wishes["enable_fuse_conv_bias_nonlinearity"] and not wishes["enable_nchw32"]:
+        yield "fuse_epilogue"
+    if not wishes["enable_jit"]:
+        yield "fuse_elementwise"
+    elif wishes["jit_level"] == 1:
+        yield "fuse_elementwise_again"
+    if not wishes["enable_fuse_preprocess"]:
+        yield "cancel_movement"
+
+
+# ---- layouts ------------------------------------------------------------------------------------
+
+
+def _layout_target(wishes: Wishes) -> str:
+    """Return the target whose vectors are as wide as a layout's blocks, '' where none is asked."""
+    asked = [name for name in _BLOCKS if wishes[name]]
+    own = wishes["target"] if "target" in wishes.given else ""
+    if wishes["enable_nchw44_dot"]:
+        raise UnsupportedError(
+            f"target {get_target(own or 'host').name} has no dot product of int8",
+            where="--enable_nchw44_dot", hint="use --enable_nchw44",
+        )  # fmt: skip
+    if not asked:
+        return ""
+    if len(asked) > 1:
+        text = f"--{asked[0]} and --{asked[1]} exclude each other"
+        raise OptionError(text, where=f"--{asked[1]}")
+    size = _BLOCKS[asked[0]]
+    if own:
+        if get_target(own).vector_bytes != size:
+            raise OptionError(
+                f"the vectors of {own} don't hold {size // 4} floats", where=f"--{asked[0]}",
+                hint="leave --target out",
+            )  # fmt: skip
+        return own
+    return _narrower(size, asked[0]).name
+
+
+def _narrower(size: int, option: str) -> Target:
+    for target in TARGETS:
+        if target.arch == host_arch() and target.vector_bytes == size:
+            return target
+    names = [t.name for t in TARGETS if t.vector_bytes == size]
+    raise UnsupportedError(
+        f"no target of this machine has vectors of {size // 4} floats", where=f"--{option}",
+        hint=f"compile with atc --target={names[0]} for another machine" if names else "",
+    )
+
+
+def cheapest_layout(options: Options, console: Console) -> Options:
+    """Return the options with the layouts that the whole graph is estimated to cost least with.
+
+    The candidates are the model's own layout everywhere, and channels in blocks wherever that is
+    estimated to pay, with relayouts between.
+    """
+    heard = Listener()
+    model = read_model(options, heard)
+    target = get_target(options.target)
+    costs: dict[str, float] = {}
+    for name, skipped in (("plain", {"block_layout"}), ("mixed", set[str]())):
+        choice = replace(options, skip_passes=options.skip_passes | skipped)
+        graph = optimised_graph(model, choice, heard, target.vector_bytes // 4)
+        selection = select(graph, target, limits=limits_of(choice, model))
+        costs[name] = sum(
+            dict(selection[n.outputs[0]].estimates)[selection[n.outputs[0]].candidate.label]
+            for n in graph.nodes
+            if n.outputs[0] in selection
+        )
+    best = min(costs, key=lambda name: costs[name])
+    console.result["layout_transform"] = {"costs": costs, "chosen": best}
+    shown = ", ".join(f"{name} {cost:.0f}" for name, cost in costs.items())
+    console.line(f"layout transform: estimated costs {shown}; {best} is taken")
+    if best == "mixed":
+        return options
+    return replace(options, skip_passes=options.skip_passes | {"block_layout"})
+
+
+# ---- kernels ------------------------------------------------------------------------------------
+
+
+def _refuse_naive(done: Compilation) -> None:
+    """Raise UnsupportedError for a product that none of its operator's optimised kernels does."""
+    optimised = {kernel.op for kernel in KERNELS if not kernel.portable}
+    for call in calls(done.program.steps):
+        heavy = operations(call.choice.workload) > 0 and type(call.node.op) in optimised
+        if heavy and call.source.portable and done.target.vector_bytes > 4:
+            node = " + ".join(call.node.origin)
+            raise UnsupportedError(
+                f"only a naive kernel ({call.choice.candidate.label}) computes it",
+                where=f"node '{one_line(node, 200)}'", hint="use --full_run",
+            )  # fmt: skip
+
+
+# ---- shapes -------------------------------------------------------------------------------------
+
+
+def _shapes(options: Options, given: Sequence[Given], batch_size: int) -> Mapping[str, Any]:
+    """Return the shapes to pin: those of the options, of inputs given for open dims, the batch."""
+    if not given and batch_size < 1:
+        return options.input_shape
+    model = load_model(options.model, options.framework, options.input_shape, options.weight)
+    names = {v.name or "": v for v in model.graph.inputs if v.name not in model.graph.initializers}
+    found: dict[str, Any] = dict(options.input_shape)
+    for each in given:
+        name = input_name(each, tuple(names))
+        if name not in found and _is_open(names[name]):
+            found[name] = _shape_of(each, len(names[name].shape or ()))
+    if batch_size > 0:
+        for name, value in names.items():
+            dims = found.get(name) or _static(value)
+            if dims:
+                found[name] = (batch_size, *dims[1:])
+    return found
+
+
+def _is_open(value: onnx_ir.Value) -> bool:
+    return value.shape is None or any(not isinstance(d, int) for d in value.shape)
+
+
+def _static(value: onnx_ir.Value) -> tuple[int, ...]:
+    return () if _is_open(value) else tuple(d for d in value.shape or () if isinstance(d, int))
+
+
+def _shape_of(given: Given, rank: int) -> tuple[int, ...]:
+    shape = given.value.shape
+    if isinstance(given.value, Filled) or not given.literal or len(shape) != rank + 1:
+        return tuple(shape)
+    return tuple(shape[1:]) if shape[0] == 1 else tuple(shape)

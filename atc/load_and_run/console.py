@@ -1,0 +1,39 @@
+"""Where lines, warnings and the JSON result go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from atc.errors import one_line
+
+
+@dataclass
+class Console:
+    """Writes lines through functions of the command line; with `quiet` only warnings are written.
+
+    `result` becomes the JSON object.
+    """
+
+    out: Callable[[str], None]
+    error: Callable[[str], None]
+    quiet: bool = False
+    verbose: bool = False
+    result: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def line(self, text: str) -> None:
+        """Write a line for people and scripts."""
+        if not self.quiet:
+            self.out(text)
+
+    def warn(self, text: str) -> None:
+        """Tell what has no effect."""
+        self.warnings.append(text)
+        self.error(f"W10001: {one_line(text)}")
+
+    def debug(self, text: str) -> None:
+        """Tell what goes on, with --verbose."""
+        if self.verbose:
+            self.error(f"[DEBUG] {one_line(text)}")

@@ -1,0 +1,271 @@
+"""A compiled library with everything that its build offers: contexts, profile, observer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cffi
+import numpy as np
+
+from atc.ir import Array, DType
+from atc.load import open_library
+from atc.runtime import Network, Tensor
+
+_DECLARATIONS = """
+typedef struct {
+  const char *name; int32_t dtype; int32_t rank; const int64_t *shape; size_t size;
+} NET_tensor_info;
+typedef struct { NET_tensor_info tensor; int32_t kind; } NET_value;
+typedef struct {
+  const char *nodes, *op, *kernel; size_t reads, writes; const size_t *values;
+} NET_step;
+typedef struct { uint64_t runs, nanoseconds, begin; } NET_call_time;
+typedef struct { const char *nodes, *op, *kernel; uint64_t operations, bytes; } NET_call_info;
+typedef void (*NET_observer)(void *user, size_t step, int done, const void *const *values);
+int NET_init(void *ctx, void *arena, size_t arena_size);
+int NET_run_tensors(void *ctx, const void *const *inputs, void *const *outputs);
+const char *NET_status_string(int status);
+size_t NET_context_size(void);
+size_t NET_arena_size(void);
+size_t NET_alignment(void);
+size_t NET_weights_size(void);
+size_t NET_profile_count(void);
+const NET_call_info *NET_profile_info(size_t index);
+const NET_call_time *NET_profile_times(const void *ctx);
+void NET_profile_reset(void *ctx);
+void NET_set_observer(void *ctx, NET_observer observer, void *user);
+size_t NET_step_count(void);
+const NET_step *NET_step_info(size_t index);
+size_t NET_value_count(void);
+const NET_value *NET_value_info(size_t index);
+"""
+
+FENCE = 4096
+"""Bytes of known content before and after an arena."""
+_FENCE_BYTE = 0xA5
+_OUTPUT = 3
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value that kernel calls read or write; `kind` as in the generated enum."""
+
+    number: int
+    tensor: Tensor
+    kind: int
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the network returns it."""
+        return self.kind == _OUTPUT
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kernel call: what it computes, and the numbers of the values that it reads and writes."""
+
+    number: int
+    nodes: str
+    op: str
+    kernel: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """What a profiled kernel call took: `begin` of the latest run and the sum, in seconds."""
+
+    number: int
+    nodes: str
+    op: str
+    kernel: str
+    operations: int
+    bytes: int
+    runs: int
+    seconds: float
+    begin: float
+
+
+Observer = Callable[[Step, bool, Sequence[Array]], None]
+"""Called before (False) and after each kernel call with its values; they are not copies."""
+
+
+class Engine:
+    """A loaded library."""
+
+    def __init__(self, library: Path, prefix: str, weights: Path) -> None:
+        network = Network(library, prefix, weights)
+        self.ffi = cffi.FFI()
+        self.ffi.cdef(_DECLARATIONS.replace("NET", prefix))
+        self.handle = self.ffi.dlopen(str(library))
+        self.prefix = prefix
+        self.inputs = network.inputs
+        self.outputs = network.outputs
+        self.build_info = network.build_info
+        self.weights: Array | None = None
+        if self.call("weights_size"):
+            self.weights = np.memmap(weights, np.uint8, "r")
+        self.is_profiled = self._has("profile_count")
+        self.is_hooked = self._has("set_observer")
+        self.values = self._values() if self.is_hooked else ()
+        self.steps = self._steps() if self.is_hooked else ()
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Call a function of the library."""
+        return getattr(self.handle, f"{self.prefix}_{function}")(*arguments)
+
+    def text(self, pointer: Any) -> str:
+        """Return a C string."""
+        data: bytes = self.ffi.string(pointer)
+        return data.decode("utf-8", "replace")
+
+    def _has(self, function: str) -> bool:
+        try:
+            getattr(self.handle, f"{self.prefix}_{function}")
+        except AttributeError:
+            return False
+        return True
+
+    def _values(self) -> tuple[Value, ...]:
+        infos = (self.call("value_info", k) for k in range(self.call("value_count")))
+        return tuple(Value(k, self._tensor(i.tensor), i.kind) for k, i in enumerate(infos))
+
+    def _tensor(self, info: Any) -> Tensor:
+        shape = tuple(int(info.shape[axis]) for axis in range(info.rank))
+        return Tensor(self.text(info.name), shape, DType.from_onnx(info.dtype).numpy)
+
+    def _steps(self) -> tuple[Step, ...]:
+        found = []
+        for k in range(self.call("step_count")):
+            info = self.call("step_info", k)
+            numbers = tuple(int(info.values[i]) for i in range(info.reads + info.writes))
+            nodes, op, kernel = map(self.text, (info.nodes, info.op, info.kernel))
+            split = int(info.reads)
+            found.append(Step(k, nodes, op, kernel, numbers[:split], numbers[split:]))
+        return tuple(found)
+
+
+class Context:
+    """One execution of the network: its arena between fences, its inputs and outputs."""
+
+    def __init__(self, engine: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self.engine = engine
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        ffi = engine.ffi
+        self._size, alignment = engine.call("arena_size"), engine.call("alignment")
+        self._memory = np.full(self._size + alignment + 2 * FENCE, _FENCE_BYTE, np.uint8)
+        address = self._memory.ctypes.data + FENCE
+        self._start = FENCE + -address % alignment
+        self._context = ffi.new("uint64_t[]", engine.call("context_size") // 8 + 1)
+        self._inputs = ffi.new("void *[]", [_pointer(ffi, a) for a in self.inputs] or [ffi.NULL])
+        self._outputs = ffi.new("void *[]", [_pointer(ffi, a) for a in self.outputs] or [ffi.NULL])
+        self._arguments = (self._context, self._inputs, self._outputs)
+        self._run = getattr(engine.handle, f"{engine.prefix}_run_tensors")
+        self._callback: Any = None
+        self._failure: list[BaseException] = []
+        self._init()
+
+    def _init(self) -> None:
+        engine, ffi = self.engine, self.engine.ffi
+        init = getattr(engine.handle, f"{engine.prefix}_init")
+        extra: tuple[Any, ...] = ()
+        if engine.weights is not None:
+            init = ffi.cast("int (*)(void *, void *, size_t, const void *, size_t)", init)
+            extra = (ffi.from_buffer(engine.weights), engine.weights.size)
+        arena = ffi.cast("void *", self._memory.ctypes.data + self._start)
+        self._check(init(self._context, arena, self._size, *extra))
+
+    def run(self) -> None:
+        """Run once; raises RuntimeError, or what an observer raised."""
+        status = self._run(*self._arguments)
+        if self._failure:
+            raise self._failure.pop()
+        self._check(status)
+
+    def prepare(self) -> None:
+        """Touch every page that a run will need; no kernel runs."""
+        arrays = [self._memory, *self.outputs]
+        for array in arrays:
+            flat = array.reshape(-1).view(np.uint8) if array.size else array
+            flat[::4096] = flat[::4096]
+        if self.engine.weights is not None:
+            int(self.engine.weights[::4096].sum())
+
+    def arena(self) -> Array:
+        """Return the arena's bytes."""
+        return self._memory[self._start : self._start + self._size]
+
+    def fences_hold(self) -> bool:
+        """Whether the memory before and after the arena is as it was."""
+        end = self._start + self._size
+        outside = (self._memory[: self._start], self._memory[end:])
+        return all(bool((part == _FENCE_BYTE).all()) for part in outside)
+
+    def observe(self, observer: Observer | None) -> None:
+        """Let a function see every kernel call; its exception ends the run's success."""
+        engine = self.engine
+        if observer is None:
+            engine.call("set_observer", self._context, engine.ffi.NULL, engine.ffi.NULL)
+            self._callback = None
+            return
+        seen = observer
+
+        def callback(user: Any, number: int, done: int, pointers: Any) -> None:
+            if self._failure:
+                return
+            step = engine.steps[number]
+            numbers = (*step.reads, *step.writes)
+            try:
+                arrays = [_array(engine, pointers[i], engine.values[k].tensor)
+                          for i, k in enumerate(numbers)]  # fmt: skip
+                seen(step, bool(done), arrays)
+            except BaseException as error:  # C code can't pass it on
+                self._failure.append(error)
+
+        self._callback = engine.ffi.callback(f"{engine.prefix}_observer", callback)
+        engine.call("set_observer", self._context, self._callback, engine.ffi.NULL)
+
+    def reset_profile(self) -> None:
+        """Set the times of all kernel calls to zero."""
+        self.engine.call("profile_reset", self._context)
+
+    def profile(self) -> tuple[CallTime, ...]:
+        """Return the times of all kernel calls since the last reset."""
+        engine = self.engine
+        times = engine.call("profile_times", self._context)
+        found = []
+        for k in range(engine.call("profile_count")):
+            info, time = engine.call("profile_info", k), times[k]
+            nodes, op, kernel = map(engine.text, (info.nodes, info.op, info.kernel))
+            found.append(CallTime(
+                k, nodes, op, kernel, info.operations, info.bytes, time.runs,
+                time.nanoseconds * 1e-9, time.begin * 1e-9,
+            ))  # fmt: skip
+        return tuple(found)
+
+    def _check(self, status: int) -> None:
+        if status:
+            text = self.engine.text(self.engine.call("status_string", status))
+            raise RuntimeError(f"the network {self.engine.prefix}: {text}")
+
+
+def open_engine(path: Path) -> Engine:
+    """Load a library from its folder or file; raises ModelError."""
+    return open_library(path, Engine)
+
+
+def _pointer(ffi: cffi.FFI, array: Array) -> Any:
+    return ffi.cast("void *", array.ctypes.data)
+
+
+def _array(engine: Engine, pointer: Any, tensor: Tensor) -> Array:
+    """Return memory of C as an array."""
+    count = int(np.prod(tensor.shape, dtype=np.int64))
+    if count == 0:
+        return np.empty(tensor.shape, tensor.dtype)
+    raw = np.frombuffer(engine.ffi.buffer(pointer, count * tensor.dtype.itemsize), np.uint8)
+    return raw.view(tensor.dtype).reshape(tensor.shape)

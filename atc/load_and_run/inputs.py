@@ -1,0 +1,250 @@
+"""The grammar of `--input`: `[name:]value;...`, values from files, literals and shapes.
+
+Differences from MegEngine's tool: `.ppm` headers may stand on any lines, arrays in Fortran's order
+are transposed, JSON's `raw` must have as many numbers as the shape says, `.npz` files are read.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atc.errors import OptionError, one_line
+from atc.ir import Array
+from atc.load_and_run.images import read_image
+
+OPTION = "--input"
+DEFAULT_NAME = "data"
+_JSON_TYPES = {"float32": "f4", "float": "f4", "int32": "i4", "int": "i4", "int8": "i1",
+               "uint8": "u1"}  # fmt: skip
+_NPY_TYPES = frozenset({"f4", "i4", "i2", "u2", "i1", "u1", "i8", "f8", "f2", "b1"})
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A shape whose every byte is to be 1; the type is the model's."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Given:
+    """An input as the user gave it. `literal` arrays may have a leading 1 too many.
+
+    `named` is false where the name is only the grammar's default.
+    """
+
+    name: str
+    value: Array | Filled
+    literal: bool = False
+    named: bool = True
+
+
+def read_inputs(text: str) -> tuple[Given, ...]:
+    """Return the inputs of an `--input` text; raises OptionError that shows the wrong item."""
+    found = [given for item in text.split(";") if item.strip() for given in _item(item.strip())]
+    names = [given.name for given in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(f"input '{one_line(name, 60)}' stands twice", where=OPTION)
+    return tuple(found)
+
+
+def _item(item: str) -> Iterator[Given]:
+    name, colon, value = item.partition(":")
+    if not colon:
+        name, value = DEFAULT_NAME, item
+    value = value.strip()
+    suffix = Path(value).suffix.lower() if not value.startswith(("[", "{")) else ""
+    try:
+        match suffix:
+            case ".json":
+                for key, array in _json(Path(value)).items():
+                    yield Given(key, array)
+            case ".npz":
+                with np.load(value, allow_pickle=False) as arrays:
+                    yield from [Given(key, arrays[key]) for key in arrays.files]
+            case ".npy":
+                yield Given(name, _npy(Path(value)), named=bool(colon))
+            case ".ppm" | ".pgm":
+                yield Given(name, read_image(Path(value)), named=bool(colon))
+            case _ if value.startswith("{"):
+                yield Given(name, Filled(_shape(value)), named=bool(colon))
+            case _:
+                yield Given(name, parse_literal(value), literal=True, named=bool(colon))
+    except OptionError:
+        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise OptionError(
+            f"'{one_line(value, 80)}' can't be read: {one_line(str(reason), 200)}", where=OPTION
+        ) from None
+
+
+# ---- values -------------------------------------------------------------------------------------
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    if not text.endswith("}"):
+        raise ValueError("the closing brace is missing")
+    dims = [part.strip() for part in text[1:-1].split(",")]
+    if not all(part.isdecimal() for part in dims):
+        raise ValueError("a shape is {n,c,h,w}")
+    return tuple(int(part) for part in dims)
+
+
+def parse_literal(text: str) -> Array:
+    """Return the array of a text such as `[[1,2],[3,4]]`: int32 unless a `.` stands in it.
+
+    The shape has a dimension for each level of brackets, counted at the first child, and a
+    leading 1 for the outermost; the last one is what remains of the number of values.
+    """
+    levels, values = _scan(text)
+    kind = np.float32 if "." in text else np.int32
+    known = int(np.prod(levels, dtype=np.int64))
+    if not values or len(values) % known:
+        raise ValueError(f"{len(values)} values don't fill the brackets")
+    try:
+        numbers = [float(v) for v in values]
+        array = np.array(numbers if kind is np.float32 else [int(n) for n in numbers], kind)
+    except (OverflowError, ValueError) as error:
+        raise ValueError(f"a number is wrong: {error}") from None
+    return array.reshape((*levels, len(values) // known))
+
+
+def _scan(text: str) -> tuple[list[int], list[str]]:
+    """Return the number of children at each level's first bracket, and the numbers."""
+    counts: list[int] = []
+    first: list[bool] = []
+    values: list[str] = []
+    depth, number = 0, ""
+    counts.append(0)
+    first.append(True)
+    for character in f"{text},":
+        if character in "[],":
+            if number.strip():
+                values.append(number.strip())
+            number = ""
+        match character:
+            case "[":
+                if first[depth]:
+                    counts[depth] += 1
+                depth += 1
+                if depth == len(counts):
+                    counts.append(0)
+                    first.append(True)
+            case "]":
+                first[depth] = False
+                depth -= 1
+                if depth < 0:
+                    raise ValueError("a bracket is closed that isn't open")
+            case ",":
+                pass
+            case _:
+                number += character
+    if depth:
+        raise ValueError("a bracket isn't closed")
+    return [n for n in counts[:-1] if n] or [1], values
+
+
+def _json(path: Path) -> dict[str, Array]:
+    content = json.loads(path.read_text("utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError("the file holds no JSON object")
+    return {str(name): _json_array(str(name), entry) for name, entry in content.items()}
+
+
+def _json_array(name: str, entry: Any) -> Array:
+    whose = f"'{one_line(name, 60)}'"
+    if not isinstance(entry, dict) or not {"shape", "type", "raw"} <= set(entry):
+        raise ValueError(f"{whose} must have shape, type and raw")
+    shape, kind, raw = entry["shape"], entry["type"], entry["raw"]
+    if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
+        raise ValueError(f"{whose}: shape must be a list of whole numbers")
+    if kind not in _JSON_TYPES:
+        raise ValueError(f"{whose}: type must be one of {', '.join(_JSON_TYPES)}")
+    if not isinstance(raw, list) or not all(type(v) in (int, float) for v in raw):
+        raise ValueError(f"{whose}: raw must be a flat list of numbers")
+    if len(raw) != int(np.prod(shape, dtype=np.int64)):
+        raise ValueError(f"{whose}: {len(raw)} numbers for the shape {shape}")
+    dtype = np.dtype(_JSON_TYPES[kind])
+    numbers = np.array(raw, np.float64)
+    return (numbers if dtype.kind == "f" else np.rint(numbers)).astype(dtype).reshape(shape)
+
+
+def _npy(path: Path) -> Array:
+    array: Array = np.load(path, allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ValueError("the file holds several arrays")
+    if array.dtype.str[1:] not in _NPY_TYPES:
+        raise ValueError(f"arrays of {array.dtype} are not read")
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+# ---- inputs of a network ------------------------------------------------------------------------
+
+Signature = Mapping[str, tuple[tuple[int, ...], "np.dtype[Any]"]]
+"""Shapes and types by the names of a network's inputs."""
+
+
+def fit_inputs(
+    given: Sequence[Given], signature: Signature, batch_size: int = -1
+) -> dict[str, Array]:
+    """Return an array for every input of a network: what is given, else zeros.
+
+    An only input needs no name. Raises OptionError naming the input that doesn't fit.
+    """
+    found: dict[str, Array] = {}
+    for each in given:
+        name = input_name(each, tuple(signature))
+        shape, dtype = signature[name]
+        found[name] = _fitted(each, name, shape, dtype, batch_size)
+    return {
+        name: found.get(name, np.zeros(shape, dtype)) for name, (shape, dtype) in signature.items()
+    }
+
+
+def input_name(given: Given, names: Sequence[str]) -> str:
+    """Return which of a network's inputs is meant."""
+    if given.name in names:
+        return given.name
+    if not given.named and len(names) == 1:
+        return names[0]
+    listed = ", ".join(one_line(n, 60) for n in names)
+    raise OptionError(
+        f"the network has no input '{one_line(given.name, 60)}'", where=OPTION,
+        hint=f"its inputs are {listed}" if names else "it has no inputs",
+    )  # fmt: skip
+
+
+def _fitted(
+    given: Given, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], batch_size: int
+) -> Array:
+    array = _array_of(given.value, dtype)
+    if given.literal and array.ndim == len(shape) + 1:
+        array = array[0] if array.shape[0] == 1 else array
+    if batch_size > 0 and array.ndim and array.shape[0]:
+        array = array[np.arange(batch_size) % array.shape[0]]
+    whose = f"input '{one_line(name, 60)}'"
+    if array.dtype != dtype:
+        raise OptionError(f"{whose} must be {dtype}, not {array.dtype}", where=OPTION)
+    if array.shape != shape:
+        raise OptionError(
+            f"{whose} must have the shape {list(shape)}, not {list(array.shape)}", where=OPTION,
+            hint="a library has fixed shapes: compile the model for another one",
+        )  # fmt: skip
+    return np.ascontiguousarray(array)
+
+
+def _array_of(value: Array | Filled, dtype: np.dtype[Any]) -> Array:
+    if not isinstance(value, Filled):
+        return value
+    count = int(np.prod(value.shape, dtype=np.int64)) * dtype.itemsize
+    return np.ones(count, np.uint8).view(dtype).reshape(value.shape)

@@ -1,0 +1,142 @@
+"""What looks at the runs of the first context: dumps and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from atc.errors import OptionError, one_line
+from atc.ir import Array
+from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.binary_dump import BinaryDump, write_dump
+from atc.load_and_run.checks import DispatchCheck, RangeCheck, ValueCheck
+from atc.load_and_run.console import Console
+from atc.load_and_run.engine import Context, Engine, Observer, Step
+from atc.load_and_run.rules import dump_kind
+from atc.load_and_run.text_dump import TextDump
+
+HOOKED = ("io_dump", "io_dump_stdout", "io_dump_stderr", "bin_io_dump", "range",
+          "check_var_value", "check_dispatch")  # fmt: skip
+"""Options that need a library with hooks."""
+
+
+@dataclass
+class Plugins:
+    """The observers of every run, and of the first one only; runs are counted."""
+
+    engine: Engine
+    first: list[Observer] = field(default_factory=list)
+    every: list[Observer] = field(default_factory=list)
+    values: ValueCheck | None = None
+    dispatch: DispatchCheck | None = None
+    text: TextDump | None = None
+    outputs: Path | None = None
+    """Where the outputs of every run are written."""
+    runs: int = 0
+    cores: list[list[int]] = field(default_factory=list)
+    """Of each thread of the pool."""
+
+    def before(self, context: Context) -> None:
+        """Set the observers of the next run."""
+        observers = [*(self.first if self.runs == 0 else ()), *self.every]
+        if self.values is not None:
+            self.values.begin()
+        if self.engine.is_hooked:
+            context.observe(_all(observers) if observers else None)
+
+    def after(self, context: Context) -> None:
+        """Do what follows a run."""
+        if self.values is not None:
+            self.values.end()
+        if self.outputs is not None:
+            _write_outputs(self.outputs, self.runs, context)
+        self.runs += 1
+
+    def finish(self, wishes: Wishes, console: Console) -> None:
+        """Tell what was seen; a text dump goes to where it is wanted."""
+        for line in (*(self.values.lines if self.values else ()),
+                     *(self.dispatch.lines() if self.dispatch else ())):  # fmt: skip
+            console.line(line)
+        if self.dispatch is not None:
+            console.result["idle_calls"] = [step.number for step in self.dispatch.idle]
+        if self.text is not None:
+            _write_text(self.text.text(), wishes, console)
+
+
+def _all(observers: Sequence[Observer]) -> Observer:
+    def observe(step: Step, done: bool, arrays: Sequence[Array]) -> None:
+        for observer in observers:
+            observer(step, done, arrays)
+
+    return observe
+
+
+def make_plugins(engine: Engine, wishes: Wishes, dump_inputs: bool) -> Plugins:
+    """Return what the options ask for; raises OptionError where the library has no hooks."""
+    asked = [name for name in HOOKED if wishes[name]]
+    if asked and not engine.is_hooked:
+        raise OptionError(
+            "the library was compiled without hooks", where=f"--{asked[0]}",
+            hint="compile it with --hooks, or give the model file",
+        )  # fmt: skip
+    plugins = Plugins(engine)
+    match dump_kind(wishes):
+        case "bin_io_dump":
+            if dump_inputs and _recorded(wishes):
+                raise OptionError(
+                    "inputs can't be dumped from a recorded sequence", where="MGB_DUMP_INPUT",
+                    hint="unset it, or leave --record_comp_seq out",
+                )  # fmt: skip
+            plugins.first.append(BinaryDump(engine, wishes["bin_io_dump"], dump_inputs))
+        case "bin_out_dump":
+            plugins.outputs = wishes["bin_out_dump"]
+        case "":
+            pass
+        case _:
+            plugins.text = TextDump(engine, _recorded(wishes))
+            plugins.first.append(plugins.text)
+    if wishes["check_dispatch"]:
+        plugins.dispatch = DispatchCheck(engine)
+        plugins.first.append(plugins.dispatch)
+    if wishes["range"]:
+        plugins.every.append(RangeCheck(engine, wishes["range"]))
+    if wishes["check_var_value"]:
+        plugins.values = ValueCheck(engine, *wishes["check_var_value"])
+        plugins.every.append(plugins.values)
+    return plugins
+
+
+def _recorded(wishes: Wishes) -> bool:
+    return bool(wishes["record_comp_seq"] or wishes["record_comp_seq2"])
+
+
+def _write_outputs(folder: Path, run: int, context: Context) -> None:
+    engine = context.engine
+    ids = [v.number for v in engine.values if v.is_output]
+    for k, (tensor, array) in enumerate(zip(engine.outputs, context.outputs, strict=True)):
+        number = ids[k] if len(ids) == len(engine.outputs) else k
+        name = f"var={one_line(tensor.name, 200)} owner_opr_inputs= "
+        write_dump(folder / f"run{run}-var{number}", name, array)
+
+
+def _write_text(text: str, wishes: Wishes, console: Console) -> None:
+    write: Callable[[str], None]
+    match dump_kind(wishes):
+        case "io_dump_stdout":
+            write = console.line
+        case "io_dump_stderr":
+            write = console.error
+        case _:
+            path = wishes["io_dump"]
+            try:
+                path.write_text(text, "utf-8")
+            except OSError as error:
+                raise OptionError(
+                    f"can't write {path}: {error.strerror}", where="--io_dump"
+                ) from None
+            return
+    for line in text.splitlines():
+        write(line)
+
+

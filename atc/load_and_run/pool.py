@@ -1,0 +1,105 @@
+"""Threads that run what they are given, one call at a time, each on its core."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from atc.errors import OptionError
+
+_Task = Callable[[], None]
+
+
+@dataclass
+class _Worker:
+    core: int | None
+    tasks: queue.SimpleQueue[_Task | None] = field(default_factory=queue.SimpleQueue)
+    done: queue.SimpleQueue[BaseException | None] = field(default_factory=queue.SimpleQueue)
+    cores: frozenset[int] = frozenset()
+    thread: threading.Thread | None = None
+
+    def loop(self) -> None:
+        try:
+            self.cores = pin(self.core)
+            self.done.put(None)
+        except BaseException as error:
+            self.done.put(error)
+            return
+        while (task := self.tasks.get()) is not None:
+            try:
+                task()
+                self.done.put(None)
+            except BaseException as error:
+                self.done.put(error)
+
+
+class Pool:
+    """Some threads; calls go to them in turn, and the caller waits for each.
+
+    With `caller` the calling thread is the first of them. Close it after use: it is a context.
+    """
+
+    def __init__(self, count: int, cores: Sequence[int] = (), caller: bool = False) -> None:
+        """Start the threads and pin them to `cores`, if any; raises OptionError for a wrong one."""
+        chosen = [*cores] or [None] * count
+        self.cores: list[list[int]] = []
+        self._turn = 0
+        self._workers: list[_Worker | None] = []
+        if caller:
+            self.cores.append(sorted(pin(chosen[0])))
+            self._workers.append(None)
+        try:
+            for core in chosen[len(self._workers) :]:
+                self._start(_Worker(core))
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, worker: _Worker) -> None:
+        worker.thread = threading.Thread(target=worker.loop, daemon=True)
+        worker.thread.start()
+        if (error := worker.done.get()) is not None:
+            raise error
+        self._workers.append(worker)
+        self.cores.append(sorted(worker.cores))
+
+    def run(self, task: _Task) -> None:
+        """Let the next thread run a call; raises what it raises."""
+        worker = self._workers[self._turn % len(self._workers)]
+        self._turn += 1
+        if worker is None:
+            task()
+            return
+        worker.tasks.put(task)
+        if (error := worker.done.get()) is not None:
+            raise error
+
+    def close(self) -> None:
+        """End the threads."""
+        for worker in self._workers:
+            if worker is not None and worker.thread is not None:
+                worker.tasks.put(None)
+                worker.thread.join()
+        self._workers = []
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def pin(core: int | None) -> frozenset[int]:
+    """Bind the calling thread to a core, unless None; return the cores that it may use."""
+    if core is not None:
+        try:
+            os.sched_setaffinity(0, {core})
+        except (OSError, ValueError, OverflowError):
+            raise OptionError(
+                f"there is no core {core} for this process", where="--multi_thread_core_ids",
+                hint=f"there are {sorted(os.sched_getaffinity(0))}",
+            ) from None  # fmt: skip
+    return frozenset(os.sched_getaffinity(0))

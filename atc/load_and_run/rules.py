@@ -1,0 +1,119 @@
+"""Which options go together, and what a user is told of those that have no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atc.errors import OptionError, UnsupportedError
+from atc.load_and_run.arguments import Wishes
+from atc.settings import options_of
+
+COMPILING = frozenset({
+    "full_run", "fast_run", "fast_run_algo_policy", "fast_run_shared_batch_size", "fitting",
+    "dump_fitting_model", "enable_nchw44", "enable_nchw88", "layout_transform",
+    "layout_transform_dump", "enable_fuse_conv_bias_nonlinearity", "enable_fuse_conv_bias_with_z",
+    "enable_fuse_preprocess", "disable_mem_opt", "workspace_limit", "record_comp_seq2",
+    "enable_jit", "jit_level", "target", "input_shape", "weight", "framework", "model_dump",
+    "fast_run_timeout",
+})  # fmt: skip
+"""Options that decide how a model is compiled."""
+
+DUMPS = ("io_dump", "bin_io_dump", "bin_out_dump", "io_dump_stdout", "io_dump_stderr")
+"""Options that dump values, in the order in which they are looked at; the last one counts."""
+
+
+def dump_kind(wishes: Wishes) -> str:
+    """Return the option of the dump to make, '' for none."""
+    return next((name for name in reversed(DUMPS) if wishes[name]), "")
+
+
+def strategy(wishes: Wishes) -> tuple[str, ...]:
+    """Return how kernels are chosen, in MegEngine's words."""
+    if wishes["full_run"]:
+        words = ["PROFILE"]
+    elif wishes["fast_run"]:
+        words = ["PROFILE", "OPTIMIZED"]
+    else:
+        words = ["HEURISTIC"]
+    if wishes["reproducible"] or wishes["binary_equal_between_batch"]:
+        words.append("REPRODUCIBLE")
+    return tuple(words)
+
+
+def check_rules(wishes: Wishes) -> None:
+    """Raise OptionError for options that exclude or need each other."""
+    for problem, option, hint in _conflicts(wishes):
+        raise OptionError(problem, where=f"--{option}", hint=hint)
+    if wishes["enable_nchw64"]:
+        raise UnsupportedError(
+            "--enable_nchw64 is a layout of int4, which no kernel computes in",
+            where="--enable_nchw64", hint="leave it out",
+        )  # fmt: skip
+    for option, name in (("cuda", "CUDA"), ("rocm", "ROCm")):
+        if wishes[option]:
+            raise UnsupportedError(
+                f"the device is not available: there is no {name} target", where=f"--{option}",
+                hint="use --cpu",
+            )  # fmt: skip
+
+
+def _conflicts(w: Wishes) -> Iterator[tuple[str, str, str]]:
+    """Yield (problem, option, hint)."""
+    measures = w["full_run"] or w["fast_run"]
+    policy = w["fast_run_algo_policy"]
+    if w["full_run"] and w["fast_run"]:
+        yield "--full_run and --fast_run exclude each other", "full_run", "give one of them"
+    if policy is not None and not policy.exists() and not measures:
+        yield f"{policy} is not there", "fast_run_algo_policy", "add --fast_run to write it"
+    if w["fast_run_shared_batch_size"] and not measures and policy is None:
+        yield "there is nothing to share", "fast_run_shared_batch_size", "add --fast_run"
+    yield from _thread_conflicts(w)
+    if w["record_comp_seq2"] and not w["no_sanity_check"]:
+        yield "needs --no_sanity_check", "record_comp_seq2", "add it"
+    if w["record_comp_seq2"] and w["fake_first"]:
+        yield "excludes --fake_first", "record_comp_seq2", "leave one of them out"
+    if w["layout_transform_dump"] is not None and not w["layout_transform"]:
+        yield "needs --layout_transform", "layout_transform_dump", "add --layout_transform=cpu"
+    if w["layout_transform"] == "cuda":
+        yield "there is no CUDA target", "layout_transform", "use cpu"
+    if w["c_opr_lib_with_param"] and w["c_opr_lib"] is None:
+        yield "needs --c_opr_lib", "c_opr_lib_with_param", "name the library"
+    if w["check_var_value"] and w["iter"] + w["warmup_iter"] < 2:
+        yield "needs several runs", "check_var_value", "raise --iter"
+    if w["dump_fitting_model"] is not None and not w["fitting"]:
+        yield "needs --fitting", "dump_fitting_model", "add it"
+    for option in ("bin_io_dump", "bin_out_dump"):
+        if w[option] is not None and not w[option].is_dir():
+            yield f"{w[option]} is no folder", option, "make it first"
+
+
+def _thread_conflicts(w: Wishes) -> Iterator[tuple[str, str, str]]:
+    pool, own = w["multithread"], w["multithread_default"]
+    cores = w["multi_thread_core_ids"]
+    if pool > 0 and own > 0:
+        yield "excludes --multithread_default", "multithread", "give one of them"
+    if w["cpu_default"] and (pool > 0 or own > 0):
+        yield "--cpu_default starts no threads", "multithread", "leave one of them out"
+    if cores and max(pool, own) < 1:
+        yield "needs --multithread or --multithread_default", "multi_thread_core_ids", "add one"
+    elif cores and len(cores) != max(pool, own):
+        count = max(pool, own)
+        yield f"{len(cores)} cores for {count} threads", "multi_thread_core_ids", f"name {count}"
+
+
+def notes(wishes: Wishes, compiles: bool) -> Iterator[str]:
+    """Yield a warning for everything that is given and has no effect, or less than it says."""
+    for name, setting in options_of("load_and_run").items():
+        if name in wishes.given and setting.accepted and wishes[name]:
+            yield f"--{name} has no effect: {setting.accepted}"
+    if not compiles and (unused := sorted(COMPILING & wishes.given)):
+        listed = ", ".join(f"--{name}" for name in unused)
+        yield f"{listed}: of no effect on a library that is compiled already"
+    if sum(bool(wishes[name]) for name in DUMPS) > 1:
+        yield f"only one dump is made: --{dump_kind(wishes)}"
+    if max(wishes["multithread"], wishes["multithread_default"]) > 1:
+        yield "a kernel uses one thread so far: the pool's threads take runs in turn"
+    if "weight_preprocess" in wishes.given and not wishes["weight_preprocess"]:
+        yield "--weight_preprocess=0 has no effect: weights are rearranged when compiling"
+    if wishes["enable_nchw32"] and not wishes["enable_fuse_conv_bias_nonlinearity"]:
+        yield "--enable_nchw32 switches --enable_fuse_conv_bias_nonlinearity on"
