@@ -5,7 +5,7 @@ An expression is an immutable tree over `Input(k)`; equal subtrees are computed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -184,7 +184,7 @@ def substitute(expr: Expr, replace: Callable[[int], Expr]) -> Expr:
     return visit(expr)
 
 
-def renumber(expr: Expr, indices: Sequence[int]) -> Expr:
+def renumber(expr: Expr, indices: Sequence[int] | Mapping[int, int]) -> Expr:
     """Return `expr` with Input(k) renamed to Input(indices[k])."""
     types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
     return substitute(expr, lambda k: Input(types[k], indices[k]))

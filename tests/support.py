@@ -43,7 +43,7 @@ CFLAGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-
 CONSTANT_INPUTS: Mapping[str, tuple[int, ...]] = {
     "AffineGrid": (1,), "BlackmanWindow": (0,), "CenterCropPad": (1,), "Col2Im": (1, 2),
     "Compress": (1,), "ConstantOfShape": (0,), "CumProd": (1,), "CumSum": (1,), "DFT": (1, 2),
-    "Dropout": (1, 2), "Expand": (1,), "HammingWindow": (0,), "HannWindow": (0,),
+    "Expand": (1,), "HammingWindow": (0,), "HannWindow": (0,),
     "MaxUnpool": (2,), "MelWeightMatrix": (0, 1, 2, 3, 4), "NonMaxSuppression": (2, 3, 4),
     "OneHot": (1,), "Pad": (1, 3), "Range": (0, 1, 2), "ReduceL1": (1,), "ReduceL2": (1,),
     "ReduceLogSum": (1,), "ReduceLogSumExp": (1,), "ReduceMax": (1,), "ReduceMean": (1,),

@@ -9,10 +9,12 @@ from atc.lower import (
     contrib_quantize,
     control,
     conv,
+    derivatives_tensor,
     einsum,
     elementwise,
     gather,
     generate,
+    gradient,
     linalg,
     loop,
     matmul,
@@ -30,6 +32,8 @@ from atc.lower import (
     shape,
     signal,
     sort,
+    text,
+    training,
 )  # fmt: skip
 from atc.lower.model import lower_model
 from atc.lower.registry import LOWERINGS
@@ -37,7 +41,10 @@ from atc.lower.registry import LOWERINGS
 __all__ = [
     "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "contrib_attention",
     "contrib_quantize",
-    "control", "conv", "einsum", "elementwise", "gather", "generate", "linalg", "loop",
+    "control", "conv", "derivatives_tensor", "einsum", "elementwise", "gather", "generate",
+    "gradient", "linalg", "loop",
     "lower_model", "matmul", "ml", "ml_trees", "noise", "normalize", "quantize", "reduce",
     "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal", "sort",
+    "text",
+    "training",
 ]

@@ -10,8 +10,9 @@ from math import prod
 import numpy as np
 
 from atc.errors import InternalError, ModelError, UnsupportedError
-from atc.expr import Call, Expr, Input, cast, const, walk
+from atc.expr import Call, Expr, Input, cast, const, inputs_of, renumber, walk
 from atc.ir import Array, DType, Graph, Node, Op, TensorType, captured, row_major, type_of
+from atc.lower.strings import takes_strings
 from atc.ops import If, Loop, Map, Reshape
 from atc.ops.data import Concat, Gather, Pad, Scatter
 from atc.view import View, broadcast, dense, gather_view, simplify_loops
@@ -142,6 +143,9 @@ class Builder:
         small = next((t for t in (*operand_types, *types) if t and t.dtype.is_small), None)
         if small and not moves(op):
             raise UnsupportedError(f"{op.kind} of {small}", hint="cast to float before")
+        types_ = (*operand_types, *types)
+        if any(t and t.dtype is DType.STRING for t in types_) and not takes_strings(op):
+            raise UnsupportedError(f"{op.kind} of strings")
         try:
             op.check(operand_types, types)
         except ValueError as error:
@@ -186,15 +190,20 @@ class Builder:
             args.append(literal)
         args += [Input(DType.INT64, len(kept) + k) for k in range(len(coordinates))]
         expr = build(*args)
-        loops, merged = simplify_loops(shape, [dense(shape), *kept_views, *coordinates])
+        used = inputs_of(expr)  # the others are no operands of the node
+        every = (*kept_views, *coordinates)
+        if len(used) < len(every):
+            expr = renumber(expr, {k: i for i, k in enumerate(used)})
+        operands = [kept[k] for k in used if k < len(kept)]
+        loops, merged = simplify_loops(shape, [dense(shape), *(every[k] for k in used)])
         op = Map(loops, expr, merged[1:])
-        return self.emit1(op, kept, TensorType(expr.dtype, tuple(shape)))
+        return self.emit1(op, operands, TensorType(expr.dtype, tuple(shape)))
 
     def _literal(self, name: str) -> Expr | None:
         array = self.value(name)
-        if array is None or array.size != 1:
-            return None
         dtype = self.type(name).dtype
+        if array is None or array.size != 1 or dtype is DType.STRING:
+            return None
         return const(array.reshape(()).astype(dtype.computed.numpy).item(), dtype)
 
     def view(self, x: str, shape: Sequence[int], view: View) -> str:

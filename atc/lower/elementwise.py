@@ -11,6 +11,7 @@ from atc.expr import Expr, call, cast, const
 from atc.ir import DType
 from atc.lower.registry import lowers
 from atc.lower.site import Site
+from atc.lower.training import batch_statistics
 
 
 def compute(site: Site, build: Callable[..., Expr], *inputs: str) -> str:
@@ -408,9 +409,10 @@ def where(site: Site) -> str:
 
 
 @lowers("BatchNormalization")
-def batch_normalization(site: Site) -> str:
-    """ONNX BatchNormalization-15 at inference: x * s + t with s, t per channel."""
-    site.require(site.int("training_mode", 0) == 0, "training mode is not covered")
+def batch_normalization(site: Site) -> str | tuple[str, ...]:
+    """ONNX BatchNormalization-15: at inference x * s + t with s, t per channel."""
+    if site.int("training_mode", 0):
+        return batch_statistics(site)
     if any(site.wants(i) for i in range(1, 5)):
         raise site.unsupported("BatchNormalization's training outputs are asked for")
     epsilon = site.float("epsilon", 1e-5)

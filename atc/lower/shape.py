@@ -221,19 +221,3 @@ def depth_space(site: Site) -> str:
     else:
         parts = b.transpose(b.reshape(x, [n, c // (s * s), s, s, h, w]), [0, 1, 4, 2, 5, 3])
     return b.reshape(parts, [n, c // (s * s), h * s, w * s])
-
-
-@lowers("Dropout")
-def dropout(site: Site) -> tuple[str, ...]:
-    """ONNX Dropout-22 at inference: the identity; the mask is all true."""
-    training = site.const(2)
-    ratio = site.const(1)
-    active = site.has(2) and (training is None or bool(training.reshape(())))
-    if active and (ratio is None or float(ratio.reshape(())) != 0.0):
-        raise site.unsupported("Dropout in training mode is random")
-    if not site.wants(1):
-        return (site.input(0),)
-    mask = (
-        np.ones(site.shape(0), np.bool_) if site.opset >= 10 else np.ones(site.shape(0), np.float32)
-    )
-    return (site.input(0), site.b.constant(mask))
