@@ -1,0 +1,240 @@
+"""MegEngine's variables, a test per row M-01 ... M-38 of the specification."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from networks import conv_net, save
+from onnx import helper
+from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
+
+from atc import cli, driver
+from atc.capabilities import capabilities
+from atc.check import check_model
+from atc.errors import OptionError
+from atc.settings import VARIABLES
+from atc.settings.resolve import settle
+from atc.settings.surroundings import Surroundings
+
+ROWS = [f"M-{k:02}" for k in range(1, 39)]
+
+VALUES = {
+    "M-02": "0", "M-05": "7", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
+    "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-13": "50", "M-14": "20", "M-15": "0",
+    "M-16": "100", "M-17": "0", "M-18": "0", "M-19": "1", "M-20": "1", "M-21": "1",
+    "M-22": "1000", "M-23": "1", "M-24": "2", "M-25": "1", "M-26": "0", "M-27": "1",
+    "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE", "M-35": "1",
+}  # fmt: skip
+"""For each row that is accepted: a value that asks for something else than what happens."""
+
+UNLISTED = [
+    "MEGENGINE_MAX_RECOMP_TIME", "MEGENGINE_DISABLE_MEMORY_FORWARDING",
+    "MEGENGINE_DTR_SQRT_SAMPLING", "MGB_COMP_GRAPH_OPT", "MGE_FASTRUN_CACHE_URL",
+]  # fmt: skip
+
+
+def test_every_row_is_in_the_table_and_has_a_test() -> None:
+    assert rows_of("M") == set(ROWS)
+    assert set(accepted_rows("M")) == set(VALUES)
+    tested = {name[5:9].upper().replace("_", "-") for name in globals() if name[:6] == "test_m"}
+    assert tested | set(VALUES) == set(ROWS)
+
+
+@pytest.mark.parametrize("row", VALUES)
+def test_accepted_with_one_warning_and_nothing_else(row: str) -> None:
+    is_only_a_warning(row, VALUES[row])
+
+
+@pytest.mark.parametrize("row", VALUES)
+def test_what_happens_anyway_needs_no_warning(row: str) -> None:
+    for value in variable_of(row).works_for:
+        assert not options({variable_of(row).name: str(value)}).notes
+
+
+@pytest.mark.parametrize("name", UNLISTED)
+def test_variables_of_the_source_alone_are_accepted_too(name: str) -> None:
+    (warning,) = options({name: "1"}).notes
+    assert warning.startswith(f"{name}=1 has no effect")
+    assert [v.system for v in VARIABLES if v.name == name] == ["MegEngine"]
+
+
+# -------------------------------------------------------------------------------- rows that work
+
+
+def test_m_01_device_is_the_default_target() -> None:
+    name = "MGE_DEFAULT_DEVICE"
+    for word in ("cpu0", "cpux", "xpux", "xpu0:1"):
+        assert options({name: word}).target == "host"
+    assert options({name: "gpu0"}, target="c99").target == "c99"
+    assert options({name: "gpu0"}, soc_version="c99").target == "c99"
+    with pytest.raises(OptionError, match=r"E10001: gpu0: there is no CUDA target \[MGE_DEFAULT"):
+        options({name: "gpu0"})
+    with pytest.raises(OptionError, match=r"E10001: unknown device 'tpu0' .*use xpux, cpux"):
+        options({name: "tpu0"})
+
+
+@pytest.mark.parametrize(
+    ("word", "level"), [("DEBUG", "debug"), ("INFO", "info"), ("ERROR", "error")]
+)
+def test_m_03_level_of_the_log(word: str, level: str) -> None:
+    name = "MEGENGINE_LOGGING_LEVEL"
+    assert log({name: word}) == level
+    assert log({name: word}, log="warning") == "warning"
+    with pytest.raises(OptionError, match="E10010: .*use one of DEBUG, INFO"):
+        log({name: "LOUD"})
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_m_04_level_of_the_log_beats_that_of_a_program(number: int) -> None:
+    name = "RUNTIME_OVERRIDE_LOG_LEVEL"
+    level = ("debug", "info", "warning", "error", "null")[number]
+    assert log({name: str(number), "MEGENGINE_LOGGING_LEVEL": "INFO"}) == level
+    assert log({name: str(number)}, program=True, log="info") == level
+    assert log({name: str(number)}, log="info") == "info"  # the command line's own is no program
+    with pytest.raises(OptionError, match="E10013"):
+        log({name: "5"})
+
+
+def test_m_09_collective_operators_are_refused_by_name(tmp_path: Path) -> None:
+    node = helper.make_node("AllReduce", ["x"], ["y"], "sum over devices")
+    model = save([node], {"x": [1]}, {"y": [1]}, tmp_path / "m.onnx")
+    (error,) = check_model(options({}, model, target="c99")).errors
+    assert "AllReduce" in str(error)
+    assert "sum over devices" in str(error)
+
+
+def test_m_28_strategy() -> None:
+    def chosen(text: str) -> tuple[bool, bool, bool, str]:
+        o = options({"MEGENGINE_EXECUTION_STRATEGY": text})
+        return o.full_run, o.fast_run, o.reproducible, o.kernels
+
+    assert chosen("HEURISTIC") == (False, False, False, "all")
+    assert chosen("PROFILE") == (True, False, False, "all")
+    assert chosen("OPTIMIZED_PROFILE") == (False, True, False, "optimized")
+    assert chosen("OPTIMIZED") == (False, False, False, "optimized")
+    for spelling in ("REPRODUCEABLE", "HEURISTIC|REPRODUCIBLE"):
+        assert chosen(spelling) == (False, False, True, "all")
+    with pytest.raises(OptionError, match="E10001: unknown strategy 'FASTEST'.*use HEURISTIC"):
+        chosen("PROFILE_FASTEST")
+
+
+def test_m_28_the_command_line_answers_the_whole_question() -> None:
+    o = options({"MEGENGINE_EXECUTION_STRATEGY": "PROFILE"}, fast_run="1")
+    assert (o.fast_run, o.full_run) == (True, False)
+
+
+def test_m_28_optimized_leaves_out_portable_kernels(tmp_path: Path) -> None:
+    environ = {"MEGENGINE_EXECUTION_STRATEGY": "OPTIMIZED"}
+    chosen = options(environ, conv_net(tmp_path / "m.onnx"), target="x86-64-avx2")
+    (first, *_) = check_model(chosen).findings
+    assert (first.op_type, first.status) == ("Conv", "tuned")
+
+
+def test_m_29_seconds_that_a_candidate_may_take() -> None:
+    assert options({}).fast_run_timeout == 20
+    assert options({"MGB_CONV_PROFILING_TIMEOUT": "0.1"}).fast_run_timeout == 0.1
+    assert options({"MGB_CONV_PROFILING_TIMEOUT": "0"}).fast_run_timeout == 0  # no limit
+    with pytest.raises(OptionError, match=r"E10003.*MGB_CONV_PROFILING_TIMEOUT"):
+        options({"MGB_CONV_PROFILING_TIMEOUT": "-1"})
+
+
+def test_m_32_code_generators() -> None:
+    assert not options({"MGB_JIT_BACKEND": "MLIR"}).notes
+    with pytest.raises(OptionError, match="E10001: NVRTC makes no code for a CPU"):
+        options({"MGB_JIT_BACKEND": "NVRTC"})
+    with pytest.raises(OptionError, match="E10001: .*use one of MLIR, HALIDE"):
+        options({"MGB_JIT_BACKEND": "LLVM"})
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile with several variables in a process of its own, which then changes one of them."""
+    folder = tmp_path_factory.mktemp("built")
+    conv_net(folder / "m.onnx")
+    environ = {
+        "MGB_JIT_KEEP_INTERM": "1", "MGB_JIT_WORKDIR": str(folder / "work"),
+        "MGE_FASTRUN_CACHE_TYPE": "FILE", "MGE_FASTRUN_CACHE_DIR": str(folder / "times"),
+        "MEGENGINE_EXECUTION_STRATEGY": "PROFILE_OPTIMIZED", "MEGENGINE_LOGGING_LEVEL": "INFO",
+    }  # fmt: skip
+    code = (
+        "import os, sys; from atc import cli; os.environ['MGB_JIT_WORKDIR'] = 'elsewhere'; "
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    command = [f"--model={folder / 'm.onnx'}", f"--output={folder / 'out/net'}", "--jobs=2"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *command], capture_output=True, text=True,
+        env={**os.environ, **environ}, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder / "log").write_text(done.stderr)
+    return folder
+
+
+def test_m_33_the_build_is_kept(built: Path) -> None:
+    (work,) = (built / "work").iterdir()
+    assert (work / "src/net.c").is_file()
+    assert (work / "src/net.c.o").is_file()
+    assert "-c src/net.c -o src/net.c.o" in (work / "commands.txt").read_text()
+    assert f"the build is kept in {work}" in (built / "log").read_text()
+
+
+def test_m_34_work_folder(built: Path, tmp_path: Path) -> None:
+    assert not (built / "elsewhere").exists()  # set too late: it is read once
+    model = conv_net(tmp_path / "m.onnx")
+    seen: list[list[str]] = []
+    mine = tmp_path / "there"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    for place in (mine, tmp_path / "new"):
+        listen = driver.Listener(
+            progress=lambda *_, at=place: seen.append(sorted(p.name for p in at.iterdir()))
+        )
+        chosen = options({"MGB_JIT_WORKDIR": str(place)}, model, target="c99", jobs="2")
+        driver.compile_model(replace(chosen, output=tmp_path / "out/net"), listen=listen)
+        assert any(name.startswith("atc-build-") for name in seen[-1])
+    assert [p.name for p in mine.iterdir()] == ["notes.txt"]
+    assert not (tmp_path / "new").exists()
+
+
+def test_m_36_measured_times_are_kept_or_not(built: Path, tmp_path: Path) -> None:
+    assert len(list((built / "times").rglob("*.json"))) == 1
+    for kind, root in (("MEMORY", None), ("FILE", tmp_path)):
+        environ = {"MGE_FASTRUN_CACHE_TYPE": kind, "ASCEND_CACHE_PATH": str(tmp_path)}
+        assert driver.times_root(options(environ), environ) == root
+    assert driver.times_root(options({}), {"ASCEND_CACHE_PATH": str(tmp_path)}) is None
+    with pytest.raises(OptionError, match="E10001: .*use one of FILE, MEMORY"):
+        options({"MGE_FASTRUN_CACHE_TYPE": "REDIS"})
+
+
+def test_m_37_where_measured_times_are_kept(built: Path, tmp_path: Path) -> None:
+    assert (built / "times/algo_cache/cache.lock").is_file()
+    chosen = options({"MGE_FASTRUN_CACHE_DIR": str(tmp_path)})
+    assert driver.times_root(chosen, {}) == tmp_path
+    assert driver.times_root(options({}, fast_run_cache_dir=str(tmp_path)), {}) == tmp_path
+    both = {"MGE_FASTRUN_CACHE_DIR": str(tmp_path), "MGE_FASTRUN_CACHE_TYPE": "MEMORY"}
+    assert driver.times_root(options(both), both) is None
+
+
+def test_m_38_capabilities(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    said = capsys.readouterr().out
+    assert said == capabilities()
+    assert "targets: c99, " in said
+    none = capabilities({"PATH": "", "CC": ""})
+    assert "gcc (" not in none
+
+
+def test_m_03_and_m_28_are_seen_in_a_whole_run(built: Path) -> None:
+    log = (built / "log").read_text()
+    assert "[INFO] measuring kernels" in log
+    assert "[DEBUG]" not in log
+
+
+def log(environ: dict[str, str], *, program: bool = False, **given: object) -> object:
+    named = {"model": "x", "output": "y", **given}
+    return settle(named, "compile", Surroundings(environ), program=program).values["log"]
