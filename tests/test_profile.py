@@ -69,7 +69,8 @@ def test_nothing_of_it_is_in_other_builds(tmp_path: Path) -> None:
     text = b"".join(plain.files[path] for path in ("src/net.c", "include/net.h"))
     assert not [w for w in (b"profile", b"PROFILE", b"time.h", b"nanoseconds") if w in text]
     changed = {path for path in timed.files if timed.files[path] != plain.files.get(path)}
-    assert changed == {"src/net.c", "include/net.h"}
+    assert changed == {"src/net.c", "include/net.h", "net.py"}
+    assert b"_write_profile" not in plain.files["net.py"]
     libraries = []
     for emission in (plain, timed):
         write_project(tmp_path / str(len(libraries)), emission)
