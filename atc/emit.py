@@ -12,7 +12,7 @@ import numpy as np
 from atc import __version__, runtime
 from atc.backends.kernel import KernelSource
 from atc.backends.target import Target
-from atc.ir import Array
+from atc.ir import STRING_BYTES, Array
 from atc.memory import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.observe import observed
@@ -70,6 +70,7 @@ def emit(
         "model": comment(model), "target": target.name, "cflags": target.cflags,
         "checks": target.cpu_checks, "net": schedule, "inputs": schedule.inputs,
         "outputs": schedule.outputs, "bundles": _bundles(program), "ports": ports,
+        "string_bytes": STRING_BYTES, "fallible": any(k.fallible for k in kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
         "arena_size": (arena.plan.size or ALIGNMENT) if has_arena else 0,

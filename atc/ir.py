@@ -18,6 +18,10 @@ import numpy.typing as npt
 Array = npt.NDArray[np.generic]
 
 
+STRING_BYTES = 256
+"""Bytes of the cell that holds a string: UTF-8, ended by a NUL. What follows that doesn't count."""
+
+
 class DType(Enum):
     """Element type: ONNX `TensorProto.DataType` code, numpy type, C storage type, label."""
 
@@ -28,6 +32,7 @@ class DType(Enum):
     INT16 = (5, np.int16, "int16_t", "i16")
     INT32 = (6, np.int32, "int32_t", "i32")
     INT64 = (7, np.int64, "int64_t", "i64")
+    STRING = (8, f"S{STRING_BYTES}", "atc_string", "str")
     BOOL = (9, np.bool_, "bool", "b1")
     FLOAT16 = (10, np.float16, "uint16_t", "f16")
     DOUBLE = (11, np.float64, "double", "f64")
@@ -45,7 +50,7 @@ class DType(Enum):
     UINT2 = (25, ml_dtypes.uint2, "uint8_t", "u2")
     INT2 = (26, ml_dtypes.int2, "uint8_t", "i2")
 
-    def __init__(self, code: int, numpy: type[np.generic], c: str, label: str) -> None:
+    def __init__(self, code: int, numpy: type[np.generic] | str, c: str, label: str) -> None:
         self.code = code
         self.numpy: np.dtype[np.generic] = np.dtype(numpy)
         self.c = c
@@ -90,7 +95,7 @@ class DType(Enum):
     @property
     def is_signed(self) -> bool:
         """Whether negative values exist."""
-        return not self.name.startswith(("U", "BOOL")) and self is not DType.FLOAT8E8M0
+        return not self.name.startswith(("U", "BOOL", "STRING")) and self is not DType.FLOAT8E8M0
 
     @staticmethod
     def from_numpy(dtype: np.dtype[np.generic]) -> DType:

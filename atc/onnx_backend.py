@@ -25,6 +25,7 @@ from atc.errors import ModelError, UnsupportedError
 from atc.importers.onnx import InputShape, pin_inputs
 from atc.ir import Array, DType, Graph
 from atc.lower import lower_model
+from atc.lower.strings import cells, is_text, texts
 from atc.memory import plan_memory
 from atc.passes import run_passes
 from atc.program import build_program
@@ -147,6 +148,8 @@ def _given(name: str, value: Any) -> Given:
 
 def _array(name: str, value: Any) -> Array:
     known = isinstance(value, np.ndarray | np.generic)
+    if isinstance(value, str | bytes) or (known and is_text(np.asarray(value))):
+        return texts(cells(np.asarray(value, object)))
     if not known or value.dtype not in {d.numpy for d in DType}:
         kind = value.dtype if known else type(value).__name__
         raise UnsupportedError(f"input '{name}' is of the type {kind}")
@@ -169,7 +172,8 @@ def _signed(value: Given) -> object:
 
 def _content(arrays: Mapping[str, Given]) -> object:
     """Return what a network depends on that took the small inputs as constants."""
-    values = tuple(a.tobytes() for a in _tensors(arrays).values() if a.size <= SMALL)
+    small = [a for a in _tensors(arrays).values() if a.size <= SMALL]
+    values = tuple(tuple(a.flat) if is_text(a) else a.tobytes() for a in small)
     return (_signature(arrays), values)
 
 

@@ -50,6 +50,8 @@ _DTYPES = {
 }  # fmt: skip
 """Element types by their codes in ONNX."""
 
+_STRING = 8
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -58,9 +60,16 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    cell: int = 0
+    """Bytes in which C holds a string, its NUL among them; 0 for numbers."""
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype.name} {list(self.shape)}"
+        return f"{self.name}: {'string' if self.cell else self.dtype.name} {list(self.shape)}"
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The type of the elements in memory."""
+        return np.dtype(f"S{self.cell}") if self.cell else self.dtype
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,7 @@ class Network:
 
     A sequence of the model is a list of arrays, an optional without a value is None: `parameters`
     and `results` say so. `inputs` and `outputs` are the tensors, sequences' elements among them.
+    Strings are arrays of objects; what isn't UTF-8 in them is kept as surrogate escapes.
 
     It may be called from several threads at once: each call in progress has an arena of its own,
     and arenas are kept for the next calls. The interpreter's lock is released meanwhile.
@@ -108,7 +118,7 @@ class Network:
         arrays = _inputs(self.inputs, _flat(self.parameters, inputs))
         results = _outputs(self.outputs, self._listed(out), arrays)
         library.run(arrays, results)
-        found = _grouped(self.results, results)
+        found = _grouped(self.results, _read(self.outputs, results))
         return found[0] if len(found) == 1 else tuple(found)
 
     def run(
@@ -121,11 +131,14 @@ class Network:
         given = _by_name("output", self.outputs, out or {}, complete=False)
         results = _outputs(self.outputs, given, arrays)
         library.run(arrays, results)
-        found = _grouped(self.results, results)
+        found = _grouped(self.results, _read(self.outputs, results))
         return {v.name: a for v, a in zip(self.results, found, strict=True)}
 
     def bind(self, *inputs: Array, out: Array | Sequence[Array | None] | None = None) -> Bound:
-        """Return a call on these very arrays that costs next to nothing beside the network."""
+        """Return a call on these very arrays that costs next to nothing beside the network.
+
+        Strings lie in arrays of bytes then, `S256` for instance, as C holds them.
+        """
         library = self._open()
         arrays = _inputs(self.inputs, _flat(self.parameters, inputs), in_place=True)
         results = _outputs(self.outputs, self._listed(out), arrays)
@@ -243,6 +256,9 @@ class _Library:
     def _tensor(self, info: Any) -> Tensor:
         name = self.ffi.string(info.name).decode()
         shape = tuple(int(info.shape[axis]) for axis in range(info.rank))
+        if info.dtype == _STRING:
+            count = int(np.prod(shape, dtype=np.int64))
+            return Tensor(name, shape, np.dtype(object), int(info.size) // count if count else 1)
         return Tensor(name, shape, _dtype(info.dtype))
 
     def run(self, inputs: list[Array], outputs: list[Array]) -> None:
@@ -308,6 +324,36 @@ def _dtype(code: int) -> np.dtype[Any]:
     return dtype
 
 
+def _written(array: Array, tensor: Tensor, in_place: bool) -> Array:
+    """Return strings as C holds them: UTF-8, each in a cell."""
+    if in_place or array.dtype.kind not in "OSU":
+        what = f"{tensor.stored}" if in_place else "an array of strings"
+        raise TypeError(f"input {tensor.name!r} must be {what}, not {array.dtype}")
+    cells = []
+    for text in array.reshape(-1):
+        if not isinstance(text, str | bytes):
+            raise TypeError(f"input {tensor.name!r} holds a {type(text).__name__}, not a string")
+        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+        if len(data) >= tensor.cell or b"\0" in data:
+            fault = "holds a NUL" if b"\0" in data else f"is longer than {tensor.cell - 1} bytes"
+            raise ValueError(f"a string of input {tensor.name!r} {fault}: {text[:40]!r}")
+        cells.append(data)
+    return np.asarray(cells, tensor.stored).reshape(array.shape)
+
+
+def _read(tensors: Sequence[Tensor], arrays: Sequence[Array]) -> list[Array]:
+    """Return outputs with the strings among them as objects."""
+    found = []
+    for tensor, array in zip(tensors, arrays, strict=True):
+        if tensor.cell:
+            texts = np.empty(array.size, object)
+            for k, data in enumerate(array.reshape(-1)):
+                texts[k] = bytes(data).partition(b"\0")[0].decode("utf-8", "surrogateescape")
+            array = texts.reshape(array.shape)
+        found.append(array)
+    return found
+
+
 def _flat(values: Sequence[Value], given: Sequence[Any]) -> Sequence[Any]:
     """Return the arrays of inputs, those of sequences in their places."""
     if not any(v.is_sequence or v.count is None for v in values):
@@ -362,6 +408,8 @@ def _inputs(tensors: Sequence[Tensor], given: Sequence[Any], in_place: bool = Fa
     arrays = []
     for value, tensor in zip(given, tensors, strict=True):
         array = np.asarray(value)
+        if tensor.cell and not (in_place and array.dtype == tensor.stored):
+            array = _written(array, tensor, in_place)
         _check(array, tensor, "input")
         if not (array.flags.c_contiguous and array.flags.aligned):
             if in_place:
@@ -381,7 +429,7 @@ def _outputs(
     named: list[Array] = []
     for value, tensor in zip(given, tensors, strict=True):
         if value is None:
-            results.append(np.empty(tensor.shape, tensor.dtype))
+            results.append(np.empty(tensor.shape, tensor.stored))
             continue
         if not isinstance(value, np.ndarray):
             raise TypeError(f"output {tensor.name!r} must be a numpy array, not {type(value)}")
@@ -397,8 +445,8 @@ def _outputs(
 
 
 def _check(array: Array, tensor: Tensor, side: str) -> None:
-    if array.dtype != tensor.dtype:
-        raise TypeError(f"{side} {tensor.name!r} must be {tensor.dtype}, not {array.dtype}")
+    if array.dtype != tensor.stored:
+        raise TypeError(f"{side} {tensor.name!r} must be {tensor.stored}, not {array.dtype}")
     if array.shape != tensor.shape:
         raise ValueError(
             f"{side} {tensor.name!r} must have the shape {tensor.shape}, not {array.shape}"

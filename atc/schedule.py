@@ -32,12 +32,18 @@ class Port:
     @property
     def text(self) -> str:
         """Element type and shape for people, e.g. `float32 [1, 10]`."""
-        return f"{self.type.dtype.numpy.name} {list(self.type.shape)}"
+        name = "string" if self.is_string else self.type.dtype.numpy.name
+        return f"{name} {list(self.type.shape)}"
 
     @property
     def dtype(self) -> DType:
         """The element type."""
         return self.type.dtype
+
+    @property
+    def is_string(self) -> bool:
+        """Whether the elements are strings."""
+        return self.dtype is DType.STRING
 
     @property
     def parameter(self) -> str:
@@ -112,7 +118,8 @@ def make_schedule(
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(arena.offsets, values, strict=True)},
     }
-    lines = tuple(_Scribe(program, arena, pointers, timed, observed).steps(program.steps))
+    failure = f"{network.upper()}_ERROR_STRING"
+    lines = tuple(_Scribe(program, arena, pointers, timed, observed, failure).steps(program.steps))
     return Schedule(inputs, outputs, constants, values, lines)
 
 
@@ -169,6 +176,8 @@ class _Scribe:
     pointers: Mapping[str, str]
     timed: bool
     observed: bool
+    failure: str
+    """The status of a run in which a string doesn't fit its cell."""
     number: int = 0
     called: int = 0
     depth: int = 0
@@ -206,6 +215,8 @@ class _Scribe:
         if call.source.scratch:
             arguments.append(f"arena + {self.arena.scratch[node.outputs[0]]}")
         lines = [f"{call.source.symbol}({', '.join(arguments)});"]
+        if call.source.fallible:
+            lines = [f"if (!{lines[0][:-1]}) return {self.failure};"]
         if self.timed:
             lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
         yield from self._observed(lines, seen) if self.observed else lines

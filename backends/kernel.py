@@ -46,6 +46,8 @@ class Kernel:
     template: ClassVar[str]
     portable: ClassVar[bool] = True
     """Whether it is plain C99 (else it uses the vector vocabulary of the target's table)."""
+    fallible: ClassVar[bool] = False
+    """Whether its C function returns false where a string does not fit; the run then ends."""
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Whether the kernel can do this workload on this target."""
@@ -111,6 +113,7 @@ class KernelSource:
     arguments: tuple[Argument, ...]
     scratch: int
     portable: bool
+    fallible: bool = False
 
     @property
     def path(self) -> str:
@@ -121,7 +124,7 @@ class KernelSource:
     def prototype(self) -> str:
         """The C declaration without the semicolon."""
         parameters = ", ".join(f"{a.type}{a.name}" for a in self.arguments)
-        return f"void {self.symbol}({parameters})"
+        return f"{'bool' if self.fallible else 'void'} {self.symbol}({parameters})"
 
 
 _PLACEHOLDER = "ATC_SYMBOL"
@@ -150,8 +153,9 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     digest = hashlib.sha256(f"{target.name}\n{text}".encode()).hexdigest()[:12]
     symbol = f"atc_{kernel.name}_{dtype}_{digest}"
     return KernelSource(
-        symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable
-    )
+        symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
+        kernel.fallible,
+    )  # fmt: skip
 
 
 def _arguments(kernel: Kernel, w: Workload, scratch: int) -> tuple[Argument, ...]:

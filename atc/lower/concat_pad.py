@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from atc.ir import TensorType, row_major
+from atc.ir import DType, TensorType, row_major
 from atc.lower.builder import Builder
 from atc.lower.registry import lowers
 from atc.lower.site import Site
@@ -90,9 +90,11 @@ def pad(
     type_ = TensorType(source.dtype, shape)
     if not prod(shape):
         return b.constant(np.empty(shape, source.dtype.numpy))
-    array = b.value(value) if value else None
-    zero = not value or (array is not None and not any(array.tobytes()))
     op = Pad(mode, *_merged(source.shape, lows, highs))
+    if mode == "constant" and source.dtype is DType.STRING and not value:
+        value = b.constant(np.asarray(b"", DType.STRING.numpy))
+    array = b.value(value) if value else None
+    zero = not value or (array is not None and array.dtype.kind != "S" and not any(array.tobytes()))
     return b.emit1(op, [x] if zero or mode != "constant" else [x, value], type_)
 
 

@@ -1,4 +1,4 @@
-"""Lowerings of ai.onnx.ml: preprocessing and linear models, as far as they are about numbers."""
+"""Lowerings of ai.onnx.ml: preprocessing, labels and linear models."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from atc.lower.place import gather_axis
 from atc.lower.reduce import reduce_axes
 from atc.lower.registry import lowers
 from atc.lower.site import Site
+from atc.lower.strings import attribute_cells
 from atc.ops import ArgReduce, Epilogue, Reduce
 from atc.view import View
 
@@ -118,13 +119,18 @@ def _table(site: Site, side: str) -> Array:
         return np.asarray(site.floats(f"{side}_floats"), np.float32)
     if site.ints(f"{side}_int64s") is not None:
         return np.asarray(site.ints(f"{side}_int64s"), np.int64)
-    raise site.unsupported(f"{side} that are strings")
+    strings = site.attribute(f"{side}_strings")
+    site.require(strings is not None, f"the {side} are missing")
+    return attribute_cells(strings)
 
 
 def _default(site: Site, values: Array) -> Array:
     tensor = site.tensor("default_tensor")
     if tensor is not None:
         return np.asarray(tensor, values.dtype).reshape(-1)[:1]
+    if values.dtype == DType.STRING.numpy:
+        text = site.attribute("default_string")
+        return attribute_cells("_Unused" if text is None else text)
     number = (
         site.float("default_float", -0.0)
         if values.dtype.kind == "f"
@@ -135,17 +141,35 @@ def _default(site: Site, values: Array) -> Array:
 
 @lowers("LabelEncoder", domain=ML)
 def label_encoder(site: Site) -> str:
-    """ai.onnx.ml LabelEncoder-4 between numbers: the value of the key that x equals."""
+    """ai.onnx.ml LabelEncoder-4: the value of the key that x equals."""
     keys, values = _table(site, "keys"), _table(site, "values")
     site.require(len(keys) == len(values), f"{len(keys)} keys, {len(values)} values")
-    which = _match(site, keys)
+    which = match_keys(site, site.input(0), keys)
     table = site.b.constant(np.concatenate([_default(site, values), values]))
     return gather_axis(site.b, table, 0, which, proven=True)
 
 
-def _match(site: Site, keys: Array) -> str:
-    """Return INT64, one more than the index of the last key that each x equals, 0 for none."""
-    x = site.type(0)
+@lowers("CategoryMapper", domain=ML)
+def category_mapper(site: Site) -> str:
+    """ai.onnx.ml CategoryMapper-1: from strings to integers or back."""
+    names = attribute_cells(site.attribute("cats_strings") or [])
+    numbers = np.asarray(site.ints("cats_int64s") or [], np.int64)
+    site.require(len(names) == len(numbers), f"{len(names)} strings, {len(numbers)} integers")
+    default = np.asarray([site.int("default_int64", -1)], np.int64)
+    keys, values = names, np.concatenate([default, numbers])
+    if site.type(0).dtype is not DType.STRING:
+        text = site.attribute("default_string")
+        default = attribute_cells("_Unused" if text is None else text)
+        keys, values = numbers, np.concatenate([default, names])
+    which = match_keys(site, site.input(0), keys)
+    return gather_axis(site.b, site.b.constant(values), 0, which, proven=True)
+
+
+def match_keys(site: Site, values: str, keys: Array) -> str:
+    """Return INT64, one more than the index of the last key that each value equals, 0 for none."""
+    x = site.b.type(values)
+    texts = keys.dtype == DType.STRING.numpy
+    site.require((x.dtype is DType.STRING) == texts, f"{x} and keys of {keys.dtype}")
     name = site.b.constant(keys.astype(x.dtype.numpy))
     value, key = Input(x.dtype, 0), Input(x.dtype, 1)
     found = call("Equal", value, key)
@@ -156,18 +180,21 @@ def _match(site: Site, keys: Array) -> str:
     views = (View((1, 0)), View((0, 1)), View((0, 1), 1))
     at_least = Epilogue(call("Max", Input(DType.INT64, 0), zero))  # there may be no keys
     op = Reduce("Max", (x.size,), (len(keys),), place, views, at_least)
-    return site.b.emit1(op, [site.input(0), name], TensorType(DType.INT64, x.shape))
+    return site.b.emit1(op, [values, name], TensorType(DType.INT64, x.shape))
 
 
 @lowers("OneHotEncoder", domain=ML)
 def one_hot_encoder(site: Site) -> str:
-    """ai.onnx.ml OneHotEncoder-1 of integer categories."""
-    categories = site.ints("cats_int64s")
-    if categories is None:
-        raise site.unsupported("categories that are strings")
+    """ai.onnx.ml OneHotEncoder-1: all zeros where a value is no category."""
+    x = site.input(0)
+    if site.type(0).dtype is DType.STRING:
+        categories = attribute_cells(site.attribute("cats_strings") or [])
+    else:
+        categories = np.asarray(site.ints("cats_int64s") or [], np.int64)
+        x = site.b.cast(x, DType.INT64)
+    site.require(len(categories) > 0, f"there are no categories for {site.type(0)}")
     shape = (*site.shape(0), len(categories))
-    x = site.b.cast(site.input(0), DType.INT64)
-    names = site.b.constant(np.asarray(categories, np.int64))
+    names = site.b.constant(categories)
     views = [View((*row_major(site.shape(0)), 0)), View((*[0] * len(site.shape(0)), 1))]
     hot = lambda v, c: cast(call("Equal", v, c), DType.FLOAT)  # noqa: E731
     return site.b.map(hot, x, names, shape=shape, views=views)
@@ -251,20 +278,19 @@ def linear_regressor(site: Site) -> str:
 
 @lowers("LinearClassifier", domain=ML)
 def linear_classifier(site: Site) -> tuple[str, ...]:
-    """ai.onnx.ml LinearClassifier-1 with integer labels.
+    """ai.onnx.ml LinearClassifier-1.
 
     A single score is that of the second class, the first gets what is left of 1 (onnxruntime).
     """
-    labels, how = site.ints("classlabels_ints"), site.str("post_transform", "NONE")
-    if site.strs("classlabels_strings"):
-        raise site.unsupported("labels that are strings")
+    labels, how = class_labels(site, "classlabels_ints"), site.str("post_transform", "NONE")
     rows = len(site.floats("intercepts") or [])
     scores = linear_scores(site, rows)
     if rows != 1:
         scores = transformed(site, scores, how)
         return (predicted(site, scores, labels), scores)
-    site.require(labels is None or len(labels) == 2, f"{len(labels or [])} labels for one score")
-    chosen = either(site, scores, labels or [0, 1], 0.0)
+    labels = np.arange(2) if labels is None else labels
+    site.require(len(labels) == 2, f"{len(labels)} labels for one score")
+    chosen = either(site, scores, labels, 0.0)
     if how in ("LOGISTIC", "PROBIT"):
         scores = transformed(site, scores, how)
     return (chosen, two_columns(site, scores, lambda s: call("Sub", like(s, 1), s)))
@@ -280,22 +306,28 @@ def two_columns(site: Site, scores: str, first: Callable[[Expr], Expr]) -> str:
     return b.map(column, scores, shape=shape, views=[View((1, 0))], coordinates=[View((0, 1))])
 
 
-def either(site: Site, scores: str, labels: Sequence[int], threshold: float) -> str:
+def class_labels(site: Site, integers: str) -> Array | None:
+    """Return the labels of a classifier, integers or strings; None where it lists none."""
+    texts, numbers = site.attribute("classlabels_strings"), site.ints(integers)
+    if texts:
+        return attribute_cells(texts)
+    return np.asarray(numbers, np.int64) if numbers else None
+
+
+def either(site: Site, scores: str, labels: Array, threshold: float) -> str:
     """Return [rows], the second label where a [rows, 1] score is above the threshold."""
-
-    def choose(s: Expr) -> Expr:
-        no, yes = (const(label, DType.INT64) for label in labels)
-        return call("Where", call("Greater", s, like(s, threshold)), yes, no)
-
-    return site.b.reshape(site.b.map(choose, scores), site.b.shape(scores)[:1])
+    b = site.b
+    above = b.map(lambda s: cast(call("Greater", s, like(s, threshold)), DType.INT64), scores)
+    which = b.reshape(above, b.shape(scores)[:1])
+    return gather_axis(b, b.constant(labels), 0, which, proven=True)
 
 
-def predicted(site: Site, scores: str, labels: Sequence[int] | None) -> str:
+def predicted(site: Site, scores: str, labels: Array | None) -> str:
     """Return [rows], the label of each row's greatest score."""
     b = site.b
     rows, classes = b.shape(scores)
     which = b.emit1(ArgReduce("Max", rows, classes, 1), [scores], TensorType(DType.INT64, (rows,)))
-    if labels is None or list(labels) == list(range(classes)):
+    if labels is None or np.array_equal(labels, np.arange(classes)):
         return which
     site.require(len(labels) == classes, f"{len(labels)} labels for {classes} scores")
-    return gather_axis(b, b.constant(np.asarray(labels, np.int64)), 0, which, proven=True)
+    return gather_axis(b, b.constant(labels), 0, which, proven=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from atc.expr import Expr, call
-from atc.ir import DType, TensorType
+from atc.ir import Array, DType, TensorType
 from atc.lower.elementwise import like
-from atc.lower.ml import ML, either, predicted, transformed, two_columns
+from atc.lower.ml import ML, class_labels, either, predicted, transformed, two_columns
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.ops.trees import MISSING, TreeEnsemble
@@ -254,10 +254,10 @@ def tree_ensemble_regressor(site: Site) -> str:
 
 @lowers("TreeEnsembleClassifier", domain=ML)
 def tree_ensemble_classifier(site: Site) -> tuple[str, ...]:
-    """ai.onnx.ml TreeEnsembleClassifier-3 with integer labels."""
-    labels = site.ints("classlabels_int64s")
+    """ai.onnx.ml TreeEnsembleClassifier-3."""
+    labels = class_labels(site, "classlabels_int64s")
     if labels is None:
-        raise site.unsupported("labels that are strings")
+        raise site.unsupported("a classifier without labels")
     forest, how = _classic(site, "class"), site.str("post_transform", "NONE")
     if len(set(forest.target)) == 1 and len(labels) == 2:
         return _binary(site, forest, labels, how)
@@ -266,7 +266,7 @@ def tree_ensemble_classifier(site: Site) -> tuple[str, ...]:
     return (predicted(site, scores, labels), scores)
 
 
-def _binary(site: Site, forest: Forest, labels: list[int], how: str) -> tuple[str, ...]:
+def _binary(site: Site, forest: Forest, labels: Array, how: str) -> tuple[str, ...]:
     """Return labels and scores where all leaves speak of one class; the rules are onnxruntime's.
 
     Weights that are all positive make probabilities: the other class gets what is left of 1.

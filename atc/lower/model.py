@@ -18,6 +18,7 @@ from atc.lower.function import function_body, has_function
 from atc.lower.precision import Precision
 from atc.lower.registry import LOWERINGS
 from atc.lower.site import Site, node_label
+from atc.lower.strings import cells, is_text
 from atc.lower.trace import Listen, Trace, UnknownOperand, result_types
 
 
@@ -174,12 +175,16 @@ class _Walker:
     def _array(self, tensor: onnx_ir.TensorProtocol, name: str) -> Array:
         try:
             array = tensor.numpy()
+            array = cells(array) if is_text(array) else array
             DType.from_numpy(array.dtype)
         except KeyError:
             raise UnsupportedError(
                 f"tensor '{name}' has the type {tensor.dtype.name}, which is not covered",
                 where=self.file,
             ) from None
+        except UnsupportedError as error:
+            error.where = f"{self.file}, tensor '{name}'"
+            raise
         except (ValueError, OSError, TypeError) as error:
             raise ModelError(f"tensor '{name}' is damaged: {error}", where=self.file) from error
         return np.asarray(array)

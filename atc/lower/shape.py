@@ -9,6 +9,7 @@ import numpy as np
 from atc.ir import DType, row_major
 from atc.lower.registry import lowers
 from atc.lower.site import Site
+from atc.lower.strings import cells
 from atc.view import View
 
 
@@ -97,10 +98,14 @@ def size_of(site: Site) -> str:
     return site.b.constant(np.array(prod(site.shape(0)), np.int64))
 
 
+VALUES = ("value", "value_float", "value_int", "value_floats", "value_ints", "value_string",
+          "value_strings")  # fmt: skip
+
+
 @lowers("Constant")
 def constant(site: Site) -> str:
     """ONNX Constant-21 in all spellings of its value."""
-    for name in ("value", "value_float", "value_int", "value_floats", "value_ints"):
+    for name in VALUES:
         value = site.attribute(name)
         if value is None:
             continue
@@ -112,9 +117,11 @@ def constant(site: Site) -> str:
             except KeyError:
                 raise site.unsupported(f"a constant of type {array.dtype}") from None
             return site.b.constant(array, site.name)
+        if "string" in name:
+            return site.b.constant(cells(np.asarray(value, object)), site.name)
         kind = np.float32 if "float" in name else np.int64
         return site.b.constant(np.asarray(value, kind), site.name)
-    raise site.unsupported("this kind of constant (string or sparse)")
+    raise site.unsupported("this kind of constant (sparse)")
 
 
 @lowers("ConstantOfShape")

@@ -13,6 +13,7 @@ import onnx_ir
 from atc.errors import ModelError, UnsupportedError
 from atc.ir import Array, TensorType
 from atc.lower.builder import Builder
+from atc.lower.strings import cells, is_text
 
 T = TypeVar("T")
 
@@ -189,7 +190,8 @@ class Site:
 
 
 def _array(value: Any) -> Array:
-    return np.asarray(value.numpy())
+    array = np.asarray(value.numpy())
+    return cells(array) if is_text(array) else array
 
 
 def _text(value: Any) -> str:

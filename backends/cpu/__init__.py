@@ -25,6 +25,7 @@ from atc.backends.cpu import (
     sampling,
     signal,
     sort,
+    strings,
     trees,
     vector_map,
 )
@@ -37,4 +38,5 @@ KERNELS: tuple[Kernel, ...] = (
     *conv_window.KERNELS, *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *trees.KERNELS,
     *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
+    *strings.KERNELS,
 )  # fmt: skip

@@ -160,6 +160,8 @@ def _call(e: Call, args: list[str]) -> str:
             return _bitcast(e.args[0].dtype, e.dtype, args[0])
         case "Where":
             return f"({args[0]} ? {args[1]} : {args[2]})"
+        case "Equal" if work is DType.STRING:
+            return f"k_equal_str({', '.join(args)})"
         case "Neg":
             return (
                 f"(-{args[0]})"

@@ -12,6 +12,23 @@
 #include <stdint.h>
 #include <string.h>
 
+/* A string: UTF-8, ended by a NUL; what follows that doesn't count. A text without NUL fills it. */
+#ifndef ATC_STRING_SIZE
+#define ATC_STRING_SIZE 256
+typedef struct atc_string {
+  char text[ATC_STRING_SIZE];
+} atc_string;
+#endif
+
+static inline bool k_equal_str(atc_string a, atc_string b) {
+  return strncmp(a.text, b.text, ATC_STRING_SIZE) == 0;
+}
+
+static inline size_t k_length_str(const atc_string *s) {
+  const char *const end = memchr(s->text, 0, ATC_STRING_SIZE);
+  return end == NULL ? ATC_STRING_SIZE : (size_t)(end - s->text);
+}
+
 /* For functions whose loop needs all registers: what callers keep in some must stay outside. */
 #if defined(__GNUC__)
 #define K_NOINLINE __attribute__((noinline))
