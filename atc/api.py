@@ -64,6 +64,8 @@ def compile(
     strip: bool = False,
     precision_mode: str = "",
     precision_mode_v2: str = "",
+    c_opr_lib: Name = "",
+    c_opr_init_interface: str = "mgb_c_opr_init",
     keep_dtype: Name = "",
     modify_mixlist: Name = "",
     customize_dtypes: Name = "",

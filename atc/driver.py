@@ -15,7 +15,7 @@ import onnx_ir
 
 from atc import __version__
 from atc.adapt import adapt
-from atc.backends.compiler import STRIP
+from atc.backends.compiler import OPEN_ENDED, STRIP
 from atc.backends.target import Target, get_target
 from atc.backends.toolchain import Compiler, Log, find_compiler, no_log
 from atc.build import (
@@ -42,10 +42,12 @@ from atc.debugging import (
 from atc.dump import dump
 from atc.emit import Emission, emit
 from atc.errors import OptionError, one_line
+from atc.external import ExternalLibrary
 from atc.fast_run import Bench, fast_run, machine_name, runs_here, workloads
 from atc.importers import load_model
 from atc.ir import Graph
 from atc.lower import lower_model
+from atc.lower.external import bind_operators
 from atc.lower.trace import Visit
 from atc.memory import Arena, plan_memory
 from atc.model_options import adaptation_of, limits_of, policy_of, precision_mode, switches_of
@@ -170,6 +172,9 @@ def read_model(options: Options, heard: Listener) -> onnx_ir.Model:
     heard.stage("reading the model")
     model = load_model(options.model, options.framework, options.input_shape, options.weight)
     for text in model.metadata_props.get("atc.warnings", "").splitlines():
+    if options.c_opr_lib is not None:
+        library = ExternalLibrary(options.c_opr_lib, options.c_opr_init_interface)
+        bind_operators(model, library.operators)
         heard.warn(one_line(text))
     for text in adapt(model, adaptation_of(options), find_outputs(model, options.out_nodes)):
         heard.warn(text)
@@ -382,8 +387,8 @@ def _recipe(
         for k in emission.kernels
     ]  # fmt: skip
     own = (f"include/{name}.h", f"src/{name}_kernels.h")
-    stripped = (STRIP,) if options.strip else ()
-    units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *stripped)))
+    linking = (*[STRIP] * options.strip, *[OPEN_ENDED] * (options.c_opr_lib is not None))
+    units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
     if emission.weights:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.weights

@@ -13,6 +13,7 @@ import numpy as np
 
 from atc import __version__
 from atc.errors import ModelError, OptionError, one_line
+from atc.external import ExternalLibrary
 from atc.ir import Array
 from atc.load_and_run.arguments import Wishes, read_arguments
 from atc.load_and_run.binary_dump import compare_dumps
@@ -95,6 +96,9 @@ def run_library(
     environ: Mapping[str, str],
 ) -> list[Timing]:  # fmt: skip
     """Load a library, run it as the options say, and tell all of it; returns the times."""
+    external = wishes["c_opr_lib"]
+    if external is not None:  # before the network, which calls its functions
+        ExternalLibrary(external, wishes["c_opr_init_interface"])
     begin = time.perf_counter()
     engine = open_engine(path)
     loaded = 1e3 * (time.perf_counter() - begin)
@@ -106,7 +110,7 @@ def run_library(
     if wishes["model_info"]:
         _show_model(engine, console)
     own = wishes["c_opr_lib_with_param"]
-    memory = external_memory(str(wishes["c_opr_lib"])) if own else Memory()
+    memory = external_memory(external) if own else Memory()
     try:
         timings = _run_tests(engine, wishes, given, memory, console, environ)
     finally:

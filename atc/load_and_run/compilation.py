@@ -28,7 +28,7 @@ from atc.settings.resolve import settle
 
 _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compiler_cache_dir",
            "fast_run_timeout", "fast_run_algo_policy", "full_run", "fast_run", "reproducible",
-           "workspace_limit", "input_shape")  # fmt: skip
+           "workspace_limit", "input_shape", "c_opr_lib", "c_opr_init_interface")  # fmt: skip
 _BLOCKS = {"enable_nchw44": 16, "enable_nchw88": 32}
 """Bytes of the vectors that a layout's blocks fill."""
 

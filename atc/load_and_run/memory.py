@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cffi
@@ -72,11 +74,11 @@ class ExternalMemory(Memory):
             free(self._taken.pop())
 
 
-def external_memory(path: str) -> ExternalMemory:
+def external_memory(path: Path) -> ExternalMemory:
     """Return the memory of a library; raises OptionError that lists the functions it lacks."""
     ffi = cffi.FFI()
     ffi.cdef(_DECLARATIONS)
-    handle = ffi.dlopen(path)
+    handle = ffi.dlopen(os.fspath(path.absolute()))
     missing = [name for name in SYMBOLS if not _has(handle, name)]
     if missing:
         raise OptionError(

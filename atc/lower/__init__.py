@@ -12,6 +12,7 @@ from atc.lower import (
     derivatives_tensor,
     einsum,
     elementwise,
+    external,
     gather,
     generate,
     gradient,
@@ -41,7 +42,8 @@ from atc.lower.registry import LOWERINGS
 __all__ = [
     "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "contrib_attention",
     "contrib_quantize",
-    "control", "conv", "derivatives_tensor", "einsum", "elementwise", "gather", "generate",
+    "control", "conv", "derivatives_tensor", "einsum", "elementwise", "external",
+    "gather", "generate",
     "gradient", "linalg", "loop",
     "lower_model", "matmul", "ml", "ml_trees", "noise", "normalize", "quantize", "reduce",
     "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal", "sort",
