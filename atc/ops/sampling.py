@@ -41,6 +41,7 @@ class GridSample(Op):
 
     The grid, [batch, points, rank], gives coordinates in [-1, 1], the last axis first. `mode` is
     nearest, linear or cubic; outside, `padding` is zeros, border or reflection. ONNX GridSample-22.
+    With `absolute` the grid gives indices, as DeformConv needs them.
     """
 
     batch: int
@@ -50,6 +51,7 @@ class GridSample(Op):
     mode: str
     padding: str
     align_corners: bool
+    absolute: bool = False
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """Sizes and types fit."""
