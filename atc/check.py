@@ -17,7 +17,7 @@ from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.ir import Array, Graph, Node
 from atc.lower.trace import Visit
 from atc.model_options import limits_of
-from atc.ops import Reshape
+from atc.ops import Part, Reshape
 from atc.options import Options
 from atc.select import Limits, choose
 
@@ -170,7 +170,7 @@ def _nodes(
     for node in graph.nodes:
         for inner in node.op.subgraphs():
             yield from _nodes(inner, constants)
-        if not node.op.subgraphs() and not isinstance(node.op, Reshape):
+        if not node.op.subgraphs() and not isinstance(node.op, Reshape | Part):
             yield node, graph, constants
 
 

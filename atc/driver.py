@@ -231,7 +231,7 @@ def write_project(
     """Choose kernels, plan memory and write the C; nothing is stored."""
     heard.stage("choosing kernels")
     selection = select(graph, target, timings, limits=limits)
-    program = build_program(graph, selection, target)
+    program = build_program(graph, selection, target, in_place=options.memory_in_place)
     heard.stage("planning memory")
     arena = plan_memory(
         program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place

@@ -26,7 +26,7 @@ from atc.dump import op_text
 from atc.emit import kernel_tree
 from atc.errors import AtcError, ToolchainError
 from atc.ir import Array, DType, Graph, TensorType
-from atc.ops import Reshape
+from atc.ops import Part, Reshape
 from atc.select import ANY, Limits, Measurement, Timings, candidates
 from atc.templates import render
 
@@ -113,7 +113,7 @@ def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
     for node in graph.nodes:
         for inner in node.op.subgraphs():
             yield from workloads(inner, constants)
-        if not isinstance(node.op, Reshape) and not node.op.subgraphs():
+        if not isinstance(node.op, Reshape | Part) and not node.op.subgraphs():
             yield workload_of(graph, node, constants)
 
 

@@ -70,7 +70,9 @@ def plan_memory(program: Program, *, reuse: bool = True, in_place: bool = True) 
     plan = plan_arena(buffers) if reuse else plan_no_reuse(buffers)
     check_plan(buffers, plan)
     values = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
-    offsets = {v: plan.offsets[place(v)] for v in values if place(v) not in outside}
+    offsets = {
+        v: plan.offsets[place(v)] + program.shift(v) for v in values if place(v) not in outside
+    }
     scratch = {
         e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)]
         for e in events

@@ -22,8 +22,23 @@ class _Span:
         return self.begin < other.end and other.begin < self.end
 
 
-Intact = dict[str, _Span]
-"""Storages whose bytes hold their value, with the place of the bytes."""
+    def covers(self, other: _Span) -> bool:
+        return self.begin <= other.begin and other.end <= self.end
+
+
+Intact = dict[str, tuple[_Span, ...]]
+"""Storages of which bytes hold their value, with the places of those, apart and in order."""
+
+
+def _joined(spans: Sequence[_Span], new: _Span) -> tuple[_Span, ...]:
+    """Return the spans with a new one, those that touch as one."""
+    found: list[_Span] = []
+    for span in sorted((*spans, new), key=lambda s: s.begin):
+        if found and span.begin <= found[-1].end:
+            found[-1] = _Span(found[-1].begin, max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return tuple(found)
 
 
 def audit_memory(
@@ -76,9 +91,19 @@ class _Auditor:
         for value in values:
             span = self._span(value)
             if span is not None:
-                intact = {k: v for k, v in intact.items() if not v.meets(span)}
-                intact[self.program.home(value)] = span
+                intact = self._written(value, span, intact)
         return intact
+
+    def _written(self, value: str, span: _Span, intact: Intact) -> Intact:
+        """Return what is intact after a value was written: its storage, so far as it was, and it.
+
+        Of other storages none stays that has a byte in the span.
+        """
+        home = self.program.home(value)
+        kept = {
+            k: v for k, v in intact.items() if k == home or not any(s.meets(span) for s in v)
+        }
+        return kept | {home: _joined(kept.get(home, ()), span)}
 
     def _span(self, value: str) -> _Span | None:
         """Return the bytes of a value in the arena, None when it lives elsewhere."""
@@ -93,7 +118,9 @@ class _Auditor:
     def _read(self, value: str, intact: Intact, where: str) -> None:
         span = self._span(value)
         home = self.program.home(value)
-        if span is not None and span.begin < span.end and intact.get(home) != span:
+        if span is None or span.begin == span.end:
+            return
+        if not any(s.covers(span) for s in intact.get(home, ())):
             raise InternalError(f"memory plan: {where} reads '{value}', which was overwritten")
 
     def _call(self, call: Call, intact: Intact) -> Intact:
@@ -103,7 +130,7 @@ class _Auditor:
         for operand in operands:
             self._read(operand, intact, where)
         written = [(o, s) for o in outputs if (s := self._span(o)) is not None]
-        spoiled = [s for _, s in written]
+        spoiled = []
         if call.source.scratch:
             begin = self.scratch[outputs[0]]
             area = _Span(begin, begin + call.source.scratch)
@@ -114,8 +141,11 @@ class _Auditor:
         for index, (output, span) in enumerate(written):
             others = [o for o, _ in written[:index]]
             self._check_apart(span, [*operands, *others], where, call, output)
-        kept = {k: v for k, v in intact.items() if not any(v.meets(s) for s in spoiled)}
-        return kept | {self.program.home(o): s for o, s in written}
+        for span in spoiled:
+            intact = {k: v for k, v in intact.items() if not any(s.meets(span) for s in v)}
+        for output, span in written:
+            intact = self._written(output, span, intact)
+        return intact
 
     def _check_apart(
         self, span: _Span, values: Sequence[str], where: str, call: Call, output: str = ""

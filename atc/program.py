@@ -14,7 +14,8 @@ from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
 from atc.backends.target import Target
 from atc.expr import Input
 from atc.ir import Array, Bundle, Graph, Node, TensorType, type_of
-from atc.ops import If, Loop, Map, Reshape
+from atc.ops import If, Loop, Map, Part, Reshape
+from atc.ops.data import Concat
 from atc.select import Choice, Selection, select
 from atc.view import View
 
@@ -81,7 +82,11 @@ Step = Call | Branch | Repeat
 
 @dataclass(frozen=True)
 class Program:
-    """Steps over values; `storage` says whose memory a value lives in, where not in its own."""
+    """Steps over values.
+
+    `storage` says whose memory a value lives in, where not in its own, `shifts` how many bytes
+    after that one's begin it begins, where it does not begin with it.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -91,12 +96,21 @@ class Program:
     constants: Mapping[str, Array]
     storage: Mapping[str, str]
     bundles: tuple[Bundle, ...] = ()
+    shifts: Mapping[str, int] = field(default_factory=dict)
 
     def home(self, value: str) -> str:
         """Return the value whose memory `value` lives in."""
         while value in self.storage:
             value = self.storage[value]
         return value
+
+    def shift(self, value: str) -> int:
+        """Return the bytes between the begin of a value's home and its own."""
+        shift = self.shifts.get(value, 0)
+        while value in self.storage:
+            value = self.storage[value]
+            shift += self.shifts.get(value, 0)
+        return shift
 
 
 def calls(steps: Sequence[Step]) -> Iterator[Call]:
@@ -112,15 +126,20 @@ def calls(steps: Sequence[Step]) -> Iterator[Call]:
                 yield from calls(step.body)
 
 
-def build_program(graph: Graph, selection: Selection, target: Target) -> Program:
-    """Bind every node to its rendered kernel, pack constants, and decide what shares memory."""
-    scribe = _Scribe(selection, target)
+def build_program(
+    graph: Graph, selection: Selection, target: Target, *, in_place: bool = True
+) -> Program:
+    """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
+
+    With `in_place`, operands that are joined one after the other are computed where they end up.
+    """
+    scribe = _Scribe(selection, target, in_place)
     steps = scribe.scope(graph, graph.outputs)
     used = {a for c in calls(steps) for a in c.arguments}
     constants = {k: v for k, v in scribe.constants.items() if k in used}
     return Program(
         graph.name, graph.inputs, graph.outputs, steps, scribe.types, constants, scribe.storage,
-        graph.bundles,
+        graph.bundles, scribe.shifts,
     )  # fmt: skip
 
 
@@ -128,9 +147,13 @@ def build_program(graph: Graph, selection: Selection, target: Target) -> Program
 class _Scribe:
     selection: Selection
     target: Target
+    in_place: bool
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
+    shifts: dict[str, int] = field(default_factory=dict)
+    reshaped: dict[str, str] = field(default_factory=dict)
+    """Of the values in `storage` those that are whole."""
     rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
     packed: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -143,7 +166,14 @@ class _Scribe:
         for node in graph.nodes:
             match node.op:
                 case Reshape():
-                    self._alias(node, steps)
+                    self._alias(node)
+                case Part():
+                    self._part(node, node.op)
+                    if node.outputs[0] in graph.outputs:
+                        steps.append(self._detached(node.outputs[0]))
+                        made.add(node.outputs[0])
+                case Concat(outer=1) if self.in_place:
+                    steps += self._join(graph, node, made)
                 case If():
                     steps.append(self._branch(node))
                 case Loop():
@@ -151,28 +181,83 @@ class _Scribe:
                 case _:
                     choice = self.selection[node.outputs[0]]
                     steps.append(self._call(node, choice))
-            made.update(o for o in node.outputs if not isinstance(node.op, Reshape))
+            made.update(o for o in node.outputs if not isinstance(node.op, Reshape | Part))
         self._bind_outputs(graph, outputs, made, steps)
         return tuple(steps)
 
-    def _home(self, value: str) -> str:
-        while value in self.storage:
-            value = self.storage[value]
+    def _same(self, value: str) -> str:
+        """Return the value of which this one is a reshape."""
+        while value in self.reshaped:
+            value = self.reshaped[value]
         return value
 
-    def _alias(self, node: Node, steps: list[Step]) -> None:
+    def _part(self, node: Node, op: Part) -> None:
+        source, result = node.inputs[0], node.outputs[0]
+        type_ = self.types[result]
+        if source in self.constants:
+            flat = self.constants[source].reshape(-1)[op.begin : op.begin + type_.size]
+            self.constants[result] = flat.reshape(type_.shape)
+        else:
+            self._place(result, source, op.begin * type_.dtype.itemsize)
+
+    def _detached(self, part: str) -> Call:
+        """Return the copy that makes a part a value of its own."""
+        source = f"{part}#part"
+        self.types[source] = self.types[part]
+        if part in self.constants:
+            self.constants[source] = self.constants.pop(part)
+        else:
+            self._place(source, self.storage.pop(part), self.shifts.pop(part, 0))
+        return self._copy(source, part)
+
+    def _place(self, value: str, home: str, shift: int) -> None:
+        self.storage[value] = home
+        if shift:
+            self.shifts[value] = shift
+
+    def _join(self, graph: Graph, node: Node, made: set[str]) -> Iterator[Call]:
+        """Let a Concat's operands be made where they end up; yield copies of the others.
+
+        A value stays where it is that isn't made here, that is an output of its own, or that is
+        joined already.
+        """
+        result = node.outputs[0]
+        kept = {self._same(o) for o in graph.outputs}
+        shift = 0
+        for k, operand in enumerate(node.inputs):
+            size = self.types[operand].nbytes
+            source = self._same(operand)
+            if size and source in made and source not in kept:
+                made.discard(source)
+                self._place(source, result, shift)
+            elif size:
+                place = f"{result}#{k}"
+                self.types[place] = self.types[operand]
+                self._place(place, result, shift)
+                yield self._copy(source, place)
+            shift += size
+
+    def _own(self, value: str) -> None:
+        """Let a value live in memory of its own."""
+        self.storage.pop(value, None)
+        self.reshaped.pop(value, None)
+
+    def _rename(self, value: str, other: str) -> None:
+        self.storage[value] = self.reshaped[value] = other
+
+    def _alias(self, node: Node) -> None:
         source, result = node.inputs[0], node.outputs[0]
         if source in self.constants:
             self.constants[result] = self.constants[source].reshape(self.types[result].shape)
         else:
-            self.storage[result] = source
+            self._rename(result, source)
 
     def _branch(self, node: Node) -> Branch:
         op = node.op
         assert isinstance(op, If)
         then = self.scope(op.then_branch, node.outputs)
         otherwise = self.scope(op.else_branch, node.outputs)
-        return Branch(node, node.inputs[0], then, otherwise)
+        return Branch(node, self._same(node.inputs[0]), then, otherwise)
 
     def _loop(self, node: Node) -> Iterator[Step]:
         """Yield the copies of the initial states and the loop.
@@ -183,12 +268,13 @@ class _Scribe:
         """
         op = node.op
         assert isinstance(op, Loop)
-        count, start, *initial = node.inputs
+        count, start, *initial = map(self._same, node.inputs)
         places, collected = node.outputs[: op.states], node.outputs[op.states :]
         iteration, *held = op.body.inputs
         for value, place in zip(initial, places, strict=True):
-            yield self._copy(self._home(value), place)
-        self.storage.update(zip(held, places, strict=True))
+            yield self._copy(value, place)
+        for value, place in zip(held, places, strict=True):
+            self._rename(value, place)
         body = [*self.scope(op.body, op.body.outputs)]
         going, *made = op.body.outputs if op.conditional else ("", *op.body.outputs)
         body += map(self._copy, made[: op.states], places)
@@ -207,15 +293,15 @@ class _Scribe:
         """
         taken: set[str] = set()
         for value, place in zip(graph.outputs, outputs, strict=True):
-            home = self._home(value)
+            home = self._same(value)
             if home in made and home not in taken:
                 taken.add(home)
                 if home != place:
-                    self.storage.pop(place, None)
-                    self.storage[home] = place
+                    self._own(place)
+                    self._rename(home, place)
                 continue
             if value == place:  # a reshape of something else: make it a value of its own
-                self.storage.pop(place, None)
+                self._own(place)
             self.types.setdefault(place, self.types[value])
             steps.append(self._copy(home, place))
             taken.add(place)
@@ -230,7 +316,8 @@ class _Scribe:
 
     def _call(self, node: Node, choice: Choice) -> Call:
         source = self._render(choice.workload, choice.candidate)
-        inputs = list(node.inputs)
+        # Through reshapes at once: an output that is one may become a copy at the end.
+        inputs = [self._same(i) for i in node.inputs]
         kernel, params = choice.candidate.kernel, choice.candidate.params
         for index, pack in kernel.packs(choice.workload, params, self.target).items():
             key = (inputs[index], f"{choice.candidate.label}:{index}:{source.symbol}")

@@ -196,7 +196,9 @@ class _Scribe:
     def _pointer(self, value: str) -> str:
         if value in self.pointers:
             return self.pointers[value]
-        return self.pointers[self.program.home(value)]
+        home = self.pointers[self.program.home(value)]
+        shift = self.program.shift(value) // self.program.types[value].dtype.itemsize
+        return f"{home} + {shift}" if shift else home
 
     def _head(self, step: Step, kind: str) -> str:
         origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or "a copy"

@@ -10,7 +10,7 @@ from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.target import Target
 from atc.errors import UnsupportedError
 from atc.ir import Array, Graph, Node
-from atc.ops import Reshape
+from atc.ops import Part, Reshape
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def select(
     for node in graph.nodes:
         for inner in node.op.subgraphs():
             chosen.update(select(inner, target, timings, constants, limits))
-        if isinstance(node.op, Reshape) or node.op.subgraphs():
+        if isinstance(node.op, Reshape | Part) or node.op.subgraphs():
             continue
         w = workload_of(graph, node, constants)
         key = (w, limits.of(node))

@@ -4,13 +4,21 @@ from atc.ops.attention import Attention
 from atc.ops.blocked import Block, ConvBlocked, Unblock
 from atc.ops.control import If, Loop
 from atc.ops.conv import Conv, ConvTranspose, Pool, Window
-from atc.ops.elementwise import ArgReduce, Epilogue, Map, Reduce, Reshape, identity_epilogue
+from atc.ops.elementwise import (
+    ArgReduce,
+    Epilogue,
+    Map,
+    Part,
+    Reduce,
+    Reshape,
+    identity_epilogue,
+)
 from atc.ops.matmul import MatMul
 from atc.ops.normalize import Normalize, Softmax
 from atc.ops.rnn import Cell, Recurrent
 
 __all__ = [
     "ArgReduce", "Attention", "Block", "Cell", "Conv", "ConvBlocked", "ConvTranspose",
-    "Epilogue", "If", "Loop", "Map", "MatMul", "Normalize", "Pool", "Recurrent", "Reduce",
+    "Epilogue", "If", "Loop", "Map", "MatMul", "Normalize", "Part", "Pool", "Recurrent", "Reduce",
     "Reshape", "Softmax", "Unblock", "Window", "identity_epilogue",
 ]

@@ -149,3 +149,17 @@ class Reshape(Op):
         x = inputs[0]
         require(x is not None and x.size == outputs[0].size, f"{x} has another size: {outputs[0]}")
         require(x is not None and x.dtype is outputs[0].dtype, "the type changes")
+
+
+@dataclass(frozen=True)
+class Part(Op):
+    """Elements of a dense tensor from `begin` on, where they lie; costs nothing."""
+
+    begin: int
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """The part lies inside and has the operand's type."""
+        x, y = inputs[0], outputs[0]
+        require(x is not None and self.begin >= 0, f"a part of {x} from {self.begin}")
+        require(x is not None and self.begin + y.size <= x.size, f"{y} leaves {x}")
+        require(x is not None and x.dtype is y.dtype, "the type changes")

@@ -17,6 +17,7 @@ from atc.passes.fuse_epilogue import fuse_epilogue
 from atc.passes.rewriting import Rule, rewrite
 from atc.passes.share import share_equal_nodes
 from atc.passes.simplify_matmul import simplify_matmul
+from atc.passes.slice_in_place import slice_in_place
 from atc.verify import verify
 
 
@@ -52,11 +53,12 @@ PASSES: tuple[Pass, ...] = (
 
 
 def layout_passes(width: int) -> tuple[Pass, ...]:
-    """Return the passes for vectors of `width` floats; they run last."""
-    return (
+    """Return the passes that run last; `width` is the number of floats in a vector."""
+    blocked = (
         Pass("block_layout", partial(block_layout, width=width)),
         _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
     )
+    return (*(blocked if width > 1 else ()), _rule("slice_in_place", slice_in_place))
 
 
 def pass_names() -> tuple[str, ...]:
@@ -82,7 +84,7 @@ def run_passes(
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    for each in (*PASSES, *(layout_passes(width) if width > 1 else ())):
+    for each in (*PASSES, *layout_passes(width)):
         if each.name.removesuffix("_again") in skip:
             continue
         graph = each.run(graph, outside)

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from atc.ir import Graph
 from atc.ops import Conv, Map, MatMul, Reduce, Reshape
-from atc.passes import PASSES, run_passes
+from atc.passes import PASSES, layout_passes, run_passes
 from support import compile_graph, compile_models
 
 RNG = np.random.default_rng(7)
@@ -201,5 +201,5 @@ def test_equal_nodes_are_computed_once() -> None:
 def test_every_pass_is_observed_and_named_once() -> None:
     seen: list[str] = []
     run_passes(compile_graph(conv_bn_relu()), lambda name, graph: seen.append(name))
-    assert seen == ["lowering", *(p.name for p in PASSES)]
+    assert seen == ["lowering", *(p.name for p in (*PASSES, *layout_passes(1)))]
     assert len(set(seen)) == len(seen)
