@@ -171,10 +171,10 @@ def read_model(options: Options, heard: Listener) -> onnx_ir.Model:
     """Read the model file and make its inputs and outputs what the options say."""
     heard.stage("reading the model")
     model = load_model(options.model, options.framework, options.input_shape, options.weight)
-    for text in model.metadata_props.get("atc.warnings", "").splitlines():
     if options.c_opr_lib is not None:
         library = ExternalLibrary(options.c_opr_lib, options.c_opr_init_interface)
         bind_operators(model, library.operators)
+    for text in model.metadata_props.get("atc.warnings", "").splitlines():
         heard.warn(one_line(text))
     for text in adapt(model, adaptation_of(options), find_outputs(model, options.out_nodes)):
         heard.warn(text)
@@ -240,8 +240,9 @@ def write_project(
     emission = emit(
         program, arena, target, name=network_name(options.output), model=options.model.name,
         model_hash=_digest(options.model), options=_build_options(options),
-        external_weights=options.external_weight == 2, profile=options.profile,
-        hooks=options.hooks,
+        external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
+        profile=options.profile,
+        hooks=options.hooks, checks=options.sanity_check,
     )  # fmt: skip
     return Project(selection, program, arena, emission)
 
@@ -389,7 +390,9 @@ def _recipe(
     own = (f"include/{name}.h", f"src/{name}_kernels.h")
     linking = (*[STRIP] * options.strip, *[OPEN_ENDED] * (options.c_opr_lib is not None))
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
-    if emission.weights:
+    if emission.weights and options.external_weight == 1:
+        files |= split_weights(name, emission.weights, emission.offsets)
+    elif emission.weights:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.weights
         if options.external_weight != 2:

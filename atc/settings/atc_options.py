@@ -141,17 +141,17 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "values to an observer", "0|1", switch, False),
     Setting("strip", "Debugging", "leave out of the library all symbols that loading it doesn't "
             "need", "0|1", switch, False),
-    Setting("precision_mode", "Optimisation", "what tensors are rounded to between operators; "
-            "arithmetic is in float32 in any case (default: the model's own types)",
-            "MODE", choice(_PRECISIONS), system="ATC", row="A-17",
-            documentation="must_keep_origin_dtype changes nothing, force_fp32 turns 16-bit floats "
-            "into float32. force_fp16, allow_fp32_to_fp16 and allow_fp32_to_bf16 round every "
     Setting("c_opr_lib", "Model", "a shared library of operators of your own, for nodes that the "
             "compiler doesn't know", "FILE", path, system="MegEngine",
             documentation="See atc_external.h. Programs that use the compiled network link the "
             "functions, too."),
     Setting("c_opr_init_interface", "Model", "the name of that library's init function", "NAME",
             text, "mgb_c_opr_init", system="MegEngine"),
+    Setting("precision_mode", "Optimisation", "what tensors are rounded to between operators; "
+            "arithmetic is in float32 in any case (default: the model's own types)",
+            "MODE", choice(_PRECISIONS), system="ATC", row="A-17",
+            documentation="must_keep_origin_dtype changes nothing, force_fp32 turns 16-bit floats "
+            "into float32. force_fp16, allow_fp32_to_fp16 and allow_fp32_to_bf16 round every "
             "operator's results and weights, cube_fp16in_fp32out the operands of products and "
             "convolutions, allow_mix_precision (_fp16, _bf16) all but the operators that lose "
             "much."),
