@@ -242,7 +242,7 @@ def write_project(
         model_hash=_digest(options.model), options=_build_options(options),
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
-        hooks=options.hooks, checks=options.sanity_check,
+        hooks=options.hooks,
     )  # fmt: skip
     return Project(selection, program, arena, emission)
 
