@@ -144,6 +144,9 @@ _INTRODUCTIONS = {
     "env": _ENV, "completion": _COMPLETION,
 }  # fmt: skip
 
+COMMANDS = tuple(_INTRODUCTIONS)
+"""All commands that have a help: `compile` is `atc` without one, `load_and_run` a program too."""
+
 
 def help_text(command: str, topic: str = "") -> str:
     """Return the help of a command, or of one group, option or variable if `topic` is one.

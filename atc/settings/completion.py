@@ -9,23 +9,18 @@ from typing import Literal
 
 from atc.backends.cpu.targets import TARGETS
 from atc.errors import OptionError, one_line
+from atc.help_text import COMMANDS
 from atc.settings import options_of
 from atc.settings.setting import Setting
 from atc.templates import render
 
 SHELLS = ("bash", "zsh", "fish")
 
-WORDS: Mapping[str, tuple[str, ...]] = {
-    "compile": (),
-    "verify": (),
-    "check": (),
+_WORDS: Mapping[str, tuple[str, ...]] = {
     "cache": ("stats", "verify", "clear", "why"),
-    "explain": (),
-    "env": (),
     "completion": SHELLS,
-    "load_and_run": (),
 }
-"""The words that each command of `atc`, and `load_and_run`, takes besides options."""
+"""The words that a command takes besides options."""
 
 _FILES = frozenset({"FILE", "PATH"})
 _FOLDERS = frozenset({"DIR", "FOLDER"})
@@ -49,10 +44,9 @@ class CompletedOption:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command, the program that has it, its words and its options."""
+    """A command, its words and its options; `compile` is `atc` without a command."""
 
     name: str
-    program: str
     words: tuple[str, ...]
     options: tuple[CompletedOption, ...]
 
@@ -67,11 +61,11 @@ def completion(shell: str) -> str:
 
 
 def _command_lines() -> Iterator[CommandLine]:
-    for name, words in WORDS.items():
+    subcommands = tuple(name for name in COMMANDS if name != "compile")
+    for name in COMMANDS:
         options = tuple(_completed(s) for s in options_of(name).values() if s.role != "ignored")
-        if name == "compile":
-            words = tuple(w for w in WORDS if w not in ("compile", "load_and_run"))
-        yield CommandLine(name, "load_and_run" if name == "load_and_run" else "atc", words, options)
+        words = subcommands if name == "compile" else _WORDS.get(name, ())
+        yield CommandLine(name, words, options)
 
 
 def _completed(setting: Setting) -> CompletedOption:

@@ -168,9 +168,9 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MGB_JIT_WORKDIR", row="M-34", values="DIR", parse=path,
           meaning="where objects are built, as --build_dir",
           gives={"build_dir": _same}),
-    _once("MGB_DUMP_INPUT", row="M-35", values="0|1",
-          meaning="--bin-io-dump writes the operators' inputs too",
-          accepted="dumps hold every value once, by the operator that makes it"),
+    _once("MGB_DUMP_INPUT", row="M-35", values="0|1", parse=present, default="0",
+          meaning="load_and_run --bin-io-dump writes the inputs of every kernel call too, in files "
+          "that end in -inp and a number"),
     _once("MGE_FASTRUN_CACHE_TYPE", row="M-36", values="FILE|MEMORY",
           parse=choice(("FILE", "MEMORY")), gives={"fast_run_cache_type": _same},
           meaning="whether measured times are kept on disk, as --fast_run_cache_type"),

@@ -28,7 +28,7 @@ VALUES = {
     "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-13": "50", "M-14": "20", "M-15": "0",
     "M-16": "100", "M-17": "0", "M-18": "0", "M-19": "1", "M-20": "1", "M-21": "1",
     "M-22": "1000", "M-23": "1", "M-24": "2", "M-25": "1", "M-26": "0", "M-27": "1",
-    "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE", "M-35": "1",
+    "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
 
@@ -199,6 +199,25 @@ def test_m_34_work_folder(built: Path, tmp_path: Path) -> None:
         assert any(name.startswith("atc-build-") for name in seen[-1])
     assert [p.name for p in mine.iterdir()] == ["notes.txt"]
     assert not (tmp_path / "new").exists()
+
+
+def test_m_35_inputs_in_binary_dumps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = conv_net(tmp_path / "m.onnx")
+    names: list[set[str]] = []
+    for value in ("0", "1"):
+        monkeypatch.setenv("MGB_DUMP_INPUT", value)
+        (tmp_path / value).mkdir()
+        line = [str(model), f"--bin-io-dump={tmp_path / value}", "--iter=1", "--target=c99",
+                f"--op_compiler_cache_dir={tmp_path / 'cache'}"]  # fmt: skip
+        assert cli.main(["load_and_run", *line]) == 0
+        names.append({p.name for p in (tmp_path / value).iterdir()})
+    outputs, both = names
+    assert not [name for name in outputs if "-inp" in name]
+    assert outputs < both
+    assert all(name.partition("-inp")[0] in outputs for name in both)
+    assert {name.rpartition("-inp")[2] for name in both - outputs} >= {"0"}
 
 
 def test_m_36_measured_times_are_kept_or_not(built: Path, tmp_path: Path) -> None:
