@@ -240,8 +240,7 @@ def write_project(
     emission = emit(
         program, arena, target, name=network_name(options.output), model=options.model.name,
         model_hash=_digest(options.model), options=_build_options(options),
-        external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
-        profile=options.profile,
+        external_weights=options.external_weight == 2, profile=options.profile,
         hooks=options.hooks,
     )  # fmt: skip
     return Project(selection, program, arena, emission)
@@ -390,9 +389,7 @@ def _recipe(
     own = (f"include/{name}.h", f"src/{name}_kernels.h")
     linking = (*[STRIP] * options.strip, *[OPEN_ENDED] * (options.c_opr_lib is not None))
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
-    if emission.weights and options.external_weight == 1:
-        files |= split_weights(name, emission.weights, emission.offsets)
-    elif emission.weights:
+    if emission.weights:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.weights
         if options.external_weight != 2:
