@@ -14,7 +14,7 @@ from atc.lower.elementwise import hard_sigmoid, like, negative, prelu, relu
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.ops import Cell, Epilogue, MatMul, Recurrent, identity_epilogue
-from atc.view import View
+from atc.view import View, dense
 
 Function = Callable[[Expr], Expr]
 
@@ -228,7 +228,23 @@ def recurrent(site: Site) -> tuple[str, ...]:
         types.append(TensorType(dtype, (batch, steps, *state[1:]) if layout else (steps, *state)))
     results = [b.cast(y, site.type(0).dtype) for y in b.emit(op, operands, *types)]
     last = results[: 2 if op.has_memory else 1]
+    if operands[3] and any(operands[4:]):
+        last = [_of_rows(site, y, operands[3], 0 if layout else 1) for y in last]
     return (results[-1] if op.sequence else "", *last)
+
+
+def _of_rows(site: Site, last: str, lengths: str, axis: int) -> str:
+    """Return a last state with 0 for rows of no steps, as onnxruntime; the standard is silent."""
+    known = site.b.value(lengths)
+    if known is not None and bool((known > 0).all()):
+        return last
+
+    def kept(y: Expr, n: Expr) -> Expr:
+        return call("Where", call("Greater", n, like(n, 0)), y, like(y, 0))
+
+    shape = site.b.shape(last)
+    views = [dense(shape), View(tuple(int(d == axis) for d in range(3)))]
+    return site.b.map(kept, last, lengths, shape=shape, views=views)
 
 
 def _directions(site: Site) -> list[bool]:

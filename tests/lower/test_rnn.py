@@ -179,6 +179,18 @@ def test_rows_stop_at_lengths_known_when_compiling() -> None:
     assert_close(run_model(model, [inputs[0]]), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("op", GATES)
+def test_rows_without_steps_end_in_zero(op: str) -> None:
+    case = Case(op, "blhc", directions="bidirectional")
+    inputs = case.inputs()
+    inputs[4] = np.array([0, 5, 2], np.int32)
+    expected = truth(case.model(inputs), inputs)
+    model = case.model(inputs)
+    got = run_model(model, list(given(model, inputs).values()))
+    assert not any(y[:, 0].any() for y in got[1:])
+    assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_lone_layer_equals_the_reference() -> None:
     case = Case("LSTM", "bp", batch=2)
     inputs = case.inputs()
