@@ -62,6 +62,7 @@ def compile(
     profile: bool = False,
     hooks: bool = False,
     strip: bool = False,
+    sanity_check: str = "",
     c_opr_lib: Name = "",
     c_opr_init_interface: str = "mgb_c_opr_init",
     precision_mode: str = "",

@@ -58,6 +58,7 @@ from atc.passes import run_passes
 from atc.policy import picks, read_policy, replay, uncovered, workload_summary, write_policy
 from atc.program import Program, build_program
 from atc.report import report_json, source_nodes
+from atc.sanity import GUARD
 from atc.select import Limits, Selection, Timings, select
 from atc.weights import included_weights
 
@@ -234,14 +235,16 @@ def write_project(
     program = build_program(graph, selection, target, in_place=options.memory_in_place)
     heard.stage("planning memory")
     arena = plan_memory(
-        program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place
-    )
+        program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
+        guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
+    )  # fmt: skip
     heard.stage("writing C")
     emission = emit(
         program, arena, target, name=network_name(options.output), model=options.model.name,
         model_hash=_digest(options.model), options=_build_options(options),
-        external_weights=options.external_weight == 2, profile=options.profile,
-        hooks=options.hooks,
+        external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
+        profile=options.profile,
+        hooks=options.hooks, checks=options.sanity_check,
     )  # fmt: skip
     return Project(selection, program, arena, emission)
 

@@ -16,8 +16,10 @@ from atc.ir import STRING_BYTES, Array
 from atc.memory import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.observe import observed
+from atc.option_values import Checks
 from atc.profile import profiled_calls
 from atc.program import Program, calls
+from atc.sanity import checked
 from atc.schedule import Port, make_schedule
 from atc.templates import render, verbatim
 
@@ -53,8 +55,9 @@ def emit(
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
-    With `profile` every kernel call is timed, with `hooks` an observer sees its values; without,
-    nothing of that is in the code.
+    checks: Checks | None = None,
+    With `profile` every kernel call is timed, with `hooks` an observer sees its values, with
+    `checks` they are made around it; without, nothing of that is in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
     are left to the caller. A network without weights is never `external_weights`.
@@ -62,7 +65,7 @@ def emit(
     name = network_identifier(name)
     kernels = tuple(dict.fromkeys(c.source for c in calls(program.steps)))
     offsets, blob = _layout_weights(program)
-    schedule = make_schedule(program, arena, offsets, name, timed=profile, observed=hooks)
+    schedule = make_schedule(program, arena, offsets, name, profile, hooks, checks is not None)
     ports = (*schedule.inputs, *schedule.outputs)
     has_arena = bool(arena.offsets or arena.scratch)
     values: dict[str, object] = {
@@ -83,6 +86,7 @@ def emit(
     }  # fmt: skip
     texts = {**_library(values, kernels, target), **_project(values, ports)}
     return Emission({path: text.encode() for path, text in texts.items()}, name, kernels, blob)
+        "sanity": checked(program, arena, checks) if checks else None,
 
 
 def _bundles(program: Program) -> list[dict[str, object]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atc.memory_audit import audit_memory
 from atc.memory_check import check_plan
@@ -28,6 +28,10 @@ class Arena:
     plan: MemoryPlan
     steps: tuple[int, ...] = ()
     """The step of each call, in the order of `atc.program.calls`."""
+    homes: Mapping[str, str] = field(default_factory=dict)
+    """The buffer that each value lies in."""
+    guard: int = 0
+    """Bytes at both ends of every buffer that belong to no value."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,13 @@ class _Event:
     writes: tuple[str, ...]
 
 
-def plan_memory(program: Program, *, reuse: bool = True, in_place: bool = True) -> Arena:
+def plan_memory(
+    program: Program, *, reuse: bool = True, in_place: bool = True, guard: int = 0
+) -> Arena:
     """Return a checked memory plan; without `reuse` every buffer has its own place.
 
-    With `in_place`, results may take over the storage of operands that die at their call.
+    With `in_place`, results may take over the storage of operands that die at their call. `guard`
+    bytes, a multiple of ALIGNMENT, are left free at both ends of every buffer.
     """
     events = list(_events(program.steps))
     outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
@@ -63,24 +70,24 @@ def plan_memory(program: Program, *, reuse: bool = True, in_place: bool = True) 
                 spans[storage] = (first, event.step)
         if event.call is not None and event.call.source.scratch:
             key = _scratch_key(event.call)
-            size = event.call.source.scratch
+            size = event.call.source.scratch + 2 * guard
             buffers.append(Buffer(key, size, event.step, event.step, ALIGNMENT))
     for name, (first, last) in spans.items():
-        buffers.append(Buffer(name, program.types[name].nbytes, first, last, ALIGNMENT))
+        size = program.types[name].nbytes + 2 * guard
+        buffers.append(Buffer(name, size, first, last, ALIGNMENT))
     plan = plan_arena(buffers) if reuse else plan_no_reuse(buffers)
     check_plan(buffers, plan)
     values = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
-    offsets = {
-        v: plan.offsets[place(v)] + program.shift(v) for v in values if place(v) not in outside
-    }
+    homes = {v: place(v) for v in values if place(v) not in outside}
+    offsets = {v: plan.offsets[h] + guard + program.shift(v) for v, h in homes.items()}
     scratch = {
-        e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)]
+        e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)] + guard
         for e in events
         if e.call is not None and e.call.source.scratch
     }
     audit_memory(program, offsets, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
-    return Arena(offsets, scratch, tuple(buffers), plan, steps)
+    return Arena(offsets, scratch, tuple(buffers), plan, steps, homes, guard)
 
 
 def _scratch_key(call: Call) -> str:

@@ -9,8 +9,10 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 from pathlib import Path
+from typing import Any
 
 from atc.errors import OptionError, one_line
 
@@ -66,6 +68,47 @@ def switch(value: object) -> bool:
         case "0" | "false":
             return False
     raise OptionError(f"invalid value '{_shown(value)}'", hint="use 1 or 0", code="E10006")
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a checked build looks after; `limit` is the largest magnitude, 0 for none."""
+
+    memory: bool = False
+    nan: bool = False
+    infinite: bool = False
+    limit: float = 0.0
+
+    @property
+    def numbers(self) -> bool:
+        """Whether results are looked at."""
+        return self.nan or self.infinite or self.limit > 0
+
+
+def checks(value: object) -> Checks | None:
+    """Return the checks of a list such as `memory,nan,inf,range:1e4`; None for none of them."""
+    if value is None or isinstance(value, Checks):
+        return value
+    found: dict[str, Any] = {}
+    for word in filter(None, (part.strip() for part in str(value).lower().split(","))):
+        name, _, limit = word.partition(":")
+        match name:
+            case "1" | "true" | "all":
+                found |= {"memory": True, "nan": True, "infinite": True}
+            case "0" | "false":
+                found = {}
+            case "memory" | "nan":
+                found[name] = True
+            case "inf":
+                found["infinite"] = True
+            case "range":
+                found["limit"] = positive(limit)
+            case _:
+                raise OptionError(
+                    f"invalid check '{_shown(word)}'", code="E10001",
+                    hint="use memory, nan, inf, range:LIMIT, or 1 for the first three",
+                )  # fmt: skip
+    return Checks(**found) if found else None
 
 
 def choice(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from atc.errors import OptionError
-from atc.option_values import InputShape
+from atc.option_values import Checks, InputShape
 
 _CPU_TARGETS = {"x86_64": "x86-64", "aarch64": "aarch64-neon"}
 
@@ -50,6 +50,7 @@ class Options:
     deterministic_level: int = 0
     profile: bool = False
     hooks: bool = False
+    sanity_check: Checks | None = None
     strip: bool = False
     precision_mode: str = ""
     c_opr_lib: Path | None = None

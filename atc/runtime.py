@@ -6,6 +6,7 @@ Every generated project carries this file's text in its Python module: nothing o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,6 +28,7 @@ int NET_run_tensors(void *ctx, const void *const *inputs, void *const *outputs);
 uint32_t NET_abi_version(void);
 const char *NET_build_info(void);
 const char *NET_status_string(int status);
+const void *NET_last_fault(const void *ctx);
 size_t NET_context_size(void);
 size_t NET_arena_size(void);
 size_t NET_alignment(void);
@@ -194,7 +196,7 @@ class Bound:
         """Run the network; returns the bound output, or the tuple of all."""
         status = self._run(*self._arguments)
         if status:
-            raise self._library.error(status)
+            raise self._library.error(status, self._arguments[0])
         return self._result
 
 
@@ -228,8 +230,14 @@ class _Library:
         data: bytes = self.ffi.string(self.function(function)(*arguments))
         return data.decode()
 
-    def error(self, status: int) -> RuntimeError:
-        return RuntimeError(f"the network {self.prefix}: {self.text('status_string', status)}")
+    def error(self, status: int, context: Any = None) -> RuntimeError:
+        """Return what a status means; a checked build tells more of its latest run."""
+        text = self.text("status_string", status)
+        with suppress(AttributeError):  # other builds have no such function
+            fault = self.function("last_fault")(context) if context is not None else None
+            message = self.ffi.string(self.ffi.cast("char *", fault)).decode() if fault else ""
+            text = message or text
+        return RuntimeError(f"the network {self.prefix}: {text}")
 
     def tensors(self, side: str) -> tuple[Tensor, ...]:
         count = self.function(f"{side}_count")()
@@ -270,8 +278,8 @@ class _Library:
         context.point_to(inputs, outputs)
         status = self.run_tensors(*context.arguments)
         self.idle.append(context)
-        if status:
-            raise self.error(status)
+        if failure:
+            raise failure
 
 
 class _Context:
@@ -281,6 +289,7 @@ class _Context:
         ffi = library.ffi
         size, alignment = library.function("arena_size")(), library.function("alignment")()
         self._memory = np.empty(size + alignment, np.uint8)
+        failure = self.error(status, context.arguments[0]) if status else None
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
         arena = ffi.cast("void *", start + -start % alignment)
         self._inputs = ffi.new("void *[]", max(library.function("input_count")(), 1))

@@ -86,12 +86,12 @@ class Schedule:
 
 def make_schedule(
     program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False,
-    observed: bool = False,
+    observed: bool = False, checked: bool = False,
 ) -> Schedule:  # fmt: skip
     """Name every value once and write the calls; `weights` are the constants' offsets.
 
     The calls of a `timed` schedule are counted, with the time that each takes; around those of an
-    `observed` one the observer is called.
+    `observed` one the observer is called, around those of a `checked` one the checks are made.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
     split = len(program.inputs)
@@ -118,8 +118,8 @@ def make_schedule(
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(arena.offsets, values, strict=True)},
     }
-    failure = f"{network.upper()}_ERROR_STRING"
-    lines = tuple(_Scribe(program, arena, pointers, timed, observed, failure).steps(program.steps))
+    scribe = _Scribe(program, arena, pointers, timed, observed, checked, network.upper())
+    lines = tuple(scribe.steps(program.steps))
     return Schedule(inputs, outputs, constants, values, lines)
 
 
@@ -176,8 +176,9 @@ class _Scribe:
     pointers: Mapping[str, str]
     timed: bool
     observed: bool
-    failure: str
-    """The status of a run in which a string doesn't fit its cell."""
+    checked: bool
+    upper: str
+    """The prefix of the statuses."""
     number: int = 0
     called: int = 0
     depth: int = 0
@@ -213,16 +214,27 @@ class _Scribe:
         arguments = [self._pointer(a) for a in call.arguments]
         if call.slot is not None:
             arguments[-1] += f" + {self._place(call.slot)}"
-        seen = ", ".join(arguments)
+        seen, reading = ", ".join(arguments), len(arguments) - len(node.outputs)
         if call.source.scratch:
             arguments.append(f"arena + {self.arena.scratch[node.outputs[0]]}")
         lines = [f"{call.source.symbol}({', '.join(arguments)});"]
         if call.source.fallible:
-            lines = [f"if (!{lines[0][:-1]}) return {self.failure};"]
+            lines = [f"if (!{lines[0][:-1]}) return {self.upper}_ERROR_STRING;"]
         if self.timed:
             lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
+        if self.checked:
+            lines = self._checked(lines, arguments[reading : len(call.arguments)])
         yield from self._observed(lines, seen) if self.observed else lines
         self.called += 1
+
+    def _checked(self, lines: Sequence[str], results: Sequence[str]) -> list[str]:
+        """Return a call's lines between the checks before and after it."""
+        after = f"atc_leave(ctx, {self.called}, (const void *const[]){{{', '.join(results)}}})"
+        return [
+            f"atc_enter(ctx, {self.called});",
+            *lines,
+            f"if (!{after}) return {self.upper}_ERROR_CHECK;",
+        ]
 
     def _observed(self, lines: Sequence[str], seen: str) -> Iterator[str]:
         """Yield a call's lines between two calls of the observer."""

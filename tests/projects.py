@@ -19,8 +19,10 @@ from atc.emit import Emission, emit
 from atc.ir import Array, Graph
 from atc.lower import lower_model
 from atc.memory import plan_memory
+from atc.option_values import Checks
 from atc.passes import run_passes
 from atc.program import build_program
+from atc.sanity import GUARD
 from atc.select import select
 from atc.weights import included_weights
 
@@ -116,10 +118,11 @@ def emit_model(
     file: str = "model.onnx",
     profile: bool = False,
     hooks: bool = False,
+    checks: Checks | None = None,
 ) -> Emission:
     """Return the project of a model with static shapes."""
     graph = lower_model(onnx_ir.from_proto(model), file)
-    return emit_graph(graph, name, target, external, file, profile, hooks)
+    return emit_graph(graph, name, target, external, file, profile, hooks, checks)
 
 
 def emit_graph(
@@ -130,14 +133,16 @@ def emit_graph(
     file: str = "model.onnx",
     profile: bool = False,
     hooks: bool = False,
+    checks: Checks | None = None,
 ) -> Emission:
     """Return the project of a graph."""
     record = get_target(target)
     graph = run_passes(graph, width=record.vector_bytes // 4)
     program = build_program(graph, select(graph, record), record)
     return emit(
-        program, plan_memory(program), record, name=name, model=file,
+        program, plan_memory(program, guard=GUARD if checks else 0), record, name=name, model=file,
         model_hash="0" * 64, options="", external_weights=external, profile=profile, hooks=hooks,
+        checks=checks,
     )  # fmt: skip
 
 

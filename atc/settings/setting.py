@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from atc.errors import OptionError
-from atc.option_values import Parse, switch, text
+from atc.option_values import Parse, checks, switch, text
 
 Kind = Literal["option", "variable", "feature"]
 Role = Literal["compilation", "tool", "verify", "run", "ignored", "help"]
@@ -53,7 +53,7 @@ class Setting:
     @property
     def flag(self) -> bool:
         """Whether the option may stand alone, meaning on."""
-        return self.parse is switch
+        return self.parse in (switch, checks)
 
     @property
     def state(self) -> Literal["works", "accepted with a warning"]:

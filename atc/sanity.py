@@ -1,0 +1,126 @@
+"""Checked builds: what a library looks after, before and after each kernel call.
+
+Memory that no value lives in is filled with poison before a call and has to hold it afterwards;
+values that a call doesn't write have to keep their checksum; results hold no NaN, no infinity and
+nothing beyond a limit. Buffers have guard zones, so that there is such memory beside each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from atc.ir import DType, TensorType
+from atc.memory import Arena
+from atc.names import c_string
+from atc.option_values import Checks
+from atc.program import Call, Program, calls
+
+GUARD = 64
+"""Bytes of a guard zone on either side of a buffer."""
+
+_LONGEST = 200
+"""Characters of a name: several stand in a message."""
+
+FLOATS: Mapping[DType, str] = {
+    DType.FLOAT: "f32", DType.DOUBLE: "f64", DType.FLOAT16: "f16", DType.BFLOAT16: "bf16",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CheckedBuffer:
+    """Bytes of the arena, less their guards, and the steps that they live for."""
+
+    name: str
+    offset: int
+    size: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class CheckedValue:
+    """A tensor of floats: its name as a C string, the enumerator of its type, its elements."""
+
+    name: str
+    type: str
+    size: int
+    index: int = 0
+    """Its place among the results of its call, or among the inputs."""
+
+
+@dataclass(frozen=True)
+class CheckedStep:
+    """A kernel call: C strings, its step of the plan, the buffers and floats that it writes."""
+
+    nodes: str
+    kernel: str
+    time: int
+    buffers: tuple[int, ...]
+    values: tuple[CheckedValue, ...]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The tables of a checked build; buffers are in the order of their offsets."""
+
+    what: Checks
+    inputs: tuple[CheckedValue, ...]
+    buffers: tuple[CheckedBuffer, ...]
+    steps: tuple[CheckedStep, ...]
+
+    @property
+    def memory(self) -> bool:
+        """Whether there is memory to look after."""
+        return self.what.memory and bool(self.buffers)
+
+    @property
+    def results(self) -> bool:
+        """Whether there are results whose numbers are looked at."""
+        return self.what.numbers and any(s.values for s in self.steps)
+
+    @property
+    def arguments(self) -> tuple[CheckedValue, ...]:
+        """The inputs whose numbers are looked at."""
+        return self.inputs if self.what.numbers else ()
+
+
+def checked(program: Program, arena: Arena, what: Checks) -> Checked:
+    """Return the tables for a program whose arena was planned with guards."""
+    buffers = sorted(arena.buffers, key=lambda b: (arena.plan.offsets[b.name], b.first, b.name))
+    places = {b.name: k for k, b in enumerate(buffers)}
+    table = tuple(
+        CheckedBuffer(
+            _text(b.name.removesuffix("#scratch")), arena.plan.offsets[b.name] + arena.guard,
+            b.size - 2 * arena.guard, b.first, b.last,
+        )
+        for b in buffers
+    )  # fmt: skip
+    steps = tuple(
+        CheckedStep(
+            _text(" + ".join(call.node.origin) or "a copy"),
+            _text(call.choice.candidate.label), time,
+            tuple(places[name] for name in _written(call, arena)),
+            tuple(_floats(call.node.outputs, call.choice.workload.outputs)),
+        )
+        for call, time in zip(calls(program.steps), arena.steps, strict=True)
+    )  # fmt: skip
+    inputs = tuple(_floats(program.inputs, [program.types[i] for i in program.inputs]))
+    return Checked(what, inputs, table, steps)
+
+
+def _written(call: Call, arena: Arena) -> Iterator[str]:
+    """Yield the buffers that a call may write."""
+    yield from dict.fromkeys(arena.homes[o] for o in call.node.outputs if o in arena.homes)
+    if call.source.scratch:
+        yield f"{call.node.outputs[0]}#scratch"
+
+
+def _floats(names: Sequence[str], types: Sequence[TensorType]) -> Iterator[CheckedValue]:
+    for k, (name, type_) in enumerate(zip(names, types, strict=True)):
+        if type_.dtype in FLOATS and type_.size:
+            yield CheckedValue(_text(name), FLOATS[type_.dtype], type_.size, k)
+
+
+def _text(name: str) -> str:
+    return c_string(name[:_LONGEST])
