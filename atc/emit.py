@@ -52,10 +52,10 @@ def emit(
     external_weights: bool = False,
     profile: bool = False,
     hooks: bool = False,
+    checks: Checks | None = None,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
-    checks: Checks | None = None,
     With `profile` every kernel call is timed, with `hooks` an observer sees its values, with
     `checks` they are made around it; without, nothing of that is in the code.
 
@@ -81,12 +81,12 @@ def emit(
         "external": external_weights and bool(blob),
         "profile": profiled_calls(program) if profile else (),
         "hooks": observed(program) if hooks else None,
+        "sanity": checked(program, arena, checks) if checks else None,
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(program, kernels), "sources": [k.path for k in kernels],
     }  # fmt: skip
     texts = {**_library(values, kernels, target), **_project(values, ports)}
     return Emission({path: text.encode() for path, text in texts.items()}, name, kernels, blob)
-        "sanity": checked(program, arena, checks) if checks else None,
 
 
 def _bundles(program: Program) -> list[dict[str, object]]:

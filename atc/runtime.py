@@ -277,6 +277,7 @@ class _Library:
             context = _Context(self)
         context.point_to(inputs, outputs)
         status = self.run_tensors(*context.arguments)
+        failure = self.error(status, context.arguments[0]) if status else None
         self.idle.append(context)
         if failure:
             raise failure
@@ -289,7 +290,6 @@ class _Context:
         ffi = library.ffi
         size, alignment = library.function("arena_size")(), library.function("alignment")()
         self._memory = np.empty(size + alignment, np.uint8)
-        failure = self.error(status, context.arguments[0]) if status else None
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
         arena = ffi.cast("void *", start + -start % alignment)
         self._inputs = ffi.new("void *[]", max(library.function("input_count")(), 1))

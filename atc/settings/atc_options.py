@@ -137,12 +137,12 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("deterministic_level", "Optimisation", "above 0: like --deterministic", "0...3",
             integer(0, 3), 0, system="ATC", row="A-30"),
     Setting("profile", "Optimisation", "compile with functions that time each kernel call", "0|1",
+            switch, False),
     Setting("sanity_check", "Debugging", "compile with checks around each kernel call: of memory "
             "that nobody may write, of NaN, of infinities, of numbers beyond a limit",
             "memory,nan,inf,range:LIMIT", checks,
             documentation="Alone or 1: the first three. A run that fails a check returns "
             "ERROR_CHECK, and last_fault names the node."),
-            switch, False),
     Setting("hooks", "Debugging", "compile with a hook around each kernel call that shows its "
             "values to an observer", "0|1", switch, False),
     Setting("strip", "Debugging", "leave out of the library all symbols that loading it doesn't "
