@@ -40,7 +40,7 @@ _TABLES = (
     ("L", "MegEngine: options of load_and_run"),
     ("O", "Ascend ATC: the op compiler cache"),
     ("A", "Ascend ATC: options"),
-    ("", "Our own and others"),
+    ("", "Our own"),
 )
 
 
@@ -48,11 +48,18 @@ def settings_page() -> str:
     """Return the page as Markdown: a table per table of the specification, a row per setting."""
     parts = [_INTRODUCTION]
     for letter, title in _TABLES:
-        rows = sorted((s for s in SETTINGS if s.row[:1] == letter), key=lambda s: s.row)
+        rows = sorted((s for s in SETTINGS if _place(s) == letter), key=lambda s: s.row or "~")
         parts.append(f"## {title}\n\n{''.join(_table(rows))}")
     if LATER:
         parts.append(_refused())
     return "\n".join(parts)
+
+
+def _place(setting: Setting) -> str:
+    """Return the letter of the table that a setting is in; those without a row stand last."""
+    if not setting.row and setting.kind == "variable" and setting.system == "MegEngine":
+        return "M"
+    return "L" if setting.role == "run" else setting.row[:1]
 
 
 def _table(rows: Iterable[Setting]) -> Iterator[str]:
