@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 
-from atc.driver import Compilation, Listener, compile_model
+from atc.driver import Compilation, Listener
 from atc.errors import OptionError
 from atc.explain import explain as explain_node
 from atc.ir import Graph
 from atc.model_info import model_info
+from atc.modes import compile_or_report
 from atc.options import make_options
 from atc.settings import LOG_LEVELS, OPTIONS
 from atc.settings.resolve import settle
@@ -88,7 +89,10 @@ def compile(
     build_dir: Name = "",
     keep_build: bool = False,
     mode: int = 0,
+    om: Name = "",
     json: Name = "",
+    check_report: Name = "",
+    singleop: Name = "",
 ) -> Compilation:
     """Compile a model file into the folder `output`, as `atc --model=... --output=...` does.
 
@@ -102,13 +106,13 @@ def compile(
     """
     settled = settle(_chosen(dict(locals())), "compile", program=True)
     values = settled.values
-    if values["mode"] == 1:
+    if values["mode"] or values["singleop"]:
         raise OptionError(
-            "compile makes libraries; mode 1 translates", where="mode",
-            hint="call atc.translate.write_translation",
+            "compile makes one library of one model", where="mode or singleop",
+            hint="call the functions of atc.modes",
         )  # fmt: skip
     options, listen = make_options(values), _listener(str(values["log"]))
-    done = compile_model(options, settled.environ, listen)
+    done = compile_or_report(options, settled.environ, listen, values["check_report"])
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
             _LOGGER.info("%s", line)

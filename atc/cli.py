@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from atc.arguments import parse_arguments
 from atc.errors import AtcError, InternalError, OptionError, one_line
 from atc.help_text import help_text
+from atc.mode_arguments import needed_by_mode
 from atc.options import Options, make_options
 from atc.settings import read_values
 from atc.settings.resolve import settle
@@ -94,18 +95,25 @@ def _compile(argv: list[str]) -> int:
 
 def _compile_and_show(argv: list[str], screen: Screen) -> int:
     given = parse_arguments(argv, "compile").given
-    translates = str(given.get("mode", "0")).strip() == "1"
-    if translates:
-        given = {"output": "unused", **given}
-    settled = settle(given, "compile")
+    settled = settle(needed_by_mode(given), "compile")
     values: dict[str, Any] = settled.values
     options = make_options(values)
-    if translates:
-        return _translate(options, values["json"])
-    from atc.driver import compile_model  # late: a wrong option is told in a moment
+    from atc.modes import compile_or_report, compile_single_ops, run_mode  # late: errors are quick
 
+    if values["mode"]:
+        with screen:
+            outcome = run_mode(values["mode"], options, values, screen.listener())
+        print(outcome.text, end="")
+        if outcome.error is not None:
+            raise outcome.error
+        return 0
+    environ, listener = settled.environ, screen.listener()
+    if values["singleop"] is not None:
+        with screen:
+            compile_single_ops(options, values["singleop"], environ, listener, screen.finished)
+        return 0
     with screen:
-        done = compile_model(options, settled.environ, screen.listener())
+        done = compile_or_report(options, environ, listener, values["check_report"])
         screen.finished(done)
     if values["display_model_info"]:
         from atc.model_info import model_info
@@ -117,18 +125,6 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
         print(explain(done.report, values["explain"]), end="")
     if values["verify"]:
         _show_verification(_run_verification(options, done.folder, {}))
-    return 0
-
-
-def _translate(options: Options, path: Path | None) -> int:
-    if path is None:
-        raise OptionError(
-            "--mode=1 writes the translated model to a file, but none is named", where="--json",
-            hint="give --json=net.onnx, or a name that ends in .json", code="E10007",
-        )  # fmt: skip
-    from atc.translate import write_translation
-
-    write_translation(options, path)
     return 0
 
 

@@ -60,7 +60,7 @@ from atc.program import Program, build_program
 from atc.report import report_json, source_nodes
 from atc.sanity import GUARD
 from atc.select import Limits, Selection, Timings, select
-from atc.weights import included_weights
+from atc.weights import included_weights, split_weights
 
 _NO_TIMEOUT = 86400.0
 """Seconds that stand for no limit: a day."""
@@ -392,7 +392,9 @@ def _recipe(
     own = (f"include/{name}.h", f"src/{name}_kernels.h")
     linking = (*[STRIP] * options.strip, *[OPEN_ENDED] * (options.c_opr_lib is not None))
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
-    if emission.weights:
+    if emission.weights and options.external_weight == 1:
+        files |= split_weights(name, emission.weights, emission.offsets)
+    elif emission.weights:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.weights
         if options.external_weight != 2:

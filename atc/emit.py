@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Emission:
     name: str
     kernels: tuple[KernelSource, ...]
     weights: bytes
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    """Where each constant begins in the weights."""
 
 
 def emit(
@@ -50,6 +52,7 @@ def emit(
     model_hash: str,
     options: str,
     external_weights: bool = False,
+    split_weights: bool = False,
     profile: bool = False,
     hooks: bool = False,
     checks: Checks | None = None,
@@ -60,7 +63,8 @@ def emit(
     `checks` they are made around it; without, nothing of that is in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
-    are left to the caller. A network without weights is never `external_weights`.
+    are left to the caller. A network without weights is never `external_weights`. With
+    `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
     """
     name = network_identifier(name)
     kernels = tuple(dict.fromkeys(c.source for c in calls(program.steps)))
@@ -79,6 +83,7 @@ def emit(
         "arena_size": (arena.plan.size or ALIGNMENT) if has_arena else 0,
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
         "external": external_weights and bool(blob),
+        "split": external_weights and split_weights and bool(blob),
         "profile": profiled_calls(program) if profile else (),
         "hooks": observed(program) if hooks else None,
         "sanity": checked(program, arena, checks) if checks else None,
@@ -86,7 +91,8 @@ def emit(
         "kernels": _users(program, kernels), "sources": [k.path for k in kernels],
     }  # fmt: skip
     texts = {**_library(values, kernels, target), **_project(values, ports)}
-    return Emission({path: text.encode() for path, text in texts.items()}, name, kernels, blob)
+    files = {path: text.encode() for path, text in texts.items()}
+    return Emission(files, name, kernels, blob, offsets)
 
 
 def _bundles(program: Program) -> list[dict[str, object]]:

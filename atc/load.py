@@ -22,7 +22,8 @@ def load(path: str | Path) -> Network:
     """Load a network from an output folder or from the shared library in it.
 
     A library that was compiled again since an earlier call is loaded anew. Weights that were
-    compiled to be external are read from `<name>_weights.bin` beside the library. Raises
+    compiled to be external are read from `<name>_weights.bin`, or from the files in
+    `<name>_weights`, beside the library. Raises
     ModelError, which names the path, for anything else than a library made by atc.
     """
     return open_library(path, Network)

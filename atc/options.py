@@ -52,9 +52,9 @@ class Options:
     hooks: bool = False
     sanity_check: Checks | None = None
     strip: bool = False
-    precision_mode: str = ""
     c_opr_lib: Path | None = None
     c_opr_init_interface: str = "mgb_c_opr_init"
+    precision_mode: str = ""
     precision_mode_v2: str = ""
     keep_dtype: Path | None = None
     modify_mixlist: Path | None = None

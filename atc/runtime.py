@@ -200,6 +200,18 @@ class Bound:
         return self._result
 
 
+def read_weights(path: Path) -> Array:
+    """Return the weights of a file, mapped, or of the files in a folder of its name, joined."""
+    parts = [] if path.exists() else sorted(path.with_suffix("").glob("*.bin"))
+    if not parts:
+        return np.memmap(path, np.uint8, "r")
+    data = b"".join(part.read_bytes() for part in parts)
+    memory = np.empty(len(data) + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    memory[start : start + len(data)] = np.frombuffer(data, np.uint8)
+    return memory[start : start + len(data)]
+
+
 class _Library:
     """The loaded library: its functions, and contexts that no call uses at the moment."""
 
@@ -221,7 +233,7 @@ class _Library:
             return None
         if path is None:
             raise RuntimeError(f"the network {self.prefix} needs a file of weights")
-        return np.memmap(path, np.uint8, "r")
+        return read_weights(Path(path))
 
     def function(self, name: str) -> Any:
         return getattr(self.handle, f"{self.prefix}_{name}")

@@ -1,13 +1,14 @@
-"""The two ways a network's weights get into its library: an included file, or C text."""
+"""The ways of a network's weights: an included file, C text, or files beside the library."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from atc.errors import InternalError
+from atc.names import identifier
 from atc.templates import render
 
 WORDS_PER_LINE = 4
@@ -33,6 +34,16 @@ def literal_weights(data: bytes, name: str) -> str:
     padded = data + bytes(-len(data) % 8) or bytes(8)
     values = {"name": _checked(name), "words": len(padded) // 8, "lines": _lines(padded)}
     return render("project/weights.c.j2", values)
+
+
+def split_weights(name: str, data: bytes, offsets: Mapping[str, int]) -> dict[str, bytes]:
+    """Return a file for each constant; in the order of their names they are the blob `data`."""
+    starts = {at: constant for constant, at in reversed(offsets.items())}
+    ends = [*sorted(starts), len(data)][1:]
+    return {
+        f"{_checked(name)}_weights/{k:05}_{identifier(starts[at], 't')}.bin": data[at:end]
+        for k, (at, end) in enumerate(zip(sorted(starts), ends, strict=True))
+    }
 
 
 def _lines(data: bytes) -> Iterator[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from atc.ir import Array, DType
 from atc.load import open_library
-from atc.runtime import Network, Tensor
+from atc.runtime import Network, Tensor, read_weights
 
 _DECLARATIONS = """
 typedef struct {
@@ -108,7 +108,7 @@ class Engine:
         self.build_info = network.build_info
         self.weights: Array | None = None
         if self.call("weights_size"):
-            self.weights = np.memmap(weights, np.uint8, "r")
+            self.weights = read_weights(weights)
         self.is_profiled = self._has("profile_count")
         self.is_hooked = self._has("set_observer")
         self.values = self._values() if self.is_hooked else ()

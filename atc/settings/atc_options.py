@@ -26,8 +26,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "null")
 
 _FRAMEWORKS = {"0": "Caffe", "1": "MindSpore", "3": "TensorFlow"}
 _FORMATS = ("", "NCHW", "NHWC", "ND", "NCDHW", "NDHWC")
-_MODES = {3: "check only", 5: "graph text to JSON", 6: "show a compiled model",
-          7: "special", 30: "special"}  # fmt: skip
+_MODES = {n: "special" for n in (2, 4, *range(7, 31))}
 _IMPLMODES = (
     "high_precision", "high_performance", "high_precision_for_all", "high_performance_for_all"
 )  # fmt: skip
@@ -75,9 +74,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     # ---- output ------------------------------------------------------------------------------
     Setting("output", "Output", "the folder to write; its last part is the network's name in C",
             "FOLDER", required_path, system="ATC", row="A-04"),
-    Setting("external_weight", "Output", "where the weights lie: 0 in the library, 2 in one file "
-            "beside it", "0|2", integer(0, 2, {1: "a file per tensor"}), 0, system="ATC",
-            row="A-31"),
+    Setting("external_weight", "Output", "where the weights lie: 0 in the library, 1 in a file per "
+            "tensor, in a folder beside it, 2 in one file beside it", "0|1|2", integer(0, 2), 0,
+            system="ATC", row="A-31"),
     Setting("display_model_info", "Output", "print memory, kernels, target and versions of the "
             "result", "0|1", switch, False, system="ATC", row="A-27", role="tool"),
     Setting("explain", "Output", "print a node's candidate kernels, their times, and why one was "
@@ -220,10 +219,21 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "DIR", path),
     Setting("keep_build", "Debugging", "keep the folder of the sources, objects and commands of "
             "the build", "0|1", switch, False),
-    Setting("mode", "Debugging", "0: compile. 1: only translate the model, to the file of --json",
-            "0|1", integer(0, 30, _MODES), 0, system="ATC", row="A-05", role="tool"),
-    Setting("json", "Debugging", "with --mode=1, the file to write: ONNX where its name ends in "
-            ".onnx, else JSON", "FILE", path, system="ATC", row="A-06", role="tool"),
+    Setting("mode", "Debugging", "0: compile. 1: only translate the model (or the report of a "
+            "compiled network) to the file of --json. 3: only check the model. 5: a text graph to "
+            "JSON. 6: show a compiled network", "0|1|3|5|6", integer(0, 30, _MODES), 0,
+            system="ATC", row="A-05", role="tool"),
+    Setting("om", "Debugging", "what the modes 1, 5 and 6 read: a model, a .graph.txt, or the "
+            "folder of a compiled network", "PATH", path, system="ATC", row="A-06", role="tool"),
+    Setting("json", "Debugging", "what the modes 1 and 5 write: ONNX where the name ends in .onnx, "
+            "else JSON", "FILE", path, system="ATC", row="A-06", role="tool"),
+    Setting("check_report", "Debugging", "where --mode=3 writes all nodes that can't be compiled, "
+            "with reasons; without that mode, written if the model is refused (default: "
+            "check_result.json with --mode=3)", "FILE", path, system="ATC", row="A-28",
+            role="tool"),
+    Setting("singleop", "Debugging", "a JSON file of single operators; each is compiled into a "
+            "folder of its own under --output", "FILE", path, system="ATC", row="A-29",
+            role="tool"),
     # ---- atc verify --------------------------------------------------------------------------
     Setting("library", "Verification", "the output folder or library to check (default: compile "
             "the model first)", "PATH", path, role="verify"),
