@@ -17,6 +17,7 @@ from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
 from atc.lower.precision import Precision
 from atc.lower.registry import LOWERINGS
+from atc.lower.schema import type_error
 from atc.lower.site import Site, node_label
 from atc.lower.strings import cells, is_text
 from atc.lower.trace import Listen, Trace, UnknownOperand, result_types
@@ -297,6 +298,7 @@ class _Walker:
 
     def _dispatch(self, site: Site, domain: str) -> tuple[str, ...]:
         lowering = LOWERINGS.get((domain, site.node.op_type))
+        self._check_types(site, domain)
         try:
             if lowering is not None:
                 result = lowering(site)
@@ -312,6 +314,12 @@ class _Walker:
                 f"inputs ({shapes}) don't fit the operator: {one_line(str(error), 200)}",
                 where=site.label,
             ) from error
+
+    def _check_types(self, site: Site, domain: str) -> None:
+        types = [_tensor_type(site.b, name) for name in site.inputs]
+        dtypes = [None if t is None else t.dtype for t in types]
+        wrong = type_error(site.node.op_type, domain, site.opset, dtypes)
+        site.require(not wrong, wrong)
 
     def _expand(self, site: Site, domain: str) -> tuple[str, ...]:
         """Lower an operator through the function body that the standard gives it."""

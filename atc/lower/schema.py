@@ -1,0 +1,82 @@
+"""What the standard says of the element types of an operator's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import onnx
+
+from atc.ir import DType
+
+
+@dataclass(frozen=True)
+class _Input:
+    name: str
+    variable: str
+    """Inputs of the same type variable have the same type."""
+    kinds: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Signature:
+    inputs: tuple[_Input, ...]
+    homogeneous: bool
+    """Whether all inputs in the place of a variadic last one have one type."""
+
+
+def type_error(op_type: str, domain: str, opset: int, types: Sequence[DType | None]) -> str:
+    """Return what is wrong with a node's input types, '' where nothing is or nobody knows.
+
+    `types` holds None for an absent input and for what isn't a tensor. Kinds are compared only, as
+    more widths are covered than the standard asks for. What a later version of the operator takes
+    is taken of an earlier one too.
+    """
+    signature = _signature(op_type, domain, opset)
+    if signature is None or not signature.inputs:
+        return ""
+    bound: dict[str, tuple[int, DType]] = {}
+    last = len(signature.inputs) - 1
+    for k, dtype in enumerate(types):
+        spec = signature.inputs[min(k, last)]
+        if dtype is None:
+            continue
+        name = _name(dtype)
+        if _kind(name) not in spec.kinds:
+            return f"input {k} is {name}, which the operator doesn't take for {spec.name}"
+        if k >= last and not signature.homogeneous:
+            continue
+        first, known = bound.setdefault(spec.variable, (k, dtype))
+        if known is not dtype:
+            return f"inputs {first} and {k} are {_name(known)} and {name} but must have one type"
+    return ""
+
+
+def _name(dtype: DType) -> str:
+    return dtype.name.lower()
+
+
+def _kind(name: str) -> str:
+    """Return float, int, bool or what else a type is, of its name with or without tensor(...)."""
+    for kind in ("float", "int", "bool"):
+        if kind in name:
+            return kind
+    return "float" if "double" in name else name
+
+
+@cache
+def _signature(op_type: str, domain: str, opset: int) -> _Signature | None:
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+        newest = onnx.defs.get_schema(op_type, domain)
+    except onnx.defs.SchemaError:
+        return None
+    later = {i.name: i for i in newest.inputs}
+    inputs = []
+    for each in schema.inputs:
+        same = later.get(each.name, each)
+        kinds = frozenset(map(_kind, (*each.types, *same.types)))
+        inputs.append(_Input(each.name, each.type_str, kinds))
+    variadic = bool(schema.inputs) and schema.inputs[-1].option.name == "Variadic"
+    return _Signature(tuple(inputs), not variadic or schema.inputs[-1].is_homogeneous)
