@@ -27,6 +27,13 @@ TARGETS: tuple[Target, ...] = (
         vector_registers=16,
     ),
     Target(
+        name="x86-64-sse2",
+        arch="x86_64",
+        simd="sse2",
+        vector_bytes=16,
+        vector_registers=16,  # SSE2 is the architecture's baseline: nothing to check
+    ),
+    Target(
         name="x86-64-avx2",
         arch="x86_64",
         simd="avx2",
