@@ -79,13 +79,14 @@ def run_passes(
 ) -> Graph:
     """Run every pass that isn't skipped; each result is verified and shown to `observe`.
 
-    `width` is the number of floats in a vector of the machine, 1 where it has none.
+    `width` is the number of floats in a vector of the machine, 1 where it has none. A name in `skip`
+    leaves out all runs of a pass, one that ends in `_again` only the later one.
     """
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
     for each in (*PASSES, *layout_passes(width)):
-        if each.name.removesuffix("_again") in skip:
+        if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
         graph = each.run(graph, outside)
         verify(graph, each.name)
