@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,13 +36,16 @@ class Sequences:
     backwards: tuple[bool, ...] = ()
 
 
+Bind = Callable[[Builder, str, Sequence[str], Sequence[str]], None]
+"""Takes the iteration's number, the states and the sequences' parts."""
+
+
 @dataclass(frozen=True)
 class Repetition:
     """A loop to be lowered: `bind` tells the graph its inputs, in a builder, for one iteration."""
 
     graph: onnx_ir.Graph
-    bind: Callable[[Builder, str, Sequence[str], Sequence[str]], None]
-    """Takes the iteration's number, the states and the sequences' parts."""
+    bind: Bind
     trips: int
     count: str
     start: str
@@ -197,9 +200,7 @@ def loop_(site: Site) -> tuple[str, ...]:
     count = site.optional(0) if limit is None else ""
     begin = site.optional(1) if start is None else ""
     never = trips == 0 or (start is not None and not bool(start.reshape(-1)[0]))
-    if never and not collected:
-        return states
-    if collected and (never or begin):
+    if collected and begin:
         raise site.unsupported("collected results of a loop that may not begin")
 
     def bind(builder: Builder, number: str, held: Sequence[str], _: Sequence[str]) -> None:
@@ -207,10 +208,23 @@ def loop_(site: Site) -> tuple[str, ...]:
         for value, name in zip(graph.inputs, (number, going, *held), strict=True):
             site.bind(builder, value, name)
 
+    if never:
+        return (*states, *(_nothing_collected(site, graph, bind, states) if collected else ()))
     backwards = (False,) * collected
     return lower_repetition(
         site, Repetition(graph, bind, trips, count, begin, states, Sequences(), True, backwards)
     )
+
+
+def _nothing_collected(
+    site: Site, graph: onnx_ir.Graph, bind: Bind, states: Sequence[str]
+) -> Iterator[str]:
+    """Yield the empty results of a loop that never begins; the body tells their types."""
+    body = Builder(site.b)
+    bind(body, body.declare(body.fresh("iteration"), COUNTER), states, ())
+    for part in site.lower_subgraph(graph, body)[1 + len(states) :]:
+        type_ = body.type(part)
+        yield site.b.constant(np.empty((0, *type_.shape), type_.dtype.numpy))
 
 
 # ---- Scan ---------------------------------------------------------------------------------------

@@ -129,6 +129,15 @@ def _at_run_time() -> dict[str, tuple[onnx.ModelProto, list[Any]]]:
     one = Constant<value_int=1>() zero = Constant<value_int=0>()
     y, k = Loop<body = b (int64 i, bool e, float s, int64 t) => (bool d, float r, int64 u) {
       r = Add(s, x) u = Add(t, one) d = Less(r, limit) }>(, , x, zero) }"""
+    nested = """g (bool c, float[12,3] x, float[3] k) => (float[3] y, float[12,3] z) {
+    y, z = If(c) <then_branch = t () => (float[3] p, float[12,3] q) {
+      n = Constant<value_int=12>()
+      p, q = Scan<num_scan_inputs=1, scan_output_directions=[1], body = b (float[3] s, float[3] e)
+        => (float[3] r, float[3] u) {
+        r = Loop<body = l (int64 i, bool d, float[3] v) => (bool h, float[3] w) {
+          h = Identity(d) f = Cast<to=1>(i) m = Mul(v, k) a = Add(m, f) w = Tanh(a) }>(n, , s)
+        u = Add(r, e) }>(k, x) },
+    else_branch = f () => (float[3] p, float[12,3] q) { p = Identity(k) q = Neg(x) }> }"""
     x = noise(2)
     cases = {
         f"{n} iterations, {c}": (bounded, [x, np.array(n), np.array(c)])
@@ -139,6 +148,8 @@ def _at_run_time() -> dict[str, tuple[onnx.ModelProto, list[Any]]]:
     )
     for c in (True, False):
         cases[f"4 iterations if {c}"] = (fixed, [x, np.array(c)])
+    for c in (True, False):
+        cases[f"loop in scan in choice, {c}"] = (nested, [np.array(c), noise(12, 3), noise(3)])
     cases["until"] = (until, [np.float32(0.3), np.float32(7)])
     return {k: (parse_model(HEAD + text), [*map(np.asarray, i)]) for k, (text, i) in cases.items()}
 
@@ -184,6 +195,17 @@ def test_a_growing_state_is_written_out() -> None:
     x = noise(1)
     (y,) = run_model(parse_model(HEAD + text), [x])
     assert np.allclose(y, np.concatenate([x, np.repeat(np.cos(x), 12)]))
+
+
+@pytest.mark.parametrize("start", [(0, 1), (5, 0)])
+def test_a_loop_that_never_begins_collects_nothing(start: tuple[int, int]) -> None:
+    text = f"""g (float[2] x) => (float[2] y, float[N,3] ys) {{
+    n = Constant<value_int={start[0]}>() s = Constant<value_int={start[1]}>() c = Cast<to=9>(s)
+    y, ys = Loop<body = b (int64 i, bool e, float[2] s) => (bool d, float[2] r, float[3] z) {{
+      d = Identity(e) r = Add(s, x) t = Constant<value_floats=[1.0]>() z = Concat<axis=0>(s, t)
+      }}>(n, c, x) }}"""
+    x = noise(2)
+    assert_close(run_model(parse_model(HEAD + text), [x]), [x, np.empty((0, 3), np.float32)])
 
 
 def test_a_condition_known_each_time_ends_an_unrolled_loop() -> None:
