@@ -213,10 +213,13 @@ def shrink(site: Site) -> str:
     bias, lambd = site.float("bias"), site.float("lambd", 0.5)
 
     def body(x: Expr) -> Expr:
+        wide = x if x.dtype.is_float else cast(x, DType.DOUBLE)
         high = call(
-            "Where", call("Greater", x, like(x, lambd)), call("Sub", x, like(x, bias)), like(x, 0)
-        )
-        return call("Where", call("Less", x, like(x, -lambd)), call("Add", x, like(x, bias)), high)
+            "Where", call("Greater", wide, like(wide, lambd)),
+            call("Sub", wide, like(wide, bias)), like(wide, 0),
+        )  # fmt: skip
+        low = call("Add", wide, like(wide, bias))
+        return cast(call("Where", call("Less", wide, like(wide, -lambd)), low, high), x.dtype)
 
     return compute(site, body, site.input(0))
 

@@ -57,7 +57,10 @@ class Attention(Op):
             check_views((*self.batch, *space), (view,), inputs[k : k + 1])
         split = 3 + len(self.scores.views)
         rows = (*self.batch, self.queries, self.keys)
-        check_epilogue(self.scores, rows, inputs[3:split], y)
+        require(inputs[0] is not None, "q is missing")
+        assert inputs[0] is not None
+        computed = inputs[0].dtype
+        check_epilogue(self.scores, rows, inputs[3:split], TensorType(computed, y.shape))
         check_epilogue(self.result, self.loops, inputs[split:], y)
         require(prod(self.loops) == y.size, f"loops {self.loops} don't fill {y}")
         require(not overlaps_itself(self.loops, self.y_view), "a result is written twice")

@@ -50,6 +50,9 @@ def _attention(state: Rewriting, node: Node, second: MatMul) -> Node | None:
     first, keys = scores.op, weights.op.axis
     if first.n != keys or second.k != keys or first.m != second.m:
         return None
+    parts = (node.inputs[0], node.inputs[1])
+    if any(state.types[name].dtype is not DType.FLOAT for name in parts):
+        return None
     if prod((*first.batch, first.m)) != weights.op.outer or not _worthwhile(state, scores, first):
         return None
     batch = _refined(first.batch, second.batch)
@@ -72,7 +75,8 @@ def _worthwhile(state: Rewriting, scores: Node, op: MatMul) -> bool:
     """Whether rows are long, and scores computed from floats that lie along them."""
     if op.accumulator is not DType.FLOAT or op.m < LEAST_QUERIES or op.n < LEAST_KEYS:
         return False
-    floats = all(state.types[name].dtype is DType.FLOAT for name in scores.inputs)
+    names = (*scores.inputs, *scores.outputs)
+    floats = all(state.types[name].dtype is DType.FLOAT for name in names)
     return floats and all(v.strides[-1] in (0, 1) for v in op.epilogue.views)
 
 

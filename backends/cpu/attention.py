@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from atc.backends.cpu.elementwise import finish, loop_names
@@ -10,7 +11,7 @@ from atc.backends.cpu.matmul import COLUMNS
 from atc.backends.cpu.normalize import lowest
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
-from atc.ir import DType
+from atc.ir import DType, TensorType
 from atc.ops import Attention
 
 
@@ -35,15 +36,16 @@ class AttentionRows(Kernel):
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """The keys of a batch, the scores and the unfinished results of one query."""
         op = attention(w)
-        return (_padded(op) * (op.depth + 1) + op.width) * w.outputs[0].dtype.itemsize
+        return (_padded(op) * (op.depth + 1) + op.width) * _computed(w).itemsize
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Addresses of the operands and both epilogues."""
-        op, dtype = attention(w), w.outputs[0].dtype
+        op, dtype = attention(w), _computed(w)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         split = 3 + len(op.scores.views)
-        scored, score = finish(op.scores, w, "total[j]", [*outer, "i", "(j0 + j)"], 3)
+        inner = replace(w, outputs=(TensorType(dtype, w.outputs[0].shape),))
+        scored, score = finish(op.scores, inner, "total[j]", [*outer, "i", "(j0 + j)"], 3)
         lines, value = finish(op.result, w, "total", [*outer, "i", "e"], split)
         return {
             "op": op, "batch": batch, "type": dtype.c, "nb": COLUMNS, "padded": _padded(op),
@@ -60,6 +62,13 @@ class AttentionRows(Kernel):
         """Scalar work of both products and of the exponentials."""
         op = attention(w)
         return float(prod((*op.batch, op.queries, op.keys)) * (op.depth + op.width + 20))
+
+
+def _computed(w: Workload) -> DType:
+    """Return the type that is computed in; an epilogue may end in another one."""
+    q = w.inputs[0]
+    assert q is not None
+    return q.dtype
 
 
 def _padded(op: Attention) -> int:

@@ -130,7 +130,7 @@ class ConvTransposeScatter(Kernel):
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """The accumulators of one output channel."""
-        return max(1, prod(w.outputs[0].shape[2:])) * w.outputs[0].dtype.itemsize
+        return max(1, prod(w.outputs[0].shape[2:])) * operand_types(w)[0].dtype.itemsize
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Loop bounds with the roles of input and output exchanged."""
@@ -150,7 +150,7 @@ class ConvTransposeScatter(Kernel):
         return {
             "batch": x.shape[0], "group": op.group, "channels": x.shape[1] // op.group,
             "filters": filters, "outer": outer, "last": last, "ranges": tap_ranges(last),
-            "acc": y.dtype.c, "element": x.dtype.c, "size": prod(y.shape[2:]),
+            "acc": x.dtype.c, "element": x.dtype.c, "size": prod(y.shape[2:]),
             "line": address(View(x.strides[:-1]), ["n", "c", *[a.out for a in outer]]),
             "base": address(View(plane.strides[:-1]), [a.inp for a in outer]),
             "w": load(weights.dtype, f"x1[{tap}]"),
