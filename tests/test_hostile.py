@@ -100,6 +100,22 @@ def test_outputs_that_are_inputs_or_constants_or_twice_the_same(tmp_path: Path) 
         np.testing.assert_array_equal(results[name], array, err_msg=name)
 
 
+def test_an_output_that_is_a_reshaped_input_may_be_read(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "s"], ["shaped"]),
+        helper.make_node("Exp", ["shaped"], ["e"]),
+        helper.make_node("Reshape", ["e", "t"], ["e2"]),
+        helper.make_node("Neg", ["e2"], ["y"]),
+    ]
+    outputs = [("shaped", F32, (3, 1)), ("y", F32, (3,)), ("e", F32, (3, 1)), ("e2", F32, (3,))]
+    constants = {"s": np.array([3, 1]), "t": np.array([3])}
+    model = make_model(nodes, [("x", F32, (3,))], outputs, constants)
+    x = np.array([1, -2, 3], np.float32)
+    results = load(make_library(tmp_path, model)).run({"x": x})
+    for got, expected in zip(results.values(), reference(model, x), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
 def test_an_output_may_be_an_input_of_the_same_name(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", ["x"], ["y"])]
     model = make_model(nodes, [("x", F32, (3,))], [("x", F32, (3,)), ("y", F32, (3,))])
