@@ -1,0 +1,139 @@
+"""Fuzzes the compiler: `python tests/fuzz/run.py --kind=graph --count=2000 --seed=0`.
+
+Kinds: graph (random graphs), op (single operators), mutant (damaged models). What fails is shrunk,
+printed, and with --keep=DIR written as a model with its inputs. The same seed draws the same models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from fuzz.compare import Case, Failure, check, shrink, text
+from fuzz.draw import UNSUITABLE, Draw
+from fuzz.graphs import TEMPLATES, draw_graph
+
+CHUNK = 40
+
+
+def draw(kind: str, seed: int) -> Case:
+    """Return the case of a seed."""
+    return _graph(seed) if kind == "graph" else _operator(seed)
+
+
+def _graph(seed: int) -> Case:
+    d = draw_graph(seed)
+    if not d.nodes:
+        return _graph(seed + 10**6)
+    read = {name for node in d.nodes for name in node.input}
+    made = [o for node in d.nodes for o in node.output]
+    outputs = [o for o in made if o not in read or d.chance(0.1)]
+    model = d.model(outputs)
+    feeds = {v.name: v.array for v in d.given if not v.constant}
+    return Case(f"graph {seed}", model, {i.name: feeds[i.name] for i in model.graph.input})
+
+
+def _operator(seed: int) -> Case:
+    """Return a model of one node: the operators take turns."""
+    names = list(TEMPLATES)
+    for attempt in range(200):
+        rng = np.random.default_rng((seed, attempt))
+        d = Draw(rng, opset=int(rng.choice([11, 13, 17, 18, 19, 20, 21, 22, 23])))
+        try:
+            results = d.add(TEMPLATES[names[(seed + attempt // 20) % len(names)]](d))
+        except UNSUITABLE:
+            continue
+        model = d.model([v.name for v in results])
+        feeds = {v.name: v.array for v in d.given if not v.constant}
+        expected = tuple(v.array for v in results)
+        given = {i.name: feeds[i.name] for i in model.graph.input}
+        return Case(f"op {seed}", model, given, expected)
+    raise ValueError(f"seed {seed} draws nothing")
+
+
+def run(kind: str, seeds: Sequence[int], target: str) -> list[Failure]:
+    """Draw and check models in a process of their own, so that a crash is a failure like others."""
+    context = multiprocessing.get_context("fork")
+    try:
+        with ProcessPoolExecutor(1, context) as pool:
+            return pool.submit(_run, kind, seeds, target).result()
+    except BrokenProcessPool:
+        if len(seeds) == 1:
+            return [Failure(draw(kind, seeds[0]), "the process died")]
+        return [f for seed in seeds for f in run(kind, [seed], target)]
+
+
+def _run(kind: str, seeds: Sequence[int], target: str) -> list[Failure]:
+    return check([draw(kind, seed) for seed in seeds], target)
+
+
+def shrunk(failure: Failure, target: str) -> Failure:
+    """Return a small model that fails as well."""
+
+    def fails(case: Case) -> str:
+        found = check([case], target)
+        return found[0].reason if found else ""
+
+    if "process died" in failure.reason:
+        return failure
+    return shrink(failure, fails)
+
+
+def slices(seeds: range) -> Iterator[Sequence[int]]:
+    """Yield the seeds in parts that are compiled together."""
+    for k in range(0, len(seeds), CHUNK):
+        yield seeds[k : k + CHUNK]
+
+
+def main() -> int:
+    """Run the command line; exit status 1 where something fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=("graph", "op"), default="graph")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", default="c99")
+    parser.add_argument("--keep", type=Path, help="folder for the models that fail")
+    parser.add_argument("--shrink", type=int, default=1)
+    arguments = parser.parse_args()
+    failures = 0
+    seen: Counter[str] = Counter()
+    for part in slices(range(arguments.seed, arguments.seed + arguments.count)):
+        for failure in run(arguments.kind, part, arguments.target):
+            failures += 1
+            small = shrunk(failure, arguments.target) if arguments.shrink else failure
+            ops = "+".join(n.op_type for n in small.case.model.graph.node)
+            seen[ops] += 1
+            if seen[ops] <= 3:
+                print(f"{small.case.name}: {small.reason[:600]}\n{text(small.case.model)}")
+            if arguments.keep:
+                _keep(small.case, arguments.keep)
+        sys.stdout.flush()
+    print(f"{arguments.count} of kind {arguments.kind} from seed {arguments.seed} on "
+          f"{arguments.target}: {failures} fail")  # fmt: skip
+    for ops, count in seen.most_common():
+        print(f"  {count} {ops}")
+    return 1 if failures else 0
+
+
+def _keep(case: Case, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = case.name.replace(" ", "-")
+    onnx.save(case.model, folder / f"{stem}.onnx")
+    with (folder / f"{stem}.npz").open("wb") as file:
+        np.savez(file, **dict(case.feeds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Drawn models: compiled, run and compared, a few by default, two thousand of a kind with -m slow.
+
+`python tests/fuzz/run.py` runs more of them and shrinks what fails.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from fuzz.compare import Case, Failure, check, shrink, text
+from fuzz.run import draw, run, slices
+
+
+def assert_clean(failures: list[Failure]) -> None:
+    told = [f"{f.case.name}: {f.reason}\n{text(f.case.model)}" for f in failures]
+    assert not told, "\n".join(told)
+
+
+@pytest.mark.parametrize("target", ["c99", "host"])
+@pytest.mark.parametrize("kind", ["graph", "op"])
+def test_some_models(kind: str, target: str) -> None:
+    assert_clean(run(kind, range(40), target))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["c99", "host"])
+@pytest.mark.parametrize("kind", ["graph", "op"])
+def test_two_thousand_models(kind: str, target: str) -> None:
+    assert_clean([f for part in slices(range(10_000, 12_000)) for f in run(kind, part, target)])
+
+
+def test_a_seed_draws_the_same_model_again() -> None:
+    for kind in ("graph", "op"):
+        first, second = draw(kind, 7), draw(kind, 7)
+        assert first.model == second.model
+        assert all(np.array_equal(a, second.feeds[n], True) for n, a in first.feeds.items())
+
+
+def chain(*ops: str) -> Case:
+    names = ["x", *(f"t{k}" for k in range(len(ops)))]
+    nodes = [helper.make_node(op, [names[k]], [names[k + 1]]) for k, op in enumerate(ops)]
+    x = np.array([0.5, -2, 3], np.float32)
+    given = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)]
+    graph = helper.make_graph(nodes, "chain", given, [onnx.ValueInfoProto(name=names[-1])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    return Case("chain", model, {"x": x})
+
+
+def test_a_wrong_result_is_found_and_shrunk_to_the_node() -> None:
+    case = chain("Abs", "Exp", "Neg", "Sigmoid", "Tanh")
+    assert check([case]) == []
+    wrong = Case(case.name, case.model, case.feeds, (np.zeros(3, np.float32),))
+    assert check([wrong]) == []  # onnxruntime agrees with the result
+    node = case.model.graph.node[2]
+
+    def fails(smaller: Case) -> str:
+        return "" if all(n.name != node.name for n in smaller.model.graph.node) else "fails"
+
+    for k, each in enumerate(case.model.graph.node):
+        each.name = f"n{k}"
+    small = shrink(Failure(case, "fails"), fails).case.model
+    assert [n.op_type for n in small.graph.node] == ["Neg"]
+
+
+def test_a_crash_is_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    import fuzz.run
+
+    def die(cases: list[Case], target: str) -> list[Failure]:
+        os._exit(11)
+
+    monkeypatch.setattr(fuzz.run, "check", die)
+    assert [f.reason for f in run("op", [3, 4], "c99")] == ["the process died"] * 2
