@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+from fuzz.draw import Array
 
 from atc.errors import AtcError, InternalError, UnsupportedError
-from fuzz.draw import Array
 from support import Runner, compile_models
 
 RTOL, ATOL = 2e-4, 2e-4

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
 from fuzz.draw import Draw, Made, Unsuitable
 
 Template = Callable[[Draw], Made]

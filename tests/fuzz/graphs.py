@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-
 from fuzz import elementwise, heavy, movement
 from fuzz.draw import UNSUITABLE, Draw, Made, Unsuitable, Value
 from fuzz.elementwise import Template

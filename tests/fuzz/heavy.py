@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-
 from fuzz.draw import Draw, Made, Unsuitable, Value
 from fuzz.elementwise import Template, _letter
 

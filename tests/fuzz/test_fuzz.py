@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
-
 from fuzz.compare import Case, Failure, check, shrink, text
 from fuzz.run import draw, run, slices
+from onnx import helper
 
 
 def assert_clean(failures: list[Failure]) -> None:
