@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from atc.option_values import truth
 from atc.settings.setting import Setting
 
 _ignored = partial(
@@ -21,14 +22,15 @@ IGNORED_OPTIONS: tuple[Setting, ...] = (
     _chip("is_input_adjust_hw_layout", meaning="the chip's layout for inputs"),
     _chip("is_output_adjust_hw_layout", meaning="the chip's layout for outputs"),
     _chip("sparsity", meaning="sparse weights"),
-    _chip("enable_compress_weight", meaning="compressed weights",
+    _chip("enable_compress_weight", meaning="compressed weights", values="true|false",
+          parse=truth,
           accepted="weights are stored as the kernels read them"),
     _chip("compression_optimize_conf", meaning="compression of the model",
           accepted="weights are stored as the kernels read them"),
     _chip("compress_weight_conf", meaning="compressed weights of single operators",
           accepted="weights are stored as the kernels read them"),
     _chip("enable_scope_fusion_passes", meaning="scope fusion rules of TensorFlow models"),
-    _chip("enable_single_stream", meaning="one stream only",
+    _chip("enable_single_stream", meaning="one stream only", values="true|false", parse=truth,
           accepted="a compiled network is one sequence of calls"),
     _chip("ac_parallel_enable", meaning="streams of the chip's CPU"),
     _chip("tiling_schedule_optimize", meaning="tiling on the chip"),

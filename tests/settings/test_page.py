@@ -24,7 +24,6 @@ ROWS = {
 
 REFUSED = {
     "A-10": "dynamic_batch_size", "A-11": "dynamic_image_size", "A-12": "dynamic_dims",
-    "A-28": "check_report", "A-29": "singleop",
 }  # fmt: skip
 """Rows whose options are refused by name."""
 
