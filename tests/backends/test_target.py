@@ -79,8 +79,8 @@ def test_the_host_target_uses_what_the_kernel_reports() -> None:
 @pytest.mark.parametrize(
     ("arch", "features", "name"),
     [
-        ("x86_64", set(), "x86-64"),
-        ("x86_64", {"avx2"}, "x86-64"),
+        ("x86_64", set(), "x86-64-sse2"),
+        ("x86_64", {"avx2"}, "x86-64-sse2"),
         ("x86_64", {"avx2", "fma", "f16c", "sse4_2"}, "x86-64-avx2"),
         ("x86_64", {"avx2", "fma", "f16c", "avx512f"}, "x86-64-avx2"),
         ("aarch64", {"neon", "fma"}, "aarch64-neon"),
