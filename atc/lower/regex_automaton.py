@@ -9,8 +9,8 @@ import numpy as np
 
 from atc.errors import UnsupportedError
 from atc.ir import Array
+from atc.lower.regex_sets import WORD
 from atc.lower.regex_syntax import (
-    WORD,
     AnyByte,
     Assertion,
     Chars,
@@ -264,6 +264,4 @@ def _minimal(classes: Array, steps: Array, accepting: Array) -> Automaton:
     table = rename[steps[picked]]
     columns, which = np.unique(table, axis=1, return_inverse=True)
     which = which.reshape(-1)
-    return Automaton(
-        which[classes].astype(np.uint8), columns.astype(np.uint16), accepting[picked]
-    )
+    return Automaton(which[classes].astype(np.uint8), columns.astype(np.uint16), accepting[picked])

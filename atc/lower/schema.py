@@ -58,8 +58,8 @@ def _name(dtype: DType) -> str:
 
 
 def _kind(name: str) -> str:
-    """Return float, int, bool or what else a type is, of its name with or without tensor(...)."""
-    for kind in ("float", "int", "bool"):
+    """Return float, int, bool, string or what else a type is, of its name with or without tensor(...)."""
+    for kind in ("float", "int", "bool", "string"):
         if kind in name:
             return kind
     return "float" if "double" in name else name

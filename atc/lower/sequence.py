@@ -127,9 +127,7 @@ def _stack(site: Site, parts: Sequence[str]) -> str:
     return join(b, [b.reshape(p, (1, *b.shape(p))) for p in parts], 0)
 
 
-def _rearranged(
-    site: Site, parts: Sequence[str], count: int, place: str, source: object
-) -> str:
+def _rearranged(site: Site, parts: Sequence[str], count: int, place: str, source: object) -> str:
     """Return `count` elements; number i is part `source(i, place)`."""
     b = site.b
     assert callable(source)
