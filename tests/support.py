@@ -100,6 +100,13 @@ def node_model(
     return onnx.helper.make_model(graph, opset_imports=imports)
 
 
+MOVED = tuple(d for d in DType if d is not DType.STRING)
+"""The types of numbers, all of which operators move."""
+
+NUMBERS = tuple(d for d in MOVED if not d.is_small)
+"""The types that most operators compute with."""
+
+
 def random_array(dtype: DType, shape: Sequence[int], seed: int = 0) -> Array:
     """Return small random numbers of a type: integers over their range or +-100, normal floats."""
     rng = np.random.default_rng(seed)
