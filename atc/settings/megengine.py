@@ -16,7 +16,7 @@ _NUMBERED = ("debug", "info", "warning", "error", "null")
 _STRATEGIES = ("HEURISTIC", "PROFILE", "REPRODUCIBLE", "OPTIMIZED")
 _BACKENDS = ("MLIR", "HALIDE", "NVRTC", "TINYOPENCL")
 
-_TRAINING = "only inference is compiled, no training step"
+_RECOMPUTED = "nothing is computed twice to save memory"
 _QUEUE = "a compiled network runs in its caller's thread, nothing is queued"
 _GPU = "there is no CUDA target"
 
@@ -62,7 +62,7 @@ def _same(value: object) -> object:
     return value
 
 
-def _backend(value: object) -> str:
+def _backend(value: object) -> object:
     """Return a code generator; only MLIR and HALIDE have an equivalent on a CPU."""
     word = choice(_BACKENDS)(value)
     if word in ("NVRTC", "TINYOPENCL"):
@@ -93,7 +93,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           gives={"log": _LEVELS.__getitem__}),
     _dynamic("MGB_DEBUG_VAR_SANITY_CHECK_LOG", row="M-05", values="VAR",
              meaning="tells what the sanity check finds for one variable",
-             accepted="checked builds name the node by themselves"),
+             accepted="checked builds (--sanity_check) name the node by themselves"),
     _once("MGB_LOG_TRT_MEM_ALLOC", row="M-06", values="0|1", meaning="logs TensorRT's allocations",
           accepted="there is no TensorRT; the report shows the arena"),
     _dynamic("MGE_PLASMA_MEMORY", row="M-07", values="BYTES",
@@ -105,37 +105,40 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           meaning="debug output of collective operators",
           accepted="a model with collective operators is refused, and the node named"),
     _dynamic("MEGENGINE_INPLACE_UPDATE", row="M-10", values="0|1", default="0", works_for=("0",),
-             meaning="optimizers update parameters in place", accepted=_TRAINING),
+             meaning="optimizers update parameters in place",
+             accepted="new parameters are outputs, in their caller's memory"),
     _once("MGB_CUDA_RESERVE_MEMORY", row="M-11", values="0|1|b:BYTES", default="0",
           works_for=("0",), meaning="reserves memory of the GPU", accepted=_GPU),
     _once("MGB_ROCM_RESERVE_MEMORY", row="M-12", values="0|1", default="0",
           meaning="reserves memory of the GPU", accepted="there is no ROCm target"),
     _dynamic("MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY", row="M-13", values="N", default="10",
-             meaning="thresholds that the search for recomputation tries", accepted=_TRAINING),
+             meaning="thresholds that the search for recomputation tries", accepted=_RECOMPUTED),
     _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_NR_ITER", row="M-14", values="N", default="0",
-             meaning="rounds of the genetic search for recomputation", accepted=_TRAINING),
+             meaning="rounds of the genetic search for recomputation", accepted=_RECOMPUTED),
     _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_POOL_SIZE", row="M-15", values="N", default="20",
-             meaning="population of the genetic search for recomputation", accepted=_TRAINING),
+             meaning="population of the genetic search for recomputation", accepted=_RECOMPUTED),
     _dynamic("MGB_SUBLINEAR_MEMORY_LOWER_BOUND_MB", row="M-16", values="MB", default="0",
-             meaning="memory below which nothing is recomputed", accepted=_TRAINING),
+             meaning="memory below which nothing is recomputed", accepted=_RECOMPUTED),
     _dynamic("MGB_SUBLINEAR_MEMORY_WORKERS", row="M-17", values="N",
-             meaning="threads of the search for recomputation", accepted=_TRAINING),
+             meaning="threads of the search for recomputation", accepted=_RECOMPUTED),
     _dynamic("MEGENGINE_INPUT_NODE_USE_STATIC_SHAPE", row="M-18", values="0|1", default="0",
              works_for=("1",), meaning="inputs have fixed shapes, memory is planned when compiling",
              accepted="shapes are always fixed"),
     _once("MEGENGINE_ENABLE_SWAP", row="M-19", values="0|1", default="0",
           meaning="moves tensors from the GPU to the host", accepted="nothing is swapped out"),
     _once("MEGENGINE_ENABLE_DROP", row="M-20", values="0|1", default="0", works_for=("0",),
-          meaning="tensors may be dropped and computed again", accepted=_TRAINING),
+          meaning="tensors may be dropped and computed again", accepted=_RECOMPUTED),
     _once("MEGENGINE_DTR_AUTO_DROP", row="M-21", values="0|1", default="0", works_for=("0",),
-          meaning="drops tensors under a limit of memory", accepted=_TRAINING),
+          meaning="drops tensors under a limit of memory", accepted=_RECOMPUTED),
     _dynamic("MEGENGINE_DTR_EVICTION_THRESHOLD", row="M-22", values="BYTES", default="0",
-             meaning="memory above which tensors are dropped", accepted=_TRAINING),
+             meaning="memory above which tensors are dropped", accepted=_RECOMPUTED),
     _dynamic("MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE", row="M-23", values="BYTES", default="1048576",
-             meaning="the smallest tensors to drop", accepted=_TRAINING),
-    _once("MEGENGINE_INTERP_ASYNC_LEVEL", row="M-24", values="0|1|2", default="2",
-          works_for=("0",), meaning="0: everything is synchronous", accepted=_QUEUE,
-          documentation="Level 0 is how compiled networks run."),
+             meaning="the smallest tensors to drop", accepted=_RECOMPUTED),
+    _once("MEGENGINE_INTERP_ASYNC_LEVEL", row="M-24", values="0|1|2", parse=integer(0, 2),
+          default="2", meaning="0: locate faults: compile with --sanity_check, so that the first "
+          "kernel call that goes wrong is named; 1 and 2: don't",
+          documentation="A compiled network runs synchronously at every level.",
+          gives={"sanity_check": lambda level: "1" if level == 0 else None}),
     _once("MEGENGINE_ASYNC_QUEUE_SIZE", row="M-25", values="N", default="10000",
           meaning="length of the queue of operators", accepted=_QUEUE),
     _once("MEGENGINE_CATCH_WORKER_EXEC", row="M-26", values="0|1", default="1", works_for=("1",),
@@ -180,12 +183,12 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     Setting("capabilities", "Features", "targets and compilers that are there: atc --version",
             kind="feature", system="MegEngine", row="M-38"),
     _once("MEGENGINE_MAX_RECOMP_TIME", values="N", default="1",
-          meaning="how often a tensor may be computed again", accepted=_TRAINING),
+          meaning="how often a tensor may be computed again", accepted=_RECOMPUTED),
     _once("MEGENGINE_DISABLE_MEMORY_FORWARDING", values="0|1", default="0",
           meaning="operators don't forward memory",
           accepted="--memory_in_place=0 keeps results out of their operands' memory"),
     _once("MEGENGINE_DTR_SQRT_SAMPLING", values="0|1", default="0",
-          meaning="samples the tensors to drop", accepted=_TRAINING),
+          meaning="samples the tensors to drop", accepted=_RECOMPUTED),
     _once("MGB_COMP_GRAPH_OPT", values="NAME=VALUE", meaning="options of MegEngine's graphs",
           accepted="the options of atc are for that"),
     _once("MGE_FASTRUN_CACHE_URL", values="URL", meaning="a redis server of measured times",

@@ -14,11 +14,14 @@ _GPU = "there is no CUDA target"
 _KVSTORE = "nothing is exchanged between devices"
 _LOADER = "there is no data loader"
 _STATIC = "all memory is planned when compiling, nothing is allocated"
-_TRAINING = "only inference is compiled, no training step"
 _ONE_THREAD = "operators run one after the other"
 
 _once = partial(Setting, group="MXNet variables", system="MXNet", kind="variable", read="once")
 _dynamic = partial(_once, read="dynamic")
+
+
+def _apart(bulk: bool) -> bool | None:
+    return None if bulk else True
 
 
 def _workspace(tuning: int) -> int | None:
@@ -66,16 +69,20 @@ MXNET: tuple[Setting, ...] = (
     _once("MXNET_ENGINE_TYPE", row="X-16", default="ThreadedEnginePerDevice",
           values="NaiveEngine|ThreadedEngine|ThreadedEnginePerDevice",
           parse=choice(("NaiveEngine", "ThreadedEngine", "ThreadedEnginePerDevice")),
-          works_for=("NaiveEngine",), meaning="what runs the operators: NaiveEngine one after the "
-          "other in the caller's thread", accepted=_ONE_THREAD,
-          documentation="NaiveEngine is how compiled networks run."),
+          works_for=("NaiveEngine",), meaning="NaiveEngine: locate faults: compile with "
+          "--sanity_check, so that the first kernel call that goes wrong is named",
+          documentation="A compiled network runs in its caller's thread with every engine.",
+          accepted=_ONE_THREAD,
+          gives={"sanity_check": lambda engine: "1" if engine == "NaiveEngine" else None}),
     _dynamic("MXNET_EXEC_BULK_EXEC_INFERENCE", row="X-17", values="0|1", parse=switch, default="1",
              meaning="0: each kernel call is timed by itself, as --profile; 1: nothing between "
-             "the calls", gives={"profile": lambda bulk: not bulk}),
-    _dynamic("MXNET_EXEC_BULK_EXEC_TRAIN", row="X-18", values="0|1", default="1",
-             meaning="the same for training", accepted=_TRAINING),
+             "the calls", gives={"profile": _apart}),
+    _dynamic("MXNET_EXEC_BULK_EXEC_TRAIN", row="X-18", values="0|1", parse=switch, default="1",
+             meaning="the same: a training step is compiled as any other graph",
+             gives={"profile": _apart}),
     _dynamic("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN", row="X-19", values="N", default="15",
-             meaning="nodes of a part of the training graph", accepted=_TRAINING),
+             meaning="nodes of a part of the training graph",
+             accepted="a compiled step is one sequence of calls"),
     _once("MXNET_KVSTORE_REDUCTION_NTHREADS", row="X-20", values="N", default="4",
           meaning="threads that sum gradients", accepted=_KVSTORE),
     _once("MXNET_KVSTORE_BIGARRAY_BOUND", row="X-21", values="N", default="1000000",
@@ -93,7 +100,8 @@ MXNET: tuple[Setting, ...] = (
     _once("MXNET_ENABLE_GPU_P2P", row="X-27", values="0|1", default="1",
           meaning="GPUs copy from each other", accepted=_KVSTORE),
     _dynamic("MXNET_BACKWARD_DO_MIRROR", row="X-28", values="0|1", default="0", works_for=("0",),
-             meaning="computes activations again in the backward pass", accepted=_TRAINING),
+             meaning="computes activations again in the backward pass",
+             accepted="nothing is computed twice to save memory"),
     _once("MXNET_PROFILER_AUTOSTART", row="X-29", values="0|1", parse=switch, default="0",
           meaning="a network compiled with --profile writes profile.json, as its Python module "
           "ends, for the viewer of Chrome traces"),

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from networks import conv_net, save
 from onnx import helper
@@ -17,6 +18,7 @@ from atc import cli, driver
 from atc.capabilities import capabilities
 from atc.check import check_model
 from atc.errors import OptionError
+from atc.load import load
 from atc.settings import VARIABLES
 from atc.settings.resolve import settle
 from atc.settings.surroundings import Surroundings
@@ -27,7 +29,7 @@ VALUES = {
     "M-02": "0", "M-05": "7", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
     "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-13": "50", "M-14": "20", "M-15": "0",
     "M-16": "100", "M-17": "0", "M-18": "0", "M-19": "1", "M-20": "1", "M-21": "1",
-    "M-22": "1000", "M-23": "1", "M-24": "2", "M-25": "1", "M-26": "0", "M-27": "1",
+    "M-22": "1000", "M-23": "1", "M-25": "1", "M-26": "0", "M-27": "1",
     "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -106,6 +108,22 @@ def test_m_09_collective_operators_are_refused_by_name(tmp_path: Path) -> None:
     (error,) = check_model(options({}, model, target="c99")).errors
     assert "AllReduce" in str(error)
     assert "sum over devices" in str(error)
+
+
+@pytest.mark.parametrize(("level", "named"), [("0", True), ("1", False), ("2", False)])
+def test_m_24_a_fault_is_located(level: str, named: bool, tmp_path: Path) -> None:
+    node = helper.make_node("Log", ["x"], ["y"], "the logarithm")
+    model = save([node], {"x": [2]}, {"y": [2]}, tmp_path / "m.onnx")
+    chosen = options({"MEGENGINE_INTERP_ASYNC_LEVEL": level}, model, target="c99")
+    done = driver.compile_model(replace(chosen, output=tmp_path / "net"))
+    x = np.array([-1, 1], np.float32)
+    if named:
+        with pytest.raises(RuntimeError, match="the logarithm"):
+            load(done.folder)(x)
+    else:
+        assert np.isnan(load(done.folder)(x)[0])
+    with pytest.raises(OptionError, match="E10013"):
+        options({"MEGENGINE_INTERP_ASYNC_LEVEL": "3"})
 
 
 def test_m_28_strategy() -> None:

@@ -33,7 +33,7 @@ ROWS = [f"X-{k:02}" for k in range(1, 43)]
 VALUES = {
     "X-02": "2", "X-03": "1", "X-04": "2", "X-05": "1", "X-07": "2", "X-08": "0", "X-11": "2",
     "X-12": "100", "X-13": "Round", "X-14": "20", "X-15": "1", "X-16": "ThreadedEngine",
-    "X-18": "0", "X-19": "1", "X-20": "1", "X-21": "1", "X-22": "1", "X-23": "1", "X-24": "1",
+    "X-19": "1", "X-20": "1", "X-21": "1", "X-22": "1", "X-23": "1", "X-24": "1",
     "X-25": "1", "X-26": "0.5", "X-27": "0", "X-28": "1", "X-30": "1", "X-32": "1", "X-33": "1",
     "X-34": "https://example.org/", "X-37": "1", "X-39": "1", "X-41": "1", "X-42": "8",
 }  # fmt: skip
@@ -155,6 +155,19 @@ def test_x_17_each_call_by_itself(profiled: Path) -> None:
     header = (profiled / "include/net.h").read_text()
     assert f"#define NET_PROFILE_COUNT {len(report['nodes'])} " in header
     assert not options({"MXNET_EXEC_BULK_EXEC_INFERENCE": "1"}).profile
+
+
+def test_x_16_engines() -> None:
+    naive = options({"MXNET_ENGINE_TYPE": "NaiveEngine"})
+    assert naive.sanity_check == options({}, sanity_check="1").sanity_check is not None
+    assert options({"MXNET_ENGINE_TYPE": "ThreadedEngine"}).sanity_check is None
+    with pytest.raises(OptionError, match="E10001.*use one of NaiveEngine, "):
+        options({"MXNET_ENGINE_TYPE": "LazyEngine"})
+
+
+def test_x_18_each_call_of_a_training_step_by_itself() -> None:
+    assert options({"MXNET_EXEC_BULK_EXEC_TRAIN": "0"}).profile
+    assert not options({"MXNET_EXEC_BULK_EXEC_TRAIN": "1"}).profile
 
 
 def test_x_29_a_profile_at_the_end(profiled: Path, tmp_path: Path) -> None:
