@@ -44,6 +44,7 @@ from atc.emit import Emission, emit
 from atc.errors import OptionError, one_line
 from atc.external import ExternalLibrary
 from atc.fast_run import Bench, fast_run, machine_name, runs_here, workloads
+from atc.graph_file import stored_graph
 from atc.importers import load_model
 from atc.ir import Graph
 from atc.lower import lower_model
@@ -194,6 +195,9 @@ def optimised_graph(
     With `visit`, nodes that can't be lowered are only told; see `lower_model`.
     """
     heard.stage("lowering")
+    stored = stored_graph(model, get_target(options.target).name)
+    if stored is not None:
+        return stored
     policy, switches = policy_of(options), switches_of(options)
     for text in (*policy.warnings(model), *switches.warnings()):
         heard.warn(one_line(text))

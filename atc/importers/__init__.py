@@ -31,6 +31,10 @@ def load_model(
             from atc.importers.mxnet import load_mxnet
 
             return load_mxnet(path, weight, _of_tensors(shapes, path))
+        case "graph":
+            from atc.importers.graph import load_graph
+
+            return load_graph(path)
         case _:
             raise OptionError(
                 f"framework '{framework}' is not supported", where="--framework",
@@ -60,6 +64,8 @@ def _head(path: Path) -> bytes:
 
 def _detect(path: Path, head: bytes) -> str:
     """Return the framework that a file's first bytes speak of; ONNX has no magic of its own."""
+    if head.startswith(b"ATCGRAPH"):
+        return "graph"
     # The importers have the say, but loading them takes a while: a first look saves it for ONNX.
     if b"mg" in head[:12].lower():
         from atc.importers.megengine import is_megengine

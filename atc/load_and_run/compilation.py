@@ -14,6 +14,7 @@ from atc.backends.cpu.targets import TARGETS
 from atc.backends.target import Target, get_target, host_arch
 from atc.driver import Compilation, Listener, compile_model, optimised_graph, read_model
 from atc.errors import OptionError, UnsupportedError, one_line
+from atc.graph_file import write_graph
 from atc.importers import load_model
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.console import Console
@@ -48,7 +49,17 @@ def compile_subject(
     done = compile_model(options, environ, listener)
     if wishes["fast_run"]:
         _refuse_naive(done)
+    if wishes["layout_transform_dump"] is not None:
+        _write_graph(done, wishes["layout_transform_dump"])
     return done
+
+
+def _write_graph(done: Compilation, path: Path) -> None:
+    try:
+        path.write_bytes(write_graph(done.graph, done.target.name))
+    except OSError as error:
+        text = f"can't write {path}: {error.strerror}"
+        raise OptionError(text, where="--layout_transform_dump") from None
 
 
 def compile_options(
