@@ -14,7 +14,7 @@ from onnx import helper
 from onnx.numpy_helper import saturate_cast, to_float8e8m0
 from onnx.reference import ReferenceEvaluator
 
-from atc.errors import UnsupportedError
+from atc.errors import AtcError
 from atc.ir import Array, DType
 from support import Runner, compile_graph, compile_models
 
@@ -252,5 +252,5 @@ def test_quantization_of_small_types() -> None:
 def test_arithmetic_on_small_types_is_refused_by_name(op: str, dtype: DType) -> None:
     inputs = ["x", "x"] if op in ("Add", "MatMul") else ["x"]
     model = one_type_model([helper.make_node(op, inputs, ["y"])], (4, 4), dtype, dtype, (4, 4))
-    with pytest.raises(UnsupportedError, match=f"({dtype.label}|{dtype.numpy.name})"):
+    with pytest.raises(AtcError, match=f"({dtype.label}|{dtype.numpy.name})"):
         compile_graph(model)
