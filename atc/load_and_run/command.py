@@ -17,6 +17,7 @@ from atc.external import ExternalLibrary
 from atc.ir import Array
 from atc.load_and_run.arguments import Wishes, read_arguments
 from atc.load_and_run.binary_dump import compare_dumps
+from atc.load_and_run.cases import Case, check_outputs, stored_cases
 from atc.load_and_run.checks import CheckError
 from atc.load_and_run.console import Console
 from atc.load_and_run.engine import Engine, open_engine
@@ -52,7 +53,8 @@ def load_and_run(argv: Sequence[str], console: Console, wait: ReadLine) -> int:
             folder = fit(wishes, given, stack, console)
         else:
             folder = _compiled(wishes, given, stack, console) if compiles else wishes.subject
-        run_library(folder, wishes, given, console, environ)
+        cases = () if given or not compiles else stored_cases(wishes.subject)
+        run_library(folder, wishes, cases or (Case(given),), console, environ)
     return 0
 
 
@@ -92,7 +94,7 @@ def _compiled(
 
 
 def run_library(
-    path: Path, wishes: Wishes, given: Sequence[Given], console: Console,
+    path: Path, wishes: Wishes, cases: Sequence[Case], console: Console,
     environ: Mapping[str, str],
 ) -> list[Timing]:  # fmt: skip
     """Load a library, run it as the options say, and tell all of it; returns the times."""
@@ -112,7 +114,7 @@ def run_library(
     own = wishes["c_opr_lib_with_param"]
     memory = external_memory(external) if own else Memory()
     try:
-        timings = _run_tests(engine, wishes, given, memory, console, environ)
+        timings = _run_tests(engine, wishes, cases, memory, console, environ)
     finally:
         memory.close()
     if wishes["model_info"]:
@@ -121,17 +123,22 @@ def run_library(
 
 
 def _run_tests(
-    engine: Engine, wishes: Wishes, given: Sequence[Given], memory: Memory, console: Console,
+    engine: Engine, wishes: Wishes, cases: Sequence[Case], memory: Memory, console: Console,
     environ: Mapping[str, str],
 ) -> list[Timing]:  # fmt: skip
     signature: Signature = {t.name: (t.shape, t.dtype) for t in engine.inputs}
-    inputs = fit_inputs(given, signature, wishes["batch_size"])
     dump_inputs = environ.get("MGB_DUMP_INPUT", "") not in ("", "0")
     plugins = make_plugins(engine, wishes, dump_inputs)
     if wishes["profile"] is not None or wishes["profile_host"] is not None:
         _need_profile(engine, wishes)
     begin = time.perf_counter()
-    timings, outputs = run_test(engine, inputs, wishes, plugins, memory, console)
+    timings, outputs = list[Timing](), list[Array]()
+    for number, case in enumerate(cases):
+        inputs = fit_inputs(case.given, signature, wishes["batch_size"])
+        more, outputs = run_test(engine, inputs, wishes, plugins, memory, console, number)
+        timings += more
+        goes_on = wishes["disable_assert_throw"]
+        check_outputs(case, engine.outputs, outputs, goes_on, console, number)
     total = 1e3 * (time.perf_counter() - begin)
     plugins.finish(wishes, console)
     _write_profiles(engine, wishes, timings[0])

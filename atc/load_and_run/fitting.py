@@ -12,6 +12,7 @@ from atc.backends.cpu.targets import TARGETS
 from atc.backends.target import host_arch, host_features
 from atc.errors import AtcError, one_line
 from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.cases import Case
 from atc.load_and_run.command import run_library
 from atc.load_and_run.compilation import compile_subject
 from atc.load_and_run.console import Console
@@ -91,7 +92,7 @@ def _tried(
     silent = Console(lambda text: None, console.error, quiet=True)
     wanted = _with(wishes, {**PLAIN, **options})
     done = compile_subject(wanted, given, folder, silent)
-    found = run_library(done.folder, wanted, given, silent, {})[0].statistics
+    found = run_library(done.folder, wanted, (Case(tuple(given)),), silent, {})[0].statistics
     assert found is not None
     return found.median
 

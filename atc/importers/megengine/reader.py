@@ -39,13 +39,38 @@ def is_megengine(head: bytes) -> bool:
 
 def read_dump(path: Path) -> Dump:
     """Read a dump of either format; raises `ModelError` where it is damaged."""
+    buffer = _buffer(path)
+    return _dump_at(buffer, 12 if buffer.data.startswith(_TEST_CASES) else 0)
+
+
+def read_test_dumps(path: Path) -> tuple[Dump, ...]:
+    """Return the dumps behind a dump with test cases, one for each; none for other dumps."""
+    buffer = _buffer(path)
+    if not buffer.data.startswith(_TEST_CASES):
+        return ()
+    start, found = _end(buffer, 12), list[Dump]()
+    for _ in range(buffer.integer("u32", 8, "number of test cases")):
+        found.append(_dump_at(buffer, start))
+        start = _end(buffer, start)
+    return tuple(found)
+
+
+def _buffer(path: Path) -> Buffer:
     try:
-        data = path.read_bytes()
+        return Buffer(path.read_bytes(), str(path))
     except OSError as error:
         raise ModelError(f"cannot read the model: {error.strerror}", where=str(path)) from error
-    buffer = Buffer(data, str(path))
-    start = 12 if data.startswith(_TEST_CASES) else 0
-    head = data[start : start + 12]
+
+
+def _end(buffer: Buffer, start: int) -> int:
+    """Return where the dump that begins at `start` ends."""
+    if buffer.data[start : start + 4] in reader_v1.MAGICS:
+        start = reader_v1.graph_place(buffer, start)
+    return start + 4 + buffer.integer("u32", start, "size prefix")
+
+
+def _dump_at(buffer: Buffer, start: int) -> Dump:
+    head = buffer.data[start : start + 12]
     if head[8:12] == _V2:
         return _read_v2(buffer, start)
     if head[:4] in reader_v1.MAGICS:

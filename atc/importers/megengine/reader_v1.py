@@ -47,12 +47,18 @@ _OUTPUT_COUNTS = {
 }
 
 
-def read_v1(buffer: Buffer, start: int) -> Dump:
-    """Read the dump that begins at `start`."""
+def graph_place(buffer: Buffer, start: int) -> int:
+    """Return where the flatbuffer of the dump that begins at `start` lies."""
     at = start + MAGICS[buffer.data[start : start + 4]]
     area = buffer.integer("u64", at, "size of the tensor area")
     buffer.check(at + 8, area, "tensor area")
-    graph_at = at + 8 + area
+    return at + 8 + area
+
+
+def read_v1(buffer: Buffer, start: int) -> Dump:
+    """Read the dump that begins at `start`."""
+    at = start + MAGICS[buffer.data[start : start + 4]]
+    graph_at = graph_place(buffer, start)
     size = buffer.integer("u32", graph_at, "size prefix")
     buffer.check(graph_at + 4, size, "flatbuffer")
     if buffer.data[graph_at + 8 : graph_at + 12] != _IDENTIFIER:
