@@ -10,6 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from atc.help_text import help_text
 from atc.mode_arguments import needed_by_mode
 from atc.options import Options, make_options
 from atc.settings import read_values
+from atc.settings.debug_tools import COMMANDS as TOOLS
 from atc.settings.resolve import settle
 from atc.settings.surroundings import surroundings
 
@@ -46,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = {"verify": _verify, "cache": _cache, "explain": _explain, "check": _check,
                 "env": _env, "completion": _completion, "load_and_run": _load_and_run,
                 "compare_binary_iodump": _compare_binary_iodump}  # fmt: skip
+    commands |= {name: partial(_tool, name) for name in TOOLS}
     if arguments and arguments[0] in commands:
         command = commands[arguments.pop(0)]
     try:
@@ -195,6 +198,23 @@ def _explain_command(argv: list[str]) -> int:
         case _:
             raise OptionError("a folder and a node are needed", hint="see atc explain --help")
     return 0
+
+
+def _tool(command: str, argv: list[str]) -> int:
+    """`atc diff`, `bisect`, `profile` and `report`: looking inside a compiled network."""
+    if _asks(argv, command):
+        return 0
+    screen = _screen(argv)
+    return _guarded(lambda: _tool_command(command, argv, screen), screen)
+
+
+def _tool_command(command: str, argv: list[str], screen: Screen) -> int:
+    from atc.debug_tools import run_tool
+
+    with screen:
+        answer = run_tool(command, argv, screen.listener())
+    print(answer.text, end="")
+    return answer.status
 
 
 def _env(argv: list[str]) -> int:

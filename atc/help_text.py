@@ -6,6 +6,7 @@ import difflib
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
+from atc.debug_help import HELP
 from atc.errors import OptionError, one_line
 from atc.settings import VARIABLES, Setting, options_of
 from atc.settings.surroundings import names_of
@@ -21,6 +22,8 @@ usage: atc --model=FILE --output=FOLDER [options]
        atc verify --model=FILE [--library=FOLDER] [options]
        atc cache stats|verify|clear|why [options]
        atc explain FOLDER NODE
+       atc diff|bisect --model=FILE [options]
+       atc profile|report FOLDER [options]
        atc env [VARIABLE...] [--json]
        atc completion bash|zsh|fish
 
@@ -141,7 +144,7 @@ Examples:
 _INTRODUCTIONS = {
     "load_and_run": _LOAD_AND_RUN,
     "compile": _COMPILE, "verify": _VERIFY, "check": _CHECK, "cache": _CACHE, "explain": _EXPLAIN,
-    "env": _ENV, "completion": _COMPLETION,
+    "env": _ENV, "completion": _COMPLETION, **HELP,
 }  # fmt: skip
 
 COMMANDS = tuple(_INTRODUCTIONS)

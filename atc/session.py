@@ -9,8 +9,7 @@ import numpy as np
 
 from atc.errors import OptionError
 from atc.ir import Array
-from atc.runtime import Bound, Network
-
+from atc.runtime import Bound, Network, _dtype
 
 
 class Session:
@@ -43,6 +42,10 @@ class Session:
         """Return the text that a C string holds."""
         data: bytes = self.ffi.string(pointer)
         return data.decode("utf-8", "replace")
+
+    def dtype(self, code: int) -> np.dtype[Any]:
+        """Return the numpy type of an ONNX code."""
+        return _dtype(code)
 
     def start(self) -> int:
         """Run the network and return its status."""

@@ -13,6 +13,8 @@ from dataclasses import replace
 from atc.errors import OptionError, one_line
 from atc.option_values import required_path, switch
 from atc.settings.atc_options import ATC_OPTIONS, LOG_LEVELS
+from atc.settings.debug_tools import COMMANDS as TOOLS
+from atc.settings.debug_tools import COMPILING, own_options
 from atc.settings.ignored_options import IGNORED_OPTIONS
 from atc.settings.load_and_run import LOAD_AND_RUN
 from atc.settings.megengine import MEGENGINE
@@ -42,6 +44,8 @@ ROLES: Mapping[str, tuple[Role, ...]] = {
     "compile": ("compilation", "tool", "ignored"),
     "verify": ("compilation", "verify", "ignored"),
     "check": ("compilation", "ignored"),
+    "diff": ("compilation", "ignored"),
+    "bisect": ("compilation", "ignored"),
 }
 """The roles of the options that each way of compiling takes."""
 
@@ -65,13 +69,17 @@ def options_of(command: str) -> dict[str, Setting]:
         own = {**_CACHE, "log": OPTIONS["log"]}
     elif command == "explain":
         own = {"log": OPTIONS["log"]}
+    elif command in TOOLS and command not in COMPILING:
+        own = {**own_options(command), "log": OPTIONS["log"]}
     elif command in ("env", "completion"):
         own = {}
     elif command == "load_and_run":
         own = {s.name: s for s in LOAD_AND_RUN if s.kind == "option"}
     else:
         own = {name: s for name, s in OPTIONS.items() if s.role in ROLES[command]}
-    if command in ("verify", "check"):
+    if command in COMPILING:
+        own |= own_options(command)
+    if command in ("verify", "check", *COMPILING):
         del own["output"]
         own["log"] = OPTIONS["log"]
     if command in ("check", "env"):

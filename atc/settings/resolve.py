@@ -14,13 +14,14 @@ from typing import Any
 
 from atc.errors import OptionError, one_line
 from atc.settings import OPTIONS, VARIABLES, options_of, read_values
+from atc.settings.debug_tools import COMPILING as TOOLS
 from atc.settings.setting import Setting
 from atc.settings.surroundings import Found, Surroundings, surroundings
 
 _TWINS = (("fast_run", "full_run"), ("target", "soc_version"))
 """Options that answer one question: whoever gives one of them has answered it."""
 
-_COMPILING = ("compile", "verify", "check")
+_COMPILING = ("compile", "verify", "check", *TOOLS)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,61 @@
+"""How the help of diff, bisect, profile and report begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_DIFF = """\
+usage: atc diff --model=FILE [--input=FILES] [--json] [options]
+
+Finds the node that goes wrong: compiles the model with hooks, runs it and a reference (onnxruntime
+where it is installed, else onnx.reference) on the same inputs, compares what every kernel call
+makes with the reference's value of the same name, and names the first that differs, by how much
+and where. Exit status 0: all values agree.
+
+Examples:
+  atc diff --model=lenet.onnx
+  atc diff --model=lenet.onnx --input=x.npy --tolerance=1e-5 --target=x86-64-avx2
+  atc diff --model=bert.onnx --input="ids:ids.npy;mask:mask.npy" --json
+"""
+
+_BISECT = """\
+usage: atc bisect --model=FILE --first=OPTIONS --second=OPTIONS [--json] [options]
+
+Finds the decision that changes a result: compiles the model with two sets of options, lists the
+options, passes and kernels that were decided differently, and looks by binary search for the first
+one with which an output changes. Where a set is the name of a file, it is an algorithm policy.
+Exit status 0: no output changes.
+
+Examples:
+  atc bisect --model=net.onnx --second="--op_select_implmode=high_precision"
+  atc bisect --model=net.onnx --first=good.policy --second=bad.policy --tolerance=1e-4
+  atc bisect --model=net.onnx --first="--oo_level=O1" --second="--oo_level=O3"
+"""
+
+_PROFILE = """\
+usage: atc profile FOLDER [--runs=N] [--trace=FILE] [--json] [options]
+
+Runs a network that was compiled with --profile and tells the time of every kernel call, its rate,
+and its share of what the core can do at most.
+
+Examples:
+  atc profile out/resnet
+  atc profile out/resnet --trace=trace.json
+  atc profile out/resnet --json > profile.json
+"""
+
+_REPORT = """\
+usage: atc report FOLDER [--output=FILE] [--profile=FILE] [options]
+
+Writes one page of HTML, complete in itself, about a compiled network: the graph before and after
+fusion, the memory over time, times per layer, the kernels' candidates, sizes, the cache.
+
+Examples:
+  atc report out/resnet
+  atc report out/resnet --profile=profile.json --output=resnet.html
+"""
+
+HELP: Mapping[str, str] = {
+    "diff": _DIFF, "bisect": _BISECT, "profile": _PROFILE, "report": _REPORT,
+}  # fmt: skip
+"""The introductions by command."""

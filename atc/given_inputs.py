@@ -1,0 +1,64 @@
+"""Inputs of a network as the tools take them: files with arrays, or seeded numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atc.errors import OptionError, one_line
+from atc.ir import Array
+from atc.runtime import Network
+from atc.verify_run import random_inputs
+
+HINT = "give x.npy for one input, name:x.npy;name2:y.npy, or an .npz with arrays by name"
+
+
+def given_inputs(net: Network, text: str, seed: int) -> tuple[dict[str, Array], str]:
+    """Return the inputs by name that `text` means, and what they are, for people.
+
+    `text` is empty (seeded numbers), an .npz, an .npy, or a list `name:a.npy;name2:b.npy`. Raises
+    OptionError for files that can't be read or don't fit the network.
+    """
+    types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in net.inputs}
+    if not text:
+        return random_inputs(types, seed), f"seed {seed}"
+    found = _arrays(text, list(types))
+    for name, (shape, dtype) in types.items():
+        if name not in found:
+            raise OptionError(f"there is no array for '{one_line(name, 60)}'", where="--input",
+                              hint=HINT)  # fmt: skip
+        array = found[name]
+        if array.shape != shape or array.dtype != dtype:
+            raise OptionError(
+                f"'{one_line(name, 60)}' is {array.dtype} {list(array.shape)}, the network takes "
+                f"{dtype} {list(shape)}", where="--input",
+            )  # fmt: skip
+    return {name: found[name] for name in types}, text
+
+
+def _arrays(text: str, names: list[str]) -> Mapping[str, Array]:
+    if text.endswith(".npz"):
+        loaded = _load(Path(text))
+        return dict(loaded)
+    found: dict[str, Array] = {}
+    for part in filter(None, text.split(";")):
+        name, colon, path = part.rpartition(":")
+        if not colon:
+            if len(names) != 1:
+                raise OptionError(f"the network has {len(names)} inputs", where="--input",
+                                  hint=HINT)  # fmt: skip
+            name = names[0]
+        found[name] = np.asarray(_load(Path(path)))
+    return found
+
+
+def _load(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
+        raise OptionError(
+            f"{path} can't be read: {one_line(str(error), 160)}", where="--input", hint=HINT
+        ) from None
