@@ -12,6 +12,7 @@ U V pairs; NV21 with rbuv_swap_switch).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -130,11 +131,14 @@ class _Image:
         """Return the value that the model reads instead of the image."""
         config, e = self.config, self.editor
         cropped = _cropped(config, size)
+        most = 3 if config.matrix is not None else config.channels
+        if channels > most:
+            raise _wrong(config, f"the model takes {channels} channels, {config.format} "
+                         f"{'and csc_switch make' if config.matrix else 'has'} {most}")  # fmt: skip
         if config.format == "YUV420SP_U8":
-            planes = self._yuv_planes(image, cropped)
+            x = self._converted(self._yuv_planes(image, cropped), channels)
         else:
-            planes = self._planes(image, cropped)
-        x = self._converted(planes, channels)
+            x = self._pixels(image, cropped, channels)
         if config.resize is not None and config.resize != cropped:
             w, h = config.resize
             sizes = e.constant([self.batch, channels, h, w], np.int64)
@@ -144,8 +148,8 @@ class _Image:
             x = e.add("Clip", e.add("Round", x), e.constant(0.0), e.constant(255.0))
         return x if dtype is ir.DataType.FLOAT else e.cast(x, dtype)
 
-    def _planes(self, image: ir.Value, size: tuple[int, int]) -> list[ir.Value]:
-        """Return the channels, in the order that the swaps make, cropped."""
+    def _pixels(self, image: ir.Value, size: tuple[int, int], channels: int) -> ir.Value:
+        """Return the cropped image with its channels as the swaps and the colours make them."""
         e, (x, y) = self.editor, self.config.start or (0, 0)
         if size != self.source:
             image = e.slice(image, [1, 2], [y, x], [y + size[1], x + size[0]])
@@ -156,9 +160,20 @@ class _Image:
         if self.config.swap_rb:
             first = order.index(len(order) - 3)  # X comes before R, G and B in memory
             order[first], order[first + 2] = order[first + 2], order[first]
-        if len(order) == 1:
-            return [pixels]
-        return [e.slice(pixels, [1], [k], [k + 1]) for k in order]
+        if self.config.matrix is not None:
+            return self._converted([self._channels(pixels, [k]) for k in order[:3]], channels)
+        return self._channels(pixels, order[:channels])
+
+    def _channels(self, pixels: ir.Value, order: Sequence[int]) -> ir.Value:
+        """Return some channels of interleaved pixels, as one view where that is possible."""
+        if [*order] == [*range(self.config.channels)]:
+            return pixels
+        step = order[1] - order[0] if len(order) > 1 else 1
+        if abs(step) == 1 and all(b - a == step for a, b in pairwise(order)):
+            end = order[-1] + step if order[-1] + step >= 0 else -1 - self.config.channels
+            return self.editor.slice(pixels, [1], [order[0]], [end], [step])
+        parts = [self.editor.slice(pixels, [1], [k], [k + 1]) for k in order]
+        return self.editor.add("Concat", *parts, axis=1)
 
     def _yuv_planes(self, image: ir.Value, size: tuple[int, int]) -> list[ir.Value]:
         """Return Y, U and V, cropped; each U and V stands for four pixels."""
@@ -181,16 +196,11 @@ class _Image:
         return [luma, *chroma]
 
     def _converted(self, planes: Sequence[ir.Value], channels: int) -> ir.Value:
-        """Return `channels` of the planes, their colours converted if that is asked for."""
+        """Return `channels` of three planes, their colours converted if that is asked for."""
         e, config = self.editor, self.config
         if config.matrix is None:
-            if channels > len(planes):
-                raise _wrong(config, f"the model takes {channels} channels, {config.format} has "
-                             f"{len(planes)}")  # fmt: skip
             kept = planes[:channels]
             return kept[0] if len(kept) == 1 else e.add("Concat", *kept, axis=1)
-        if channels > 3:
-            raise _wrong(config, f"csc_switch makes 3 channels, the model takes {channels}")
         shape = (1, channels, 1, 1)
         matrix = np.array(config.matrix, np.float32)[:channels]
         # All sums are integers below 2 ** 24: floats hold them exactly, and 1 / 256 too.

@@ -302,7 +302,7 @@ WRONG = {
     "outside the image": Case(source=(8, 8), crop=(0, 4, 8, 6)).text("x"),
     "the padding is larger": Case(padding=(4, 4, 0, 0)).text("x"),
     "must be given together": op(src_image_size_w=0),
-    "makes 3 channels": Case("YUV420SP_U8", matrix=JPEG).text("four"),
+    "csc_switch make 3": Case("YUV420SP_U8", matrix=JPEG).text("four"),
     "takes 4 channels": Case().text("four"),
     "no [N, C, H, W]": Case().text("flat"),
     "not float or uint8": Case().text("whole"),
