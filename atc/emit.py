@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from atc import __version__, runtime
+from atc import __version__, runtime, runtime_values
 from atc.backends.kernel import KernelSource
 from atc.backends.target import Target
 from atc.ir import STRING_BYTES, Array
@@ -155,9 +155,17 @@ def _project(values: dict[str, object], ports: Sequence[Port]) -> dict[str, str]
 
 
 def _runtime_source() -> str:
-    """Return the source of `atc.runtime` less its docstring and `from __future__`."""
-    source = inspect.getsource(runtime)
-    return source.partition("from __future__ import annotations\n")[2].strip("\n")
+    """Return the sources of `atc.runtime` as one, less the docstrings and `from __future__`."""
+    texts = [inspect.getsource(module) for module in (runtime_values, runtime)]
+    lines = [
+        text.partition("from __future__ import annotations\n")[2].strip("\n").splitlines()
+        for text in texts
+    ]
+    outside = ("import ", "from ")
+    imports = sorted({x for part in lines for x in part if x.startswith(outside)})
+    own = f"from {runtime_values.__name__} "
+    bodies = ("\n".join(x for x in part if not x.startswith(outside)).strip("\n") for part in lines)
+    return "\n".join(x for x in imports if not x.startswith(own)) + "\n\n" + "\n\n\n".join(bodies)
 
 
 def _layout_weights(program: Program) -> tuple[dict[str, int], bytes]:

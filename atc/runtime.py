@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import cffi
 import numpy as np
-import numpy.typing as npt
 
-Array: TypeAlias = npt.NDArray[Any]
+from atc.runtime_values import Array, Value, flat, grouped, to_cells, to_texts
 
 ABI_VERSION = 1
 
@@ -74,16 +73,6 @@ class Tensor:
         return np.dtype(f"S{self.cell}") if self.cell else self.dtype
 
 
-@dataclass(frozen=True)
-class Value:
-    """An input or output of the model: one tensor, a sequence of them, or (None) nothing."""
-
-    name: str
-    first: int
-    count: int | None = 1
-    is_sequence: bool = False
-
-
 class Network:
     """A compiled network, ready to run.
 
@@ -110,39 +99,39 @@ class Network:
         self.build_info: str = self._library.text("build_info")
         self._library.idle.append(_Context(self._library))
 
-    def __call__(self, *inputs: Array, out: Array | Sequence[Array | None] | None = None) -> Any:
+    def __call__(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Any:
         """Compute the outputs: an array, or a tuple where the network has several.
 
         Arrays of the right type and shape are read where they lie, if contiguous. The outputs are
         new arrays, or those of `out`. Raises TypeError or ValueError naming the tensor.
         """
         library = self._open()
-        arrays = _inputs(self.inputs, _flat(self.parameters, inputs))
+        arrays = _inputs(self.inputs, flat(self.parameters, inputs))
         results = _outputs(self.outputs, self._listed(out), arrays)
         library.run(arrays, results)
-        found = _grouped(self.results, _read(self.outputs, results))
+        found = grouped(self.results, self._read(results))
         return found[0] if len(found) == 1 else tuple(found)
 
     def run(
-        self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None
-    ) -> dict[str, Array]:
+        self, inputs: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Any]:
         """Compute the outputs by name, in the model's order, from inputs by name."""
         library = self._open()
         listed = _by_name("input", self.parameters, inputs, complete=True)
-        arrays = _inputs(self.inputs, _flat(self.parameters, listed))
+        arrays = _inputs(self.inputs, flat(self.parameters, listed))
         given = _by_name("output", self.outputs, out or {}, complete=False)
         results = _outputs(self.outputs, given, arrays)
         library.run(arrays, results)
-        found = _grouped(self.results, _read(self.outputs, results))
+        found = grouped(self.results, self._read(results))
         return {v.name: a for v, a in zip(self.results, found, strict=True)}
 
-    def bind(self, *inputs: Array, out: Array | Sequence[Array | None] | None = None) -> Bound:
+    def bind(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Bound:
         """Return a call on these very arrays that costs next to nothing beside the network.
 
         Strings lie in arrays of bytes then, `S256` for instance, as C holds them.
         """
         library = self._open()
-        arrays = _inputs(self.inputs, _flat(self.parameters, inputs), in_place=True)
+        arrays = _inputs(self.inputs, flat(self.parameters, inputs), in_place=True)
         results = _outputs(self.outputs, self._listed(out), arrays)
         return Bound(library, arrays, results, self.results)
 
@@ -164,6 +153,11 @@ class Network:
         if self._library is None:
             raise ValueError(f"the network {self._prefix} is closed")
         return self._library
+
+    def _read(self, results: Sequence[Array]) -> list[Array]:
+        """Return the outputs with the strings among them as objects."""
+        pairs = zip(self.outputs, results, strict=True)
+        return [to_texts(array) if tensor.cell else array for tensor, array in pairs]
 
     def _listed(self, out: Array | Sequence[Array | None] | None) -> Sequence[Array | None]:
         if out is None:
@@ -188,7 +182,7 @@ class Bound:
         self._context.point_to(inputs, outputs)
         self._arguments = self._context.arguments
         self._run = library.run_tensors
-        found = tuple(_grouped(made, outputs))
+        found = tuple(grouped(made, outputs))
         plain = not any(v.is_sequence or v.count is None for v in made)
         self._result = found[0] if len(found) == 1 else self.outputs if plain else found
 
@@ -345,70 +339,8 @@ def _dtype(code: int) -> np.dtype[Any]:
     return dtype
 
 
-def _written(array: Array, tensor: Tensor, in_place: bool) -> Array:
-    """Return strings as C holds them: UTF-8, each in a cell."""
-    if in_place or array.dtype.kind not in "OSU":
-        what = f"{tensor.stored}" if in_place else "an array of strings"
-        raise TypeError(f"input {tensor.name!r} must be {what}, not {array.dtype}")
-    cells = []
-    for text in array.reshape(-1):
-        if not isinstance(text, str | bytes):
-            raise TypeError(f"input {tensor.name!r} holds a {type(text).__name__}, not a string")
-        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-        if len(data) >= tensor.cell or b"\0" in data:
-            fault = "holds a NUL" if b"\0" in data else f"is longer than {tensor.cell - 1} bytes"
-            raise ValueError(f"a string of input {tensor.name!r} {fault}: {text[:40]!r}")
-        cells.append(data)
-    return np.asarray(cells, tensor.stored).reshape(array.shape)
-
-
-def _read(tensors: Sequence[Tensor], arrays: Sequence[Array]) -> list[Array]:
-    """Return outputs with the strings among them as objects."""
-    found = []
-    for tensor, array in zip(tensors, arrays, strict=True):
-        if tensor.cell:
-            texts = np.empty(array.size, object)
-            for k, data in enumerate(array.reshape(-1)):
-                texts[k] = bytes(data).partition(b"\0")[0].decode("utf-8", "surrogateescape")
-            array = texts.reshape(array.shape)
-        found.append(array)
-    return found
-
-
-def _flat(values: Sequence[Value], given: Sequence[Any]) -> Sequence[Any]:
-    """Return the arrays of inputs, those of sequences in their places."""
-    if not any(v.is_sequence or v.count is None for v in values):
-        return given
-    if len(given) != len(values):
-        names = [v.name for v in values]
-        raise TypeError(f"{len(given)} inputs given, the network takes {len(values)}: {names}")
-    arrays: list[Any] = []
-    for value, item in zip(values, given, strict=True):
-        if value.count is None:
-            if item is not None:
-                raise TypeError(f"input {value.name!r} must be None: it was compiled without value")
-        elif value.is_sequence:
-            if not isinstance(item, list | tuple) or len(item) != value.count:
-                raise TypeError(f"input {value.name!r} must be a list of {value.count} arrays")
-            arrays += item
-        else:
-            arrays.append(item)
-    return arrays
-
-
-def _grouped(values: Sequence[Value], arrays: Sequence[Array]) -> list[Any]:
-    """Return the outputs of the model: arrays, lists of them, None."""
-    found: list[Any] = []
-    for value in values:
-        if value.is_sequence:
-            found.append([*arrays[value.first : value.first + (value.count or 0)]])
-        else:
-            found.append(None if value.count is None else arrays[value.first])
-    return found
-
-
 def _by_name(
-    side: str, tensors: Sequence[Tensor | Value], given: Mapping[str, Array], complete: bool
+    side: str, tensors: Sequence[Tensor] | Sequence[Value], given: Mapping[str, Any], complete: bool
 ) -> list[Any]:
     """Return the arrays in the tensors' order; None for an absent one that may be absent."""
     names = [t.name for t in tensors]
@@ -430,7 +362,7 @@ def _inputs(tensors: Sequence[Tensor], given: Sequence[Any], in_place: bool = Fa
     for value, tensor in zip(given, tensors, strict=True):
         array = np.asarray(value)
         if tensor.cell and not (in_place and array.dtype == tensor.stored):
-            array = _written(array, tensor, in_place)
+            array = to_cells(array, tensor.name, tensor.cell, in_place)
         _check(array, tensor, "input")
         if not (array.flags.c_contiguous and array.flags.aligned):
             if in_place:

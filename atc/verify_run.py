@@ -23,7 +23,8 @@ from atc.model_options import adaptation_of, policy_of
 from atc.option_values import InputShape
 from atc.options import Options
 from atc.out_nodes import find_outputs
-from atc.runtime import Network, Value
+from atc.runtime import Network
+from atc.runtime_values import Value
 
 TOLERANCE = 1e-4
 """Largest difference that passes, as a part of the output's largest magnitude."""

@@ -44,7 +44,8 @@ LAYERS: dict[str, set[str]] = {
     "atc.backends": {
         "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.templates", "atc.backends",
     },
-    "atc.runtime": set(),
+    "atc.runtime": {"atc.runtime_values"},
+    "atc.runtime_values": set(),
     "atc.load": {"atc.errors", "atc.names", "atc.runtime"},
 }  # fmt: skip
 """What each package or module may import of ours; those not named are free."""

@@ -156,11 +156,12 @@ def category_mapper(site: Site) -> str:
     numbers = np.asarray(site.ints("cats_int64s") or [], np.int64)
     site.require(len(names) == len(numbers), f"{len(names)} strings, {len(numbers)} integers")
     default = np.asarray([site.int("default_int64", -1)], np.int64)
-    keys, values = names, np.concatenate([default, numbers])
+    keys: Array = names
+    values: Array = np.concatenate([default, numbers])
     if site.type(0).dtype is not DType.STRING:
         text = site.attribute("default_string")
-        default = attribute_cells("_Unused" if text is None else text)
-        keys, values = numbers, np.concatenate([default, names])
+        unknown = attribute_cells("_Unused" if text is None else text)
+        keys, values = numbers, np.concatenate([unknown, names])
     which = match_keys(site, site.input(0), keys)
     return gather_axis(site.b, site.b.constant(values), 0, which, proven=True)
 

@@ -236,7 +236,7 @@ def recurrent(site: Site) -> tuple[str, ...]:
 def _of_rows(site: Site, last: str, lengths: str, axis: int) -> str:
     """Return a last state with 0 for rows of no steps, as onnxruntime; the standard is silent."""
     known = site.b.value(lengths)
-    if known is not None and bool((known > 0).all()):
+    if known is not None and bool((np.asarray(known, np.int32) > 0).all()):
         return last
 
     def kept(y: Expr, n: Expr) -> Expr:

@@ -58,7 +58,7 @@ def _name(dtype: DType) -> str:
 
 
 def _kind(name: str) -> str:
-    """Return float, int, bool, string or what else a type is, of its name with or without tensor(...)."""
+    """Return float, int, bool, string or what else a type is, by its name, be it in tensor(...)."""
     for kind in ("float", "int", "bool", "string"):
         if kind in name:
             return kind

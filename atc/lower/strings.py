@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from atc.errors import UnsupportedError
@@ -44,10 +46,15 @@ def cells(array: Array) -> Array:
 
 def texts(array: Array) -> Array:
     """Return cells as an array of str; what isn't UTF-8 stays what it is by surrogates."""
-    flat = [bytes(v).partition(b"\0")[0].decode("utf-8", "surrogateescape") for v in array.flat]
-    result = np.empty(len(flat), object)
-    result[:] = flat
+    result = np.empty(array.size, object)
+    result[:] = decoded(array)
     return result.reshape(array.shape)
+
+
+def decoded(array: Array) -> list[str]:
+    """Return cells as a flat list of str."""
+    flat: list[bytes] = array.reshape(-1).tolist()
+    return [v.partition(b"\0")[0].decode("utf-8", "surrogateescape") for v in flat]
 
 
 def takes_strings(op: Op) -> bool:
@@ -64,7 +71,7 @@ def takes_strings(op: Op) -> bool:
     return isinstance(op, _MOVEMENT) and all(fn in ("Equal", "Where") for fn in done)
 
 
-def attribute_cells(value: object) -> Array:
+def attribute_cells(value: str | bytes | Sequence[str | bytes]) -> Array:
     """Return a list of strings from an attribute, or one, as cells."""
-    items = [value] if isinstance(value, str | bytes) else [*value]  # type: ignore[call-overload]
+    items = [value] if isinstance(value, str | bytes) else [*value]
     return cells(np.asarray(items, object))

@@ -12,7 +12,7 @@ from atc.ir import Array, DType, TensorType
 from atc.lower.regex_automaton import automaton
 from atc.lower.registry import lowers
 from atc.lower.site import Site
-from atc.lower.strings import cells, texts
+from atc.lower.strings import cells, decoded
 from atc.ops.strings import StringConcat, StringMatch, StringRewrite
 
 UNKNOWN_SHAPE = "the output shape of {} depends on values known only at run time"
@@ -63,7 +63,7 @@ def string_normalizer(site: Site) -> str:
         x = site.const(0)
         if x is None and shape[-1]:
             raise site.unsupported(UNKNOWN_SHAPE.format(site.node.op_type), CUT)
-        given = [] if x is None else list(texts(x).reshape(-1))
+        given = [] if x is None else decoded(x)
         kept = _kept(given, stopwords, bool(site.int("is_case_sensitive")))
         row = np.asarray([_cased(how, word) for word in kept] or [""], object)
         return site.b.constant(cells(row.reshape((*shape[:-1], -1))))
@@ -114,7 +114,7 @@ def string_split(site: Site) -> tuple[str, str]:
     if x is None:
         raise site.unsupported(UNKNOWN_SHAPE.format(site.node.op_type), CUT)
     delimiter, most = site.str("delimiter") or None, site.int("maxsplit", -1)
-    rows = [text.split(delimiter, most) for text in texts(x).reshape(-1)]
+    rows = [text.split(delimiter, most) for text in decoded(x)]
     width = max(map(len, rows), default=0)
     padded = np.empty((len(rows), width), object)
     for row, parts in zip(padded, rows, strict=True):

@@ -60,7 +60,7 @@ def tensor(name: str, value: Any) -> onnx.TensorProto:
     return helper.make_tensor(name, TensorProto.STRING, value.shape, data)
 
 
-NASTY = ['"; */ ??/', "a\\\n'%s", "日本語\u200f", "\udcff\udcc3(", "x" * (STRING_BYTES - 1), "", "\t"]
+NASTY = ['"; */ ??/', "a\\\n'%s", "日本語\u200f", "\udcff\udcc3(", "x" * (STRING_BYTES - 1), ""]
 X = text(*NASTY)
 GRID = text("a", "b", "c", "d", "e", "f").reshape(2, 3)
 LOWER = text("straße", "àé日本 abc", "i̇", "\udcffx")
@@ -93,8 +93,8 @@ CASES = {
     "RegexFullMatch": Case("RegexFullMatch", (text("a@b.com", "a@b", "é" * 9 + "@b.com", ""),),
                            np.array([True, False, True, False]), "", (),
                            {"pattern": r"[^@]+@b\.\bcom\b"}),
-    "lower": Case("StringNormalizer", (text("Straße", "ÀÉ日本 ABC", "İ", "\udcffX"),), LOWER, "", (),
-                  {"case_change_action": "LOWER"}),
+    "lower": Case("StringNormalizer", (text("Straße", "ÀÉ日本 ABC", "İ", "\udcffX"),), LOWER,
+                  "", (), {"case_change_action": "LOWER"}),
     "upper": Case("StringNormalizer", (text("straße ﬃ", "ŉ\udcff\udcc3é").reshape(1, 2),),
                   text("STRASSE FFI", "ʼN\udcff\udcc3É").reshape(1, 2), "", (),
                   {"case_change_action": "UPPER"}),
