@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from atc.errors import OptionError, UnsupportedError, one_line
 from atc.graph_file import write_graph
 from atc.importers import load_model
 from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console
 from atc.load_and_run.inputs import Filled, Given, input_name
 from atc.load_and_run.plugins import HOOKED
+from atc.load_and_run.shared_batch import with_shared_batch
 from atc.model_options import limits_of
 from atc.options import Options, make_options
 from atc.profile import operations
@@ -46,7 +50,16 @@ def compile_subject(
     listener = Listener(stage=console.debug, warn=console.warn)
     if wishes["layout_transform"]:
         options = cheapest_layout(options, console)
-    done = compile_model(options, environ, listener)
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="load_and_run-")))
+        if wishes["batch_size"] > 0:
+            options = with_batch(options, wishes["batch_size"], place)
+        if batch := wishes["fast_run_shared_batch_size"]:
+            (place / "shared").mkdir()
+            other = with_batch(options, batch, place / "shared")
+            policy = place / "shared.policy"
+            options = with_shared_batch(options, other, environ, policy, listener)
+        done = compile_model(options, environ, listener)
     if wishes["fast_run"]:
         _refuse_naive(done)
     if wishes["layout_transform_dump"] is not None:
@@ -75,7 +88,7 @@ def compile_options(
     hooks = any(wishes[name] for name in HOOKED)
     profile = bool(wishes["profile"] or wishes["profile_host"])
     return replace(
-        options, input_shape=_shapes(options, given, wishes["batch_size"]),
+        options, input_shape=_shapes(options, given),
         profile=profile, hooks=hooks or profile,
         kernels="optimized" if wishes["fast_run"] else options.kernels,
         disable_reuse_memory=wishes["disable_mem_opt"] or options.disable_reuse_memory,
@@ -182,9 +195,9 @@ def _refuse_naive(done: Compilation) -> None:
 # ---- shapes -------------------------------------------------------------------------------------
 
 
-def _shapes(options: Options, given: Sequence[Given], batch_size: int) -> Mapping[str, Any]:
-    """Return the shapes to pin: those of the options, of inputs given for open dims, the batch."""
-    if not given and batch_size < 1:
+def _shapes(options: Options, given: Sequence[Given]) -> Mapping[str, Any]:
+    """Return the shapes to pin: those of the options, and of inputs given for open dims."""
+    if not given:
         return options.input_shape
     model = load_model(options.model, options.framework, options.input_shape, options.weight)
     names = {v.name or "": v for v in model.graph.inputs if v.name not in model.graph.initializers}
@@ -193,20 +206,11 @@ def _shapes(options: Options, given: Sequence[Given], batch_size: int) -> Mappin
         name = input_name(each, tuple(names))
         if name not in found and _is_open(names[name]):
             found[name] = _shape_of(each, len(names[name].shape or ()))
-    if batch_size > 0:
-        for name, value in names.items():
-            dims = found.get(name) or _static(value)
-            if dims:
-                found[name] = (batch_size, *dims[1:])
     return found
 
 
 def _is_open(value: onnx_ir.Value) -> bool:
     return value.shape is None or any(not isinstance(d, int) for d in value.shape)
-
-
-def _static(value: onnx_ir.Value) -> tuple[int, ...]:
-    return () if _is_open(value) else tuple(d for d in value.shape or () if isinstance(d, int))
 
 
 def _shape_of(given: Given, rank: int) -> tuple[int, ...]:

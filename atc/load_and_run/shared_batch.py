@@ -1,0 +1,59 @@
+"""Kernels chosen for one batch size and used for another: `--fast_run_shared_batch_size`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from atc.backends.kernel import workload_of
+from atc.backends.target import get_target
+from atc.driver import Compilation, Listener, compile_model, optimised_graph, read_model
+from atc.fast_run import workload_digest
+from atc.ir import Graph, Node
+from atc.model_options import limits_of
+from atc.options import Options
+from atc.policy import Pick, workload_summary, write_policy
+from atc.select import candidates
+
+
+def with_shared_batch(
+    options: Options, measured: Options, environ: Mapping[str, str], policy: Path, heard: Listener
+) -> Options:
+    """Return the options with the choices for another batch size, which are written to `policy`.
+
+    `measured` are the options for that size. Kernels that suit it, but not the batch at hand, are
+    left out; where no other was measured, the estimates choose.
+    """
+    with tempfile.TemporaryDirectory(prefix="load_and_run-") as folder:
+        done = compile_model(replace(measured, output=Path(folder, "net")), environ, heard)
+    write_policy(policy, dict(_picks(options, done)))
+    return replace(options, fast_run=False, full_run=False, fast_run_algo_policy=policy)
+
+
+def _picks(options: Options, done: Compilation) -> Iterator[tuple[str, Pick]]:
+    """Yield a policy's lines for the nodes of the graph at hand."""
+    model = read_model(options, Listener())
+    target = get_target(options.target)
+    graph = optimised_graph(model, options, Listener(), target.vector_bytes // 4)
+    limits = limits_of(options, model)
+    for node in _nodes(graph):
+        choice = done.selection.get(node.outputs[0])
+        if choice is None:
+            continue
+        workload = workload_of(graph, node, graph.constants)
+        usable = {c.label for c in candidates(workload, target, limits)}
+        times = {m.label: m.time_ns for m in choice.measurements if m.time_ns is not None}
+        times = {k: ns for k, ns in times.items() if k in usable}
+        if times:
+            label = min(times, key=lambda k: times[k])
+            digest = workload_digest(workload, target)[:16]
+            yield digest, Pick(label, times[label], workload_summary(workload))
+
+
+def _nodes(graph: Graph) -> Iterator[Node]:
+    """Yield the nodes that need a kernel; those inside control flow are left to the estimates."""
+    for node in graph.nodes:
+        if node.op.kind != "Reshape" and not node.op.subgraphs():
+            yield node
