@@ -38,7 +38,7 @@ def literal_weights(data: bytes, name: str) -> str:
 
 def split_weights(name: str, data: bytes, offsets: Mapping[str, int]) -> dict[str, bytes]:
     """Return a file for each constant; in the order of their names they are the blob `data`."""
-    starts = {at: constant for constant, at in reversed(offsets.items())}
+    starts = {at: constant for constant, at in [*offsets.items()][::-1]}  # the first name counts
     ends = [*sorted(starts), len(data)][1:]
     return {
         f"{_checked(name)}_weights/{k:05}_{identifier(starts[at], 't')}.bin": data[at:end]
