@@ -180,19 +180,29 @@ def random_inputs(
     """Return inputs of these shapes and types, the same for the same seed.
 
     Floats are normal. Integers of 8 bits take all values; wider ones, which are most often
-    indices, masks or lengths, are 0 or 1.
+    indices, masks or lengths, are 0 or 1. Strings are one of a few.
     """
     random = np.random.default_rng(seed)
     return {name: _random(random, *type_) for name, type_ in types.items()}
 
 
+_WORDS = ("", "a", "Ab c", "42", "-1.5", "été", "x@example.com", "日本", "the quick brown fox")
+
+
 def _random(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    if dtype == object:
+        return np.asarray(random.choice(_WORDS, shape)).astype(object)
     if dtype.kind in "iu" and dtype.itemsize == 1:
         limits = np.iinfo(dtype)
         return random.integers(limits.min, limits.max + 1, shape).astype(dtype)
     if dtype.kind in "iub":
         return random.integers(0, 2, shape).astype(dtype)
     return np.asarray(random.standard_normal(shape)).astype(dtype)
+
+
+def _as_objects(array: Array, dtype: np.dtype) -> Array:
+    """Return an array of strings, which files hold in numpy's own types, as the network takes it."""
+    return array.astype(object) if dtype == object and array.dtype.kind in "US" else array
 
 
 def _read_inputs(
@@ -208,7 +218,7 @@ def _read_inputs(
     for name, (shape, dtype) in types.items():
         if name not in arrays:
             raise OptionError(f"has no array '{name}'", where=str(path))
-        array = arrays[name]
+        array = arrays[name] = _as_objects(arrays[name], dtype)
         if array.shape != shape or array.dtype != dtype:
             raise OptionError(
                 f"'{name}' is {array.dtype} {list(array.shape)}, the library takes {dtype} "
@@ -297,10 +307,15 @@ def _result(value: Any) -> Any:
 
 def compare(name: str, got: Array, expected: Array, tolerance: float) -> Difference:
     """Compare one output with what it should be."""
+    got, expected = (a.astype(object) if a.dtype.kind in "US" else a for a in (got, expected))
     shown = f"{expected.dtype} {list(expected.shape)}"
     if got.shape != expected.shape or got.dtype != expected.dtype:
         shown = f"{got.dtype} {list(got.shape)}, not {shown}"
         return Difference(name, shown, float("inf"), float("inf"), 0.0, False)
+    if expected.dtype == object:
+        same = np.array_equal(got, expected)
+        apart = 0.0 if same else float("inf")
+        return Difference(name, shown, apart, apart, float(same), same)
     a, b = got.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     finite = np.isfinite(b)
     same_rest = np.array_equal(a[~finite], b[~finite], equal_nan=True)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from atc.verify_run import Subject, verify_library
 from projects import compile_c, emit_model, sources, write_project
 
 import atc
@@ -215,6 +216,7 @@ def test_the_project_of_strings(tmp_path: Path) -> None:
     np.testing.assert_array_equal(net(one, two), expected)
     cells = [a.astype(f"S{STRING_BYTES}") for a in (np.char.encode(one, "utf-8"), two)]
     np.testing.assert_array_equal(net.bind(*cells)()[0], [b"a\xff", b"a"])
+    assert verify_library(Subject(tmp_path / "m.onnx"), tmp_path / "net").passed
     for wrong in (np.array([["a"], ["b"], [3]], object), np.zeros((3, 1))):
         with pytest.raises(TypeError, match="input 'x0'"):
             net(wrong, two)
