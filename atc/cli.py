@@ -26,6 +26,7 @@ from atc.settings.resolve import settle
 from atc.settings.surroundings import surroundings
 
 if TYPE_CHECKING:
+    from atc.driver import Compilation
     from atc.load_and_run.console import Console
     from atc.screen import Screen
     from atc.verify_run import Verification
@@ -112,8 +113,14 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
         return 0
     environ, listener = settled.environ, screen.listener()
     if values["singleop"] is not None:
+
+        def finished(done: Compilation) -> None:
+            screen.finished(done)
+            if values["verify"]:
+                _show_verification(_run_verification(done.options, done.folder, {}))
+
         with screen:
-            compile_single_ops(options, values["singleop"], environ, listener, screen.finished)
+            compile_single_ops(options, values["singleop"], environ, listener, finished)
         return 0
     with screen:
         done = compile_or_report(options, environ, listener, values["check_report"])
