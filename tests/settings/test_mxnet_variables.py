@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import conv_net
+from networks import conv_net, save
+from onnx import helper
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
 
 from atc import driver
 from atc.backends.target import get_target
 from atc.check import check_model
 from atc.errors import OptionError
+from atc.load import load
 from atc.memory import Arena
 from atc.options import Options
 from atc.passes import pass_names
@@ -229,20 +230,15 @@ def test_x_36_portable_kernels_only(tmp_path: Path) -> None:
 
 
 def test_x_36_outputs_of_portable_kernels_are_those_of_all(tmp_path: Path) -> None:
-    model = conv_net(tmp_path / "m.onnx")
-    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    product = helper.make_node("MatMul", ["x", "x"], ["y"])
+    model = save([product], {"x": [48, 48]}, {"y": [48, 48]}, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((48, 48)).astype(np.float32)
     results = []
     for value in "01":
         chosen = options({"MXNET_MKLDNN_ENABLED": value}, model, jobs="2")
         folder = driver.compile_model(replace(chosen, output=tmp_path / value / "net")).folder
-        spec = importlib.util.spec_from_file_location(f"net{value}", folder / "net.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        results.append(module.load()(x))
-    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+        results.append(load(folder)(x))
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
 
 
 def test_x_38_determinism() -> None:
