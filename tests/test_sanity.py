@@ -138,7 +138,7 @@ EVIL: Mapping[str, tuple[str, int]] = {
 
 @pytest.mark.parametrize("statement", EVIL)
 def test_memory_is_looked_at(statement: str, tmp_path: Path) -> None:
-    emission = with_evil_kernel(emit_model(chain("Abs", "Neg"), checks=ALL), "Neg", statement)
+    emission = with_evil_kernel(emit_model(chain("Abs", "Neg"), checks=ALL), "the Neg", statement)
     fault = run(tmp_path, emission, [np.ones((3, 5), np.float32)])
     nodes, kind = EVIL[statement]
     assert (fault["kind"], fault["nodes"]) == (kind, nodes)
@@ -146,7 +146,7 @@ def test_memory_is_looked_at(statement: str, tmp_path: Path) -> None:
 
 def test_a_result_that_is_not_written_is_poison(tmp_path: Path) -> None:
     emission = emit_model(chain("Abs", "Neg"), checks=ALL)
-    lazy = with_evil_kernel(emission, "Neg", "", instead=True)
+    lazy = with_evil_kernel(emission, "the Neg", "", instead=True)
     fault = run(tmp_path, lazy, [np.ones((3, 5), np.float32)])
     assert (fault["kind"], fault["nodes"], fault["index"]) == (NAN, "the Neg", 0)
 
@@ -180,21 +180,22 @@ def test_a_wrong_option_is_refused(text: str) -> None:
 
 
 def with_evil_kernel(
-    emission: Emission, op: str, statement: str, instead: bool = False
+    emission: Emission, node: str, statement: str, instead: bool = False
 ) -> Emission:
-    """Return the project with a statement more at the end of the kernel of `the <op>`.
+    """Return the project with a statement more at the end of the kernel of a node.
 
     With `instead` the kernel does nothing else.
     """
     schedule = emission.files["src/net.c"].decode()
-    call = re.search(rf'"the {op}".*?\n\s*atc_enter\(.*?\n\s*(atc_\w+)\(', schedule)
+    call = re.search(rf': \w+ "{node}.*?\b(atc_(?!enter|leave)\w+)\(', schedule, re.DOTALL)
     assert call is not None
     path = f"src/kernels/{call[1]}.c"
     text = emission.files[path].decode()
     head = re.search(rf"void {call[1]}\(([^)]*)\)\s*{{", text)
     assert head is not None
     names = [re.findall(r"\w+", p)[-1] for p in head[1].split(",")]
-    body = statement.format(in_=names[0], out=names[1])
+    written = [re.findall(r"\w+", p)[-1] for p in head[1].split(",") if p.strip()[:5] == "float"]
+    body = statement.format(in_=names[0], out=written[-1])
     end = text.rindex("}")
     kept = text[: head.end()] + f"(void){names[0]}; (void){names[1]};" if instead else text[:end]
     evil = kept.replace(f"restrict {names[0]}", names[0]) + f"\n  {body}\n" + text[end:]
