@@ -12,6 +12,7 @@ import onnx_ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from atc.dump import op_text
 from atc.errors import OptionError
 from atc.ir import Array
 from atc.lower import lower_model
@@ -158,6 +159,25 @@ def test_a_model_in_half_precision_computes_in_float_throughout() -> None:
     p = x.astype(np.float32) @ w.astype(np.float32)
     np.testing.assert_array_equal(y, (1 / (1 + np.exp(-p))).astype(np.float16))
     np.testing.assert_array_equal(z, (p + p.astype(np.float16)).astype(np.float16))
+
+
+def test_what_only_picks_values_rounds_nothing_again() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Relu", ["p"], ["r"]),
+        helper.make_node("Concat", ["r", "p"], ["y"], axis=0),
+        helper.make_node("Sigmoid", ["y"], ["z"]),
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "net", [info("x", TensorProto.FLOAT, X.shape)], [info("z", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(W, "w")],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    precision = read_policy("force_fp16", None, None, None).precision
+    lowered = lower_model(onnx_ir.from_proto(proto), "t.onnx", precision=precision)
+    rounded = [n for n in lowered.nodes if "Cast<f16>" in op_text(n.op)]
+    assert len(rounded) == 3  # x, the product and the sigmoid
 
 
 def test_the_new_spellings_are_modes() -> None:

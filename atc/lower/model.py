@@ -213,7 +213,7 @@ class _Walker:
             return self._lower(node, inputs, self._opset(node), builder)
         kept = self.precision.operands(node, inputs, builder)
         outputs = self._lower(node, kept, self._opset(node), builder)
-        return self.precision.results(node, inputs, outputs, builder)
+        return self.precision.results(node, kept, outputs, builder)
 
     def _opset(self, node: onnx_ir.Node) -> int:
         return node.version or self.opsets.get(node.domain, 1)

@@ -15,6 +15,14 @@ import onnx_ir
 from atc.ir import DType
 from atc.lower.builder import Builder
 
+PICKING = frozenset({
+    "Abs", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather",
+    "GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Neg", "ReduceMax", "ReduceMin",
+    "Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose",
+    "Unsqueeze", "Where",
+})  # fmt: skip
+"""Operators whose results are values of their operands, or these negated, or zero."""
+
 Types = DType | None | tuple[DType | None, ...]
 """A type for all operands, or one for each; None leaves one as it is."""
 
@@ -64,8 +72,13 @@ class Precision:
         self, node: onnx_ir.Node, inputs: tuple[str, ...], outputs: tuple[str, ...],
         builder: Builder,
     ) -> tuple[str, ...]:  # fmt: skip
-        """Return what the readers of a node's results read."""
+        """Return what the readers of a node's results read; `inputs` are what it read."""
         storage = self._storage(node, inputs, builder)
+        kept = {self._kept.get(name) for name in inputs if _is_float(builder, name)}
+        if node.op_type in PICKING and len(kept) == 1:
+            (dtype,) = kept
+            if dtype is not None and dtype is storage.outputs:
+                self._kept.update({n: dtype for n in outputs if _is_float(builder, n)})
         return tuple(
             self._rounded(builder, name, _at(storage.outputs, k)) for k, name in enumerate(outputs)
         )
