@@ -190,7 +190,7 @@ _WORDS = ("", "a", "Ab c", "42", "-1.5", "été", "x@example.com", "日本", "th
 
 
 def _random(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    if dtype == object:
+    if dtype.kind == "O":
         return np.asarray(random.choice(_WORDS, shape)).astype(object)
     if dtype.kind in "iu" and dtype.itemsize == 1:
         limits = np.iinfo(dtype)
@@ -201,8 +201,8 @@ def _random(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype
 
 
 def _as_objects(array: Array, dtype: np.dtype) -> Array:
-    """Return an array of strings, which files hold in numpy's own types, as the network takes it."""
-    return array.astype(object) if dtype == object and array.dtype.kind in "US" else array
+    """Return an array as the network takes it: files hold strings in numpy's own types."""
+    return array.astype(object) if dtype.kind == "O" and array.dtype.kind in "US" else array
 
 
 def _read_inputs(
@@ -312,7 +312,7 @@ def compare(name: str, got: Array, expected: Array, tolerance: float) -> Differe
     if got.shape != expected.shape or got.dtype != expected.dtype:
         shown = f"{got.dtype} {list(got.shape)}, not {shown}"
         return Difference(name, shown, float("inf"), float("inf"), 0.0, False)
-    if expected.dtype == object:
+    if expected.dtype.kind == "O":
         same = np.array_equal(got, expected)
         apart = 0.0 if same else float("inf")
         return Difference(name, shown, apart, apart, float(same), same)

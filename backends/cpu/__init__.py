@@ -16,6 +16,7 @@ from atc.backends.cpu import (
     matmul_dot,
     matmul_packed,
     matmul_tile,
+    ngrams,
     normalize,
     normalize_simd,
     reduce_simd,
@@ -39,5 +40,5 @@ KERNELS: tuple[Kernel, ...] = (
     *conv_window.KERNELS, *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *trees.KERNELS,
     *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
-    *strings.KERNELS, *external.KERNELS,
+    *strings.KERNELS, *ngrams.KERNELS, *external.KERNELS,
 )  # fmt: skip
