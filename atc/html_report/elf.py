@@ -35,7 +35,7 @@ def code_sizes(data: bytes) -> CodeSizes | None:
         sections = list(_sections(data))
         code = sum(s.size for s in sections if s.flags & _EXECUTABLE and s.flags & _ALLOCATED)
         functions = {n: size for s in sections for n, size in _functions(data, s, sections)}
-    except (struct.error, IndexError, ValueError):
+    except (struct.error, IndexError, ValueError, OverflowError):
         return None
     return CodeSizes(code, functions)
 
