@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
+from typing import Any
 
 from atc.driver import Compilation, Listener
 from atc.errors import OptionError
@@ -105,7 +106,7 @@ def compile(
     as an option that the command line doesn't give (see `atc/docs/settings.md`).
     """
     settled = settle(_chosen(dict(locals())), "compile", program=True)
-    values = settled.values
+    values: dict[str, Any] = settled.values
     if values["mode"] or values["singleop"]:
         raise OptionError(
             "compile makes one library of one model", where="mode or singleop",
