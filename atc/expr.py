@@ -129,6 +129,14 @@ class Call(Expr):
     def __hash__(self) -> int:
         return self._hash
 
+    @cached_property
+    def _cost(self) -> int:
+        return sum(_own_cost(e) for e in walk(self) if isinstance(e, Call))
+
+    @cached_property
+    def _inputs(self) -> tuple[int, ...]:
+        return tuple(sorted({e.index for e in walk(self) if isinstance(e, Input)}))
+
 
 def const(value: float | int | bool, dtype: DType) -> Const:
     """Return a literal of this type."""
@@ -207,17 +215,27 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def inputs_of(expr: Expr) -> tuple[int, ...]:
     """Return the operand indices that the expression reads, ascending."""
-    return tuple(sorted({e.index for e in walk(expr) if isinstance(e, Input)}))
+    match expr:
+        case Call():
+            return expr._inputs
+        case Input():
+            return (expr.index,)
+        case _:
+            return ()
 
 
 def cost(expr: Expr) -> int:
     """Return a rough cost in additions: a transcendental function counts 10."""
-    moves = {"Cast", "CastSaturate", "Bitcast"}
-    cheap = BINARY | TERNARY | moves | {"Abs", "Neg", "Floor", "Ceil", "Not", "Sign"}
-    calls = [e for e in walk(expr) if isinstance(e, Call)]
-    return sum(
-        10 if c.fn == "Pow" or c.fn not in cheap else 4 if c.fn == "Div" else 1 for c in calls
-    )
+    return expr._cost if isinstance(expr, Call) else 0
+
+
+_CHEAP = (BINARY | TERNARY | {"Cast", "CastSaturate", "Bitcast"}) - {"Pow"} | {
+    "Abs", "Neg", "Floor", "Ceil", "Not", "Sign"
+}  # fmt: skip
+
+
+def _own_cost(c: Call) -> int:
+    return 10 if c.fn not in _CHEAP else 4 if c.fn == "Div" else 1
 
 
 def text(expr: Expr) -> str:

@@ -204,4 +204,4 @@ def gather_view(array: Array, shape: Sequence[int], view: View) -> Array:
         return np.empty(tuple(shape), array.dtype)
     strides = tuple(s * array.itemsize for s in view.strides)
     window = np.lib.stride_tricks.as_strided(flat[view.offset :], tuple(shape), strides)
-    return np.ascontiguousarray(window)
+    return np.ascontiguousarray(window).reshape(tuple(shape))  # numpy makes a scalar a vector

@@ -134,3 +134,8 @@ def test_bounds_cover_negative_steps() -> None:
     view = View((-4, 1), 8)
     assert view.bounds((3, 4)) == (0, 11)
     assert split_loop(view, 1, 2) == View((-4, 2, 1), 8)
+
+
+def test_a_constant_scalar_read_through_a_view_stays_a_scalar() -> None:
+    assert gather_view(np.array(2.5), (), View((), 0)).shape == ()
+    assert gather_view(np.array([2.5, 3]), (), View((), 1)).tolist() == 3

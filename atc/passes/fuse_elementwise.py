@@ -87,6 +87,8 @@ def _splice(
     coordinates, then the inner ones.
     """
     n, m = len(names), len(inner_names)
+    if n == len(views) == 1 and inputs_of(expr) == (0,) and _distinct(inner_names, inner_views):
+        return substitute(expr, lambda k: inner), inner_names, inner_views
     outer_number = [k if k < n else k + m for k in range(len(views))]
     inner_number = [n + k if k < m else len(views) + k for k in range(len(inner_views))]
     moved = renumber(inner, inner_number)
@@ -98,3 +100,9 @@ def _splice(
     joint = substitute(expr, operand)
     all_views = (*views[:n], *inner_views[:m], *views[n:], *inner_views[m:])
     return distinct_operands(joint, (*names, *inner_names), all_views)
+
+
+def _distinct(names: tuple[str, ...], views: tuple[View, ...]) -> bool:
+    """Whether no two operands and no two coordinates are the same."""
+    operands, coordinates = {*zip(names, views, strict=False)}, {*views[len(names) :]}
+    return len(operands) + len(coordinates) == len(views)
