@@ -75,10 +75,10 @@ def _reason(case: Case, runner: Runner | Exception) -> str:
 def difference(case: Case, got: Sequence[Array]) -> str:
     """Return where the results differ from both references, '' where they don't."""
     expected = case.expected if case.expected is not None else run_reference(case)
-    if expected is not None and not (wrong := compare(got, expected)):
+    if expected is not None and not compare(got, expected):
         return ""
     second = run_onnxruntime(case)
-    if second is not None and not (wrong := compare(got, second)):
+    if second is not None and not compare(got, second):
         return ""
     if expected is None and second is None:
         return ""

@@ -44,11 +44,8 @@ def _one(d: Draw) -> None:
     if d.chance(0.25):
         d.pick(PATTERNS)(d)
         return
-    if d.chance(0.4):
-        template = TEMPLATES[d.pick(CHAINABLE)]
-    else:
-        template = d.pick(list(_STEADY.values()))
-    _take(d, d.add(template(d)))
+    op = d.pick(CHAINABLE if d.chance(0.4) else list(_STEADY))
+    _take(d, d.add(TEMPLATES[op](d)))
 
 
 def _take(d: Draw, values: Sequence[Value]) -> None:

@@ -1,7 +1,7 @@
 """Fuzzes the compiler: `python tests/fuzz/run.py --kind=graph --count=2000 --seed=0`.
 
 Kinds: graph (random graphs), op (single operators), mutant (damaged models). What fails is shrunk,
-printed, and with --keep=DIR written as a model with its inputs. The same seed draws the same models.
+printed, and with --keep=DIR written as a model with its inputs. A seed draws the same again.
 """
 
 from __future__ import annotations
