@@ -66,10 +66,10 @@ def _tiles(page: Page) -> list[tuple[str, str, str]]:
         peak = page.profile.gflops_peak
         remark = f"median of {len(page.profile.run_ns)} runs, spread {page.profile.spread:.0%}"
         tiles.append(("time of a run", time_text(page.profile.median_ns), remark))
-        work = sum(s.record["operations"] * s.calls for s in page.steps)
-        rate = work / page.profile.median_ns
+        rate = sum(s.record["operations"] * s.calls for s in page.steps) / page.profile.median_ns
         told = f"{percent(rate / peak, 0)} of the core's peak of {peak:.0f}" if peak else ""
-        tiles.append(("GFLOP/s", f"{rate:.1f}", told or "sums of products"))
+        if rate:
+            tiles.append(("GFLOP/s", f"{rate:.1f}", told or "sums of products"))
     tiles += [
         ("kernel calls", str(len(page.steps)),
          f"of {len(page.nodes)} nodes" + (f", {fused} fewer" if fused > 0 else "")),
@@ -79,7 +79,8 @@ def _tiles(page: Page) -> list[tuple[str, str, str]]:
         ("weights", bytes_text(memory["weights_bytes"]), "packed for their kernels"),
     ]  # fmt: skip
     if page.sizes:
-        tiles.append(("code", bytes_text(page.sizes.code), f"{tuned} calls of tuned kernels"))
+        told = f"{tuned} calls of tuned kernels" if tuned else "portable kernels"
+        tiles.append(("code", bytes_text(page.sizes.code), told))
     if cache := report.get("cache"):
         total = cache["cached"] + cache["compiled"]
         tiles.append(("from the cache", f"{cache['cached']} of {total}", f"mode {cache['mode']}"))
