@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.version_converter
 import onnx_ir
 
 from atc.adapt import Adaptation, adapt
@@ -30,6 +31,7 @@ TOLERANCE = 1e-4
 """Largest difference that passes, as a part of the output's largest magnitude."""
 
 _IR_VERSION = 8  # 2021: initializers needn't be inputs, bfloat16, functions
+_ADAPTABLE = 17  # an opset in which added nodes mean the same as in that of their own
 _ROUNDINGS = 16  # errors of that many roundings, one on another, are no mistake
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # a rounding more or less is no mistake
 
@@ -114,6 +116,8 @@ def verify_library(
     shapes = {v.name: _pinned(net, v) for v in net.parameters}
     pinned = subject.input_shape if subject.adaptation.reshapes else shapes
     model = load_model(subject.model, subject.framework, pinned, subject.weight)
+    if subject.adaptation.adds_nodes:
+        model = _newer(model)
     adapt(model, subject.adaptation, find_outputs(model, subject.out_nodes))
     outputs = [v.name or "" for v in model.graph.outputs]
     tolerance = max(tolerance, _ROUNDINGS * subject.epsilon)
@@ -158,6 +162,21 @@ def _elements(
             yield from ((f"{name}_{k}", x, y) for k, (x, y) in enumerate(zip(a, b, strict=True)))
         elif a is not None or b is not None:
             yield name, np.asarray(a), np.asarray(b)
+
+
+def _newer(model: onnx_ir.Model) -> onnx_ir.Model:
+    """Return the model in an opset that has what an adaptation adds, if onnx can convert it."""
+    if model.opset_imports.get("", _ADAPTABLE) >= _ADAPTABLE:
+        return model
+    try:
+        return onnx_ir.from_proto(
+            onnx.version_converter.convert_version(onnx_ir.to_proto(model), _ADAPTABLE)
+        )
+    except Exception as error:  # the converter raises many kinds
+        raise UnsupportedError(
+            "no reference can run the model with what is added to it: onnx can't convert it to "
+            f"opset {_ADAPTABLE}: {one_line(str(error), 120)}"
+        ) from error
 
 
 def _check_sanitizer(library: Path) -> None:

@@ -10,6 +10,7 @@ from networks import conv_net
 from onnx.reference import ReferenceEvaluator
 
 import atc
+from atc.api import verify_compilation
 from atc.errors import AtcError, OptionError, UnsupportedError, VerificationError
 from atc.verify_run import (
     Subject,
@@ -126,6 +127,28 @@ def test_without_onnxruntime_it_is_that_of_onnx(
     monkeypatch.setattr("atc.verify_run.find_spec", lambda name: None)
     model, library = compiled
     assert verify_library(Subject(model), library / "libnet.so").reference == "onnx.reference"
+
+
+def test_what_options_add_to_an_old_model_is_verified_too(tmp_path: Path) -> None:
+    """The network takes images, crops and pads them; the model is of opset 9."""
+    model = onnx.load(conv_net(tmp_path / "net.onnx"))
+    model.opset_import[0].version = 9
+    onnx.save(model, tmp_path / "net.onnx")
+    conf = tmp_path / "aipp.cfg"
+    conf.write_text(
+        "aipp_op { aipp_mode: static input_format: RGB888_U8 rbuv_swap_switch: true crop: true "
+        "src_image_size_w: 12 src_image_size_h: 10 load_start_pos_h: 2 padding: true "
+        "left_padding_size: 1 mean_chn_1: 100 var_reci_chn_2: 0.01 }"
+    )
+    done = atc.compile(
+        tmp_path / "net.onnx", tmp_path / "net", target="c99", insert_op_conf=conf,
+        output_type="FP16", precision_mode="force_fp16",
+    )  # fmt: skip
+    result = verify_compilation(done)
+    assert result.passed
+    assert [d.type for d in result.differences] == ["float16 [1, 4]"]
+    with pytest.raises(AtcError, match="E10049"):
+        verify_library(Subject(done.options.model), done.folder)
 
 
 def test_a_failure_names_output_and_size(compiled: tuple[Path, Path], tmp_path: Path) -> None:

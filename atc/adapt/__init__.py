@@ -35,6 +35,11 @@ class Adaptation:
     output_types: Sequence[tuple[str, str]] = field(default=())
 
     @property
+    def adds_nodes(self) -> bool:
+        """Whether the model's graph is changed at all."""
+        return bool(self.half_inputs or self.output_types) or self.reshapes
+
+    @property
     def reshapes(self) -> bool:
         """Whether inputs may come in another shape than the model's."""
         return bool(self.images) or self.input_format.endswith("HWC")
