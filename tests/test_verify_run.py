@@ -147,7 +147,7 @@ def test_what_options_add_to_an_old_model_is_verified_too(tmp_path: Path) -> Non
     result = verify_compilation(done)
     assert result.passed
     assert [d.type for d in result.differences] == ["float16 [1, 4]"]
-    with pytest.raises(AtcError, match="E10049"):
+    with pytest.raises(AtcError, match="E10050"):
         verify_library(Subject(done.options.model), done.folder)
 
 
