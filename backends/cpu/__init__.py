@@ -10,6 +10,7 @@ from atc.backends.cpu import (
     conv_winograd,
     data,
     elementwise,
+    image,
     external,
     linalg,
     matmul,
@@ -40,5 +41,5 @@ KERNELS: tuple[Kernel, ...] = (
     *conv_window.KERNELS, *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *trees.KERNELS,
     *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
-    *strings.KERNELS, *ngrams.KERNELS, *external.KERNELS,
+    *strings.KERNELS, *image.KERNELS, *ngrams.KERNELS, *external.KERNELS,
 )  # fmt: skip
