@@ -21,7 +21,7 @@ import onnx_ir
 from atc import expr, ops, view
 from atc.errors import AtcError, InternalError, ModelError, one_line
 from atc.importers.graph import MAGIC, PAYLOAD
-from atc.ir import DType, Graph, Node, Op, TensorType
+from atc.ir import Bundle, DType, Graph, Node, Op, TensorType
 from atc.ops.external import External
 from atc.verify import verify
 
@@ -97,7 +97,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _classes() -> Iterator[type[Any]]:
-    yield from (Graph, Node, TensorType)
+    yield from (Graph, Node, TensorType, Bundle)
     pending: list[type[Any]] = [Op]
     while pending:
         found = pending.pop()

@@ -12,8 +12,6 @@ from atc.importers.megengine.dump import Dump
 from atc.importers.megengine.reader import read_test_dumps
 
 EXPECTED = ":expect"
-MAX_ERROR = 1e-4
-"""What MegEngine's AssertEqual allows where the dump doesn't say."""
 
 
 @dataclass(frozen=True)

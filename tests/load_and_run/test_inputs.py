@@ -1,0 +1,135 @@
+"""The grammar of --input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atc.errors import OptionError
+from atc.load_and_run.inputs import Filled, fit_inputs, parse_literal, read_inputs
+
+FLOATS, INTS = np.dtype(np.float32), np.dtype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype"),
+    [
+        ("[[1,2],[3,4]]", (1, 2, 2), INTS), ("[1,2,3]", (1, 3), INTS), ("7", (1, 1), INTS),
+        ("[1.5]", (1, 1), FLOATS), ("[[[1,2,3],[4,5,6]]]", (1, 1, 2, 3), INTS),
+        (" [ 1 , -2.0 ] ", (1, 2), FLOATS), ("[1e3]", (1, 1), INTS),
+    ],
+)  # fmt: skip
+def test_a_literal_has_a_dimension_for_each_bracket_and_a_leading_one(
+    text: str, shape: tuple[int, ...], dtype: Any
+) -> None:
+    array = parse_literal(text)
+    assert (array.shape, array.dtype) == (shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "text", ["[[1,2]", "1]", "[]", "[a]", "[[1,2],[3]]", "", "[99999999999]", "nothere.txt"]
+)
+def test_a_wrong_literal_is_an_error(text: str) -> None:
+    with pytest.raises(OptionError, match="--input"):
+        read_inputs(f"x:{text}" if text else "x:")
+
+
+def test_items_names_and_the_first_colon() -> None:
+    found = read_inputs("a:[1.0];b:{2,3};[2]")
+    assert [g.name for g in found] == ["a", "b", "data"]
+    assert found[1].value == Filled((2, 3))
+    with pytest.raises(OptionError, match="stands twice"):
+        read_inputs("a:1;a:2")
+
+
+def test_arrays_of_files(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.int8).reshape(2, 3)
+    np.save(tmp_path / "a.npy", np.asfortranarray(array))
+    np.savez(tmp_path / "b.npz", one=array, two=array[0])
+    (found,) = read_inputs(f"x:{tmp_path}/a.npy")
+    np.testing.assert_array_equal(found.value, array)
+    assert found.value.flags.c_contiguous  # type: ignore[union-attr]
+    assert [g.name for g in read_inputs(f"{tmp_path}/b.npz")] == ["one", "two"]
+    (tmp_path / "c.npy").write_bytes(b"no array")
+    with pytest.raises(OptionError, match="can't be read"):
+        read_inputs(f"x:{tmp_path}/c.npy")
+    np.save(tmp_path / "d.npy", np.array(["text"]))
+    with pytest.raises(OptionError, match="are not read"):
+        read_inputs(f"x:{tmp_path}/d.npy")
+
+
+def test_json(tmp_path: Path) -> None:
+    path = tmp_path / "inputs.json"
+
+    def given(**changes: Any) -> str:
+        entry = {"shape": [2, 2], "type": "int32", "raw": [1.6, 2, 3, -4], **changes}
+        path.write_text(json.dumps({"x": entry, "y": {"shape": [1], "type": "float", "raw": [2]}}))
+        return f"ignored:{path}"
+
+    x, y = read_inputs(given())
+    assert (x.name, y.name) == ("x", "y")
+    np.testing.assert_array_equal(x.value, np.array([[2, 2], [3, -4]], np.int32))
+    assert y.value.dtype == np.float32  # type: ignore[union-attr]
+    wrong: list[dict[str, Any]] = [
+        {"raw": [1]}, {"raw": "1234"}, {"type": "complex"}, {"shape": [-4]}, {"shape": 4},
+    ]  # fmt: skip
+    for changes in wrong:
+        with pytest.raises(OptionError, match="'x'"):
+            read_inputs(given(**changes))
+    path.write_text("[1, 2]")
+    with pytest.raises(OptionError, match="no JSON object"):
+        read_inputs(f"x:{path}")
+
+
+@pytest.mark.parametrize(
+    "header", [b"P6\n3 2\n255\n", b"P6 3 2 255\n", b"P6\n# a comment\n3 2 255 "]
+)
+def test_images(header: bytes, tmp_path: Path) -> None:
+    pixels = np.arange(18, dtype=np.uint8)
+    (tmp_path / "i.ppm").write_bytes(header + pixels.tobytes())
+    (found,) = read_inputs(f"x:{tmp_path}/i.ppm")
+    np.testing.assert_array_equal(found.value, pixels.reshape(1, 2, 3, 3))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"P3\n1 1\n255\n1 2 3", b"P5\n2 2\n255\nabc", b"P5\n2 2\n65535\nabcdabcd", b"P5", b"P5 #"],
+)
+def test_wrong_images(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "i.pgm").write_bytes(data)
+    with pytest.raises(OptionError, match="can't be read"):
+        read_inputs(f"x:{tmp_path}/i.pgm")
+
+
+def test_inputs_fit_the_network() -> None:
+    signature = {"a": ((2, 2), FLOATS), "b": ((3,), INTS)}
+    found = fit_inputs(read_inputs("a:[[1.0,2],[3,4]]"), signature)
+    np.testing.assert_array_equal(found["a"], [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(found["b"], [0, 0, 0])
+    ones = fit_inputs(read_inputs("b:{3}"), signature)["b"]
+    np.testing.assert_array_equal(ones.view(np.uint8), 1)
+    np.testing.assert_array_equal(fit_inputs(read_inputs("b:[1,2]"), signature, 3)["b"], [1, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a:[[1,2],[3,4]]", "must be float32, not int32"),
+        ("a:[[1.0,2,3]]", "must have the shape [2, 2], not [1, 3]"),
+        ("c:[1]", "no input 'c'"), ("[1]", "no input 'data'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named(text: str, part: str) -> None:
+    signature = {"a": ((2, 2), FLOATS), "b": ((3,), INTS)}
+    with pytest.raises(OptionError) as caught:
+        fit_inputs(read_inputs(text), signature)
+    assert part in str(caught.value)
+
+
+def test_an_only_input_needs_no_name() -> None:
+    found = fit_inputs(read_inputs("[1,2]"), {"pixels": ((2,), INTS)})
+    np.testing.assert_array_equal(found["pixels"], [1, 2])
