@@ -15,7 +15,7 @@ import onnx_ir
 
 from atc import __version__
 from atc.adapt import adapt
-from atc.backends.compiler import OPEN_ENDED, STRIP
+from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS
 from atc.backends.target import Target, get_target
 from atc.backends.toolchain import Compiler, Log, find_compiler, no_log
 from atc.build import (
@@ -236,7 +236,11 @@ def write_project(
     """Choose kernels, plan memory and write the C; nothing is stored."""
     heard.stage("choosing kernels")
     selection = select(graph, target, timings, limits=limits)
-    program = build_program(graph, selection, target, in_place=options.memory_in_place)
+    watched = options.hooks or options.sanity_check
+    threads = 1 if watched else options.num_threads
+    program = build_program(
+        graph, selection, target, in_place=options.memory_in_place, threads=threads
+    )
     heard.stage("planning memory")
     arena = plan_memory(
         program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
@@ -248,7 +252,7 @@ def write_project(
         model_hash=_digest(options.model), options=_build_options(options),
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
-        hooks=options.hooks, checks=options.sanity_check,
+        hooks=options.hooks, checks=options.sanity_check, threads=threads,
     )  # fmt: skip
     return Project(selection, program, arena, emission)
 
@@ -395,6 +399,7 @@ def _recipe(
     ]  # fmt: skip
     own = (f"include/{name}.h", f"src/{name}_kernels.h")
     linking = (*[STRIP] * options.strip, *[OPEN_ENDED] * (options.c_opr_lib is not None))
+    linking += (THREADS,) if emission.threads > 1 else ()
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
     if emission.weights and options.external_weight == 1:
         files |= split_weights(name, emission.weights, emission.offsets)

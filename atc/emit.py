@@ -40,6 +40,8 @@ class Emission:
     weights: bytes
     offsets: Mapping[str, int] = field(default_factory=dict)
     """Where each constant begins in the weights."""
+    threads: int = 1
+    """The most pieces that a call is cut into."""
 
 
 def emit(
@@ -56,6 +58,7 @@ def emit(
     profile: bool = False,
     hooks: bool = False,
     checks: Checks | None = None,
+    threads: int = 1,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
@@ -84,6 +87,7 @@ def emit(
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
         "external": external_weights and bool(blob),
         "split": external_weights and split_weights and bool(blob),
+        "threads": threads if schedule.tasks else 1,
         "profile": profiled_calls(program) if profile else (),
         "hooks": observed(program) if hooks else None,
         "sanity": checked(program, arena, checks) if checks else None,
@@ -92,7 +96,8 @@ def emit(
     }  # fmt: skip
     texts = {**_library(values, kernels, target), **_project(values, ports)}
     files = {path: text.encode() for path, text in texts.items()}
-    return Emission(files, name, kernels, blob, offsets)
+    pieces = threads if schedule.tasks else 1
+    return Emission(files, name, kernels, blob, offsets, pieces)
 
 
 def _bundles(program: Program) -> list[dict[str, object]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atc.errors import InternalError
-from atc.program import Branch, Call, Program, Repeat, Step
+from atc.program import Branch, Call, Parallel, Program, Repeat, Step
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,27 @@ class _Auditor:
                     intact = {k: v for k, v in ends[0].items() if ends[1].get(k) == v}
                 case Repeat():
                     intact = self._loop(step, intact)
+                case Parallel():
+                    self._check_races(step)
+                    for call in step.calls:
+                        intact = self._call(call, intact)
         return intact
+
+    def _check_races(self, step: Parallel) -> None:
+        """Raise unless each call writes only what no other of them reads or writes."""
+        written = [self._written_by(call) for call in step.calls]
+        for k, call in enumerate(step.calls):
+            touched = [*written[k], *(s for a in call.arguments if (s := self._span(a)))]
+            others = [s for j, spans in enumerate(written) if j != k for s in spans]
+            if any(one.meets(other) for one in touched for other in others):
+                raise InternalError(f"memory plan: pieces of '{step.node.outputs[0]}' meet")
+
+    def _written_by(self, call: Call) -> list[_Span]:
+        spans = [s for o in call.node.outputs if (s := self._span(o)) is not None]
+        if call.source.scratch:
+            begin = self.scratch[call.node.outputs[0]]
+            spans.append(_Span(begin, begin + call.source.scratch))
+        return spans
 
     def _loop(self, loop: Repeat, intact: Intact) -> Intact:
         """Run the body twice: what the first iteration spoils, the second one would read."""

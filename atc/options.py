@@ -104,8 +104,9 @@ class Options:
     def warnings(self) -> Iterator[str]:
         """Yield what is accepted but doesn't do what it says."""
         yield from self.notes
-        if self.num_threads > 1:
-            yield f"--num_threads={self.num_threads}: compiled networks use one thread so far"
+        if self.num_threads > 1 and (self.hooks or self.sanity_check):
+            what = "hooks" if self.hooks else "checks"
+            yield f"--num_threads={self.num_threads}: a build with {what} computes in one thread"
 
 
 def make_options(values: Mapping[str, Any]) -> Options:

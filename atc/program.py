@@ -16,6 +16,7 @@ from atc.expr import Input
 from atc.ir import Array, Bundle, Graph, Node, TensorType, type_of
 from atc.ops import If, Loop, Map, Part, Reshape
 from atc.ops.data import Concat
+from atc.parallel import Piece, Stretch, pieces
 from atc.select import Choice, Selection, select
 from atc.view import View
 
@@ -77,7 +78,15 @@ class Repeat:
         return tuple(v for v in (self.count, self.start) if v)
 
 
-Step = Call | Branch | Repeat
+@dataclass(frozen=True)
+class Parallel:
+    """Calls that threads may run at the same time: pieces of a node's work."""
+
+    node: Node
+    calls: tuple[Call, ...]
+
+
+Step = Call | Branch | Repeat | Parallel
 
 
 @dataclass(frozen=True)
@@ -124,16 +133,19 @@ def calls(steps: Sequence[Step]) -> Iterator[Call]:
                 yield from calls(step.otherwise)
             case Repeat():
                 yield from calls(step.body)
+            case Parallel():
+                yield from step.calls
 
 
 def build_program(
-    graph: Graph, selection: Selection, target: Target, *, in_place: bool = True
+    graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
     With `in_place`, operands that are joined one after the other are computed where they end up.
+    Long calls are cut into pieces for `threads`.
     """
-    scribe = _Scribe(selection, target, in_place)
+    scribe = _Scribe(selection, target, in_place, threads)
     steps = scribe.scope(graph, graph.outputs)
     used = {a for c in calls(steps) for a in c.arguments}
     constants = {k: v for k, v in scribe.constants.items() if k in used}
@@ -148,6 +160,7 @@ class _Scribe:
     selection: Selection
     target: Target
     in_place: bool
+    threads: int
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
@@ -179,8 +192,7 @@ class _Scribe:
                 case Loop():
                     steps += self._loop(node)
                 case _:
-                    choice = self.selection[node.outputs[0]]
-                    steps.append(self._call(node, choice))
+                    steps.append(self._step(node))
             made.update(o for o in node.outputs if not isinstance(node.op, Reshape | Part))
         self._bind_outputs(graph, outputs, made, steps)
         return tuple(steps)
@@ -251,6 +263,41 @@ class _Scribe:
             self.constants[result] = self.constants[source].reshape(self.types[result].shape)
         else:
             self._rename(result, source)
+
+    def _step(self, node: Node) -> Call | Parallel:
+        """Return a node's call, or those of its pieces."""
+        choice = self.selection[node.outputs[0]]
+        cut = pieces(choice.workload, choice.candidate, self.target, self.threads)
+        if not cut:
+            return self._call(node, choice)
+        inputs = tuple(map(self._same, node.inputs))
+        made = [self._piece(replace(node, inputs=inputs), choice, p, k) for k, p in enumerate(cut)]
+        return Parallel(node, tuple(made))
+
+    def _piece(self, node: Node, choice: Choice, piece: Piece, number: int) -> Call:
+        """Return the call of one piece, with its stretches as values of their own."""
+        inputs = tuple(
+            self._stretch(name, piece.operands[k], number) if k in piece.operands else name
+            for k, name in enumerate(node.inputs)
+        )
+        output = self._stretch(node.outputs[0], piece.result, number)
+        part = replace(
+            choice, workload=piece.workload(choice.workload), candidate=piece.candidate
+        )
+        return self._call(Node(piece.op, inputs, (output,), node.origin), part)
+
+    def _stretch(self, value: str, stretch: Stretch, number: int) -> str:
+        name = f"{value}#{number}"
+        while self.types.get(name, stretch.type) != stretch.type:
+            name += "+"  # another node cuts this value elsewhere
+        self.types[name] = stretch.type
+        if value in self.constants:
+            flat = self.constants[value].reshape(-1)
+            cut = flat[stretch.begin : stretch.begin + stretch.type.size]
+            self.constants[name] = cut.reshape(stretch.type.shape)
+        else:
+            self._place(name, value, stretch.begin * stretch.type.dtype.itemsize)
+        return name
 
     def _branch(self, node: Node) -> Branch:
         op = node.op

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir
 
 from atc.lower.site import node_name
-from atc.profile import operations
+from atc.work import operations
 from atc.program import Call, Program, calls
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ Every generated project carries this file's text in its Python module: nothing o
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ const NET_tensor_info *NET_output_info(size_t index);
 typedef struct {
   const char *name; int32_t output; int32_t present; size_t first; size_t count;
 } NET_sequence_info;
+int NET_start_threads(void *ctx);
+void NET_stop_threads(void *ctx);
 size_t NET_sequence_count(void);
 const NET_sequence_info *NET_sequence(size_t index);
 """
@@ -311,6 +314,16 @@ class _Context:
         status = init(self._context, arena, size, *extra)
         if status:
             raise library.error(status)
+        self._start_threads(library)
+
+    def _start_threads(self, library: _Library) -> None:
+        """Start the threads of a network that has some; they end with this object."""
+        try:
+            start, stop = library.function("start_threads"), library.function("stop_threads")
+        except AttributeError:
+            return
+        if start(self._context) == 0:  # else the calling thread does it all
+            weakref.finalize(self, stop, self._context)
 
     def point_to(self, inputs: list[Array], outputs: list[Array]) -> None:
         """Fill the tables; the caller keeps the arrays alive."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atc.ir import DType, TensorType
 from atc.memory import Arena
 from atc.names import c_string, comment, tensor_identifiers
-from atc.program import Branch, Call, Program, Repeat, Slot, Step
+from atc.program import Branch, Call, Parallel, Program, Repeat, Slot, Step
 
 MAX_LITERAL = 4095
 """Characters of a string that every C99 compiler takes."""
@@ -73,6 +73,15 @@ class Local:
 
 
 @dataclass(frozen=True)
+class Task:
+    """A function that runs one piece of a call: the lines of each, with pointers in a table."""
+
+    name: str
+    comment: str
+    pieces: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class Schedule:
     """All that the templates say of one program."""
 
@@ -82,6 +91,12 @@ class Schedule:
     values: tuple[Local, ...]
     lines: tuple[str, ...]
     """The body of the run function."""
+    tasks: tuple[Task, ...] = ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the run function itself takes times."""
+        return any("begin = nanoseconds();" in line for line in self.lines)
 
 
 def make_schedule(
@@ -120,7 +135,7 @@ def make_schedule(
     }
     scribe = _Scribe(program, arena, pointers, timed, observed, checked, network.upper())
     lines = tuple(scribe.steps(program.steps))
-    return Schedule(inputs, outputs, constants, values, lines)
+    return Schedule(inputs, outputs, constants, values, lines, tuple(scribe.tasks))
 
 
 def _output_name(program: Program, value: str) -> str:
@@ -153,6 +168,8 @@ def _touched(step: Step) -> tuple[str, ...]:
         case Repeat():
             own = (*step.conditions, *step.collected, step.iteration, step.going)
             return tuple(v for v in own if v)
+        case Parallel():
+            return tuple(a for call in step.calls for a in call.arguments)
 
 
 def _walk(steps: Sequence[Step]) -> Iterator[Step]:
@@ -183,6 +200,7 @@ class _Scribe:
     called: int = 0
     depth: int = 0
     """Loops around what is being written."""
+    tasks: list[Task] = field(default_factory=list)
 
     def steps(self, steps: Sequence[Step]) -> Iterator[str]:
         for step in steps:
@@ -193,6 +211,8 @@ class _Scribe:
                     yield from self._branch(step)
                 case Repeat():
                     yield from self._repeat(step)
+                case Parallel():
+                    yield from self._parallel(step)
 
     def _pointer(self, value: str) -> str:
         if value in self.pointers:
@@ -235,6 +255,36 @@ class _Scribe:
             *lines,
             f"if (!{after}) return {self.upper}_ERROR_CHECK;",
         ]
+
+    def _parallel(self, step: Parallel) -> Iterator[str]:
+        """Yield the call of a task for all pieces; its table holds their arguments."""
+        name = f"pieces_{self.number}"
+        head = self._head(step, step.node.op.kind)
+        table: dict[str, int] = {}
+        pieces = [tuple(self._one_piece(call, table)) for call in step.calls]
+        reads = ", ".join(comment(i, 32) for i in step.node.inputs if i)
+        writes = ", ".join(comment(o, 32) for o in step.node.outputs)
+        self.tasks.append(Task(name, head, tuple(pieces)))
+        yield f"/* {head}: {reads} -> {writes}, in {len(pieces)} pieces */"
+        yield "{"
+        yield f"  void *const at[] = {{{', '.join(f'(void *)({p})' for p in table)}}};"
+        yield f"  run_pieces(ctx, {name}, at, {len(pieces)});"
+        yield "}"
+
+    def _one_piece(self, call: Call, table: dict[str, int]) -> Iterator[str]:
+        pointers = [self._pointer(a) for a in call.arguments]
+        if call.source.scratch:
+            pointers.append(f"arena + {self.arena.scratch[call.node.outputs[0]]}")
+        places = [table.setdefault(p, len(table)) for p in pointers]
+        line = f"{call.source.symbol}({', '.join(f'at[{k}]' for k in places)});"
+        if self.timed:
+            context = table.setdefault("ctx", len(table))
+            yield "begin = nanoseconds();"
+            yield line
+            yield f"add_time(at[{context}], {self.called}, begin);"
+        else:
+            yield line
+        self.called += 1
 
     def _observed(self, lines: Sequence[str], seen: str) -> Iterator[str]:
         """Yield a call's lines between two calls of the observer."""

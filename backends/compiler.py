@@ -104,5 +104,7 @@ OPEN_ENDED = "-Wl,-z,undefs"
 
 def link_flags(flags: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of the flags that are the link's, or that it must repeat."""
-    own = (STRIP, OPEN_ENDED)
+    own = (STRIP, OPEN_ENDED, THREADS)
     return tuple(flag for flag in flags if flag in own or flag.startswith("-fsanitize="))
+THREADS = "-pthread"
+"""For networks that compute with threads."""

@@ -46,6 +46,8 @@ class Kernel:
     template: ClassVar[str]
     portable: ClassVar[bool] = True
     """Whether it is plain C99 (else it uses the vector vocabulary of the target's table)."""
+    steady: ClassVar[bool] = False
+    """Whether results are the same bits with all parameter sets, and for a part of the rows."""
     fallible: ClassVar[bool] = False
     """Whether its C function returns false where a string does not fit; the run then ends."""
 

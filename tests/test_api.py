@@ -95,7 +95,7 @@ def test_warnings_are_logged_and_returned(
 ) -> None:
     model = conv_net(tmp_path / "net.onnx")
     with caplog.at_level(logging.DEBUG, "atc"):
-        done = atc.compile(model, tmp_path / "net", target="c99", num_threads=2)
+        done = atc.compile(model, tmp_path / "net", target="c99", num_threads=2, hooks=True)
         assert len(done.warnings) == 1
         assert [r.levelname for r in caplog.records] == ["WARNING"]
         caplog.clear()

@@ -55,7 +55,7 @@ def test_success(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_warnings_follow_success(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(line(model, tmp_path / "net", "--num_threads=2", "--log=warning")) == 0
+    assert cli.main(line(model, tmp_path / "net", "--num_threads=2", "--hooks", "--log=warning")) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[2].startswith("ATC run success")
     assert out.splitlines()[3].startswith("W10001: --num_threads=2")

@@ -23,7 +23,7 @@ from projects import (
 from atc.backends.kernel import workload_of
 from atc.ir import Array
 from atc.load import load
-from atc.profile import operations
+from atc.work import operations
 from support import compile_graph, node_model
 
 DECLARATIONS = """

@@ -202,9 +202,9 @@ def test_no_framework_is_found_out(word: str) -> None:
     assert options(framework=word).framework == ""
 
 
-def test_more_threads_are_taken_with_a_warning() -> None:
-    assert list(options(num_threads=1).warnings()) == []
-    (warning,) = options(num_threads=4).warnings()
+def test_more_threads_and_hooks_give_a_warning() -> None:
+    assert list(options(num_threads=4).warnings()) == []
+    (warning,) = options(num_threads=4, hooks=True).warnings()
     assert "--num_threads=4" in warning
 
 

@@ -26,7 +26,7 @@ from atc.load_and_run.plugins import HOOKED
 from atc.load_and_run.shared_batch import with_shared_batch
 from atc.model_options import limits_of
 from atc.options import Options, make_options
-from atc.profile import operations
+from atc.work import operations
 from atc.program import calls
 from atc.select import select
 from atc.settings.resolve import settle

@@ -94,7 +94,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="For another than this machine's it means the plainest --target of it."),
     Setting("build_config", "Target", "the command that compiles C: a compiler, and flags that "
             "come after our own (default: $CC)", "COMMAND", command, system="ATC", row="A-34"),
-    Setting("num_threads", "Target", "threads of the compiled network (so far always 1)", "N",
+    Setting("num_threads", "Target", "threads that the compiled network may use; the results stay the same bits", "N",
             integer(1, 1024), 1),
     # ---- cache -------------------------------------------------------------------------------
     Setting("op_compiler_cache_mode", "Op compiler cache", MODE_HELP, "|".join(MODES),

@@ -160,6 +160,7 @@ class ConvDirect(Kernel):
     op = ConvBlocked
     template = "cpu/conv_blocked.c.j2"
     portable = False
+    steady = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Two spatial axes or one, known weights, blocks as wide as vectors."""

@@ -34,7 +34,7 @@ class Axis:
     @property
     def interior(self) -> tuple[int, int]:
         """The range of outputs whose taps all lie inside the input."""
-        low = min(self.out, -(-self.pad // self.stride))
+        low = max(0, min(self.out, -(-self.pad // self.stride)))
         last = self.size - 1 - (self.kernel - 1) * self.dilation + self.pad
         return low, max(low, min(self.out, last // self.stride + 1))
 

@@ -39,7 +39,7 @@ from atc.driver import Compilation, compile_model
 from atc.errors import AtcError, OptionError
 from atc.importers import load_model
 from atc.options import Options, make_options
-from atc.profile import operations
+from atc.work import operations
 from atc.program import calls
 from atc.settings import read_values
 from atc.verify_run import compare, random_inputs, run_reference
