@@ -51,7 +51,7 @@ def model() -> onnx.ModelProto:
         node("Softmax", ["rows"], ["softmax"]),
         node("LayerNormalization", ["rows", "gamma", "beta"], ["normal"]),
         node("Tanh", ["rows"], ["mapped"]),
-        node("ReduceMean", ["batch"], ["mean"], axes=[2, 3]),
+        node("ReduceMean", ["deep"], ["mean"], axes=[3]),
         node("MatMul", ["heads", "turned"], ["scores"]),
         node("Transpose", ["heads"], ["turned"], perm=[0, 2, 1]),
         node("Softmax", ["scores"], ["weighted"]),
