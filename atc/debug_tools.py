@@ -16,6 +16,7 @@ from atc.driver import Listener
 from atc.errors import AtcError, OptionError, one_line
 from atc.load import load
 from atc.options import Options, make_options
+from atc.profile_run import Profile
 from atc.settings.resolve import settle
 
 
@@ -61,10 +62,11 @@ def _bisect(argv: Sequence[str], listen: Listener) -> Answer:
     settled = settle(given, "bisect")
     values: dict[str, Any] = settled.values
     with tempfile.TemporaryDirectory(prefix="atc-bisect-") as folder:
-        ends = [_option_set(values[end], given, end, Path(folder, "net")) for end in
-                ("first", "second")]  # fmt: skip
+        first, second = (
+            _option_set(values[end], given, end, Path(folder, "net")) for end in ("first", "second")
+        )
         result = bisect(
-            *ends, settled.environ, values["input"], values["seed"], values["tolerance"],
+            first, second, settled.environ, values["input"], values["seed"], values["tolerance"],
             listen.stage,
         )  # fmt: skip
     text = (bisection_json if values["json"] else bisection_text)(result)
@@ -107,10 +109,11 @@ def _report(argv: Sequence[str]) -> Answer:
     arguments = parse_arguments(argv, "report", words=1)
     values: dict[str, Any] = settle(arguments.given, "report").values
     folder = _folder(arguments.words, "report")
+    profile = None
     if values["profile"]:
         profile = read_profile(values["profile"])
-    else:
-        profile = _measured(folder, values) if _times_calls(folder) else None
+    elif _times_calls(folder):
+        profile = _measured(folder, values)
     name = folder.resolve().name
     target = values["output"] or folder / f"{name}.html"
     _write(target, report_page(folder, profile), "--output")
@@ -124,7 +127,7 @@ def _folder(words: Sequence[str], command: str) -> Path:
     return Path(words[0])
 
 
-def _measured(folder: Path, values: Mapping[str, Any]) -> Any:
+def _measured(folder: Path, values: Mapping[str, Any]) -> Profile:
     """Run a library and return its profile, with the core's peak for its target."""
     from atc.explain import read_report
     from atc.given_inputs import given_inputs

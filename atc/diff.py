@@ -179,11 +179,11 @@ def difference(
     apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
     worst = int(apart.argmax()) if apart.size else 0
     index = tuple(int(i) for i in np.unravel_index(worst, got.shape)) if apart.size else ()
-    ends = [float(a.reshape(-1)[worst]) if a.size else 0.0 for a in wide]
+    mine, right = (float(a.reshape(-1)[worst]) if a.size else 0.0 for a in wide)
     return NodeDifference(
         step, value, call.node.origin, call.node.op.kind, call.choice.candidate.label,
         f"{expected.dtype} {list(expected.shape)}", told.max_abs, told.max_rel,
-        ulp_distance(got, expected, worst), index, *ends, told.passed,
+        ulp_distance(got, expected, worst), index, mine, right, told.passed,
     )  # fmt: skip
 
 

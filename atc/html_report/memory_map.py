@@ -102,7 +102,8 @@ def _load(buffers: Sequence[Mapping[str, Any]], scale: _Scale) -> str:
     for b in buffers:
         change[b["first_step"]] += b["bytes"]
         change[min(b["last_step"] + 1, scale.steps)] -= b["bytes"]
-    live, parts = 0, []
+    live = 0
+    parts: list[str] = []
     for step in range(scale.steps):
         live += change[step]
         begin = "M" if not parts else "L"
@@ -126,5 +127,5 @@ def _byte_ticks(scale: _Scale, size: int) -> Iterator[Tick]:
 
 def nice(least: float) -> int:
     """Return the smallest of 1, 2, 5, 10, 20, 50 ... that isn't less."""
-    power = 10 ** max(int(log10(max(least, 1.0))), 0)
+    power = int("1" + "0" * max(int(log10(max(least, 1.0))), 0))
     return next(f * power for f in (1, 2, 5, 10) if f * power >= ceil(least))
