@@ -6,15 +6,18 @@ from atc.expr import Expr, bitcast, call, cast, const
 from atc.ir import DType
 from atc.lower.registry import lowers
 from atc.lower.site import Site
+from atc.lower.text import cast_strings
 
 
 @lowers("Cast", "CastLike")
 def lower_cast(site: Site) -> str:
-    """ONNX Cast-25, CastLike-25 between numbers."""
+    """ONNX Cast-25, CastLike-25."""
     dtype = site.type(1).dtype if site.node.op_type == "CastLike" else type_of_code(site, "to")
     x = site.type(0).dtype
     if x is dtype:
         return site.input(0)
+    if DType.STRING in (x, dtype):
+        return cast_strings(site, dtype)
     if dtype is DType.FLOAT8E8M0:
         mode, saturate = site.str("round_mode", "up"), bool(site.int("saturate", 1))
         site.require(mode in ("up", "down", "nearest"), f"round_mode '{mode}'")

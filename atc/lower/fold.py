@@ -78,5 +78,7 @@ def evaluate(
         arrays = tuple(cells(r) if is_text(r) else r for r in map(np.asarray, results))
     except UnsupportedError:  # too long for a cell
         return None
+    if node.op_type.startswith("Cast") and any(a.dtype == DType.STRING.numpy for a in arrays):
+        return None  # numpy writes numbers otherwise than the network
     known = {d.numpy for d in DType}
     return arrays if all(a.dtype in known for a in arrays) else None

@@ -13,7 +13,7 @@ from atc.lower.regex_automaton import automaton
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.lower.strings import cells, decoded
-from atc.ops.strings import StringConcat, StringMatch, StringRewrite
+from atc.ops.strings import StringConcat, StringMatch, StringOf, StringRewrite, StringValue
 
 UNKNOWN_SHAPE = "the output shape of {} depends on values known only at run time"
 CUT = "cut the model before this node with --out_nodes"
@@ -30,6 +30,20 @@ def string_concat(site: Site) -> str:
     shape = np.broadcast_shapes(site.shape(0), site.shape(1))
     parts = [site.b.expand(_strings(site, i), shape) for i in (0, 1)]
     return site.b.emit1(StringConcat(), parts, TensorType(DType.STRING, shape))
+
+
+def cast_strings(site: Site, dtype: DType) -> str:
+    """ONNX Cast-25 of numbers to strings, or back; a text that is no number ends the run."""
+    b, x = site.b, site.input(0)
+    shape, number = site.shape(0), dtype.computed
+    if dtype is DType.STRING:
+        return b.emit1(StringOf(), [_plain(site, x)], TensorType(DType.STRING, shape))
+    return b.cast(b.emit1(StringValue(), [x], TensorType(number, shape)), dtype)
+
+
+def _plain(site: Site, x: str) -> str:
+    """Return numbers in the type in which C computes them."""
+    return site.b.cast(x, site.b.type(x).dtype.computed)
 
 
 @lowers("RegexFullMatch")

@@ -52,6 +52,34 @@ class StringRewrite(StringOp):
         require(table is not None and table.size == self.codes * (1 + self.longest), f"{table}")
 
 
+FLOAT_DIGITS = 8
+"""Significant digits of a real number's text: those that onnxruntime writes."""
+
+
+@dataclass(frozen=True)
+class StringOf(StringOp):
+    """y[i] = x0[i] in decimal digits; real numbers as printf's %.8g, NaN, INF.  ONNX Cast-25."""
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """Numbers of a type that C has."""
+        x = inputs[0]
+        _all_strings(outputs, outputs[0].size)
+        require(x is not None and x.size == outputs[0].size, f"{x} -> {outputs[0]}")
+        require(x is not None and x.dtype.computed is x.dtype, f"{x}")
+        require(x is not None and x.dtype is not DType.STRING, f"{x}")
+
+
+@dataclass(frozen=True)
+class StringValue(StringOp):
+    """y[i] = the number that x0[i] is; a fraction is cut off of integers.  ONNX Cast-25."""
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """Numbers of a type that C has."""
+        y = outputs[0]
+        _all_strings(inputs, y.size)
+        require(y.dtype.computed is y.dtype and y.dtype is not DType.STRING, f"{y}")
+
+
 @dataclass(frozen=True)
 class StringMatch(StringOp):
     """y[i] = whether an automaton accepts all bytes of x0[i].  ONNX RegexFullMatch-20.

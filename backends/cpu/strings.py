@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
-from atc.ops.strings import StringConcat, StringMatch, StringRewrite
+from atc.ir import DType
+from atc.ops.strings import (
+    FLOAT_DIGITS,
+    StringConcat,
+    StringMatch,
+    StringOf,
+    StringRewrite,
+    StringValue,
+)
 
 
 class ConcatStrings(Kernel):
@@ -49,4 +57,44 @@ class MatchStrings(Kernel):
         return {"count": w.outputs[0].size, "classes": op.classes}
 
 
-KERNELS = (ConcatStrings(), RewriteStrings(), MatchStrings())
+class WriteNumbers(Kernel):
+    """Numbers as decimal text, exactly rounded."""
+
+    name = "string_of"
+    op = StringOf
+    template = "cpu/string_of.c.j2"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """What kind of numbers there are, and how an element is read."""
+        x = w.inputs[0]
+        assert x is not None
+        kind = "float" if x.dtype.is_float else "signed" if x.dtype.is_signed else "unsigned"
+        return {
+            "count": w.outputs[0].size, "kind": kind, "value": "x0[i]", "digits": FLOAT_DIGITS
+        }  # fmt: skip
+
+
+class ReadNumbers(Kernel):
+    """Decimal text as numbers."""
+
+    name = "string_value"
+    op = StringValue
+    template = "cpu/string_value.c.j2"
+    fallible = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """What is read and how it is converted."""
+        dtype = w.outputs[0].dtype
+        kind = "signed" if dtype.is_signed else "unsigned"
+        cast = f"k_cast_f64_{dtype.label}(value)"
+        if dtype.is_float:
+            kind, cast = "float", f"({dtype.c})value"
+        elif dtype is DType.BOOL:
+            kind, cast = "bool", "value != 0"
+        read = "(double)strtof" if dtype is DType.FLOAT else "strtod"
+        return {
+            "count": w.outputs[0].size, "kind": kind, "type": dtype.c, "read": read, "cast": cast
+        }  # fmt: skip
+
+
+KERNELS = (ConcatStrings(), RewriteStrings(), MatchStrings(), WriteNumbers(), ReadNumbers())

@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from atc.verify_run import Subject, verify_library
 from projects import compile_c, emit_model, sources, write_project
 
 import atc
 import atc.onnx_backend as backend
 from atc.errors import AtcError
 from atc.ir import STRING_BYTES
+from atc.verify_run import Subject, verify_library
 
 ML = "ai.onnx.ml"
 TYPES = {"O": TensorProto.STRING, "f": TensorProto.FLOAT, "i": TensorProto.INT64,
@@ -25,6 +25,33 @@ TYPES = {"O": TensorProto.STRING, "f": TensorProto.FLOAT, "i": TensorProto.INT64
 
 def text(*values: str) -> Any:
     return np.array(values, object)
+
+
+def written(number: float) -> str:
+    """Return a number as onnxruntime writes it."""
+    number = float(number)
+    if number != number:
+        return "NaN"
+    return f"{number:.8g}".upper() if abs(number) == float("inf") else f"{number:.8g}"
+
+
+RANDOM = np.random.default_rng(0)
+REALS = np.concatenate([
+    [0.1, 1e10, -0.0, np.nan, np.inf, -np.inf, 1e-5, 16777217, 0.0001, 1e-45, 3.4028235e38, 100,
+     2.44140625e-4, 99999999, 9.9999999e9, 0.99999999, 12345678, 5],
+    RANDOM.standard_normal(300), 10.0 ** RANDOM.uniform(-44, 38, 300),
+]).astype(np.float32)  # fmt: skip
+WHOLE = np.array([0, 7, -5, 2**63 - 1, -(2**63), 10**18])
+DECIMALS = [
+    *(f"{v:.17g}" for v in RANDOM.standard_normal(200) * 10.0 ** RANDOM.uniform(-40, 38, 200)),
+    " 2", "2\t", "+4", ".5", "5.", "1e400", "-1E-400", "iNf", "-infinity", "NAN", "0" * 100 + "1",
+    "1" + "0" * 200 + "e-200", "123456789012345678901234567890", "16777217.0000000000000000001",
+]  # fmt: skip
+
+
+with np.errstate(over="ignore"):
+    NEAREST = np.asarray([float(t) for t in DECIMALS]).astype(np.float32)
+NEAREST[-1] = 16777218  # not the float that is nearest to the nearest double
 
 
 @dataclass(frozen=True)
@@ -122,6 +149,15 @@ CASES = {
         "LinearClassifier", (np.array([[1, 0], [0, 1]], np.float32),), text("no", "yes"), ML, (),
         {"classlabels_strings": ["no", "yes"], "coefficients": [1.0, 0.0, 0.0, 1.0],
          "intercepts": [0.0, 0.0]}),
+    "Cast of floats": Case("Cast", (REALS,), text(*map(written, REALS)), "", (), {"to": 8}),
+    "Cast of integers": Case("Cast", (WHOLE,), text(*map(str, WHOLE)), "", (), {"to": 8}),
+    "Cast of truths": Case("Cast", (np.array([True, False]),), text("1", "0"), "", (), {"to": 8}),
+    "Cast to floats": Case("Cast", (text(*DECIMALS),), NEAREST, "", (), {"to": 1}),
+    "Cast to integers": Case(
+        "Cast", (text(*map(str, WHOLE), "1.9", " -2.5e1 ", "1e30", "+7"),),
+        np.array([*WHOLE, 1, -25, -(2**63), 7]), "", (), {"to": 7}),
+    "Cast to truths": Case("Cast", (text("1", "0", "-0.5", "0.0"),),
+                           np.array([True, False, True, False]), "", (), {"to": 9}),
     "ArrayFeatureExtractor": Case("ArrayFeatureExtractor", (GRID, np.array([2, 0])),
                                   GRID[:, [2, 0]], ML),
 }  # fmt: skip
@@ -165,17 +201,21 @@ def test_folded_strings_are_the_same() -> None:
         np.testing.assert_array_equal(got, case.expected)
 
 
-@pytest.mark.parametrize(
-    ("op", "inputs", "attributes"),
-    [("StringConcat", (text("a" * 200), text("b" * 56)), {}),
-     ("StringNormalizer", (text("ŉ" * 120),), {"case_change_action": "UPPER"})],
-)  # fmt: skip
-def test_what_gets_too_long_is_a_status(
-    op: str, inputs: tuple[Any, ...], attributes: dict[str, Any]
-) -> None:
-    model = Case(op, inputs, text(""), attributes=attributes).model()
-    with pytest.raises(RuntimeError, match="a string is too long for its cell"):
-        backend.AtcBackendRep(model, "c99", "O0").run(list(inputs))
+UNFIT = {
+    "StringConcat": [(text("a" * 200), text("b" * 56)), (text("é" * 127), text("éé"))],
+    "StringNormalizer": [(text("ŉ" * 120),), (text("ß" * 100 + "ŉ" * 28),)],
+    "Cast": [(text(bad),) for bad in ("abc", "", "1e", "0x10", "--1", "1 2", ".", "nano", "é")],
+}
+
+
+def test_what_does_not_fit_is_a_status() -> None:
+    attributes = {"StringNormalizer": {"case_change_action": "UPPER"}, "Cast": {"to": 1}}
+    for op, many in UNFIT.items():
+        model = Case(op, many[0], text(""), attributes=attributes.get(op, {})).model()
+        rep = backend.AtcBackendRep(model, "c99", "O0")
+        for inputs in many:
+            with pytest.raises(RuntimeError, match="a string is too long for its cell"):
+                rep.run(list(inputs))
 
 
 REFUSED = {
