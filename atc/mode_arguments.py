@@ -27,11 +27,12 @@ def needed_by_mode(given: Mapping[str, str]) -> dict[str, str]:
             raise OptionError(f"--singleop excludes --{other}", where="--singleop", code="E10047")
         return {**own, "model": own["singleop"]}
     if not mode.isdigit() or int(mode) not in (TRANSLATE, CHECK, TEXT_GRAPH, SHOW):
-        if "om" in own and mode == "0":
-            raise OptionError(
-                "--om is for the modes 1, 5 and 6", where="--om", code="E10057",
-                hint="name the model with --model, or add --mode",
-            )  # fmt: skip
+        for name, modes in (("om", "1, 5 and 6"), ("json", "1 and 5")):
+            if name in own and mode == "0":
+                raise OptionError(
+                    f"--{name} is for the modes {modes}", where=f"--{name}", code="E10057",
+                    hint="name the model with --model, or add --mode",
+                )  # fmt: skip
         return own
     for name in _NEEDS.get(int(mode), ()):
         _require(own, name, mode)

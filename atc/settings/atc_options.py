@@ -70,7 +70,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "part of the network: crop, colours, resize, mean and scale, padding",
             "FILE", path, system="ATC", row="A-16",
             documentation="The input then takes uint8: [N, H, W, C], or [N, 3/2 H, W] for "
-            "YUV420SP."),
+            "YUV420SP (all Y, then rows of U V pairs). The order is: swap channels, crop, convert "
+            "colours, resize (bilinear, half-pixel centres), normalise, pad. XRGB8888 has X first; "
+            "ax_swap_switch moves it to the end. aipp_mode dynamic is refused."),
     # ---- output ------------------------------------------------------------------------------
     Setting("output", "Output", "the folder to write; its last part is the network's name in C",
             "FOLDER", required_path, system="ATC", row="A-04"),
