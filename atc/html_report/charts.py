@@ -160,14 +160,15 @@ def size_bars(page: Page) -> tuple[Bar, ...]:
 
 def code_bars(page: Page, most: int = 12) -> tuple[Bar, ...]:
     """Return the largest kernels of the library."""
-    functions = page.sizes.functions if page.sizes else {}
+    if page.sizes is None:
+        return ()
     labels: dict[str, str] = {}
     uses: dict[str, int] = {}
     for step in page.steps:
         symbol = step.record["symbol"]
         labels[symbol] = step.record["kernel"]
         uses[symbol] = uses.get(symbol, 0) + 1
-    sizes = sorted(((functions[s], s) for s in labels if s in functions), reverse=True)[:most]
+    sizes = sorted(((n, s) for s in labels if (n := page.sizes.of(s))), reverse=True)[:most]
     largest = max((n for n, _ in sizes), default=1)
     return tuple(
         Bar(f"{short(labels[s], 64)} × {uses[s]}" if uses[s] > 1 else short(labels[s], 64),

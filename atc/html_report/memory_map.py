@@ -61,7 +61,8 @@ def memory_map(page: Page) -> MemoryMap | None:
     size = max(page.memory["arena_bytes"], page.memory["lower_bound_bytes"], 1)
     scale = _Scale(steps, size * 1.06)
     return MemoryMap(
-        tuple(_blocks(buffers, scale)), tuple(_step_ticks(scale)), tuple(_byte_ticks(scale, size)),
+        tuple(_blocks(buffers, scale, _makers(page))),
+        tuple(_step_ticks(scale)), tuple(_byte_ticks(scale, size)),
         scale.y(page.memory["lower_bound_bytes"]), scale.y(page.memory["arena_bytes"]),
         _load(buffers, scale), steps,
     )  # fmt: skip
@@ -79,12 +80,25 @@ class _Scale:
         return round(HEIGHT - BOTTOM - offset / self.size * (HEIGHT - TOP - BOTTOM), 2)
 
 
-def _blocks(buffers: Sequence[Mapping[str, Any]], scale: _Scale) -> Iterator[Block]:
+def _makers(page: Page) -> dict[str, str]:
+    """Return what the compiler's own values are called here: after the nodes that make them."""
+    return {
+        value: f"({step.title})"
+        for step in page.steps
+        for value in step.record["writes"]
+        if "#" in value.removesuffix("#output")
+    }
+
+
+def _blocks(
+    buffers: Sequence[Mapping[str, Any]], scale: _Scale, makers: Mapping[str, str]
+) -> Iterator[Block]:
     for k, b in enumerate(sorted(buffers, key=lambda b: (b["first_step"], b["offset"]))):
         left, right = scale.x(b["first_step"]), scale.x(b["last_step"] + 1)
         low, high = scale.y(b["offset"]), scale.y(b["offset"] + b["bytes"])
         scratch = b["name"].endswith("#scratch")
-        name = b["name"].removesuffix("#scratch").removesuffix(".blocked")
+        name = b["name"].removesuffix("#scratch")
+        name = makers.get(name, name.removesuffix(".blocked"))
         room = int((right - left - 10) / _LETTER)
         tip = (
             f"{short(name, 120)}{' (scratch)' if scratch else ''}\n{bytes_text(b['bytes'])} at "
