@@ -99,8 +99,8 @@ def run_library(
 ) -> list[Timing]:  # fmt: skip
     """Load a library, run it as the options say, and tell all of it; returns the times."""
     external = wishes["c_opr_lib"]
-    if external is not None:  # before the network, which calls its functions
-        ExternalLibrary(external, wishes["c_opr_init_interface"])
+    # Before the network, which calls its functions; it must stay until the end.
+    operators = external and ExternalLibrary(external, wishes["c_opr_init_interface"])
     begin = time.perf_counter()
     engine = open_engine(path)
     loaded = 1e3 * (time.perf_counter() - begin)
@@ -119,6 +119,7 @@ def run_library(
         memory.close()
     if wishes["model_info"]:
         _show_model(engine, console)
+    del engine, operators
     return timings
 
 
