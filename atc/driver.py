@@ -49,6 +49,7 @@ from atc.importers import load_model
 from atc.ir import Graph
 from atc.lower import lower_model
 from atc.lower.external import bind_operators
+from atc.lower.ranges import check_range
 from atc.lower.trace import Visit
 from atc.memory import Arena, plan_memory
 from atc.model_options import adaptation_of, limits_of, policy_of, precision_mode, switches_of
@@ -203,6 +204,9 @@ def optimised_graph(
         heard.warn(one_line(text))
     file = options.model.name
     graph = lower_model(model, file, listen=visit, precision=policy.precision)
+    if graph.dims and visit is None:
+        again = lambda: lower_model(model, file, precision=policy.precision)  # noqa: E731
+        check_range(model, graph, again, file)
     dumped: list[str] = []
 
     def observe(name: str, current: Graph) -> None:
@@ -237,7 +241,9 @@ def write_project(
     heard.stage("choosing kernels")
     selection = select(graph, target, timings, limits=limits)
     watched = options.hooks or options.sanity_check
-    threads = 1 if watched else options.num_threads
+    threads = 1 if watched or graph.dims else options.num_threads
+    if graph.dims and options.num_threads > 1:
+        heard.warn(f"--num_threads={options.num_threads}: networks with ranges of shapes use one")
     program = build_program(
         graph, selection, target, in_place=options.memory_in_place, threads=threads
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from atc.dims import plain
 from atc.expr import Expr, text
 from atc.ir import Graph, Node, Op
 from atc.ops import Epilogue
@@ -13,7 +14,7 @@ from atc.view import View
 
 def dump(graph: Graph) -> str:
     """Return the graph, one line a node: outputs = Op(attributes) inputs  # the user's nodes."""
-    return "\n".join(_lines(graph, "")) + "\n"
+    return plain("\n".join(_lines(graph, ""))) + "\n"
 
 
 def _lines(graph: Graph, indent: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from atc import __version__, runtime, runtime_values
 from atc.backends.kernel import KernelSource
 from atc.backends.target import Target
+from atc.dynamic import make_dynamic
 from atc.ir import STRING_BYTES, Array
 from atc.memory import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
@@ -83,6 +84,7 @@ def emit(
         "string_bytes": STRING_BYTES, "fallible": any(k.fallible for k in kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
+        "dynamic": make_dynamic(program, arena, schedule.lines),
         "arena_size": (arena.plan.size or ALIGNMENT) if has_arena else 0,
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
         "external": external_weights and bool(blob),

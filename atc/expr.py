@@ -11,6 +11,7 @@ from functools import cached_property
 
 import ml_dtypes
 
+from atc.dims import Dim, as_int, plain
 from atc.ir import DType
 
 COMPARISONS = frozenset(
@@ -116,6 +117,13 @@ class Const(Expr):
 
 
 @dataclass(frozen=True)
+class Extent(Expr):
+    """An integer known when the network runs: a `Dim`."""
+
+    extent: int
+
+
+@dataclass(frozen=True)
 class Call(Expr):
     """A function of UNARY, BINARY or TERNARY applied to expressions."""
 
@@ -138,8 +146,10 @@ class Call(Expr):
         return tuple(sorted({e.index for e in walk(self) if isinstance(e, Input)}))
 
 
-def const(value: float | int | bool, dtype: DType) -> Const:
-    """Return a literal of this type."""
+def const(value: float | int | bool, dtype: DType) -> Expr:
+    """Return a literal of this type, or a run-time extent as a value of it."""
+    if isinstance(value, Dim):
+        return Extent(dtype, as_int(value))
     if dtype.is_float:
         return Const(dtype, repr(float(value)))
     return Const(dtype, repr(bool(value) if dtype is DType.BOOL else int(value)))
@@ -245,6 +255,8 @@ def text(expr: Expr) -> str:
             return f"x{expr.index}"
         case Const():
             return expr.text
+        case Extent():
+            return plain(expr.extent)
         case Call():
             typed = expr.fn in ("Cast", "CastSaturate", "Bitcast")
             name = f"{expr.fn}<{expr.dtype.label}>" if typed else expr.fn

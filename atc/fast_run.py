@@ -22,6 +22,7 @@ from atc.backends.target import Target, host_arch
 from atc.backends.toolchain import link_program, run_binary
 from atc.build import Shop, Unit, compile_units, kernel_unit
 from atc.cache.algo import AlgoCache
+from atc.dims import is_dynamic
 from atc.dump import op_text
 from atc.emit import kernel_tree
 from atc.errors import AtcError, ToolchainError
@@ -78,7 +79,7 @@ def fast_run(
     unknown: list[_Task] = []
     for w in dict.fromkeys(todo):
         found = candidates(w, bench.target, bench.limits)
-        if len(found) < 2:
+        if len(found) < 2 or is_dynamic(w):
             continue
         task = _task(w, _worth_measuring(w, found, bench), bench)
         known = _known(task, bench)

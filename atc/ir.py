@@ -15,6 +15,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from atc.dims import Symbol, plain
+
 Array = npt.NDArray[np.generic]
 
 
@@ -135,7 +137,7 @@ class TensorType:
         return row_major(self.shape)
 
     def __str__(self) -> str:
-        return f"{self.dtype.label}[{','.join(map(str, self.shape))}]"
+        return f"{self.dtype.label}[{','.join(map(plain, self.shape))}]"
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -208,6 +210,10 @@ class Graph:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
     bundles: tuple[Bundle, ...] = ()
+    dims: tuple[Symbol, ...] = ()
+    """The run-time extents that shapes, views and loops may depend on, by their index."""
+    faults: tuple[int, ...] = ()
+    """Extents that are 0 wherever the model is right; where one isn't, the network isn't run."""
 
     def types_of(self, names: Iterable[str]) -> tuple[TensorType | None, ...]:
         """Return the types of values; None where the name is empty."""

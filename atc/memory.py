@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from atc.dims import most
 from atc.memory_audit import audit_memory
-from atc.memory_check import check_plan
+from atc.memory_check import check_plan, check_stack
 from atc.memory_plan import Buffer, MemoryPlan, plan_arena, plan_no_reuse
 from atc.program import Branch, Call, Parallel, Program, Repeat, Step
 
@@ -32,6 +33,12 @@ class Arena:
     """The buffer that each value lies in."""
     guard: int = 0
     """Bytes at both ends of every buffer that belong to no value."""
+    sizes: tuple[int, ...] = ()
+    """With run-time extents: each buffer's bytes, from the lowest offset up."""
+    below: tuple[tuple[int, ...], ...] = ()
+    """Which buffers of `sizes` lie below each one and must not reach into it."""
+    number: Mapping[str, int] = field(default_factory=dict)
+    """Which buffer of `sizes` each value, and each call's scratch (by `#scratch`), lies in."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ def plan_memory(
 
     spans: dict[str, tuple[int, int]] = {}
     buffers: list[Buffer] = []
+    extents: dict[str, int] = {}
     for event in events:
         for value in (*event.reads, *event.writes):
             storage = place(value)
@@ -70,16 +78,18 @@ def plan_memory(
                 spans[storage] = (first, event.step)
         if event.call is not None and event.call.source.scratch:
             key = _scratch_key(event.call)
-            size = event.call.source.scratch + 2 * guard
+            extents[key] = event.call.source.scratch
+            size = most(extents[key]) + 2 * guard
             buffers.append(Buffer(key, size, event.step, event.step, ALIGNMENT))
     for name, (first, last) in spans.items():
-        size = program.types[name].nbytes + 2 * guard
+        extents[name] = program.types[name].nbytes
+        size = most(extents[name]) + 2 * guard
         buffers.append(Buffer(name, size, first, last, ALIGNMENT))
     plan = plan_arena(buffers) if reuse else plan_no_reuse(buffers)
     check_plan(buffers, plan)
     values = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
     homes = {v: place(v) for v in values if place(v) not in outside}
-    offsets = {v: plan.offsets[h] + guard + program.shift(v) for v, h in homes.items()}
+    offsets = {v: plan.offsets[h] + guard + most(program.shift(v)) for v, h in homes.items()}
     scratch = {
         e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)] + guard
         for e in events
@@ -87,7 +97,35 @@ def plan_memory(
     }
     audit_memory(program, offsets, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
-    return Arena(offsets, scratch, tuple(buffers), plan, steps, homes, guard)
+    if not program.dims:
+        return Arena(offsets, scratch, tuple(buffers), plan, steps, homes, guard)
+    order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
+    below = stacked(order, plan, reuse=reuse)
+    check_stack(order, below, reuse=reuse)
+    number = {b.name: k for k, b in enumerate(order)}
+    return Arena(
+        offsets, scratch, tuple(buffers), plan, steps, homes, guard,
+        tuple(extents[b.name] + 2 * guard for b in order), below,
+        {**{v: number[place(v)] for v in offsets},
+         **{n: k for n, k in number.items() if n.endswith("#scratch")}},
+    )  # fmt: skip
+
+
+def stacked(
+    order: Sequence[Buffer], plan: MemoryPlan, *, reuse: bool
+) -> tuple[tuple[int, ...], ...]:
+    """Return which buffers each one lies above, of those that it may not share bytes with."""
+    if not reuse:
+        return tuple((k - 1,) if k else () for k in range(len(order)))
+    below: list[tuple[int, ...]] = []
+    for k, b in enumerate(order):
+        own = [
+            j for j, a in enumerate(order[:k])
+            if a.first <= b.last and b.first <= a.last and a.size and b.size
+        ]  # fmt: skip
+        implied = {i for j in own for i in below[j]}
+        below.append(tuple(j for j in own if j not in implied))
+    return tuple(below)
 
 
 def _scratch_key(call: Call) -> str:

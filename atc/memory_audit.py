@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from atc.dims import most
 from atc.errors import InternalError
 from atc.program import Branch, Call, Parallel, Program, Repeat, Step
 
@@ -130,7 +131,7 @@ class _Auditor:
         if value not in self.offsets:
             return None
         begin = self.offsets[value]
-        span = _Span(begin, begin + self.program.types[value].nbytes)
+        span = _Span(begin, begin + most(self.program.types[value].nbytes))
         if begin < 0 or span.end > self.size:
             raise InternalError(f"memory plan: '{value}' lies outside the arena")
         return span
@@ -153,7 +154,7 @@ class _Auditor:
         spoiled = []
         if call.source.scratch:
             begin = self.scratch[outputs[0]]
-            area = _Span(begin, begin + call.source.scratch)
+            area = _Span(begin, begin + most(call.source.scratch))
             if area.end > self.size:
                 raise InternalError(f"memory plan: the scratch of {where} lies outside the arena")
             self._check_apart(area, [*operands, *outputs], where, call)

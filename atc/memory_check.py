@@ -68,3 +68,20 @@ def _check_overlaps(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
                     f" {offset} ({b.size} bytes) overlap at step {step}"
                 )
         insort(live, (offset, b.name))
+
+
+def check_stack(
+    order: Sequence[Buffer], below: Sequence[Sequence[int]], *, reuse: bool
+) -> None:
+    """Raise InternalError unless buffers that live at one step are always one above the other.
+
+    `below` lists, for each buffer, some that end before it begins; what is below those is below it
+    too. Then no sizes can make them overlap.
+    """
+    reach: list[set[int]] = []
+    for k, b in enumerate(order):
+        reach.append({i for j in below[k] for i in (j, *reach[j])})
+        for j, a in enumerate(order[:k]):
+            meet = not reuse or (a.first <= b.last and b.first <= a.last)
+            if meet and a.size and b.size and j not in reach[k]:
+                raise InternalError(f"buffers {a.name!r} and {b.name!r} have no order in the arena")

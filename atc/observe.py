@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from atc.dims import concrete
 from atc.ir import TensorType
 from atc.names import c_string
 from atc.program import Call, Program, calls
@@ -58,7 +59,7 @@ def observed(program: Program) -> Observed:
         for call in calls(program.steps)
     )
     values = tuple(
-        ObservedValue(c_string(name.removesuffix("#output")[:_LONGEST]), type_, kind)
+        ObservedValue(c_string(name.removesuffix("#output")[:_LONGEST]), concrete(type_), kind)
         for (name, type_), kind in zip(numbers, _kinds(program, numbers), strict=True)
     )
     return Observed(values, steps)

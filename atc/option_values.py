@@ -14,15 +14,16 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+from atc.dims import Range
 from atc.errors import OptionError, one_line
 
 Parse = Callable[[object], object]
 """Turns what the user gave into a checked value."""
 
-SHAPE_FORMAT = 'the form is "name:n,c,h,w;name2:n,c", for a scalar "name:"'
+SHAPE_FORMAT = 'the form is "name:n,c,h,w;name2:n,1~8", for a scalar "name:"'
 ELEMENTS_FORMAT = 'a sequence is "name:[2,3][4]" or "name:empty", an absent optional "name:none"'
 
-InputShape = tuple[int, ...] | list[tuple[int, ...]] | None
+InputShape = tuple[int | Range, ...] | list[tuple[int | Range, ...]] | None
 """The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
 
 OUTPUT_TYPES = (
@@ -220,7 +221,8 @@ def present(value: object) -> bool:
 def shapes(value: object) -> Mapping[str, InputShape]:
     """Return input shapes by name, from `name:n,c,h,w;name2:...` or a mapping.
 
-    A name may hold colons: the last one ends it. No dims are a scalar. `[2,3][4]` are the shapes of
+    A dim is a number, a range `1~8`, or -1 where other options list its values. A name may hold
+    colons: the last one ends it. No dims are a scalar. `[2,3][4]` are the shapes of
     a sequence's elements, `empty` is one of no elements, `none` an optional without a value; in a
     mapping, a list of shapes and None.
     """
@@ -258,27 +260,32 @@ def _written(name: str, dims: str) -> InputShape:
     return [_dims(name, part.split(",") if part.strip() else []) for part in parts]
 
 
-def _dims(name: str, dims: Sequence[object]) -> tuple[int, ...]:
+def _dims(name: str, dims: Sequence[object]) -> tuple[int | Range, ...]:
     return tuple(_dim(name, dim) for dim in dims)
 
 
-def _dim(name: str, dim: object) -> int:
+def _dim(name: str, dim: object) -> int | Range:
     whose = f"of input '{_shown(name)}'"
-    if re.fullmatch(r"\s*-?\d+\s*~\s*-?\d+\s*", str(dim)) or str(dim).strip() == "-1":
-        raise OptionError(
-            f"dimension '{_shown(dim)}' {whose}: dynamic shapes are not supported yet",
-            hint="give the one size to compile for", code="E10055",
-        )  # fmt: skip
-    number = _whole(dim)
-    if number is None:
+    if isinstance(dim, Range):
+        dim = str(dim)
+    ends = [_whole(end) for end in str(dim).split("~")] if "~" in str(dim) else [_whole(dim)]
+    first, last = ends[0], ends[-1]
+    if first is None or last is None or len(ends) > 2:
         raise OptionError(
             f"dimension '{_shown(dim)}' {whose} is no number", hint=SHAPE_FORMAT, code="E10002"
         )
-    if number < 1:
+    if (first, len(ends)) == (-1, 1):
+        return -1
+    if last == -1:
         raise OptionError(
-            f"dimension {number} {whose} is not positive", hint="use 1 or more", code="E10011"
-        )
-    return number
+            f"dimension '{_shown(dim)}' {whose} has no upper end",
+            hint="memory is planned for the largest shape: name it", code="E10002",
+        )  # fmt: skip
+    if first < 1 or last < first:
+        what = f"dimension {_shown(dim)} {whose}"
+        problem = f"{what} is not positive" if first < 1 else f"the range {what} is empty"
+        raise OptionError(problem, hint="use 1 or more", code="E10011")
+    return first if first == last else Range(first, last)
 
 
 def names(value: object) -> tuple[str, ...]:

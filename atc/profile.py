@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atc.dims import concrete
 from atc.names import c_string
 from atc.program import Program, calls
 from atc.work import operations, traffic
@@ -30,8 +31,8 @@ def profiled_calls(program: Program) -> tuple[ProfiledCall, ...]:
             c_string((" + ".join(call.node.origin) or "a copy")[:_LONGEST]),
             c_string(call.node.op.kind),
             c_string(call.choice.candidate.label),
-            operations(call.choice.workload),
-            traffic(call.choice.workload),
+            operations(concrete(call.choice.workload)),
+            traffic(concrete(call.choice.workload)),
         )
         for call in calls(program.steps)
     )

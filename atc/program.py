@@ -12,6 +12,7 @@ import numpy as np
 
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
 from atc.backends.target import Target
+from atc.dims import Symbol
 from atc.expr import Input
 from atc.ir import Array, Bundle, Graph, Node, TensorType, type_of
 from atc.ops import If, Loop, Map, Part, Reshape
@@ -106,6 +107,10 @@ class Program:
     storage: Mapping[str, str]
     bundles: tuple[Bundle, ...] = ()
     shifts: Mapping[str, int] = field(default_factory=dict)
+    dims: tuple[Symbol, ...] = ()
+    """The extents that are known only when the network runs."""
+    faults: tuple[int, ...] = ()
+    """What must be 0 of them."""
 
     def home(self, value: str) -> str:
         """Return the value whose memory `value` lives in."""
@@ -151,7 +156,7 @@ def build_program(
     constants = {k: v for k, v in scribe.constants.items() if k in used}
     return Program(
         graph.name, graph.inputs, graph.outputs, steps, scribe.types, constants, scribe.storage,
-        graph.bundles, scribe.shifts,
+        graph.bundles, scribe.shifts, graph.dims, graph.faults,
     )  # fmt: skip
 
 

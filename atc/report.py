@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir
 
+from atc.dims import plain
 from atc.lower.site import node_name
 from atc.work import operations
 from atc.program import Call, Program, calls
@@ -65,7 +66,7 @@ def report_json(done: Compilation) -> str:
             )
         ],
     }  # fmt: skip
-    return json.dumps(report, indent=1, ensure_ascii=True) + "\n"
+    return json.dumps(report, indent=1, ensure_ascii=True, default=plain) + "\n"
 
 
 def call_sources(program: Program) -> Iterator[list[int | str]]:

@@ -3,19 +3,23 @@
 Every generated project carries this file's text in its Python module: nothing of ours is imported.
 """
 
+# ruff: noqa: I001 (one line an import: atc/emit.py moves them)
+
 from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import cffi
 import numpy as np
 
-from atc.runtime_values import Array, Value, flat, grouped, to_cells, to_texts
+from atc.runtime_values import Array, Tensor, Value, flat, grouped, to_texts
+from atc.runtime_values import by_name, listed_inputs, listed_outputs
 
 ABI_VERSION = 1
 
@@ -23,6 +27,10 @@ _DECLARATIONS = """
 typedef struct {
   const char *name; int32_t dtype; int32_t rank; const int64_t *shape; size_t size;
 } NET_tensor_info;
+int NET_set_input_shapes(void *ctx, const int64_t *const *shapes);
+size_t NET_arena_size_for(const int64_t *const *shapes);
+int NET_output_shape(const void *ctx, size_t index, int64_t *shape);
+const int64_t *NET_input_lowest(size_t index);
 int NET_init(void *ctx, void *arena, size_t arena_size);
 int NET_run_tensors(void *ctx, const void *const *inputs, void *const *outputs);
 uint32_t NET_abi_version(void);
@@ -55,25 +63,6 @@ _DTYPES = {
 """Element types by their codes in ONNX."""
 
 _STRING = 8
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """The name, shape and numpy element type of an input or output."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    cell: int = 0
-    """Bytes in which C holds a string, its NUL among them; 0 for numbers."""
-
-    def __str__(self) -> str:
-        return f"{self.name}: {'string' if self.cell else self.dtype.name} {list(self.shape)}"
-
-    @property
-    def stored(self) -> np.dtype[Any]:
-        """The type of the elements in memory."""
-        return np.dtype(f"S{self.cell}") if self.cell else self.dtype
 
 
 class Network:
@@ -109,9 +98,8 @@ class Network:
         new arrays, or those of `out`. Raises TypeError or ValueError naming the tensor.
         """
         library = self._open()
-        arrays = _inputs(self.inputs, flat(self.parameters, inputs))
-        results = _outputs(self.outputs, self._listed(out), arrays)
-        library.run(arrays, results)
+        arrays = listed_inputs(self.inputs, flat(self.parameters, inputs))
+        results = library.run(arrays, self._listed(out))
         found = grouped(self.results, self._read(results))
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -120,11 +108,10 @@ class Network:
     ) -> dict[str, Any]:
         """Compute the outputs by name, in the model's order, from inputs by name."""
         library = self._open()
-        listed = _by_name("input", self.parameters, inputs, complete=True)
-        arrays = _inputs(self.inputs, flat(self.parameters, listed))
-        given = _by_name("output", self.outputs, out or {}, complete=False)
-        results = _outputs(self.outputs, given, arrays)
-        library.run(arrays, results)
+        listed = by_name("input", self.parameters, inputs, complete=True)
+        arrays = listed_inputs(self.inputs, flat(self.parameters, listed))
+        given = by_name("output", self.outputs, out or {}, complete=False)
+        results = library.run(arrays, given)
         found = grouped(self.results, self._read(results))
         return {v.name: a for v, a in zip(self.results, found, strict=True)}
 
@@ -134,9 +121,8 @@ class Network:
         Strings lie in arrays of bytes then, `S256` for instance, as C holds them.
         """
         library = self._open()
-        arrays = _inputs(self.inputs, flat(self.parameters, inputs), in_place=True)
-        results = _outputs(self.outputs, self._listed(out), arrays)
-        return Bound(library, arrays, results, self.results)
+        arrays = listed_inputs(self.inputs, flat(self.parameters, inputs), in_place=True)
+        return Bound(library, arrays, self._listed(out), self.results)
 
     def close(self) -> None:
         """Let go of the library; it is unloaded once no call and no bound call needs it."""
@@ -175,14 +161,15 @@ class Bound:
     """
 
     def __init__(
-        self, library: _Library, inputs: list[Array], outputs: list[Array], made: Sequence[Value]
+        self, library: _Library, inputs: list[Array], out: Sequence[Any], made: Sequence[Value]
     ) -> None:
-        """Take arrays that have been checked."""
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
+        """Take inputs that have been checked, and arrays for the outputs or None."""
         self._library = library
         self._context = _Context(library)
-        self._context.point_to(inputs, outputs)
+        outputs = self._context.point_to(inputs, out)
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self._made = made
         self._arguments = self._context.arguments
         self._run = library.run_tensors
         found = tuple(grouped(made, outputs))
@@ -194,7 +181,10 @@ class Bound:
         status = self._run(*self._arguments)
         if status:
             raise self._library.error(status, self._arguments[0])
-        return self._result
+        if self._library.set_shapes is None:
+            return self._result
+        found = grouped(self._made, self._context.filled(self.outputs))
+        return found[0] if len(found) == 1 else tuple(found)
 
 
 def read_weights(path: Path) -> Array:
@@ -221,6 +211,9 @@ class _Library:
         if found != ABI_VERSION:
             raise RuntimeError(f"{path} has the interface {found}, this loader knows {ABI_VERSION}")
         self.run_tensors = self.function("run_tensors")
+        self.set_shapes = self._optional("set_input_shapes")
+        """What says the inputs' shapes, where they have ranges."""
+        self.outputs = self.tensors("output")
         self.weights = self._weights(weights)
         self.idle: list[_Context] = []
 
@@ -234,6 +227,12 @@ class _Library:
 
     def function(self, name: str) -> Any:
         return getattr(self.handle, f"{self.prefix}_{name}")
+
+    def _optional(self, name: str) -> Any:
+        try:
+            return self.function(name)
+        except AttributeError:
+            return None
 
     def text(self, function: str, *arguments: int) -> str:
         data: bytes = self.ffi.string(self.function(function)(*arguments))
@@ -250,7 +249,14 @@ class _Library:
 
     def tensors(self, side: str) -> tuple[Tensor, ...]:
         count = self.function(f"{side}_count")()
-        return tuple(self._tensor(self.function(f"{side}_info")(k)) for k in range(count))
+        found = [self._tensor(self.function(f"{side}_info")(k)) for k in range(count)]
+        if side == "input" and self.set_shapes is not None:
+            lowest = self.function("input_lowest")
+            return tuple(
+                replace(t, lowest=tuple(lowest(k)[0 : len(t.shape)]))
+                if t.shape else t for k, t in enumerate(found)
+            )  # fmt: skip
+        return tuple(found)
 
     def values(self, side: str, tensors: Sequence[Tensor]) -> tuple[Value, ...]:
         """Return the model's inputs or outputs: tensors, and sequences of them where there are."""
@@ -278,24 +284,30 @@ class _Library:
             return Tensor(name, shape, np.dtype(object), int(info.size) // count if count else 1)
         return Tensor(name, shape, _dtype(info.dtype))
 
-    def run(self, inputs: list[Array], outputs: list[Array]) -> None:
-        """Run once, in a context that no other thread uses (a list's pop and append are atomic)."""
+    def run(self, inputs: list[Array], out: Sequence[Any]) -> list[Array]:
+        """Run once, in a context that no other thread uses (a list's pop and append are atomic).
+
+        Returns the outputs: the arrays of `out`, new ones for None.
+        """
         try:
             context = self.idle.pop()
         except IndexError:
             context = _Context(self)
-        context.point_to(inputs, outputs)
-        status = self.run_tensors(*context.arguments)
-        failure = self.error(status, context.arguments[0]) if status else None
-        self.idle.append(context)
-        if failure:
-            raise failure
+        try:
+            outputs = context.point_to(inputs, out)
+            status = self.run_tensors(*context.arguments)
+            if status:
+                raise self.error(status, context.arguments[0])
+            return context.filled(outputs)
+        finally:
+            self.idle.append(context)
 
 
 class _Context:
     """What one call in progress needs: the C context, its arena, the tables of pointers."""
 
     def __init__(self, library: _Library) -> None:
+        self._library = library
         ffi = library.ffi
         size, alignment = library.function("arena_size")(), library.function("alignment")()
         self._memory = np.empty(size + alignment, np.uint8)
@@ -325,12 +337,45 @@ class _Context:
         if start(self._context) == 0:  # else the calling thread does it all
             weakref.finalize(self, stop, self._context)
 
-    def point_to(self, inputs: list[Array], outputs: list[Array]) -> None:
-        """Fill the tables; the caller keeps the arrays alive."""
+    def point_to(self, inputs: list[Array], out: Sequence[Any]) -> list[Array]:
+        """Fill the tables; returns the outputs' arrays. The caller keeps the arrays alive."""
+        shapes = self._shapes(inputs)
+        outputs = listed_outputs(self._library.outputs, out, inputs, shapes)
         for k, array in enumerate(inputs):
             self._inputs[k] = self._pointer(array)
         for k, array in enumerate(outputs):
             self._outputs[k] = self._pointer(array)
+        return outputs
+
+    def filled(self, outputs: Sequence[Array]) -> list[Array]:
+        """Return the outputs in the shapes that the run gave them."""
+        if self._library.set_shapes is None:
+            return [*outputs]
+        shapes = [self._output_shape(k) for k in range(len(outputs))]
+        return [
+            a if a.shape == s else a.reshape(-1)[: prod(s)].reshape(s)
+            for a, s in zip(outputs, shapes, strict=True)
+        ]
+
+    def _shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
+        """Say what shapes the inputs have; returns the outputs'."""
+        library = self._library
+        if library.set_shapes is None:
+            return [t.shape for t in library.outputs]
+        given = [library.ffi.new("int64_t[]", [*a.shape] or [0]) for a in inputs]
+        status = library.set_shapes(self._context, given or library.ffi.NULL)
+        if status:
+            shown = ", ".join(str(list(a.shape)) for a in inputs)
+            raise ValueError(f"{library.error(status)}: {shown}")
+        return [self._output_shape(k) for k in range(len(library.outputs))]
+
+    def _output_shape(self, index: int) -> tuple[int, ...]:
+        rank = len(self._library.outputs[index].shape)
+        shape = self._library.ffi.new("int64_t[]", max(rank, 1))
+        status = self._library.function("output_shape")(self._context, index, shape)
+        if status:
+            raise self._library.error(status)
+        return tuple(shape[0:rank])
 
     def _pointer(self, array: Array) -> Any:
         try:
@@ -350,70 +395,3 @@ def _dtype(code: int) -> np.dtype[Any]:
         return np.dtype(np.uint16 if code == 16 else np.uint8)
     dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return dtype
-
-
-def _by_name(
-    side: str, tensors: Sequence[Tensor] | Sequence[Value], given: Mapping[str, Any], complete: bool
-) -> list[Any]:
-    """Return the arrays in the tensors' order; None for an absent one that may be absent."""
-    names = [t.name for t in tensors]
-    for name in given:
-        if name not in names:
-            raise ValueError(f"there is no {side} {name!r}; the {side}s are {names}")
-    for name in names:
-        if complete and name not in given:
-            raise TypeError(f"{side} {name!r} is missing")
-    return [given.get(name) for name in names]
-
-
-def _inputs(tensors: Sequence[Tensor], given: Sequence[Any], in_place: bool = False) -> list[Array]:
-    """Return the inputs as the network can read them; copies only where it must and may."""
-    if len(given) != len(tensors):
-        names = [t.name for t in tensors]
-        raise TypeError(f"{len(given)} inputs given, the network takes {len(tensors)}: {names}")
-    arrays = []
-    for value, tensor in zip(given, tensors, strict=True):
-        array = np.asarray(value)
-        if tensor.cell and not (in_place and array.dtype == tensor.stored):
-            array = to_cells(array, tensor.name, tensor.cell, in_place)
-        _check(array, tensor, "input")
-        if not (array.flags.c_contiguous and array.flags.aligned):
-            if in_place:
-                raise ValueError(f"input {tensor.name!r} can't be bound: it isn't contiguous")
-            array = np.array(array, order="C")
-        arrays.append(array)
-    return arrays
-
-
-def _outputs(
-    tensors: Sequence[Tensor], given: Sequence[Any], inputs: Sequence[Array]
-) -> list[Array]:
-    """Return the given arrays for the outputs, checked, and new ones for None."""
-    if len(given) != len(tensors):
-        raise TypeError(f"{len(given)} arrays for {len(tensors)} outputs")
-    results: list[Array] = []
-    named: list[Array] = []
-    for value, tensor in zip(given, tensors, strict=True):
-        if value is None:
-            results.append(np.empty(tensor.shape, tensor.stored))
-            continue
-        if not isinstance(value, np.ndarray):
-            raise TypeError(f"output {tensor.name!r} must be a numpy array, not {type(value)}")
-        _check(value, tensor, "output")
-        flags = value.flags
-        if not (flags.c_contiguous and flags.aligned and flags.writeable):
-            raise ValueError(f"output {tensor.name!r} must be contiguous, aligned and writable")
-        if any(np.may_share_memory(value, array) for array in (*inputs, *named)):
-            raise ValueError(f"output {tensor.name!r} overlaps another tensor")
-        named.append(value)
-        results.append(value)
-    return results
-
-
-def _check(array: Array, tensor: Tensor, side: str) -> None:
-    if array.dtype != tensor.stored:
-        raise TypeError(f"{side} {tensor.name!r} must be {tensor.stored}, not {array.dtype}")
-    if array.shape != tensor.shape:
-        raise ValueError(
-            f"{side} {tensor.name!r} must have the shape {tensor.shape}, not {array.shape}"
-        )

@@ -1,18 +1,52 @@
-"""What networks take and give beside arrays of numbers: sequences, optionals and strings.
+"""What networks take and give: tensors of fixed or several shapes, sequences, optionals, strings.
 
 A part of `atc/runtime.py`; generated projects carry both in one module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The name, shape and numpy element type of an input or output."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    cell: int = 0
+    """Bytes in which C holds a string, its NUL among them; 0 for numbers."""
+    lowest: tuple[int, ...] = ()
+    """The smallest extents of an input that takes several shapes; `shape` has the largest."""
+
+    def __str__(self) -> str:
+        kind = "string" if self.cell else self.dtype.name
+        return f"{self.name}: {kind} [{', '.join(self.extents)}]"
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor may have this shape."""
+        if not self.lowest or len(shape) != len(self.shape):
+            return shape == self.shape
+        return all(a <= n <= b for a, n, b in zip(self.lowest, shape, self.shape, strict=True))
+
+    @property
+    def extents(self) -> list[str]:
+        """The shape for people, with ranges."""
+        ends = zip(self.lowest or self.shape, self.shape, strict=True)
+        return [str(b) if a == b else f"{a}~{b}" for a, b in ends]
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The type of the elements in memory."""
+        return np.dtype(f"S{self.cell}") if self.cell else self.dtype
 
 
 @dataclass(frozen=True)
@@ -80,3 +114,76 @@ def to_texts(array: Array) -> Array:
     for k, data in enumerate(array.reshape(-1).tolist()):
         texts[k] = data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
     return texts.reshape(array.shape)
+
+
+def by_name(
+    side: str, tensors: Sequence[Tensor] | Sequence[Value], given: Mapping[str, Any], complete: bool
+) -> list[Any]:
+    """Return the arrays in the tensors' order; None for an absent one that may be absent."""
+    names = [t.name for t in tensors]
+    for name in given:
+        if name not in names:
+            raise ValueError(f"there is no {side} {name!r}; the {side}s are {names}")
+    for name in names:
+        if complete and name not in given:
+            raise TypeError(f"{side} {name!r} is missing")
+    return [given.get(name) for name in names]
+
+
+def listed_inputs(
+    tensors: Sequence[Tensor], given: Sequence[Any], in_place: bool = False
+) -> list[Array]:
+    """Return the inputs as the network can read them; copies only where it must and may."""
+    if len(given) != len(tensors):
+        names = [t.name for t in tensors]
+        raise TypeError(f"{len(given)} inputs given, the network takes {len(tensors)}: {names}")
+    arrays = []
+    for value, tensor in zip(given, tensors, strict=True):
+        array = np.asarray(value)
+        if tensor.cell and not (in_place and array.dtype == tensor.stored):
+            array = to_cells(array, tensor.name, tensor.cell, in_place)
+        check(array, tensor, "input")
+        if not (array.flags.c_contiguous and array.flags.aligned):
+            if in_place:
+                raise ValueError(f"input {tensor.name!r} can't be bound: it isn't contiguous")
+            array = np.array(array, order="C")
+        arrays.append(array)
+    return arrays
+
+
+def listed_outputs(
+    tensors: Sequence[Tensor], given: Sequence[Any], inputs: Sequence[Array],
+    shapes: Sequence[tuple[int, ...]],
+) -> list[Array]:  # fmt: skip
+    """Return the given arrays for the outputs, checked, and new ones for None."""
+    if len(given) != len(tensors):
+        raise TypeError(f"{len(given)} arrays for {len(tensors)} outputs")
+    results: list[Array] = []
+    named: list[Array] = []
+    for value, own, shape in zip(given, tensors, shapes, strict=True):
+        tensor = replace(own, shape=shape)
+        if value is None:
+            results.append(np.empty(shape, tensor.stored))
+            continue
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"output {tensor.name!r} must be a numpy array, not {type(value)}")
+        check(value, tensor, "output")
+        flags = value.flags
+        if not (flags.c_contiguous and flags.aligned and flags.writeable):
+            raise ValueError(f"output {tensor.name!r} must be contiguous, aligned and writable")
+        if any(np.may_share_memory(value, array) for array in (*inputs, *named)):
+            raise ValueError(f"output {tensor.name!r} overlaps another tensor")
+        named.append(value)
+        results.append(value)
+    return results
+
+
+def check(array: Array, tensor: Tensor, side: str) -> None:
+    """Raise TypeError or ValueError unless an array is what a tensor takes."""
+    if array.dtype != tensor.stored:
+        raise TypeError(f"{side} {tensor.name!r} must be {tensor.stored}, not {array.dtype}")
+    if not tensor.takes(array.shape):
+        wanted = f"the shape {tensor.shape}"
+        if tensor.lowest:
+            wanted = f"a shape in [{', '.join(tensor.extents)}]"
+        raise ValueError(f"{side} {tensor.name!r} must have {wanted}, not {array.shape}")

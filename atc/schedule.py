@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from atc.dims import Dim, concrete, high, low, plain
 from atc.ir import DType, TensorType
 from atc.memory import Arena
 from atc.names import c_string, comment, tensor_identifiers
@@ -23,6 +25,8 @@ class Port:
     type: TensorType
     table: str
     used: bool = True
+    extents: tuple[int, ...] = ()
+    """The shape as it is known when compiling; `type` has the largest."""
 
     @property
     def label(self) -> str:
@@ -33,7 +37,8 @@ class Port:
     def text(self) -> str:
         """Element type and shape for people, e.g. `float32 [1, 10]`."""
         name = "string" if self.is_string else self.type.dtype.numpy.name
-        return f"{name} {list(self.type.shape)}"
+        dims = [f"{low(n)}~{high(n)}" if isinstance(n, Dim) else str(n) for n in self.extents]
+        return f"{name} [{', '.join(dims)}]"
 
     @property
     def dtype(self) -> DType:
@@ -68,7 +73,7 @@ class Local:
 
     c_name: str
     c_type: str
-    offset: int
+    offset: int | str
     comment: str
 
 
@@ -98,6 +103,11 @@ class Schedule:
         """Whether the run function itself takes times."""
         return any("begin = nanoseconds();" in line for line in self.lines)
 
+    def uses(self, table: str) -> bool:
+        """Whether the run function reads an element of a table."""
+        texts = (*self.lines, *(str(v.offset) for v in self.values))
+        return any(re.search(rf"\b{table}\[", text) for text in texts)
+
 
 def make_schedule(
     program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False,
@@ -112,11 +122,14 @@ def make_schedule(
     split = len(program.inputs)
     spans = _spans(program)
     inputs = tuple(
-        Port(v, n, program.types[v], f"input_{k}", v in spans)
+        Port(v, n, concrete(program.types[v]), f"input_{k}", v in spans, program.types[v].shape)
         for k, (v, n) in enumerate(zip(program.inputs, names[:split], strict=True))
     )
     outputs = tuple(
-        Port(_output_name(program, v), n, program.types[v], f"output_{k}")
+        Port(
+            _output_name(program, v), n, concrete(program.types[v]), f"output_{k}",
+            extents=program.types[v].shape,
+        )  # fmt: skip
         for k, (v, n) in enumerate(zip(program.outputs, names[split:], strict=True))
     )
     constants = tuple(
@@ -124,7 +137,10 @@ def make_schedule(
         for k, (v, at) in enumerate(weights.items())
     )
     values = tuple(
-        Local(f"t{k}", program.types[v].dtype.c, at, _life(program, v, *spans[program.home(v)]))
+        Local(
+            f"t{k}", program.types[v].dtype.c, _place(arena, v, at, program.shift(v)),
+            _life(program, v, *spans[program.home(v)]),
+        )  # fmt: skip
         for k, (v, at) in enumerate(arena.offsets.items())
     )
     pointers = {
@@ -136,6 +152,17 @@ def make_schedule(
     scribe = _Scribe(program, arena, pointers, timed, observed, checked, network.upper())
     lines = tuple(scribe.steps(program.steps))
     return Schedule(inputs, outputs, constants, values, lines, tuple(scribe.tasks))
+
+
+def _place(arena: Arena, key: str, offset: int, shift: int = 0) -> int | str:
+    """Return the offset of a value or scratch in the arena, as C where it moves with the dims.
+
+    A value may begin `shift` bytes after its buffer does.
+    """
+    if key not in arena.number:
+        return offset
+    begin = f"at[{arena.number[key]}]"
+    return f"{begin} + {plain(arena.guard + shift)}" if arena.guard or shift else begin
 
 
 def _output_name(program: Program, value: str) -> str:
@@ -219,7 +246,7 @@ class _Scribe:
             return self.pointers[value]
         home = self.pointers[self.program.home(value)]
         shift = self.program.shift(value) // self.program.types[value].dtype.itemsize
-        return f"{home} + {shift}" if shift else home
+        return f"{home} + {plain(shift)}" if shift else home
 
     def _head(self, step: Step, kind: str) -> str:
         origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or "a copy"
@@ -236,7 +263,11 @@ class _Scribe:
             arguments[-1] += f" + {self._place(call.slot)}"
         seen, reading = ", ".join(arguments), len(arguments) - len(node.outputs)
         if call.source.scratch:
-            arguments.append(f"arena + {self.arena.scratch[node.outputs[0]]}")
+            place = node.outputs[0]
+            offset = _place(self.arena, f"{place}#scratch", self.arena.scratch[place])
+            arguments.append(f"arena + {offset}")
+        if call.source.dims:
+            arguments.append(f"(const int64_t[]){{{', '.join(call.source.dims)}}}")
         lines = [f"{call.source.symbol}({', '.join(arguments)});"]
         if call.source.fallible:
             lines = [f"if (!{lines[0][:-1]}) return {self.upper}_ERROR_STRING;"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from atc.backends.cpu import KERNELS
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.target import Target
+from atc.dims import concrete, is_dynamic
 from atc.errors import UnsupportedError
 from atc.ir import Array, Graph, Node
 from atc.ops import Part, Reshape
@@ -78,10 +79,13 @@ def consider(
     w: Workload, target: Target, limits: Limits
 ) -> tuple[list[Candidate], tuple[tuple[str, str], ...]]:
     """Return the candidates within the limits, and the labels of the others with the reason."""
+    dynamic = is_dynamic(w)
     able = [
         Candidate(kernel, params)
         for kernel in KERNELS
-        if isinstance(w.op, kernel.op) and kernel.accepts(w, target)
+        if isinstance(w.op, kernel.op)
+        and (kernel.dynamic or not dynamic)
+        and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]
     wanted = [c for c in able if c.kernel.portable == (limits.tier == "portable")]
@@ -145,7 +149,8 @@ def choose(
             f"no kernel for {w.op.kind} of ({types}) on target {target.name}",
             where=f"node '{node.origin[0] if node.origin else ''}'",
         )
-    costs = [c.kernel.cost(w, c.params, target) for c in found]
+    largest = concrete(w)
+    costs = [c.kernel.cost(largest, c.params, target) for c in found]
     times = {m.label: m.time_ns for m in measured if m.time_ns is not None}
     timed = [c for c in found if c.label in times]
     best = min(timed, key=lambda c: times[c.label]) if timed else found[costs.index(min(costs))]

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import Undecided, is_dynamic, reach, unlike
 from atc.ir import Array, row_major
 
 
@@ -25,9 +26,13 @@ class View:
 
     def bounds(self, shape: Sequence[int]) -> tuple[int, int]:
         """Return the lowest and highest address over a non-empty index space."""
-        reach = [s * (n - 1) for s, n in zip(self.strides, shape, strict=True)]
-        low = self.offset + sum(r for r in reach if r < 0)
-        return low, self.offset + sum(r for r in reach if r > 0)
+        lowest = highest = self.offset
+        for s, n in zip(self.strides, shape, strict=True):
+            if s < 0:
+                lowest += reach(s, n)
+            else:
+                highest += reach(s, n)
+        return lowest, highest
 
     def is_dense(self, shape: Sequence[int]) -> bool:
         """Whether the view walks memory from its offset in row-major order without gaps."""
@@ -44,7 +49,15 @@ def broadcast(shape: Sequence[int], to: Sequence[int]) -> View:
     """Return the view of a contiguous tensor broadcast to a shape (numpy's rules)."""
     pad = len(to) - len(shape)
     strides = row_major(shape)
-    return View((0,) * pad + tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True)))
+    kept = zip(shape, strides, to[pad:], strict=True)
+    return View((0,) * pad + tuple(_step(n, s, wanted) for n, s, wanted in kept))
+
+
+def _step(extent: int, stride: int, wanted: int) -> int:
+    """Return the stride of an axis that is walked over `wanted` steps."""
+    if extent == 1 or extent == wanted or not is_dynamic(extent):
+        return 0 if extent == 1 else stride
+    return stride * unlike(extent, 1)
 
 
 def split_loop(view: View, axis: int, inner: int) -> View:
@@ -178,7 +191,10 @@ def compose_refining(
     """
     loops, current = tuple(shape), tuple(views)
     for _ in range(8):
-        result = compose(loops, current[index], inner_shape, inner)
+        try:
+            result = compose(loops, current[index], inner_shape, inner)
+        except Undecided:
+            return None
         if result is None:
             return None
         if not isinstance(result, Split):

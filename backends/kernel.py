@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from atc.backends.target import Target
+from atc.dims import bind_tokens
 from atc.ir import Array, Graph, Node, Op, TensorType
 from atc.templates import render
 
@@ -44,6 +45,8 @@ class Kernel:
     """The stem of the C symbol, e.g. `conv_direct`."""
     op: ClassVar[type[Op]]
     template: ClassVar[str]
+    dynamic: ClassVar[bool] = False
+    """Whether it takes extents that are known only when the network runs."""
     portable: ClassVar[bool] = True
     """Whether it is plain C99 (else it uses the vector vocabulary of the target's table)."""
     steady: ClassVar[bool] = False
@@ -113,9 +116,11 @@ class KernelSource:
     symbol: str
     text: str
     arguments: tuple[Argument, ...]
-    scratch: int
+    scratch: int = field(compare=False)
     portable: bool
     fallible: bool = False
+    dims: tuple[str, ...] = field(default=(), compare=False)
+    """C expressions of the extents that a call hands over, over the network's table `d`."""
 
     @property
     def path(self) -> str:
@@ -137,27 +142,48 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     kernel, params = candidate.kernel, candidate.params
     scratch = kernel.scratch(w, params, target)
     arguments = _arguments(kernel, w, scratch)
-    types = [w.inputs[i] for i in range(len(w.inputs))]
-    values: dict[str, object] = {
-        "symbol": _PLACEHOLDER,
-        "parameters": ",\n    ".join(f"{a.type}{a.name}" for a in arguments),
-        "kernel": kernel,
-        "params": params,
-        "label": candidate.label,
-        "portable": kernel.portable,
-        "operands": [f"x{i} {t}" for i, t in enumerate(types) if t is not None],
-        "results": [f"y{i} {t}" for i, t in enumerate(w.outputs)],
-        **kernel.values(w, params, target),
-    }
-    text = render(kernel.template, values)
+    text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
+    if dims:
+        arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
+        text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
+        head = f"    {_parameters(arguments)})\n{{\n"
+        lines = [f"  const ptrdiff_t dim{k} = (ptrdiff_t)dims[{k}];\n" for k in range(len(dims))]
+        text = text.replace(head, head + "".join(lines))
     dtype = w.outputs[0].dtype.label
     # The target too: two networks with different compiler flags may meet in one program.
     digest = hashlib.sha256(f"{target.name}\n{text}".encode()).hexdigest()[:12]
     symbol = f"atc_{kernel.name}_{dtype}_{digest}"
     return KernelSource(
         symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
-        kernel.fallible,
+        kernel.fallible, dims,
     )  # fmt: skip
+
+
+def _parameters(arguments: Sequence[Argument]) -> str:
+    return ",\n    ".join(f"{a.type}{a.name}" for a in arguments)
+
+
+def _text(
+    candidate: Candidate, w: Workload, target: Target, arguments: Sequence[Argument]
+) -> str:
+    kernel, params = candidate.kernel, candidate.params
+    types = [w.inputs[i] for i in range(len(w.inputs))]
+    values: dict[str, object] = {
+        "symbol": _PLACEHOLDER,
+        "parameters": _parameters(arguments),
+        "kernel": kernel,
+        "params": params,
+        "label": candidate.label,
+        "portable": kernel.portable,
+        "operands": [f"x{i} {_shown(t)}" for i, t in enumerate(types) if t is not None],
+        "results": [f"y{i} {_shown(t)}" for i, t in enumerate(w.outputs)],
+        **kernel.values(w, params, target),
+    }
+    return render(kernel.template, values)
+
+
+def _shown(type_: TensorType) -> str:
+    return f"{type_.dtype.label}[{','.join(map(str, type_.shape))}]"
 
 
 def _arguments(kernel: Kernel, w: Workload, scratch: int) -> tuple[Argument, ...]:

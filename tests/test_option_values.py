@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atc.dims import Range
 from atc.errors import OptionError
 from atc.option_values import choice, integer, names, path, positive, required_path, shapes, switch
 
@@ -26,6 +27,12 @@ def test_input_shapes(text: str, expected: dict[str, tuple[int, ...]]) -> None:
     assert shapes(text) == expected
 
 
+def test_ranges_of_input_shapes() -> None:
+    expected = {"x": (Range(1, 8), 3, -1), "y": (4,)}
+    assert shapes("x:1~8,3,-1;y:4~4") == expected
+    assert shapes({"x": ("1~8", 3, -1), "y": (Range(4, 4),)}) == expected
+
+
 def test_input_shapes_from_python() -> None:
     given = {"x": (1, np.int64(3)), "scalar": (), "with;and:": [2]}
     assert shapes(given) == {"x": (1, 3), "scalar": (), "with;and:": (2,)}
@@ -44,9 +51,11 @@ def test_input_shapes_from_python() -> None:
         ("x:٣", "E10002", "is no number"),
         ("x:0", "E10011", "dimension 0 of input 'x' is not positive"),
         ("x:-2", "E10011", "dimension -2"),
-        ("x:-1,3", "E10055", "'-1' of input 'x': dynamic shapes are not supported yet"),
-        ("x:1~10", "E10055", "'1~10' of input 'x': dynamic shapes are not supported yet"),
-        ({"x": (1, -1)}, "E10055", "dynamic shapes"),
+        ("x:0~4", "E10011", "dimension 0~4 of input 'x' is not positive"),
+        ("x:4~2", "E10011", "the range dimension 4~2 of input 'x' is empty"),
+        ("x:1~-1", "E10002", "'1~-1' of input 'x' has no upper end"),
+        ("x:1~2~3", "E10002", "'1~2~3' of input 'x' is no number"),
+        ({"x": (1, -3)}, "E10011", "dimension -3"),
         ({"x": (1, 0)}, "E10011", "not positive"),
         ({"x": (1.5,)}, "E10002", "is no number"),
         (["x"], "E10002", "is no shape"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir
 
+from atc.dims import Range
 from atc.errors import ModelError, OptionError
 from atc.importers.onnx import InputShape, load_onnx, pin_inputs
 
@@ -44,14 +45,25 @@ def load_model(
 
 def _of_tensors(shapes: Mapping[str, InputShape], path: Path) -> Mapping[str, tuple[int, ...]]:
     """Return the shapes for a format that knows neither sequences nor optionals."""
-    tensors = {name: shape for name, shape in shapes.items() if isinstance(shape, tuple)}
-    for name in shapes:
-        if name not in tensors:
+    tensors: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        if isinstance(shape, tuple):
+            tensors[name] = tuple(_fixed(name, n, path) for n in shape)
+        else:
             raise ModelError(
                 f"input '{name}' of --input_shape is neither a sequence nor optional",
                 where=str(path), code="E10049",
             )  # fmt: skip
     return tensors
+
+
+def _fixed(name: str, extent: int | Range, path: Path) -> int:
+    if isinstance(extent, Range) or extent < 0:
+        raise ModelError(
+            f"the shape of input '{name}' is open; models of this format have fixed ones",
+            where=str(path), hint="give one size per dimension", code="E10055",
+        )  # fmt: skip
+    return extent
 
 
 def _head(path: Path) -> bytes:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
 import onnx_ir
 from onnx_ir.passes.common import InlinePass
 
+from atc.dims import RANGES, Range
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.importers.sequences import is_bundle, pin_nothing, pin_sequence, pin_value
 
 OLDEST_OPSET = 1
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 
-InputShape = tuple[int, ...] | list[tuple[int, ...]] | None
+InputShape = tuple[int | Range, ...] | list[tuple[int | Range, ...]] | None
 """The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
 
 
@@ -117,31 +118,60 @@ def _pin(model: onnx_ir.Model, value: onnx_ir.Value, shape: InputShape, file: st
         pin_nothing(model, value, file)
     elif isinstance(shape, list):
         declared = value.shape
-        pin_sequence(model, value, shape, file)
+        pin_sequence(model, value, [_fixed(value, element, file) for element in shape], file)
         for element in shape:
             _check_pin(value.name or "", declared, element, file)
     else:
         declared = value.shape
         if is_bundle(value):
-            pin_value(value, shape, file)
+            pin_value(value, _fixed(value, shape, file), file)
         _check_pin(value.name or "", declared, shape, file)
-        value.shape = onnx_ir.Shape(shape)
+        _set_shape(value, shape)
+
+
+def _fixed(value: onnx_ir.Value, shape: Sequence[int | Range], file: str) -> tuple[int, ...]:
+    if any(isinstance(n, Range) for n in shape):
+        raise UnsupportedError(
+            f"input '{value.name}' is a sequence or optional, whose shapes can't be ranges",
+            where=file, hint="give one size per dimension",
+        )  # fmt: skip
+    return tuple(n for n in shape if isinstance(n, int))
+
+
+def _set_shape(value: onnx_ir.Value, shape: Sequence[int | Range]) -> None:
+    """Give an input a shape; axes of a range keep the names that the model gives them."""
+    own = [*value.shape] if value.shape is not None else [None] * len(shape)
+    names = [getattr(dim, "value", None) for dim in own]
+    dims = [name if isinstance(n, Range) else n for n, name in zip(shape, names, strict=True)]
+    value.shape = onnx_ir.Shape(dims)
+    if any(isinstance(n, Range) for n in shape):
+        value.meta[RANGES] = [n if isinstance(n, Range) else None for n in shape]
 
 
 def _check_pin(
-    name: str, declared: onnx_ir.Shape | None, shape: tuple[int, ...], file: str
+    name: str, declared: onnx_ir.Shape | None, shape: Sequence[int | Range], file: str
 ) -> None:
+    if -1 in shape:
+        raise ModelError(
+            f"--input_shape leaves axis {shape.index(-1)} of input '{name}' open", where=file,
+            hint="give a range such as 1~8, or list what -1 stands for with --dynamic_dims",
+            code="E10002",
+        )  # fmt: skip
     if declared is None:
         return
     if len(declared) != len(shape):
         raise ModelError(
-            f"input '{name}' has rank {len(declared)}, --input_shape gives {list(shape)}",
+            f"input '{name}' has rank {len(declared)}, --input_shape gives {_shown(shape)}",
             where=file, code="E10049",
         )  # fmt: skip
     for axis, (dim, pinned) in enumerate(zip(declared, shape, strict=True)):
         if isinstance(dim, int) and dim > 0 and dim != pinned:
             raise ModelError(
                 f"axis {axis} of input '{name}' is {dim} in the model, "
-                f"--input_shape gives {list(shape)}",
+                f"--input_shape gives {_shown(shape)}",
                 where=file, code="E10050",
             )  # fmt: skip
+
+
+def _shown(shape: Sequence[int | Range]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

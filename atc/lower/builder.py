@@ -8,18 +8,23 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
+from atc.dims import Dim, Symbol, broadcast_faults, broadcast_shapes, dim, high, is_dynamic
 from atc.errors import InternalError, ModelError, UnsupportedError
 from atc.expr import Call, Expr, Input, cast, const, inputs_of, renumber, walk
 from atc.ir import Array, DType, Graph, Node, Op, TensorType, captured, row_major, type_of
 from atc.lower.strings import takes_strings
-from atc.ops import If, Loop, Map, Reshape
+from atc.ops import If, Loop, Map, Reshape, WriteExtents
 from atc.ops.data import Concat, Gather, Pad, Scatter
 from atc.view import View, broadcast, dense, gather_view, simplify_loops
 
 MOVEMENT = (Concat, Gather, If, Loop, Map, Pad, Reshape, Scatter)
 CONVERSIONS = frozenset({"Cast", "CastSaturate", "Bitcast", "Where", "IsNaN", "IsInf"})
 """Ops and functions that take the types of 8 bits and fewer which no others compute with."""
+
+Extents = npt.NDArray[np.object_]
+"""An array of `int` and `Dim`."""
 
 MAX_ELEMENTS = 1 << 33
 """A tensor larger than this is refused: no memory plan could hold it."""
@@ -67,6 +72,10 @@ class Builder:
         self._origin: tuple[str, ...] = parent._origin if parent else ()
         self._declared: set[str] = parent._declared if parent else set()
         self._counter: Iterator[int] = parent._counter if parent else iter(range(1 << 62))
+        self._symbols: list[Symbol] = parent._symbols if parent else []
+        self._faults: dict[int, None] = parent._faults if parent else {}
+        self._extents: dict[str, Extents] = {}
+        self._written: dict[str, str] = {}
 
     @contextmanager
     def origin(self, name: str) -> Iterator[None]:
@@ -84,7 +93,7 @@ class Builder:
 
     def declare(self, name: str, type_: TensorType) -> str:
         """Add a value that is given from outside (a graph input)."""
-        if type_.size > MAX_ELEMENTS:
+        if high(type_.size) > MAX_ELEMENTS:
             raise UnsupportedError(f"a tensor of {type_.size} elements is too large", where=name)
         self._types[name] = type_
         self._declared.add(name)
@@ -109,6 +118,44 @@ class Builder:
         if name in self._constants:
             return self._constants[name]
         return self.parent.value(name) if self.parent and name not in self._types else None
+
+    def symbol(self, label: str, lowest: int, highest: int, *, given: bool = False) -> int:
+        """Add an extent that is known when the network runs."""
+        self._symbols.append(Symbol(len(self._symbols), label, lowest, highest, given))
+        return dim(self._symbols[-1])
+
+    def broadcast(self, *shapes: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape to which all broadcast; what is open is checked when the network runs.
+
+        Raises ValueError for shapes that never do.
+        """
+        self._faults.update(dict.fromkeys(broadcast_faults(*shapes)))
+        return broadcast_shapes(*shapes)
+
+    def extents(self, values: Extents, dtype: DType = DType.INT64) -> str:
+        """Add integers that are extents: a constant if none varies, else computed where read."""
+        if not any(isinstance(v, Dim) for v in values.reshape(-1)):
+            return self.constant(values.astype(dtype.numpy))
+        name = self.fresh("extents")
+        self._extents[name] = values
+        self._types[name] = TensorType(dtype, values.shape)
+        return name
+
+    def extents_of(self, name: str) -> Extents | None:
+        """Return the integers and run-time extents that a value holds, None if it's no such."""
+        if name in self._extents:
+            return self._extents[name]
+        return self.parent.extents_of(name) if self.parent and name not in self._types else None
+
+    def _computed(self, name: str) -> str:
+        """Return a value that holds extents as one that a node computes."""
+        values = self.extents_of(name)
+        if values is None:
+            return name
+        if name not in self._written:
+            op = WriteExtents(tuple(values.reshape(-1)))
+            self._written[name] = self.emit1(op, [], self.type(name))
+        return self._written[name]
 
     def constant(self, array: Array, hint: str = "c") -> str:
         """Add a constant and return its name."""
@@ -139,6 +186,7 @@ class Builder:
 
     def emit(self, op: Op, inputs: Sequence[str], *types: TensorType) -> tuple[str, ...]:
         """Add a node and return its outputs' names; the op's own rules are checked."""
+        inputs = [self._computed(i) for i in inputs]
         operand_types = tuple(self.type(i) if i else None for i in inputs)
         small = next((t for t in (*operand_types, *types) if t and t.dtype.is_small), None)
         if small and not moves(op):
@@ -175,7 +223,7 @@ class Builder:
         the index.
         """
         if shape is None:
-            shape = np.broadcast_shapes(*(self.shape(i) for i in inputs))
+            shape = self.broadcast(*(self.shape(i) for i in inputs))
         if views is None:
             views = [broadcast(self.shape(i), shape) for i in inputs]
         args: list[Expr] = []
@@ -200,8 +248,10 @@ class Builder:
         return self.emit1(op, operands, TensorType(expr.dtype, tuple(shape)))
 
     def _literal(self, name: str) -> Expr | None:
-        array = self.value(name)
-        dtype = self.type(name).dtype
+        array, dtype = self.value(name), self.type(name).dtype
+        extents = self.extents_of(name)
+        if extents is not None and extents.size == 1:
+            return const(extents.item(), dtype)
         if array is None or array.size != 1 or dtype is DType.STRING:
             return None
         return const(array.reshape(()).astype(dtype.computed.numpy).item(), dtype)
@@ -210,8 +260,11 @@ class Builder:
         """Read `x` through an affine view; a constant is folded, a dense whole is a reshape."""
         source = self.type(x)
         type_ = TensorType(source.dtype, tuple(shape))
-        array = self.value(x)
-        if array is not None:
+        array, extents = self.value(x), self.extents_of(x)
+        if extents is not None and not is_dynamic((*shape, *view.strides, view.offset)):
+            moved = gather_view(extents, shape, view).astype(object)
+            return self.extents(moved, source.dtype)
+        if array is not None and not is_dynamic((*shape, *view.strides, view.offset)):
             return self.constant(gather_view(array, shape, view), x)
         if type_.size == source.size and view.offset == 0 and view.is_dense(shape):
             return self.reshape(x, shape)
@@ -225,8 +278,10 @@ class Builder:
             return x
         if prod(shape) != source.size:
             raise UnsupportedError(f"{source} cannot take the shape {list(shape)}")
-        array = self.value(x)
-        if array is not None:
+        array, extents = self.value(x), self.extents_of(x)
+        if extents is not None and not is_dynamic(tuple(shape)):
+            return self.extents(extents.reshape(shape), source.dtype)
+        if array is not None and not is_dynamic(tuple(shape)):
             return self.constant(array.reshape(shape), x)
         return self.emit1(Reshape(), [x], TensorType(source.dtype, tuple(shape)))
 
@@ -259,6 +314,7 @@ class Builder:
 
     def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
         """Return the finished graph; an output that isn't computed here becomes a copy."""
+        outputs = [self._computed(o) for o in outputs]
         own = {o for node in self.nodes for o in node.outputs}
         finished: dict[str, None] = {}
         for output in outputs:
@@ -266,7 +322,8 @@ class Builder:
             finished[output if fresh else self._copy(output)] = None
         graph = Graph(
             name, tuple(inputs), tuple(finished), tuple(self.nodes),
-            dict(self._types), dict(self._constants),
+            {k: v for k, v in self._types.items() if k not in self._extents},
+            dict(self._constants), dims=tuple(self._symbols), faults=tuple(self._faults),
         )  # fmt: skip
         outer = {n: self.type(n) for n in captured(graph)}
         return replace(graph, types={**outer, **graph.types})
@@ -290,7 +347,7 @@ def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
     return Graph(
         graph.name, tuple(map(new, graph.inputs)), tuple(map(new, graph.outputs)), nodes,
         {new(k): v for k, v in graph.types.items()},
-        {new(k): v for k, v in graph.constants.items()},
+        {new(k): v for k, v in graph.constants.items()}, dims=graph.dims, faults=graph.faults,
     )  # fmt: skip
 
 

@@ -7,8 +7,11 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import is_dynamic, maximum, minimum
+from atc.expr import Expr, call
 from atc.ir import DType, TensorType, row_major
 from atc.lower.builder import Builder
+from atc.lower.place import Place, clamped, gather, index, times, total
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.ops.data import Concat, Pad
@@ -81,8 +84,8 @@ def pad(
     value: str = "",
 ) -> str:  # fmt: skip
     """Frame `x`; negative pads crop first. `value` is one element, '' for zero."""
-    x = crop(b, x, [max(0, -n) for n in begins], [max(0, -n) for n in ends])
-    lows, highs = [max(0, n) for n in begins], [max(0, n) for n in ends]
+    x = crop(b, x, [maximum(0, -n) for n in begins], [maximum(0, -n) for n in ends])
+    lows, highs = [maximum(0, n) for n in begins], [maximum(0, n) for n in ends]
     if not any((*lows, *highs)):
         return x
     source = b.type(x)
@@ -90,12 +93,41 @@ def pad(
     type_ = TensorType(source.dtype, shape)
     if not prod(shape):
         return b.constant(np.empty(shape, source.dtype.numpy))
+    if mode != "constant" and is_dynamic((*source.shape, *lows, *highs)):
+        return _repeated(b, x, lows, type_, mode)
     op = Pad(mode, *_merged(source.shape, lows, highs))
     if mode == "constant" and source.dtype is DType.STRING and not value:
         value = b.constant(np.asarray(b"", DType.STRING.numpy))
     array = b.value(value) if value else None
     zero = not value or (array is not None and array.dtype.kind != "S" and not any(array.tobytes()))
     return b.emit1(op, [x] if zero or mode != "constant" else [x, value], type_)
+
+
+def _repeated(b: Builder, x: str, lows: Sequence[int], type_: TensorType, mode: str) -> str:
+    """Frame a tensor of unknown extents by reading it at computed places."""
+    shape, strides = b.shape(x), row_major(b.shape(x))
+    axes = range(len(shape))
+
+    def address(*coordinates: Expr) -> Expr:
+        places = zip(coordinates, shape, lows, type_.shape, strides, strict=True)
+        return total(*(
+            times(c if n == m else _source(mode, call("Sub", c, index(lo)), n), s)
+            for c, n, lo, m, s in places
+        ))  # fmt: skip
+
+    views = tuple(View(tuple(int(d == axis) for d in axes)) for axis in axes)
+    return gather(b, x, Place(type_.shape, (), (), views, address, True), 1, type_.shape)
+
+
+def _source(mode: str, i: Expr, extent: int) -> Expr:
+    """Return the element of an axis that an index outside it repeats."""
+    if mode == "edge":
+        return clamped(i, extent)
+    if mode == "wrap":
+        return call("Mod", i, index(extent))
+    turn = maximum(2 * extent - 2, 1)
+    folded = call("Mod", i, index(turn))
+    return call("Min", folded, call("Abs", call("Sub", index(turn), folded)))
 
 
 @lowers("Pad")
@@ -127,7 +159,7 @@ def _pads(site: Site) -> list[int]:
 def _check_extents(site: Site, begins: Sequence[int], ends: Sequence[int], mode: str) -> None:
     for axis, (n, low, high) in enumerate(zip(site.shape(0), begins, ends, strict=True)):
         place = f"pads {low} and {high} of axis {axis} with {n} elements"
-        kept = n + min(low, 0) + min(high, 0)
+        kept = n + minimum(low, 0) + minimum(high, 0)
         site.require(n + low + high >= 0 and kept >= 0, f"{place} leave nothing")
         grows = low > 0 or high > 0
         site.require(mode == "constant" or kept > 0 or not grows, f"{place} repeat nothing")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from atc.dims import low, maximum, minimum
 from atc.expr import Input, call
 from atc.ir import DType, TensorType
 from atc.lower.registry import lowers
@@ -38,7 +39,7 @@ def window_of(
     for name, size in sizes.items():
         site.require(size == rank, f"{name} has {size} entries for {rank} spatial axes")
     site.require(
-        min([*strides, *dilations, *kernel], default=1) > 0,
+        all(n > 0 for n in (*strides, *dilations, *kernel)),
         "strides, dilations and kernel must be positive",
     )
     auto = site.str("auto_pad", "NOTSET")
@@ -78,11 +79,18 @@ def output_extents(
         spatial, window.kernel, window.strides, window.dilations, window.pads, end, strict=True
     ):
         room = size + p + q - ((k - 1) * d + 1)
-        extent = (-(-room // s) if ceil or room < 0 else room // s) + 1
-        if ceil and (extent - 1) * s >= size + p:
-            extent -= 1
+        extent = _steps(room, s, ceil) + 1
+        if ceil:  # less a window that would start in the end padding
+            extent = minimum(extent, (size + p - 1) // s + 1)
         out.append(extent)
     return out
+
+
+def _steps(room: int, stride: int, ceil: bool) -> int:
+    """Return room / stride, towards zero or with `ceil` up."""
+    if ceil or low(room) <= -stride:
+        return -(-room // stride) if ceil or room < 0 else room // stride
+    return maximum(room // stride, 0)
 
 
 @lowers("Conv")
@@ -185,7 +193,8 @@ def pool(site: Site) -> tuple[str, ...]:
     site.require(kernel is not None and len(kernel) == len(x.shape) - 2, f"kernel {kernel} for {x}")
     window, end = window_of(site, x.shape[2:], kernel or [])
     spatial = output_extents(x.shape[2:], window, end, bool(site.int("ceil_mode")))
-    site.require(min(spatial) > 0, f"the kernel {kernel} is larger than the padded input {x}")
+    fits = all(n > 0 for n in spatial)
+    site.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
     shape = (*x.shape[:2], *spatial)
     source = widen(site, site.input(0))
     dtype = site.b.type(source).dtype

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import low
 from atc.expr import Expr, call, cast
 from atc.ir import DType, row_major
 from atc.lower.place import (
@@ -36,9 +37,21 @@ def lower_gather(site: Site) -> str:
     known = known_indices(site, 1, [shape[axis]])
     if known is not None:
         return take(site.b, site.input(0), axis, known)
+    single = site.const(1)
+    if single is not None and single.size == 1 and -low(shape[axis]) <= single.item() < 0:
+        return _from_end(site, axis, int(single.item()))
     indices, _ = index_operand(site, 1, [shape[axis]])
     site.require(shape[axis] > 0 or not site.type(1).size, f"axis {axis} is empty")
     return gather_axis(site.b, site.input(0), axis, indices, proven=False)
+
+
+def _from_end(site: Site, axis: int, index: int) -> str:
+    """Read one element of an axis of unknown extent, counted from its end."""
+    shape = site.shape(0)
+    strides = row_major(shape)
+    kept = View((*strides[:axis], *strides[axis + 1 :]), (shape[axis] + index) * strides[axis])
+    row = site.b.view(site.input(0), (*shape[:axis], *shape[axis + 1 :]), kept)
+    return site.b.reshape(row, (*shape[:axis], *site.shape(1), *shape[axis + 1 :]))
 
 
 @lowers("GatherElements")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod
 
 import numpy as np
 
+from atc.dims import Dim, maximum
 from atc.expr import Expr, call, cast, const
 from atc.ir import DType, row_major
 from atc.lower.place import index
@@ -29,6 +31,9 @@ def on_axis(rank: int, axis: int) -> View:
 def range_(site: Site) -> str:
     """ONNX Range-11: start + i * delta; all three decide the shape, so they are constants."""
     names = ("the start", "the limit", "the step")
+    extents = [site.extents(i) for i in range(3)]
+    if any(site.const(i) is None for i in range(3)) and None not in extents:
+        return _range_of_extents(site, [e[0] for e in extents if e is not None])
     start, limit, delta = (site.required_const(i, n).reshape(()) for i, n in enumerate(names))
     dtype = site.type(0).dtype
     first, last, step = float(start), float(limit), float(delta)
@@ -46,6 +51,22 @@ def range_(site: Site) -> str:
     def value(i: Expr) -> Expr:
         a, d = (const(v.item() if exact else float(v), work_type) for v in (start, delta))
         return cast(call("Add", a, call("Mul", cast(i, work_type), d)), dtype)
+
+    return site.b.map(value, shape=[count], views=[], coordinates=[View((1,))])
+
+
+def _range_of_extents(site: Site, operands: Sequence[int]) -> str:
+    """Return a range of integers whose ends depend on the inputs' shapes."""
+    start, limit, delta = operands
+    dtype = site.type(0).dtype
+    if isinstance(delta, Dim) or dtype.is_float:
+        raise site.unsupported("a step that depends on the inputs' shapes")
+    site.require(delta != 0, "the step is 0")
+    room = limit - start if delta > 0 else start - limit
+    count = maximum(0, -(-room // abs(delta)))
+
+    def value(i: Expr) -> Expr:
+        return call("Add", const(start, dtype), call("Mul", cast(i, dtype), const(delta, dtype)))
 
     return site.b.map(value, shape=[count], views=[], coordinates=[View((1,))])
 

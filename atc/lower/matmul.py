@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from atc.expr import Expr, Input, call, const
 from atc.ir import DType, TensorType
 from atc.lower.conv import widen
@@ -31,7 +29,7 @@ def product(site: Site, a: str, b: str, accumulator: DType | None = None) -> str
     a2 = (1, *a_shape) if len(a_shape) == 1 else a_shape
     b2 = (*b_shape, 1) if len(b_shape) == 1 else b_shape
     site.require(a2[-1] == b2[-2], f"{list(a_shape)} x {list(b_shape)}: inner sizes differ")
-    batch = np.broadcast_shapes(a2[:-2], b2[:-2])
+    batch = build.broadcast(a2[:-2], b2[:-2])
     m, n, k = a2[-2], b2[-1], a2[-1]
     dtype = accumulator or build.type(a).dtype
     op = MatMul(

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir
 
+from atc.dims import RANGES, Range
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.ir import Array, DType, Graph, TensorType, prune
 from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.bundles import input_bundles, output_tensors, refuse_bundle
+from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
 from atc.lower.precision import Precision
@@ -31,11 +33,12 @@ def lower_model(
     listen: Listen | None = None,
     precision: Precision | None = None,
 ) -> Graph:
-    """Lower a model whose inputs have static shapes.
+    """Lower a model whose inputs have static shapes, or ranges of them.
 
     `outputs` overrides the model's outputs by value name, `precision` the types that tensors are
-    kept in. Graph inputs and outputs keep the model's names. Raises ModelError or UnsupportedError naming file and node; with `listen` a node's error
-    is only told, and its results become inputs of the graph.
+    kept in. Graph inputs and outputs keep the model's names. Raises ModelError or UnsupportedError
+    naming file and node; with `listen` a node's error is only told, and its results become inputs
+    of the graph.
     """
     graph = model.graph
     trace = None if listen is None else Trace(listen)
@@ -72,8 +75,8 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
             hint=f'pin it: --input_shape="{name}:..."',
         )  # fmt: skip
     dims = ", ".join(str(d) for d in value.shape)
-    for dim in value.shape:
-        if not isinstance(dim, int):
+    for dim, given in zip(value.shape, given_ranges(value), strict=True):
+        if not isinstance(dim, int) and given is None:
             raise UnsupportedError(
                 f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]",
                 where=walker.file, hint=f'pin it: --input_shape="{name}:..."',
@@ -85,12 +88,31 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
             f"input '{name}' has the type {value.dtype.name}, which is not covered",
             where=walker.file,
         ) from None
-    walker.bind(builder, value, builder.declare(name, TensorType(dtype, _ints(value.shape))))
+    shape = _extents(value, builder, walker)
+    walker.bind(builder, value, builder.declare(name, TensorType(dtype, shape)))
     return name
 
 
-def _ints(shape: onnx_ir.Shape) -> tuple[int, ...]:
-    return tuple(d for d in shape if isinstance(d, int))
+def given_ranges(value: onnx_ir.Value) -> Sequence[Range | None]:
+    """Return the range of each axis of an input, None where its extent is fixed."""
+    given = value.meta.get(RANGES)
+    return given if given is not None else [None] * len(value.shape or ())
+
+
+def _extents(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> tuple[int, ...]:
+    """Return an input's shape; axes of a range that the model calls by one name are one symbol."""
+    result: list[int] = []
+    for axis, (dim, given) in enumerate(zip(value.shape or (), given_ranges(value), strict=True)):
+        if given is None:
+            assert isinstance(dim, int)
+            result.append(dim)
+            continue
+        label = f"{value.name}[{axis}]"
+        key = (str(getattr(dim, "value", None) or label), given)
+        if key not in walker.axes:
+            walker.axes[key] = builder.symbol(label, given.low, given.high, given=True)
+        result.append(walker.axes[key])
+    return tuple(result)
 
 
 def _with_own_names(graph: Graph, wanted: Sequence[str], known: Mapping[str, str]) -> Graph:
@@ -132,6 +154,8 @@ class _Walker:
     names: dict[str, str] = field(default_factory=dict)
     env: dict[int, str] = field(default_factory=dict)
     depth: int = 0
+    axes: dict[tuple[str, Range], int] = field(default_factory=dict)
+    """The run-time extents of the inputs' axes."""
 
     def bind(self, builder: Builder, value: onnx_ir.Value, name: str) -> None:
         if self.precision is not None:
@@ -291,6 +315,10 @@ class _Walker:
             folded = evaluate(node, arrays, opset)
             if folded is not None:
                 return tuple(builder.constant(a, site.name) for a in folded)
+        if domain == "":
+            extents = evaluate_extents(node, inputs, opset, builder)
+            if extents is not None:
+                return extents
         if self.depth:  # part of a function body: the node's name is the user's node's
             return self._dispatch(site, domain)
         with builder.origin(site.name):

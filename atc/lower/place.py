@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import is_dynamic, low
 from atc.expr import Const, Expr, Input, call, cast, const
 from atc.ir import Array, DType, TensorType, row_major
 from atc.lower.builder import Builder
@@ -130,6 +131,9 @@ def known_indices(site: Site, i: int, extents: Sequence[int]) -> Array | None:
     if array is None:
         return None
     wide = np.asarray(array).astype(np.int64)
+    if is_dynamic(tuple(extents)):
+        inside = not wide.size or (wide.min() >= 0 and wide.max() < min(map(low, extents)))
+        return wide if inside else None
     one = len(extents) == 1  # may belong to a 0-d index
     limit = np.broadcast_to(np.asarray(extents[0] if one else extents, np.int64), wide.shape)
     outside = (wide < -limit) | (wide >= limit)

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import is_dynamic, maximum, minimum, plain
 from atc.ir import DType, row_major
 from atc.lower.registry import lowers
 from atc.lower.site import Site
@@ -26,9 +27,11 @@ def reshape(site: Site) -> str:
                 target[d] = source[d]
     if -1 in target:
         rest = prod(n for n in target if n != -1)
-        site.require(rest > 0 and prod(source) % rest == 0, f"{list(source)} to {target}")
+        fits = rest > 0 and prod(source) % rest == 0
+        site.require(fits, plain(f"{list(source)} to {target}"))
         target[target.index(-1)] = prod(source) // rest
-    site.require(prod(target) == prod(source), f"{list(source)} cannot become {target}")
+    same = prod(target) == prod(source)
+    site.require(same, plain(f"{list(source)} cannot become {target}"))
     return site.b.reshape(site.input(0), target)
 
 
@@ -89,13 +92,13 @@ def shape_of(site: Site) -> str:
     start, end = site.int("start", 0), site.attribute("end")
     begin = max(0, min(rank, start + rank if start < 0 else start))
     stop = rank if end is None else max(0, min(rank, int(end) + rank if int(end) < 0 else int(end)))
-    return site.b.constant(np.array(shape[begin:stop], np.int64))
+    return site.b.extents(np.array(shape[begin:stop], object))
 
 
 @lowers("Size")
 def size_of(site: Site) -> str:
     """ONNX Size-21: known when compiling."""
-    return site.b.constant(np.array(prod(site.shape(0)), np.int64))
+    return site.b.extents(np.array(prod(site.shape(0)), object))
 
 
 VALUES = ("value", "value_float", "value_int", "value_floats", "value_ints", "value_string",
@@ -131,7 +134,7 @@ def constant_of_shape(site: Site) -> str:
     site.require(min(shape, default=0) >= 0, f"shape {shape} is negative")
     value = site.tensor("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value).reshape(1)
-    if prod(shape) <= 1 << 16:
+    if not is_dynamic(tuple(shape)) and prod(shape) <= 1 << 16:
         return site.b.constant(np.full(shape, array[0], array.dtype))
     return site.b.map(
         lambda c: c,
@@ -144,7 +147,7 @@ def constant_of_shape(site: Site) -> str:
 @lowers("Expand")
 def expand(site: Site) -> str:
     """ONNX Expand-13: two-way broadcast."""
-    shape = np.broadcast_shapes(site.shape(0), tuple(site.ints_const(1, "the target shape")))
+    shape = site.b.broadcast(site.shape(0), tuple(site.ints_const(1, "the target shape")))
     return site.b.expand(site.input(0), shape)
 
 
@@ -178,13 +181,24 @@ def slice_(site: Site) -> str:
     strides, out, offset = list(row_major(shape)), list(shape), 0
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         site.require(step != 0, "a step is 0")
-        first, stop, _ = slice(
-            start, None if step < 0 and end < -shape[axis] else end, step
-        ).indices(shape[axis])
-        out[axis] = len(range(first, stop, step))
+        first, out[axis] = steps_of(start, end, step, shape[axis])
         offset += first * strides[axis] if out[axis] else 0
         strides[axis] *= step
     return site.b.view(site.input(0), out, View(tuple(strides), offset))
+
+
+def steps_of(start: int, end: int, step: int, size: int) -> tuple[int, int]:
+    """Return where a slice of an axis begins and how many elements it has (numpy's rules)."""
+    if not is_dynamic((start, end, size)):
+        stop = None if step < 0 and end < -size else end
+        first, last, _ = slice(start, stop, step).indices(size)
+        return first, len(range(first, last, step))
+    least, most = (0, size) if step > 0 else (-1, size - 1)
+    first, last = (
+        minimum(maximum(n + size if n < 0 else n, least), most) for n in (start, end)
+    )
+    room = last - first if step > 0 else first - last
+    return first, maximum(0, -(-room // abs(step)))
 
 
 @lowers("Split")

@@ -90,6 +90,13 @@ class Site:
         """Return the array of a constant input, None when absent or not constant."""
         return self.b.value(self.inputs[i]) if self.has(i) else None
 
+    def extents(self, i: int) -> list[builtins.int] | None:
+        """Return the integers of an input that are known, or are extents; else None."""
+        values: Any = self.b.extents_of(self.inputs[i]) if self.has(i) else None
+        if values is None:
+            values = self.const(i)
+        return None if values is None else np.asarray(values).reshape(-1).tolist()
+
     def required_const(self, i: int, what: str) -> Array:
         """Return the array of an input that must be known when compiling."""
         self.input(i)
@@ -103,7 +110,10 @@ class Site:
         return array
 
     def ints_const(self, i: int, what: str) -> list[int]:
-        """Return a constant integer input as a list."""
+        """Return an input of integers as a list; they are constants or run-time extents."""
+        extents = self.extents(i)
+        if extents is not None and self.b.value(self.inputs[i]) is None:
+            return extents
         return [int(v) for v in np.asarray(self.required_const(i, what)).reshape(-1)]
 
     # ---- attributes ---------------------------------------------------------------------------

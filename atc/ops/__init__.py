@@ -4,6 +4,7 @@ from atc.ops.attention import Attention
 from atc.ops.blocked import Block, ConvBlocked, Unblock
 from atc.ops.control import If, Loop
 from atc.ops.conv import Conv, ConvTranspose, Pool, Window
+from atc.ops.data import WriteExtents
 from atc.ops.elementwise import (
     ArgReduce,
     Epilogue,
@@ -20,5 +21,5 @@ from atc.ops.rnn import Cell, Recurrent
 __all__ = [
     "ArgReduce", "Attention", "Block", "Cell", "Conv", "ConvBlocked", "ConvTranspose",
     "Epilogue", "If", "Loop", "Map", "MatMul", "Normalize", "Part", "Pool", "Recurrent", "Reduce",
-    "Reshape", "Softmax", "Unblock", "Window", "identity_epilogue",
+    "Reshape", "Softmax", "Unblock", "Window", "WriteExtents", "identity_epilogue",
 ]

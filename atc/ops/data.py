@@ -15,6 +15,18 @@ from atc.view import View
 
 
 @dataclass(frozen=True)
+class WriteExtents(Op):
+    """y[k] = values[k], integers known when the network runs.  ONNX Shape-21 and what it feeds."""
+
+    values: tuple[int, ...]
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """There is a place for each value."""
+        require(outputs[0].size == len(self.values), f"{len(self.values)} values in {outputs[0]}")
+        require(not outputs[0].dtype.is_float, f"extents in {outputs[0]}")
+
+
+@dataclass(frozen=True)
 class Concat(Op):
     """Operands side by side: x_k [outer, parts[k]] -> y [outer, sum(parts)].  ONNX Concat-13."""
 

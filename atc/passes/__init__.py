@@ -85,7 +85,8 @@ def run_passes(
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    for each in (*PASSES, *layout_passes(width)):
+    layout = () if graph.dims else layout_passes(width)
+    for each in (*PASSES, *layout):
         if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
         graph = each.run(graph, outside)

@@ -27,6 +27,7 @@ class AttentionRows(Kernel):
     name = "attention"
     op = Attention
     template = "cpu/attention.c.j2"
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Computed in the type of all three operands."""

@@ -9,6 +9,7 @@ from atc.backends.cpu.elementwise import finish
 from atc.backends.cpu.expr import address, load
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
+from atc.dims import is_dynamic, maximum, minimum
 from atc.ir import TensorType
 from atc.ops import Conv, ConvTranspose, Pool, Window
 from atc.view import View, dense
@@ -46,10 +47,10 @@ def tap_ranges(axis: Axis) -> dict[str, list[int]]:
     low, high, shift = [], [], []
     for k in range(axis.kernel):
         first = k * axis.dilation - axis.pad
-        begin = max(0, -(first // axis.stride))
-        end = min(axis.extent, (axis.size - 1 - first) // axis.stride + 1)
+        begin = maximum(0, -(first // axis.stride))
+        end = minimum(axis.extent, (axis.size - 1 - first) // axis.stride + 1)
         low.append(begin)
-        high.append(max(begin, end))
+        high.append(maximum(begin, end))
         shift.append(first)
     return {"low": low, "high": high, "shift": shift}
 
@@ -68,12 +69,13 @@ class ConvRows(Kernel):
     name = "conv_rows"
     op = Conv
     template = "cpu/conv.c.j2"
+    dynamic = True
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """One row of accumulators."""
         op = w.op
         assert isinstance(op, Conv)
-        return max(1, w.outputs[0].shape[-1]) * op.accumulator.itemsize
+        return maximum(1, w.outputs[0].shape[-1]) * op.accumulator.itemsize
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Loop bounds, the tables of the last axis and the epilogue."""
@@ -90,7 +92,8 @@ class ConvRows(Kernel):
         return {
             "batch": x.shape[0], "group": op.group, "channels": weights.shape[1],
             "filters": weights.shape[0] // op.group, "outer": outer, "last": last,
-            "ranges": tap_ranges(last), "acc": op.accumulator.c, "element": x.dtype.c,
+            "ranges": tap_ranges(last), "dynamic": is_dynamic(last),
+            "acc": op.accumulator.c, "element": x.dtype.c,
             "line": address(line, ["n", "(first + c)", *[a.inp for a in outer]]),
             "w": _minus_zero_point(op, w, 3, load(weights.dtype, f"x1[{tap}]")),
             "step": _step(op, w, load(x.dtype, f"line[{_times('q', last.stride)}]")),
@@ -127,10 +130,11 @@ class ConvTransposeScatter(Kernel):
     name = "conv_transpose"
     op = ConvTranspose
     template = "cpu/conv_transpose.c.j2"
+    dynamic = True
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """The accumulators of one output channel."""
-        return max(1, prod(w.outputs[0].shape[2:])) * operand_types(w)[0].dtype.itemsize
+        return maximum(1, prod(w.outputs[0].shape[2:])) * operand_types(w)[0].dtype.itemsize
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Loop bounds with the roles of input and output exchanged."""
@@ -150,7 +154,8 @@ class ConvTransposeScatter(Kernel):
         return {
             "batch": x.shape[0], "group": op.group, "channels": x.shape[1] // op.group,
             "filters": filters, "outer": outer, "last": last, "ranges": tap_ranges(last),
-            "acc": x.dtype.c, "element": x.dtype.c, "size": prod(y.shape[2:]),
+            "dynamic": is_dynamic(last), "acc": x.dtype.c, "element": x.dtype.c,
+            "size": prod(y.shape[2:]),
             "line": address(View(x.strides[:-1]), ["n", "c", *[a.out for a in outer]]),
             "base": address(View(plane.strides[:-1]), [a.inp for a in outer]),
             "w": load(weights.dtype, f"x1[{tap}]"),
@@ -175,6 +180,7 @@ class PoolWindows(Kernel):
     name = "pool"
     op = Pool
     template = "cpu/pool.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Loop bounds and what happens per element."""

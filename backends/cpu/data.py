@@ -12,7 +12,7 @@ from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.expr import Expr, Input
 from atc.ir import TensorType, row_major
-from atc.ops.data import Concat, Gather, Pad, Scatter, source_index
+from atc.ops.data import Concat, Gather, Pad, Scatter, WriteExtents, source_index
 from atc.view import View, dense
 
 
@@ -23,12 +23,28 @@ def operand(w: Workload, index: int) -> TensorType:
     return type_
 
 
+class WriteExtentsInts(Kernel):
+    """Extents of run-time shapes, written as a tensor."""
+
+    name = "extents"
+    op = WriteExtents
+    template = "cpu/extents.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The extents and their type."""
+        op = w.op
+        assert isinstance(op, WriteExtents)
+        return {"extents": op.values, "type": w.outputs[0].dtype.c}
+
+
 class ConcatCopy(Kernel):
     """Concat as one memcpy per operand and outer index."""
 
     name = "concat"
     op = Concat
     template = "cpu/concat.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Extents and where each part begins in a row of the result."""
@@ -55,7 +71,7 @@ class PadAxis:
     @property
     def padded(self) -> bool:
         """Whether the axis has a pad at all."""
-        return self.extent > self.size
+        return self.extent != self.size
 
 
 class PadRows(Kernel):
@@ -64,6 +80,7 @@ class PadRows(Kernel):
     name = "pad"
     op = Pad
     template = "cpu/pad.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Outer axes, and the row: `run` elements behind the last padded axis."""
@@ -72,14 +89,15 @@ class PadRows(Kernel):
         last = max(d for d in range(len(op.shape)) if op.begins[d] or op.ends[d])
         run = prod(op.shape[last + 1 :])
         begin, size, end = op.begins[last], op.shape[last], op.ends[last]
-        source = [0] * (begin + size + end)
+        source: list[int] = []
         if op.mode != "constant":
             source = [int(i) * run for i in source_index(op.mode, size, begin, end)]
         value = load(w.outputs[0].dtype, "x1[0]") if len(w.inputs) > 1 else "0"
         return {
             "axes": _outer_axes(op, last), "constant": op.mode == "constant", "run": run,
             "begin": begin, "size": size, "end": end, "type": w.outputs[0].dtype.c,
-            "before": source[:begin], "behind": source[begin + size :],
+            "before": source[:begin] if source else [],
+            "behind": source[begin + size :] if source else [],
             "value": store(w.outputs[0].dtype, value) if value != "0" else value,
         }  # fmt: skip
 
@@ -128,6 +146,7 @@ class GatherLoops(Kernel):
     name = "gather"
     op = Gather
     template = "cpu/gather.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Loops, address and place of the result."""
@@ -143,6 +162,7 @@ class ScatterLoops(Kernel):
     name = "scatter"
     op = Scatter
     template = "cpu/scatter.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Loops, address and the statement that stores one update."""
@@ -172,4 +192,4 @@ def combined(expr: Expr, w: Workload, old: str, new: str) -> tuple[list[str], st
     return lines, store(dtype, value)
 
 
-KERNELS = (ConcatCopy(), PadRows(), GatherLoops(), ScatterLoops())
+KERNELS = (WriteExtentsInts(), ConcatCopy(), PadRows(), GatherLoops(), ScatterLoops())

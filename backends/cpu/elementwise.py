@@ -58,6 +58,7 @@ class MapLoops(Kernel):
     name = "map"
     op = Map
     template = "cpu/map.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Loops, declarations and the stored value."""
@@ -130,6 +131,7 @@ class ReduceLoops(Kernel):
     name = "reduce"
     op = Reduce
     template = "cpu/reduce.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Loops, accumulator and the stored value."""
@@ -162,6 +164,7 @@ class ArgReduceLoops(Kernel):
     name = "arg_reduce"
     op = ArgReduce
     template = "cpu/arg_reduce.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Extents and the comparison."""

@@ -8,7 +8,7 @@ from math import copysign, isinf, isnan
 import numpy as np
 
 from atc.errors import InternalError
-from atc.expr import Call, Const, Expr, Input, walk
+from atc.expr import Call, Const, Expr, Extent, Input, walk
 from atc.ir import DType
 from atc.view import View
 
@@ -94,7 +94,7 @@ def address(view: View, indices: Sequence[str]) -> str:
         if stride == 1:
             terms.append(index)
         elif stride:
-            terms.append(f"{index} * {stride}" if stride > 0 else f"{index} * ({stride})")
+            terms.append(f"{index} * {stride}" if stride >= 0 else f"{index} * ({stride})")
     if view.offset or not terms:
         terms.append(str(view.offset))
     return " + ".join(terms)
@@ -142,6 +142,8 @@ def _text(e: Expr, args: list[str], read: Callable[[int], str]) -> str:
             return read(e.index)
         case Const():
             return literal(e.value, e.dtype)
+        case Extent():
+            return f"({value_type(e.dtype)})({e.extent})"
         case Call():
             return _call(e, args)
         case _:

@@ -52,6 +52,7 @@ class MatMulRows(Kernel):
     name = "matmul_rows"
     op = MatMul
     template = "cpu/matmul.c.j2"
+    dynamic = True
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Pack constant B into panels."""

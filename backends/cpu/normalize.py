@@ -13,6 +13,7 @@ from atc.backends.cpu.elementwise import finish, loop_names
 from atc.backends.cpu.expr import address, literal
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
+from atc.dims import Dim
 from atc.ir import DType, TensorType
 from atc.ops import Normalize, Softmax
 from atc.view import dense
@@ -37,6 +38,7 @@ class SoftmaxRows(Kernel):
     name = "softmax_rows"
     op = Softmax
     template = "cpu/softmax_rows.c.j2"
+    dynamic = True
     column, columns = "", "k"
     """How C addresses the statistics of a row, and its element in the second pass."""
 
@@ -105,7 +107,7 @@ class SoftmaxColumns(SoftmaxRows):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Any."""
-        return isinstance(w.op, Softmax) and w.op.inner > 1
+        return isinstance(w.op, Softmax) and w.op.inner != 1
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """A row of maxima and one of sums besides."""
@@ -120,6 +122,7 @@ class NormalizeRows(Kernel):
     name = "normalize_rows"
     op = Normalize
     template = "cpu/normalize_rows.c.j2"
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Rows must be contiguous."""
@@ -133,7 +136,7 @@ class NormalizeRows(Kernel):
         inner = loop_names("i", op.inner)
         nest = (*loop_names("k", op.axis), *inner)
         indices = [v for v, _ in (*outer, *nest)]
-        by_column = prod(op.inner) > 1
+        by_column = prod(op.inner) != 1
         at, place = ("[i]", "k + i") if by_column else ("", "k")
         last = f"[{address(dense(op.inner), [v for v, _ in inner])}]" if by_column else ""
         target_ = address(dense(op.loops), indices)
@@ -141,7 +144,8 @@ class NormalizeRows(Kernel):
         after, value = finish(op.epilogue, w, "value", indices, 1)
         element = f"(x0[{target_}] - centre{last})" if centred else f"x0[{target_}]"
         return {
-            "op": op, "type": x.dtype.c, "size": prod(op.axis), "columns": prod(op.inner),
+            "op": op, "type": x.dtype.c, "size": prod(op.axis),
+            "length": real(prod(op.axis)), "columns": prod(op.inner),
             "outer": outer, "nest": nest, "statistics": len(w.outputs) > 1, "centred": centred,
             "row": address(dense(op.outer), [v for v, _ in outer]),
             "term": f"x[{place}]" + (f" - mean{at}" if centred else ""),
@@ -155,6 +159,11 @@ class NormalizeRows(Kernel):
         return overwrites_operand(w)
 
 
+def real(extent: int) -> str:
+    """Return an extent as a C double."""
+    return f"(double){extent}" if isinstance(extent, Dim) else f"{extent}.0"
+
+
 def _scale(op: Normalize, dtype: DType, total: str) -> str:
     """Return the C value that the centred elements are multiplied by."""
     match op.how:
@@ -164,7 +173,7 @@ def _scale(op: Normalize, dtype: DType, total: str) -> str:
             return f"{total} == 0 ? 0 : ({dtype.c})(1 / sqrt({total}))"
         case _:
             epsilon = literal(op.epsilon, DType.DOUBLE)
-            return f"({dtype.c})(1 / sqrt({total} / {prod(op.axis)}.0 + {epsilon}))"
+            return f"({dtype.c})(1 / sqrt({total} / {real(prod(op.axis))} + {epsilon}))"
 
 
 class NormalizeColumns(NormalizeRows):
@@ -175,7 +184,7 @@ class NormalizeColumns(NormalizeRows):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Several columns."""
-        return isinstance(w.op, Normalize) and prod(w.op.inner) > 1
+        return isinstance(w.op, Normalize) and prod(w.op.inner) != 1
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """Two statistics per column, in double and as they are applied."""

@@ -70,6 +70,7 @@ class RecurrentRows(Kernel):
     name = "recurrent"
     op = Recurrent
     template = "cpu/recurrent.c.j2"
+    dynamic = True
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """The recurrent shares of one row, and its reset h."""

@@ -17,6 +17,7 @@ class TopKHeap(Kernel):
     name = "top_k"
     op = TopK
     template = "cpu/top_k.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The order of two elements, NaN being the largest."""
@@ -53,6 +54,7 @@ class CumulateRows(Kernel):
     name = "cumulate"
     op = Cumulate
     template = "cpu/cumulate.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Extents, the start and the statement that adds one element to `total`."""

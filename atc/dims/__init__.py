@@ -1,0 +1,36 @@
+"""Extents that are known when the network runs: what an `int` of a shape may be instead."""
+
+from atc.dims.algebra import equals, maximum, minimum, unlike
+from atc.dims.dim import (
+    RANGES,
+    Dim,
+    Function,
+    Range,
+    Symbol,
+    Undecided,
+    as_int,
+    dim,
+    high,
+    low,
+)
+from atc.dims.extents import (
+    broadcast_extents,
+    broadcast_fault,
+    broadcast_faults,
+    broadcast_shapes,
+    ceiling,
+    concrete,
+    evaluate,
+    is_dynamic,
+    most,
+    reach,
+    symbols_of,
+)
+from atc.dims.text import bind_tokens, functions_in, plain
+
+__all__ = [
+    "RANGES", "Dim", "Function", "Range", "Symbol", "Undecided", "as_int", "bind_tokens",
+    "broadcast_extents", "broadcast_fault", "broadcast_faults", "broadcast_shapes", "ceiling",
+    "concrete", "dim", "equals", "evaluate", "functions_in", "high", "is_dynamic", "low", "maximum",
+    "minimum", "most", "plain", "reach", "symbols_of", "unlike",
+]

@@ -1,0 +1,164 @@
+"""What can be proven of the values of extents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from atc.dims import algebra
+from atc.dims.dim import Atom, Dim, Function, Monomial, Symbol, Terms, high, low
+
+_DEPTH = 3  # relaxations tried one inside the other when a bound is looked for
+_CORNERS = 3  # atoms of a polynomial whose corners are all tried
+_TERMS = 64  # a polynomial with more terms isn't expanded for a bound
+
+
+@lru_cache(1 << 16)
+def bounds_of(terms: tuple[tuple[Monomial, int], ...]) -> tuple[int, int]:
+    """Return the lowest and highest value that can be proven of a polynomial."""
+    return -_highest({m: -c for m, c in terms}), _highest(dict(terms))
+
+
+@lru_cache(1 << 16)
+def rough_bounds(terms: tuple[tuple[Monomial, int], ...]) -> tuple[int, int]:
+    """Return bounds that are found at once, and hold."""
+    lows = dict.fromkeys((a for m, _ in terms for a, _ in m), False)
+    return -_highest_from({m: -c for m, c in terms}, lows), _highest_from(dict(terms), lows)
+
+
+def atom_bounds(atom: Atom) -> tuple[int, int]:
+    """Return the lowest and highest value of an atom."""
+    if isinstance(atom, Symbol):
+        return atom.low, high(atom.high)
+    lows, highs = [low(a) for a in atom.args], [high(a) for a in atom.args]
+    match atom.fn:
+        case "min":
+            return min(lows), min(highs)
+        case "max":
+            return max(lows), max(highs)
+        case "unlike":
+            return 0, 1
+        case "mod":
+            return 0, max(highs[1] - 1, 0)
+        case "div":
+            divisors = (max(lows[1], 1), max(highs[1], 1))
+            values = [n // d for n in (lows[0], highs[0]) for d in divisors]
+            return min(values), max(values)
+
+
+def _highest(terms: Terms, depth: int = 0) -> int:
+    """Return an upper bound of a polynomial."""
+    best = min(_highest_by_intervals(terms), _highest_from_corners(terms))
+    if depth < _DEPTH:
+        for atom in dict.fromkeys(a for m in terms for a, _ in m):
+            for relaxed, divisor in _relaxed(terms, atom):
+                best = min(best, _highest(relaxed, depth + 1) // divisor)
+            if isinstance(atom, Function) and atom.fn in ("min", "max"):  # it is one of them
+                cases = [_highest(_replaced(terms, atom, a), depth + 1) for a in atom.args]
+                best = min(best, max(cases))
+    return best
+
+
+def _highest_by_intervals(terms: Terms) -> int:
+    total = 0
+    for monomial, factor in terms.items():
+        ends = (1, 1)
+        for atom, power in monomial:
+            own = atom_bounds(atom)
+            for _ in range(power):
+                corners = [a * b for a in ends for b in own]
+                ends = (min(corners), max(corners))
+        total += max(factor * end for end in ends)
+    return total
+
+
+def _highest_from_corners(terms: Terms) -> int:
+    """Bound a polynomial written in the distances of its atoms from one of their ends.
+
+    From the lowest values, h * w - w, say, is seen to grow with both.
+    """
+    atoms = list(dict.fromkeys(a for m in terms for a, _ in m))
+    ends = product((False, True), repeat=len(atoms)) if len(atoms) <= _CORNERS else ()
+    tops = [dict(zip(atoms, each, strict=True)) for each in ends]
+    return min(_highest_from(terms, top) for top in tops or [dict.fromkeys(atoms, False)])
+
+
+def _highest_from(terms: Terms, top: Mapping[Atom, bool]) -> int:
+    expanded: dict[Monomial, int] = {}
+    for monomial, factor in terms.items():
+        partial: dict[Monomial, int] = {(): factor}
+        for atom, power in monomial:
+            start, sign = atom_bounds(atom)[top[atom]], -1 if top[atom] else 1
+            for _ in range(power):
+                grown: dict[Monomial, int] = {}
+                for m, c in partial.items():
+                    both = algebra.join(m, ((atom, 1),))
+                    grown[both] = grown.get(both, 0) + c * sign
+                    grown[m] = grown.get(m, 0) + c * start
+                partial = grown
+        if len(expanded) + len(partial) > _TERMS:
+            return _highest_by_intervals(terms)
+        for m, c in partial.items():
+            expanded[m] = expanded.get(m, 0) + c
+    total = 0
+    for monomial, factor in expanded.items():
+        reach = prod(_width(a) ** p for a, p in monomial)
+        total += factor * reach if factor > 0 or not monomial else 0
+    return total
+
+
+def _replaced(terms: Terms, atom: Atom, value: int) -> Terms:
+    """Return a polynomial with a value in the place of an atom."""
+    total = 0
+    for monomial, factor in terms.items():
+        power = dict(monomial).get(atom, 0)
+        others = tuple((a, p) for a, p in monomial if a != atom)
+        total = total + algebra.made({others: factor}) * prod([value] * power)
+    return algebra.terms_of(total)
+
+
+def _width(atom: Atom) -> int:
+    lowest, highest = atom_bounds(atom)
+    return highest - lowest
+
+
+def _relaxed(terms: Terms, atom: Atom) -> Iterator[tuple[dict[Monomial, int], int]]:
+    """Yield polynomials that are never less, times a divisor, without this atom.
+
+    The atom gives way to something simpler on its far side: floor(n / q) lies between
+    (n - q + 1) / q and n / q, a minimum is below each of its arguments, a count below its bound.
+    """
+    ups, downs = _neighbours(atom)
+    own = [(m, c) for m, c in terms.items() if any(a == atom for a, _ in m)]
+    rest = {m: c for m, c in terms.items() if all(a != atom for a, _ in m)}
+    rises = [c > 0 for _, c in own]
+    if (any(rises) and not ups) or (not all(rises) and not downs) or not (ups or downs):
+        return
+    for up, down in zip(ups or downs, downs or ups, strict=False):
+        divisor = up[1]
+        total = algebra.made({m: c * divisor for m, c in rest.items()})
+        for monomial, factor in own:
+            others = algebra.without(monomial, ((atom, 1),))
+            if others is None or any(a == atom or atom_bounds(a)[0] < 0 for a, _ in others):
+                return
+            side = up if factor > 0 else down
+            total = total + side[0] * algebra.made({others: factor})
+        yield algebra.terms_of(total), divisor
+
+
+def _neighbours(atom: Atom) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return fractions (extent, divisor) above and below an atom."""
+    if isinstance(atom, Symbol):
+        return ([(atom.high, 1)], []) if isinstance(atom.high, Dim) else ([], [])
+    match atom.fn:
+        case "div" if not isinstance(atom.args[1], Dim):
+            n, q = atom.args
+            return [(n, q)], [(n - q + 1, q)]
+        case "min":
+            return [(a, 1) for a in atom.args], []
+        case "max":
+            return [], [(a, 1) for a in atom.args]
+        case _:
+            return [], []

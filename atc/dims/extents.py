@@ -1,0 +1,176 @@
+"""Functions of shapes whose extents may vary: broadcasting, largest values, values at a point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from itertools import combinations
+from math import prod
+from typing import TypeVar, cast
+
+from atc.dims.algebra import atom_of, maximum, minimum, unlike, without_atom
+from atc.dims.bounds import atom_bounds
+from atc.dims.dim import Atom, Dim, Function, Symbol, as_int, dim, high, low
+from atc.dims.text import plain
+
+T = TypeVar("T")
+
+
+def broadcast_extents(a: int, b: int) -> int:
+    """Return the extent of two axes broadcast to each other (numpy's rules); ValueError if never.
+
+    Where they may turn out to be 1 or the same, `broadcast_fault` tells when the network runs.
+    """
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    if broadcast_fault(a, b) == 1:
+        raise ValueError(f"extents {plain(a)} and {plain(b)} don't broadcast")
+    if low(a) > 1:
+        return a
+    return b if low(b) > 1 else maximum(a, b)
+
+
+def broadcast_fault(a: int, b: int) -> int:
+    """Return 1 where two extents can't be broadcast to each other, else 0."""
+    return unlike(a, b) * unlike(a, 1) * unlike(b, 1)
+
+
+def reach(stride: int, extent: int) -> int:
+    """Return how far an axis of this stride goes over this extent.
+
+    A stride of k * unlike(n, 1) is that of a broadcast axis of n elements: unless n is 1, the
+    extent is n, or `broadcast_fault` would have stopped the network.
+    """
+    if isinstance(stride, Dim):
+        for atom in dict.fromkeys(a for a, _ in stride.terms[0][0]):
+            if isinstance(atom, Function) and atom.fn == "unlike" and atom.args[1] == 1:
+                rest = without_atom(stride, atom)
+                if rest is not None:
+                    return rest * (atom.args[0] - 1)
+    return stride * (extent - 1)
+
+
+def broadcast_faults(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return extents that are 0 where all shapes broadcast to each other, as they must be."""
+    faults: dict[int, None] = {}
+    for one, other in combinations(shapes, 2):
+        pairs = zip(reversed(one), reversed(other), strict=False)
+        faults.update(dict.fromkeys(broadcast_fault(a, b) for a, b in pairs))
+    return tuple(f for f in faults if isinstance(f, Dim))
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape to which all broadcast (numpy's rules); ValueError if there is none."""
+    rank = max((len(s) for s in shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for d, n in enumerate(shape, rank - len(shape)):
+            result[d] = broadcast_extents(result[d], n)
+    return tuple(result)
+
+
+def ceiling(value: int) -> int:
+    """Return an extent over the inputs' symbols alone that is never smaller."""
+    if not isinstance(value, Dim) or all(s.given for s in symbols_of(value)):
+        return value
+    total = 0
+    for monomial, factor in value.terms:
+        atoms = [_atom_limit(a, factor > 0) ** power for a, power in monomial]
+        total = total + prod(atoms, start=factor)
+    return total
+
+
+def most(value: int) -> int:
+    """Return the largest value of an extent, whatever the kernels write."""
+    return high(ceiling(value))
+
+
+def concrete(value: T) -> T:
+    """Return a value with each extent in it at its largest: in tuples and fields of dataclasses."""
+    match value:
+        case Dim():
+            return cast(T, most(as_int(value)))
+        case tuple():
+            return cast(T, tuple(concrete(v) for v in value))
+    if is_dataclass(value) and not isinstance(value, type) and is_dynamic(value):
+        own = {f.name: concrete(getattr(value, f.name)) for f in fields(value)}
+        return cast(T, replace(value, **own))
+    return value
+
+
+def symbols_of(value: object) -> Iterator[Symbol]:
+    """Yield the symbols on which extents depend, some more than once."""
+    match value:
+        case Dim():
+            for monomial, _ in value.terms:
+                yield from symbols_of(tuple(atom for atom, _ in monomial))
+        case Symbol():
+            yield value
+            yield from symbols_of(value.high)
+        case Function():
+            yield from symbols_of(value.args)
+        case tuple():
+            for each in value:
+                yield from symbols_of(each)
+
+
+def evaluate(value: int, at: Mapping[Symbol, int]) -> int:
+    """Return the value of an extent where its symbols have these values."""
+    if not isinstance(value, Dim):
+        return value
+    return sum(
+        factor * prod(_evaluate_atom(a, at) ** power for a, power in monomial)
+        for monomial, factor in value.terms
+    )
+
+
+def _evaluate_atom(atom: Atom, at: Mapping[Symbol, int]) -> int:
+    if isinstance(atom, Symbol):
+        return at[atom]
+    a, b = (evaluate(v, at) for v in (atom.args[0], atom.args[-1]))
+    match atom.fn:
+        case "div":
+            return a // b
+        case "mod":
+            return a % b
+        case "unlike":
+            return int(a != b)
+        case "min":
+            return min(evaluate(v, at) for v in atom.args)
+        case "max":
+            return max(evaluate(v, at) for v in atom.args)
+
+
+def _atom_limit(atom: Atom, up: bool) -> int:
+    """Return an extent over the inputs' symbols on the far side of an atom."""
+    if isinstance(atom, Symbol):
+        if atom.given:
+            return dim(atom)
+        return ceiling(atom.high) if up else atom.low
+    if all(s.given for s in symbols_of(atom)):
+        return atom_of(atom)
+    if not up:
+        return atom_bounds(atom)[0]
+    match atom.fn:
+        case "min":
+            return minimum(*map(ceiling, atom.args))
+        case "max":
+            return maximum(*map(ceiling, atom.args))
+        case "div" if not isinstance(atom.args[1], Dim):
+            return ceiling(atom.args[0]) // atom.args[1]
+        case _:
+            return atom_bounds(atom)[1]
+
+
+def is_dynamic(value: object) -> bool:
+    """Whether there is a `Dim` anywhere in a value: in tuples, and in fields of dataclasses."""
+    match value:
+        case Dim():
+            return True
+        case tuple():
+            return any(is_dynamic(v) for v in value)
+    if is_dataclass(value):
+        return any(is_dynamic(getattr(value, f.name)) for f in fields(value))
+    return False

@@ -1,0 +1,55 @@
+"""Extents as text: C over the table of dims, marked so that kernels can bind them to names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from atc.dims.dim import Dim, Monomial
+
+_TOKEN = re.compile("⟨([^⟩]*)⟩")
+
+
+def plain(value: object) -> str:
+    """Return a text, or a value as text, with its extents as people and C read them."""
+    return _TOKEN.sub(r"\1", str(value))
+
+
+def bind_tokens(
+    text: str, name: Callable[[int], str], head: str = ""
+) -> tuple[str, tuple[str, ...]]:
+    """Replace each distinct extent in a text by `name(k)`; returns their C expressions too.
+
+    Before `head`, a comment's end, extents that aren't in the rest are called `n`.
+    """
+    comment, _, body = text.partition(head) if head else ("", "", text)
+    found = tuple(dict.fromkeys(_TOKEN.findall(body)))
+    names = {expression: name(k) for k, expression in enumerate(found)}
+    return _TOKEN.sub(lambda match: names.get(match[1], "n"), comment + head + body), found
+
+
+def functions_in(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the helper functions that C expressions of extents call."""
+    used = {name for text in texts for name in re.findall(r"\batc_(div|mod|min|max)\(", text)}
+    return tuple(sorted(used))
+
+
+def in_c(value: int) -> str:
+    """Return an extent as C."""
+    return value.text if isinstance(value, Dim) else str(value)
+
+
+def wrapped(text: str) -> str:
+    """Return C as a factor."""
+    simple = re.fullmatch(r"[\w\[\]]+|\([^()]*\)", text)
+    return text if simple else f"({text})"
+
+
+def term(monomial: Monomial, factor: int) -> str:
+    """Return a term of a polynomial as C."""
+    if not monomial:
+        return str(factor)
+    atoms = " * ".join(a.text for a, power in monomial for _ in range(power))
+    if factor == 1:
+        return atoms
+    return f"-{atoms}" if factor == -1 else f"{factor} * {atoms}"

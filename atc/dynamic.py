@@ -1,0 +1,103 @@
+"""What a network with ranges of shapes keeps at run time, as the templates write it.
+
+The inputs' extents are checked and stored as a table of dims `d`; every other extent is computed
+from it. The memory plan holds for the largest shape. For smaller ones the buffers move down, in the
+plan's order, as far as those below them shrink: what never shared a byte in the plan never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atc.dims import Dim, Symbol, ceiling, functions_in, low, plain, symbols_of
+from atc.ir import TensorType
+from atc.memory import Arena
+from atc.program import Program
+
+
+@dataclass(frozen=True)
+class Check:
+    """An axis of an input: C text of its extent, where it's stored, and what it may be."""
+
+    place: str
+    symbol: int
+    """The entry of `d` that is set here, -1 where none is."""
+    low: int
+    high: int
+    equals: str
+    """C text of what it must equal, where it isn't the first of its symbol."""
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """Everything that the templates say of run-time extents."""
+
+    count: int
+    """Entries of `d`."""
+    checks: tuple[Check, ...]
+    ranks: tuple[int, ...]
+    """Of the inputs."""
+    limits: tuple[tuple[int, str], ...]
+    """Entries of `d` that kernels write, with the most that each may be."""
+    faults: tuple[str, ...]
+    """What must be 0 of the inputs' extents."""
+    functions: tuple[str, ...]
+    """Helper functions that the extents call."""
+    sizes: tuple[str, ...]
+    """Bytes of each buffer."""
+    starts: tuple[int, ...]
+    below: tuple[int, ...]
+    """below[starts[k]:starts[k + 1]] are the buffers that must end before buffer k begins."""
+    inputs: tuple[tuple[str, ...], ...]
+    outputs: tuple[tuple[str, ...], ...]
+    """The extents of each."""
+    lowest: tuple[tuple[int, ...], ...]
+    """The smallest extents of each input."""
+
+
+def make_dynamic(program: Program, arena: Arena, lines: Sequence[str]) -> Dynamic | None:
+    """Return what is to be written of a program's run-time extents, None where it has none.
+
+    `lines` are the run function's, whose extents may call helper functions.
+    """
+    if not program.dims:
+        return None
+    types = [[program.types[v] for v in side] for side in (program.inputs, program.outputs)]
+    shapes = [tuple(tuple(plain(n) for n in t.shape) for t in side) for side in types]
+    limits = tuple(
+        (s.index, plain(ceiling(s.high))) for s in program.dims if not s.given
+    )  # fmt: skip
+    sizes = tuple(plain(ceiling(size)) for size in arena.sizes)
+    starts = [0]
+    for below in arena.below:
+        starts.append(starts[-1] + len(below))
+    faults = tuple(
+        plain(f) for f in program.faults if all(s.given for s in symbols_of(f))
+    )  # fmt: skip
+    own = (n for side in shapes for shape in side for n in shape)
+    texts = (*lines, *sizes, *(limit for _, limit in limits), *faults, *own)
+    return Dynamic(
+        1 + max(s.index for s in program.dims), _checks(types[0]),
+        tuple(len(t.shape) for t in types[0]), limits, faults, functions_in(texts), sizes,
+        tuple(starts), tuple(k for below in arena.below for k in below), shapes[0], shapes[1],
+        tuple(tuple(low(n) for n in t.shape) for t in types[0]),
+    )  # fmt: skip
+
+
+def _checks(types: Sequence[TensorType]) -> tuple[Check, ...]:
+    found: list[Check] = []
+    seen: set[Symbol] = set()
+    for k, type_ in enumerate(types):
+        for axis, extent in enumerate(type_.shape):
+            place = f"shapes[{k}][{axis}]"
+            if not isinstance(extent, Dim):
+                found.append(Check(place, -1, extent, extent, ""))
+                continue
+            (symbol,) = set(symbols_of(extent))
+            if symbol in seen:
+                found.append(Check(place, -1, 0, 0, symbol.text))
+            else:
+                found.append(Check(place, symbol.index, symbol.low, symbol.high, ""))
+                seen.add(symbol)
+    return tuple(found)

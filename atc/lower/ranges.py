@@ -1,0 +1,76 @@
+"""Compares what was lowered for a range of shapes with what single shapes of it are lowered to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import onnx_ir
+
+from atc.dims import RANGES, Symbol, evaluate, high, symbols_of
+from atc.errors import AtcError, UnsupportedError
+from atc.ir import Graph
+
+_HINT = "give a narrower range in --input_shape, or list the shapes with --dynamic_dims"
+
+
+def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], file: str) -> None:
+    """Raise UnsupportedError unless values have the shapes that they have in a static network.
+
+    Compared at both ends of the range and inside it: every value that both graphs know by a name of
+    the model. `lower` lowers the model as it stands.
+    """
+    for point in _points([s for s in graph.dims if s.given]):
+        shapes = {i: tuple(evaluate(n, point) for n in graph.types[i].shape) for i in graph.inputs}
+        shown = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
+        with _pinned(model, shapes):
+            try:
+                static = lower()
+            except AtcError as error:
+                raise UnsupportedError(
+                    f"the range holds shapes that don't work ({shown}): {error.message}",
+                    where=error.where or file, hint=_HINT,
+                ) from error  # fmt: skip
+        _compare(graph, static, point, f"{file} at {shown}")
+
+
+def _points(symbols: list[Symbol]) -> Iterator[Mapping[Symbol, int]]:
+    yield {s: s.low for s in symbols}
+    yield {s: high(s.high) for s in symbols}
+    seeded = random.Random(0)
+    yield {s: seeded.randint(s.low, high(s.high)) for s in symbols}
+
+
+@contextmanager
+def _pinned(model: onnx_ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[None]:
+    """Give the model's inputs fixed shapes for a while."""
+    before = [(v, v.shape, v.meta.pop(RANGES, None)) for v in model.graph.inputs]
+    try:
+        for value, _, _ in before:
+            shape = shapes.get(value.name or "")
+            if shape is not None:
+                value.shape = onnx_ir.Shape(shape)
+        yield
+    finally:
+        for value, own, ranges in before:
+            value.shape = own
+            if ranges is not None:
+                value.meta[RANGES] = ranges
+
+
+def _compare(graph: Graph, static: Graph, point: Mapping[Symbol, int], where: str) -> None:
+    for name, type_ in graph.types.items():
+        other = static.types.get(name)
+        if other is None or "#" in name or not _known((type_.shape, other.shape)):
+            continue
+        shape = tuple(evaluate(n, point) for n in type_.shape)
+        if shape != other.shape or type_.dtype is not other.dtype:
+            raise UnsupportedError(
+                f"value '{name}' has the shape {list(other.shape)}, which is not what the range "
+                f"says of it: {type_}", where=where, hint=_HINT,
+            )  # fmt: skip
+
+
+def _known(shapes: object) -> bool:
+    return all(s.given for s in symbols_of(shapes))

@@ -1,0 +1,193 @@
+"""Extents that vary: their arithmetic, what is proven of them, and their text."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from atc.dims import (
+    Dim,
+    Symbol,
+    Undecided,
+    bind_tokens,
+    broadcast_fault,
+    broadcast_shapes,
+    ceiling,
+    dim,
+    equals,
+    evaluate,
+    high,
+    low,
+    maximum,
+    minimum,
+    most,
+    plain,
+    unlike,
+)
+
+N, H, W = (Symbol(k, name, *ends) for k, (name, *ends) in
+           enumerate([("n", 1, 4), ("h", 3, 9), ("w", 2, 7)]))  # fmt: skip
+n, h, w = map(dim, (N, H, W))
+COUNT = Symbol(3, "count", 0, n * h, given=False)
+count = dim(COUNT)
+
+Point = dict[Symbol, int]
+
+
+def points() -> Iterator[Point]:
+    for values in itertools.product(range(1, 5), range(3, 10), range(2, 8)):
+        yield dict(zip((N, H, W), values, strict=True))
+
+
+def expressions(seed: int, depth: int) -> tuple[int, Callable[[Point], int], list[int]]:
+    """Return a random extent, how numbers compute it, and all extents that went into it."""
+    seeded = random.Random(seed)
+
+    def build(level: int) -> tuple[int, Callable[[Point], int]]:
+        if level == 0 or seeded.random() < 0.2:
+            symbol = seeded.choice([N, H, W, None])
+            if symbol is None:
+                value = seeded.randint(1, 6)
+                return value, lambda at: value
+            return dim(symbol), lambda at: at[symbol]
+        kind = seeded.choice("+-*/%mMd")
+        (a, fa), (b, fb) = build(level - 1), build(level - 1)
+        step = seeded.randint(2, 5)
+        match kind:
+            case "+":
+                return a + b, lambda at: fa(at) + fb(at)
+            case "-":
+                return a - b, lambda at: fa(at) - fb(at)
+            case "*":
+                return a * b, lambda at: fa(at) * fb(at)
+            case "/":
+                return a // step, lambda at: fa(at) // step
+            case "%":
+                return a % step, lambda at: fa(at) % step
+            case "m":
+                return minimum(a, b), lambda at: min(fa(at), fb(at))
+            case "M":
+                return maximum(a, b), lambda at: max(fa(at), fb(at))
+            case _ if low(b) > 0:
+                return a // b, lambda at: fa(at) // fb(at)
+            case _:
+                return a, fa
+
+    value, compute = build(depth)
+    return value, compute, []
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_an_extent_has_the_value_that_numbers_give(seed: int) -> None:
+    value, compute, _ = expressions(seed, 4)
+    for at in points():
+        assert evaluate(value, at) == compute(at), plain(value)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_bounds_hold_everywhere(seed: int) -> None:
+    value, compute, _ = expressions(seed, 4)
+    values = [compute(at) for at in points()]
+    assert low(value) <= min(values)
+    assert high(value) >= max(values)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_c_text_means_the_same(seed: int) -> None:
+    value, compute, _ = expressions(seed, 4)
+    if not isinstance(value, Dim):
+        return
+    text = re.sub(r"(?<![/])/(?![/])", "//", plain(value))
+    names = {
+        "atc_div": lambda a, b: a // b, "atc_mod": lambda a, b: a % b, "atc_min": min,
+        "atc_max": max,
+    }  # fmt: skip
+    for at in itertools.islice(points(), 0, None, 7):
+        d = [at[N], at[H], at[W]]
+        assert int(eval(text, {**names, "d": d})) == compute(at), text
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (n * h * w // (h * w), n),
+        (4 * n * h % h, 0),
+        ((h - 1) // 2 + 1, (h + 1) // 2),
+        (((h + 1) // 2 + 1) // 2, (h + 3) // 4),
+        ((h * w * 5 + 1) // w, 5 * h),
+        (n * (h + 1) * w // (h + 1), n * w),
+        (maximum(h, 2), h),
+        (minimum(h, w, 40 * h), minimum(h, w)),
+        ((3 * h + n) - 3 * h, n),
+        (6 * h // 4, 3 * h // 2),
+    ],
+)
+def test_one_value_has_one_form(left: int, right: int) -> None:
+    assert left == right
+    assert hash(left) == hash(right)
+
+
+def test_what_no_longer_varies_is_an_int() -> None:
+    assert type(h - h + 3) is int
+    assert type(n * h // (n * h)) is int
+    assert n not in (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "proven",
+    [
+        lambda: h * w - w >= 0,
+        lambda: (h + 1) // 2 * 2 - 2 < h,
+        lambda: count <= n * h,
+        lambda: count <= n * 9,
+        lambda: (n * h - 1) + 1 <= n * h,
+        lambda: minimum(h, w) <= w,
+        lambda: maximum(h - 4, 0) < h,
+    ],
+)
+def test_order_is_proven(proven: Callable[[], bool]) -> None:
+    assert proven()
+
+
+@pytest.mark.parametrize(
+    "open_question",
+    [lambda: h < w, lambda: n > 1, lambda: h * w > 20, lambda: equals(n, 1)],
+)
+def test_order_that_depends_on_the_shape_is_refused(open_question: Callable[[], bool]) -> None:
+    with pytest.raises(Undecided, match="depends on the shape"):
+        open_question()
+
+
+@pytest.mark.parametrize("use", [range, float, lambda v: [0] * v, lambda v: "%d" % v, int])  # noqa: UP031
+def test_an_extent_is_never_taken_for_a_number(use: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError):
+        use(h)
+
+
+def test_shapes_broadcast() -> None:
+    assert broadcast_shapes((n, 1, h), (w, 1)) == (n, w, h)
+    assert broadcast_shapes((n,), (5,)) == (5,)  # n is 5 or 1, or the model is wrong
+    assert broadcast_shapes((n,), (count,)) == (maximum(n, count),)
+    with pytest.raises(ValueError, match="broadcast"):
+        broadcast_shapes((h,), (2,))
+    assert evaluate(broadcast_fault(h, w), {H: 4, W: 5}) == 1
+    assert evaluate(broadcast_fault(h, w), {H: 5, W: 5}) == 0
+    assert broadcast_fault(h, 1) == 0
+    assert unlike(n, 9) == 1
+    assert unlike(h, h) == 0
+
+
+def test_the_most_that_kernels_may_write() -> None:
+    assert ceiling(4 * count + 3) == 4 * n * h + 3
+    assert most(4 * count) == 4 * 4 * 9
+    assert most(9 - count) == 9
+
+
+def test_extents_in_text_are_bound_to_names() -> None:
+    text, found = bind_tokens(f"for (; i < {h}; ) {h * 2} {h}", "dim{}".format)
+    assert text == "for (; i < dim0; ) dim1 dim0"
+    assert found == ("d[1]", "2 * d[1]")
