@@ -17,7 +17,7 @@ from atc import __version__
 from atc.adapt import adapt
 from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS
 from atc.backends.target import Target, get_target
-from atc.backends.toolchain import Compiler, Log, find_compiler, no_log
+from atc.backends.toolchain import Compiler, find_compiler
 from atc.build import (
     BuildResult,
     Shop,
@@ -28,8 +28,7 @@ from atc.build import (
     library_flags,
     write_tree,
 )
-from atc.cache import Cache, CacheStats, find_root, mode_under_debug, open_cache
-from atc.cache.algo import open_algo_cache
+from atc.cache import Cache, CacheStats, mode_under_debug, open_cache
 from atc.debugging import (
     Build,
     Debugging,
@@ -43,10 +42,10 @@ from atc.dump import dump
 from atc.emit import Emission, emit
 from atc.errors import OptionError, one_line
 from atc.external import ExternalLibrary
-from atc.fast_run import Bench, fast_run, machine_name, runs_here, workloads
 from atc.graph_file import stored_graph
 from atc.importers import load_model
 from atc.ir import Graph
+from atc.listener import Listener, remembering
 from atc.lower import lower_model
 from atc.lower.external import bind_operators
 from atc.lower.ranges import check_range
@@ -57,29 +56,17 @@ from atc.names import network_identifier
 from atc.options import Options
 from atc.out_nodes import find_outputs
 from atc.passes import run_passes
-from atc.policy import picks, read_policy, replay, uncovered, workload_summary, write_policy
 from atc.program import Program, build_program
 from atc.report import report_json, source_nodes
 from atc.sanity import GUARD
 from atc.select import Limits, Selection, Timings, select
+from atc.timings import measured, replayed, times_root
 from atc.weights import included_weights, split_weights
 
-_NO_TIMEOUT = 86400.0
-"""Seconds that stand for no limit: a day."""
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Who wants to hear how a compilation goes; nothing is printed below the command line."""
-
-    stage: Callable[[str], None] = lambda text: None
-    """A stage begins: `reading the model`, `compiling C`, ..."""
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None
-    warn: Callable[[str], None] = lambda text: None
-    graph: Callable[[str, Graph], None] = lambda name, graph: None
-    """A pass has run."""
-    process: Log = no_log
-    """A compiler or linker is started."""
+__all__ = [
+    "Compilation", "Listener", "Project", "compile_model", "network_name", "optimised_graph",
+    "read_model", "times_root", "write_project",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -124,7 +111,7 @@ def compile_model(
     """
     env = dict(os.environ) if environ is None else environ
     warnings: list[str] = []
-    heard = _remembering(listen or Listener(), warnings)
+    heard = remembering(listen or Listener(), warnings)
     for text in options.warnings():
         heard.warn(text)
     target = get_target(options.target)
@@ -138,13 +125,13 @@ def compile_model(
         heard.warn(text)
     graph = optimised_graph(model, options, heard, target.vector_bytes // 4)
     limits = limits_of(options, model)
-    timings = _replayed(graph, options, target, limits, heard)
+    timings = replayed(graph, options, target, limits, heard)
     if options.measures or options.op_bank_path is not None:
         with _cache(options, target, debugging, env, heard) as cache:
             flags = _flags(options, compiler, target)
             workers = options.jobs or os.cpu_count() or 1
             shop = Shop(target, compiler, flags, cache, workers, heard.process)
-            timings = _measured(graph, timings, options, limits, shop, env, heard)
+            timings = measured(graph, timings, options, limits, shop, env, heard)
     project = write_project(graph, timings, options, target, limits, heard)
     emission = project.emission
     heard.stage("compiling C")
@@ -263,63 +250,6 @@ def write_project(
     return Project(selection, program, arena, emission)
 
 
-def _replayed(
-    graph: Graph, options: Options, target: Target, limits: Limits, heard: Listener
-) -> Timings:
-    """Return what the policy says, if there is one; there must be if nothing is measured."""
-    path = options.fast_run_algo_policy
-    if path is None or (options.measures and not path.exists()):
-        return {}
-    todo = list(dict.fromkeys(workloads(graph, {})))
-    timings = replay(todo, read_policy(path), target, limits, heard.warn)
-    if not options.measures and (missing := uncovered(todo, timings, target, limits)):
-        heard.warn(
-            f"--fast_run_algo_policy: {path} says nothing of {len(missing)} of {len(todo)} "
-            f"workloads, the first is {workload_summary(missing[0])}; estimates choose for them"
-        )
-    return timings
-
-
-def _measured(
-    graph: Graph, known: Timings, options: Options, limits: Limits, shop: Shop,
-    env: Mapping[str, str], heard: Listener,
-) -> Timings:  # fmt: skip
-    """Measure what isn't known; the times are kept in the algo cache, the picks in the policy.
-
-    Without measuring, what a bank of earlier times knows is all that is new.
-    """
-    if options.measures and not runs_here(shop.target):
-        name = shop.target.name
-        heard.warn(f"--fast_run: {name} doesn't run on this machine; costs are estimated")
-        return known
-    if options.measures:
-        heard.stage("measuring kernels")
-    algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
-    timeout = options.fast_run_timeout or _NO_TIMEOUT
-    bench = Bench(shop, algo, options.full_run, limits, timeout, options.measures)
-    fresh = fast_run(
-        [w for w in workloads(graph, {}) if w not in known], bench,
-        lambda done, total: heard.progress("measuring kernels", done, total),
-    )  # fmt: skip
-    path = options.fast_run_algo_policy
-    if path is not None and options.measures:
-        kept_lines = read_policy(path) if path.exists() else {}
-        write_policy(path, {**kept_lines, **picks(fresh, shop.target)})
-    return {**known, **fresh}
-
-
-def times_root(options: Options, env: Mapping[str, str]) -> Path | None:
-    """Return where measured times are kept, None where they aren't."""
-    kind = options.fast_run_cache_type
-    if options.op_bank_path is not None:
-        return options.op_bank_path
-    if kind == "MEMORY" or options.fast_run_cache_dir is not None:
-        return None if kind == "MEMORY" else options.fast_run_cache_dir
-    if kind != "FILE" and options.op_compiler_cache_mode == "disable":
-        return None
-    return find_root(options.op_compiler_cache_dir, env)
-
-
 def network_name(output: Path) -> str:
     """Return the C prefix for an output path; OptionError E10022 when it has no last part."""
     if output.name in ("", ".", ".."):
@@ -328,16 +258,6 @@ def network_name(output: Path) -> str:
             hint="end the path with the network's name, e.g. --output=out/net",
         )  # fmt: skip
     return network_identifier(output.name)
-
-
-def _remembering(listener: Listener, warnings: list[str]) -> Listener:
-    """Return the listener with every warning written down too."""
-
-    def warn(text: str) -> None:
-        warnings.append(text)
-        listener.warn(text)
-
-    return Listener(listener.stage, listener.progress, warn, listener.graph, listener.process)
 
 
 def _check_folders(options: Options, debugging: Debugging) -> None:
