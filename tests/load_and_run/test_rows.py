@@ -66,33 +66,45 @@ def test_l03_thread(run: Any, library: Path) -> None:
 
 
 def test_l03_threads_that_disagree_are_told(run: Any, tmp_path: Path) -> None:
-    source = tmp_path / "counter.c"
-    source.write_text(COUNTER)
-    counter = tmp_path / "libcounter.so"
-    header = Path(templates.__file__).parent / "project"
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", f"-I{header}", "-o", counter, source], check=True
-    )
-    model = tmp_path / "net.onnx"
-    model.write_bytes(external_model("Counter").SerializeToString())
-    words = (model, f"--c-opr-lib={counter}", C99)
+    body = "static int calls; *(float *)call->output_data[0] = (float)calls++;"
+    words = external_words("Counter", body, tmp_path)
     found = run(*words, "--thread=2", "--iter=3", status=5)
     assert "thread 1" in found.err
     found = run(*words, "--check-var-value=1", "--iter=4", status=5)
     assert "'clip' is not what it was in the first run" in found.err
 
 
-COUNTER = """#include "atc_external.h"
-static int calls;
-void count(const atc_external_call *call) { *(float *)call->output_data[0] = (float)calls++; }
+OPERATOR = """#include "atc_external.h"
+void compute_NAME(const atc_external_call *call) { (void)call; BODY }
 static int types(const char *a, size_t n, const atc_external_tensor *x, size_t m,
     atc_external_tensor *y) { (void)a; (void)n; (void)m; y[0] = x[0]; return 0; }
 void MGB_C_OPR_INIT_FUNC(atc_external_get_api get)
 {
-  static const atc_external_operator op = {"Counter", "count", types};
+  static const atc_external_operator op = {"NAME", "compute_NAME", types};
   get(1)->register_operator(&op);
 }
 """
+
+
+def built(source: str, library: Path) -> Path:
+    """Compile the C text of a library of operators."""
+    header = Path(templates.__file__).parent / "project"
+    text = library.with_suffix(".c")
+    text.write_text(source)
+    subprocess.run(["cc", "-shared", "-fPIC", f"-I{header}", "-o", library, text], check=True)
+    return library
+
+
+def external_words(name: str, body: str, folder: Path) -> tuple[object, ...]:
+    """Return a command line for a model of one operator with this name and C body.
+
+    Names must differ: a process has each symbol once.
+    """
+    source = OPERATOR.replace("NAME", name).replace("BODY", body)
+    library = built(source, folder / f"lib{name}.so")
+    model = folder / f"{name}.onnx"
+    model.write_bytes(external_model(name).SerializeToString())
+    return model, f"--c-opr-lib={library}", C99
 
 
 def external_model(op: str, **attributes: Any) -> onnx.ModelProto:
@@ -417,15 +429,7 @@ def test_l32_no_sanity_check(run: Any, plain: Path) -> None:
 
 
 def test_l32_the_sanity_check_finds_writes_into_inputs(run: Any, tmp_path: Path) -> None:
-    source, library = tmp_path / "rude.c", tmp_path / "librude.so"
-    rude = COUNTER.replace("*(float *)call->output_data[0] = (float)calls++;",
-                           "*(float *)call->input_data[0] = 1.0f; (void)calls;")  # fmt: skip
-    source.write_text(rude.replace("Counter", "Rude"))
-    header = Path(templates.__file__).parent / "project"
-    subprocess.run(["cc", "-shared", "-fPIC", f"-I{header}", "-o", library, source], check=True)
-    model = tmp_path / "net.onnx"
-    model.write_bytes(external_model("Rude").SerializeToString())
-    words = (model, C99, f"--c-opr-lib={library}")
+    words = external_words("Rude", "*(float *)call->input_data[0] = 1.0f;", tmp_path)
     assert "wrote into its inputs" in run(*words, status=5).err
     run(*words, "--no-sanity-check")
 
@@ -543,14 +547,8 @@ def test_l47_tensorrt_cache(run: Any, plain: Path) -> None:
 
 def test_l48_check_dispatch(run: Any, library: Path, tmp_path: Path) -> None:
     assert run(library, "--check-dispatch", "--json").json["idle_calls"] == []
-    source, lazy = tmp_path / "lazy.c", tmp_path / "liblazy.so"
-    text = COUNTER.replace("*(float *)call->output_data[0] = (float)calls++;", "(void)calls;")
-    source.write_text(text.replace("{ (void)calls", "{ (void)call; (void)calls"))
-    header = Path(templates.__file__).parent / "project"
-    subprocess.run(["cc", "-shared", "-fPIC", f"-I{header}", "-o", lazy, source], check=True)
-    model = tmp_path / "net.onnx"
-    model.write_bytes(external_model("Counter").SerializeToString())
-    found = run(model, C99, f"--c-opr-lib={lazy}", "--check-dispatch", "--no-sanity-check")
+    words = external_words("Idle", "", tmp_path)
+    found = run(*words, "--check-dispatch", "--no-sanity-check")
     assert re.search(r"WARNING: operator clip\{External\} opr0 .* dispatches no work", found.out)
 
 
@@ -686,12 +684,8 @@ def test_l59_c_opr_lib_with_param(run: Any, external: tuple[Path, Path], tmp_pat
     words = (model, C99, "--iter=1", "--input=x:[-3.0,0.5,9.0]")
     run(*words, f"--c-opr-lib={library}", "--c-opr-lib-with-param")
     assert "needs --c_opr_lib" in run(*words, "--c-opr-lib-with-param", status=1).err
-    bare = tmp_path / "libbare.so"
-    header = Path(templates.__file__).parent / "project"
     text = (SAMPLE / "leaky_clip.c").read_text().partition("/* Memory for")[0]
-    (tmp_path / "bare.c").write_text(text)
-    command = ["cc", "-shared", "-fPIC", f"-I{header}", "-o", bare, tmp_path / "bare.c"]
-    subprocess.run(command, check=True)
+    bare = built(text, tmp_path / "libbare.so")
     found = run(*words, f"--c-opr-lib={bare}", "--c-opr-lib-with-param", status=1)
     for name in ("malloc", "h2d", "free"):
         assert f"copr_param_device_ptr_{name}" in found.err
@@ -699,17 +693,7 @@ def test_l59_c_opr_lib_with_param(run: Any, external: tuple[Path, Path], tmp_pat
 
 def test_l60_c_interface(run: Any, external: tuple[Path, Path], tmp_path: Path) -> None:
     model, _ = external
-    source, library = tmp_path / "odd.c", tmp_path / "libodd.so"
-    header = Path(templates.__file__).parent / "project"
-
-    def built(text: str) -> Path:
-        source.write_text(text)
-        library.unlink(missing_ok=True)
-        command = ["cc", "-shared", "-fPIC", f"-I{header}", "-o", library, source]
-        subprocess.run(command, check=True)
-        return library
-
-    found = run(model, f"--c-opr-lib={built('int nothing;')}", status=1)
+    found = run(model, f"--c-opr-lib={built('int nothing;', tmp_path / 'libnone.so')}", status=1)
     assert "lacks the function mgb_c_opr_init" in found.err
     other = (SAMPLE / "leaky_clip.c").read_text()
     named = '#define MGB_C_OPR_INIT_FUNC my_init\n' + other
@@ -717,11 +701,8 @@ def test_l60_c_interface(run: Any, external: tuple[Path, Path], tmp_path: Path) 
     assert "lacks the function my_init" in run(
         model, f"--c-opr-lib={external[1]}", *words, status=1
     ).err
-    copied = tmp_path / "libnamed.so"
-    built(named).rename(copied)
-    run(model, f"--c-opr-lib={copied}", *words)
-    later = tmp_path / "liblater.so"
-    built(other.replace("ATC_EXTERNAL_VERSION)", "99)")).rename(later)
+    run(model, f"--c-opr-lib={built(named, tmp_path / 'libnamed.so')}", *words)
+    later = built(other.replace("ATC_EXTERNAL_VERSION)", "99)"), tmp_path / "liblater.so")
     assert "registers no operator" in run(model, f"--c-opr-lib={later}", status=1).err
 
 
