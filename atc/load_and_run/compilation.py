@@ -24,12 +24,13 @@ from atc.load_and_run.console import Console
 from atc.load_and_run.inputs import Filled, Given, input_name
 from atc.load_and_run.plugins import HOOKED
 from atc.load_and_run.shared_batch import with_shared_batch
+from atc.load_and_run.workers import wanted_threads
 from atc.model_options import limits_of
 from atc.options import Options, make_options
-from atc.work import operations
 from atc.program import calls
 from atc.select import select
 from atc.settings.resolve import settle
+from atc.work import operations
 
 _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compiler_cache_dir",
            "fast_run_timeout", "fast_run_algo_policy", "full_run", "fast_run", "reproducible",
@@ -89,7 +90,8 @@ def compile_options(
     profile = bool(wishes["profile"] or wishes["profile_host"])
     return replace(
         options, input_shape=_shapes(options, given),
-        profile=profile, hooks=hooks or profile,
+        profile=profile, hooks=hooks or (profile and wanted_threads(wishes) == 1),
+        num_threads=wanted_threads(wishes),
         kernels="optimized" if wishes["fast_run"] else options.kernels,
         disable_reuse_memory=wishes["disable_mem_opt"] or options.disable_reuse_memory,
         skip_passes=options.skip_passes | frozenset(_skipped(wishes)),

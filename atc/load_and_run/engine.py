@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 
 from atc.ir import Array, DType
 from atc.load import open_library
+from atc.load_and_run.pool import bind
 from atc.runtime import Network, Tensor, read_weights
 
 _DECLARATIONS = """
@@ -37,6 +40,9 @@ const NET_call_info *NET_profile_info(size_t index);
 const NET_call_time *NET_profile_times(const void *ctx);
 void NET_profile_reset(void *ctx);
 void NET_set_observer(void *ctx, NET_observer observer, void *user);
+int NET_start_threads(void *ctx);
+void NET_stop_threads(void *ctx);
+int NET_thread_count(void);
 size_t NET_step_count(void);
 const NET_step *NET_step_info(size_t index);
 size_t NET_value_count(void);
@@ -111,6 +117,7 @@ class Engine:
             self.weights = read_weights(weights)
         self.is_profiled = self._has("profile_count")
         self.is_hooked = self._has("set_observer")
+        self.threads = int(self.call("thread_count")) if self._has("thread_count") else 1
         self.values = self._values() if self.is_hooked else ()
         self.steps = self._steps() if self.is_hooked else ()
 
@@ -167,6 +174,7 @@ class Context:
         self._run = getattr(engine.handle, f"{engine.prefix}_run_tensors")
         self._callback: Any = None
         self._failure: list[BaseException] = []
+        self._stop: Callable[[], object] | None = None
         self._init()
 
     def _init(self) -> None:
@@ -185,6 +193,23 @@ class Context:
         if self._failure:
             raise self._failure.pop()
         self._check(status)
+
+    def start_threads(self, cores: Sequence[int] = ()) -> list[list[int]]:
+        """Start the network's own threads and bind them to cores; return the cores of each."""
+        before = _tasks()
+        self._check(self.engine.call("start_threads", self._context))
+        self._stop = weakref.finalize(
+            self, getattr(self.engine.handle, f"{self.engine.prefix}_stop_threads"), self._context
+        )
+        started = sorted(_tasks() - before)
+        for task, core in zip(started, cores, strict=False):
+            bind(task, core)
+        return [sorted(os.sched_getaffinity(task)) for task in started]
+
+    def stop_threads(self) -> None:
+        """End the network's own threads, if it has some."""
+        if self._stop is not None:
+            self._stop()
 
     def prepare(self) -> None:
         """Touch every page that a run will need; no kernel runs."""
@@ -256,6 +281,10 @@ class Context:
 def open_engine(path: Path) -> Engine:
     """Load a library from its folder or file; raises ModelError."""
     return open_library(path, Engine)
+
+
+def _tasks() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/task")}
 
 
 def _pointer(ffi: cffi.FFI, array: Array) -> Any:

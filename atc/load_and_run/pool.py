@@ -48,6 +48,7 @@ class Pool:
         self.cores: list[list[int]] = []
         self._turn = 0
         self._workers: list[_Worker | None] = []
+        self._before = os.sched_getaffinity(0) if caller else None
         if caller:
             self.cores.append(sorted(pin(chosen[0])))
             self._workers.append(None)
@@ -78,12 +79,14 @@ class Pool:
             raise error
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; the caller may use the cores that it might before."""
         for worker in self._workers:
             if worker is not None and worker.thread is not None:
                 worker.tasks.put(None)
                 worker.thread.join()
         self._workers = []
+        if self._before is not None:
+            os.sched_setaffinity(0, self._before)
 
     def __enter__(self) -> Pool:
         return self
@@ -95,11 +98,16 @@ class Pool:
 def pin(core: int | None) -> frozenset[int]:
     """Bind the calling thread to a core, unless None; return the cores that it may use."""
     if core is not None:
-        try:
-            os.sched_setaffinity(0, {core})
-        except (OSError, ValueError, OverflowError):
-            raise OptionError(
-                f"there is no core {core} for this process", where="--multi_thread_core_ids",
-                hint=f"there are {sorted(os.sched_getaffinity(0))}",
-            ) from None  # fmt: skip
+        bind(0, core)
     return frozenset(os.sched_getaffinity(0))
+
+
+def bind(task: int, core: int) -> None:
+    """Bind a thread, by the system's number (0: the calling one), to a core."""
+    try:
+        os.sched_setaffinity(task, {core})
+    except (OSError, ValueError, OverflowError):
+        raise OptionError(
+            f"there is no core {core} for this process", where="--multi_thread_core_ids",
+            hint=f"there are {sorted(os.sched_getaffinity(0))}",
+        ) from None  # fmt: skip

@@ -111,8 +111,6 @@ def notes(wishes: Wishes, compiles: bool) -> Iterator[str]:
         yield f"{listed}: of no effect on a library that is compiled already"
     if sum(bool(wishes[name]) for name in DUMPS) > 1:
         yield f"only one dump is made: --{dump_kind(wishes)}"
-    if max(wishes["multithread"], wishes["multithread_default"]) > 1:
-        yield "a kernel uses one thread so far: the pool's threads take runs in turn"
     if "weight_preprocess" in wishes.given and not wishes["weight_preprocess"]:
         yield "--weight_preprocess=0 has no effect: weights are rearranged when compiling"
     if wishes["enable_nchw32"] and not wishes["enable_fuse_conv_bias_nonlinearity"]:

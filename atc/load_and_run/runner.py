@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,12 +18,9 @@ from atc.load_and_run.console import Console
 from atc.load_and_run.engine import Context, Engine
 from atc.load_and_run.memory import Memory
 from atc.load_and_run.plugins import Plugins
-from atc.load_and_run.pool import Pool
 from atc.load_and_run.profile import ProfiledRun
 from atc.load_and_run.statistics import Statistics, statistics
-
-Start = Callable[[Callable[[], None]], None]
-"""Runs a call, in whichever thread."""
+from atc.load_and_run.workers import Start, here, workers
 
 
 @dataclass
@@ -62,7 +58,7 @@ def run_test(
     console.result.setdefault("prepare_ms", []).append(prepared)
     digest = _digest(arrays)
     timings = [Timing() for _ in contexts]
-    _in_threads(contexts, timings, wishes, plugins, number)
+    _in_threads(contexts, timings, wishes, plugins, console, number)
     for k, timing in enumerate(timings):
         _show(timing, console, number, k, len(timings))
     if not wishes["no_sanity_check"]:
@@ -79,16 +75,14 @@ def _context(engine: Engine, arrays: Sequence[Array], memory: Memory) -> Context
 
 def _in_threads(
     contexts: Sequence[Context], timings: Sequence[Timing], wishes: Wishes, plugins: Plugins,
-    number: int,
+    console: Console, number: int,
 ) -> None:  # fmt: skip
     """Run all contexts, each in a thread of its own if there are several; raise what they raise.
 
     The plugins look at the first one.
     """
     if len(contexts) == 1:
-        with _pool(wishes) as pool:
-            start = pool.run if pool is not None else _here
-            plugins.cores = pool.cores if pool is not None else []
+        with workers(contexts[0], wishes, console) as (start, plugins.cores):
             _runs(contexts[0], timings[0], wishes, plugins, start, number)
         return
     barrier = threading.Barrier(len(contexts))
@@ -97,7 +91,7 @@ def _in_threads(
         try:
             barrier.wait()
             own = plugins if k == 0 else None
-            _runs(contexts[k], timings[k], wishes, own, _here, number)
+            _runs(contexts[k], timings[k], wishes, own, here, number)
         except BaseException as error:
             timings[k].failure = error
 
@@ -109,19 +103,6 @@ def _in_threads(
     for timing in timings:
         if timing.failure is not None:
             raise timing.failure
-
-
-def _here(task: Callable[[], None]) -> None:
-    task()
-
-
-def _pool(wishes: Wishes) -> AbstractContextManager[Pool | None]:
-    cores = wishes["multi_thread_core_ids"]
-    if wishes["multithread_default"] > 0:
-        return Pool(wishes["multithread_default"], cores, caller=True)
-    if wishes["multithread"] > 0:
-        return Pool(wishes["multithread"], cores)
-    return nullcontext()
 
 
 def _runs(

@@ -163,7 +163,7 @@ _OWN = (
             parse=switch, default=False, row="L-40"),
     _device("multithread", meaning="run in a pool of N threads, the caller waits", values="N",
             parse=integer(-1, 1024), default=-1, row="L-41",
-            documentation="A kernel uses one thread so far: the pool takes runs in turn"),
+            documentation="A model is compiled for N threads; the results stay the same bits"),
     _device("multithread_default", meaning="the same, the caller being one of the N", values="N",
             parse=integer(-1, 1024), default=-1, row="L-42"),
     _device("multi_thread_core_ids", meaning="the core of each thread of the pool",

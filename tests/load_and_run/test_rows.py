@@ -504,13 +504,36 @@ def test_l41_multithread(
     np.testing.assert_allclose(output(run, library, *words, where=tmp_path), truth, atol=1e-5)
     found = run(library, *words, "--json")
     assert len(found.json["pool_cores"]) == 3
-    assert "one thread so far" in found.err
+    assert "computes in one thread" in found.err
     run(library, "--multithread=2", "--multithread-default=2", status=1)
 
 
 def test_l42_multithread_default(run: Any, library: Path) -> None:
     found = run(library, "--multithread-default=2", "--json").json
     assert len(found["pool_cores"]) == 2
+
+
+@pytest.mark.parametrize("option", ["--multithread=2", "--multithread-default=2"])
+def test_l41_l42_a_model_is_compiled_for_the_threads(
+    run: Any, tmp_path: Path, option: str
+) -> None:
+    w = onnx.numpy_helper.from_array(np.ones((256, 512), np.float32) / 256, "w")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (64, 256))
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (64, 512))
+    path = tmp_path / "product.onnx"
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    graph = onnx.helper.make_graph([node], "product", [x], [y], [w])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((64, 256), np.float32))
+    given, core = f"--input=x:{tmp_path}/x.npy", min(os.sched_getaffinity(0))
+    one = output(run, path, given, C99, where=tmp_path / "one")
+    pinned = (option, f"--multi-thread-core-ids={core},{core}")
+    two = output(run, path, given, C99, *pinned, where=tmp_path / "two")
+    np.testing.assert_array_equal(one, two)
+    found = run(path, given, C99, *pinned, "--json")
+    assert found.json["pool_cores"] == [[core], [core]]
+    assert "W10001" not in found.err
 
 
 def test_l43_multi_thread_core_ids(run: Any, library: Path) -> None:

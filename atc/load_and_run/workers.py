@@ -1,0 +1,52 @@
+"""The threads that compute: those of a network that was compiled for several, and ours around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.console import Console
+from atc.load_and_run.engine import Context
+from atc.load_and_run.pool import Pool
+
+Start = Callable[[Callable[[], None]], None]
+"""Runs a call, in whichever thread."""
+
+
+def here(task: Callable[[], None]) -> None:
+    """Run a call in the calling thread."""
+    task()
+
+
+def wanted_threads(wishes: Wishes) -> int:
+    """Return how many threads shall compute; 1 where nothing is asked."""
+    return max(int(wishes["multithread"]), int(wishes["multithread_default"]), 1)
+
+
+@contextmanager
+def workers(
+    context: Context, wishes: Wishes, console: Console
+) -> Iterator[tuple[Start, list[list[int]]]]:
+    """Give what runs a call, and the cores of every thread of the pool (none: there is no pool).
+
+    With --multithread the caller waits for a thread that runs the network together with the
+    network's own threads; with --multithread_default it is the one that runs it.
+    """
+    count = wanted_threads(wishes)
+    caller = wishes["multithread_default"] > 0
+    if not caller and wishes["multithread"] < 1:
+        yield here, []
+        return
+    there, cores = context.engine.threads, wishes["multi_thread_core_ids"]
+    if there == 1 and count > 1:
+        console.warn("the library computes in one thread: the pool's threads take runs in turn")
+    elif there != count:
+        console.warn(f"the library was compiled for {there} threads, not for {count}")
+    own = 1 if there > 1 else count
+    with Pool(own, cores[:own], caller) as pool:
+        native = context.start_threads(cores[own:]) if there > 1 else []
+        try:
+            yield pool.run, [*pool.cores, *native]
+        finally:
+            context.stop_threads()
