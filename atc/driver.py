@@ -18,6 +18,7 @@ from atc.adapt import adapt
 from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS
 from atc.backends.target import Target, get_target
 from atc.backends.toolchain import Compiler, find_compiler
+from atc.budget import Planned, plan_within
 from atc.build import (
     BuildResult,
     Shop,
@@ -147,7 +148,7 @@ def compile_model(
     if build.folder is not None:
         heard.stage(f"the build is kept in {build.folder}")
     done = Compilation(
-        options.output, emission.name, options, target, compiler, graph, project.selection,
+        options.output, emission.name, options, target, compiler, project.graph, project.selection,
         project.program, project.arena, emission, build, cache.stats, tuple(warnings),
         source_nodes(model),
     )  # fmt: skip
@@ -207,12 +208,9 @@ def optimised_graph(
 
 
 @dataclass(frozen=True)
-class Project:
+class Project(Planned):
     """All that comes before the C compiler: what was chosen, planned and written."""
 
-    selection: Selection
-    program: Program
-    arena: Arena
     emission: Emission
 
 
@@ -225,29 +223,34 @@ def write_project(
     heard: Listener,
 ) -> Project:
     """Choose kernels, plan memory and write the C; nothing is stored."""
-    heard.stage("choosing kernels")
-    selection = select(graph, target, timings, limits=limits)
     watched = options.hooks or options.sanity_check
     threads = 1 if watched or graph.dims else options.num_threads
     if graph.dims and options.num_threads > 1:
         heard.warn(f"--num_threads={options.num_threads}: networks with ranges of shapes use one")
-    program = build_program(
-        graph, selection, target, in_place=options.memory_in_place, threads=threads
-    )
-    heard.stage("planning memory")
-    arena = plan_memory(
-        program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
-        guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
-    )  # fmt: skip
+
+    def plan(graph: Graph) -> Planned:
+        heard.stage("choosing kernels")
+        selection = select(graph, target, timings, limits=limits)
+        program = build_program(
+            graph, selection, target, in_place=options.memory_in_place, threads=threads
+        )
+        heard.stage("planning memory")
+        arena = plan_memory(
+            program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
+            guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
+        )  # fmt: skip
+        return Planned(graph, selection, program, arena)
+
+    planned = plan_within(graph, options, plan, heard.stage)
     heard.stage("writing C")
     emission = emit(
-        program, arena, target, name=network_name(options.output), model=options.model.name,
+        planned.program, planned.arena, target, name=network_name(options.output), model=options.model.name,
         model_hash=_digest(options.model), options=_build_options(options),
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
         hooks=options.hooks, checks=options.sanity_check, threads=threads,
     )  # fmt: skip
-    return Project(selection, program, arena, emission)
+    return Project(planned.graph, planned.selection, planned.program, planned.arena, emission)
 
 
 def network_name(output: Path) -> str:

@@ -68,6 +68,11 @@ class Options:
     op_bank_path: Path | None = None
     disable_reuse_memory: bool = False
     memory_in_place: bool = True
+    recompute: str = "none"
+    memory_budget: int = 0
+    recompute_until: int = 0
+    recompute_minimum: int = 0
+    recompute_tries: int = 10
     jobs: int = 0
     dump: Path | None = None
     op_debug_level: int = 0

@@ -34,6 +34,26 @@ def conv_net(path: Path, seed: int = 0, batch: int | str = 1) -> Path:
     return save(nodes, {"x": [batch, 3, 8, 8]}, {"y": [batch, 4]}, path, constants)
 
 
+def training_net(path: Path) -> Path:
+    """Write a model of a training step: the gradients of three layers' weights."""
+    nodes, value = [helper.make_node("Sin", ["x"], ["s"], "sine")], "s"
+    for k in range(3):
+        nodes.append(helper.make_node("MatMul", [value, f"w{k}"], [f"m{k}"], f"product{k}"))
+        nodes.append(helper.make_node("Tanh", [f"m{k}"], [f"h{k}"], f"tanh{k}"))
+        value = f"h{k}"
+    nodes.append(helper.make_node("ReduceSumSquare", [value], ["loss"], "loss", keepdims=0))
+    weights = [f"w{k}" for k in range(3)]
+    nodes.append(
+        helper.make_node(
+            "Gradient", [*weights, "x"], [f"d{w}" for w in weights], "gradient",
+            domain="ai.onnx.preview.training", xs=weights, zs=["x"], y="loss",
+        )
+    )  # fmt: skip
+    shapes: dict[str, list[int | str]] = {"x": [64, 16], **{w: [16, 16] for w in weights}}
+    results: dict[str, list[int | str]] = {f"d{w}": [16, 16] for w in weights}
+    return save(nodes, shapes, results, path, domains=("ai.onnx.preview.training",))
+
+
 def save(
     nodes: list[onnx.NodeProto],
     inputs: dict[str, list[int | str]],

@@ -199,6 +199,19 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             switch, False, system="ATC", row="A-22"),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
+    Setting("recompute", "Optimisation", "which values may be computed again instead of kept, where "
+            "that lowers the memory that the network needs: none, cheap ones (elementwise) or all",
+            "none|cheap|all", choice(("none", "cheap", "all")), "none",
+            documentation="Results have the same bits. --log=info tells the nodes."),
+    Setting("memory_budget", "Optimisation", "most bytes that the arena may take (0: any): no more "
+            "is computed again than that takes, and a larger arena is an error", "BYTES",
+            integer(0), 0),
+    Setting("recompute_until", "Optimisation", "bytes of arena from which on nothing more is "
+            "computed again", "BYTES", integer(0), 0),
+    Setting("recompute_minimum", "Optimisation", "values of fewer bytes are kept", "BYTES",
+            integer(0), 0),
+    Setting("recompute_tries", "Optimisation", "values that are tried at the step that needs most "
+            "memory", "N", integer(0), 10),
     Setting("jobs", "Optimisation", "C compilers that run at a time (0: one per core); also -j N",
             "N", integer(0, 4096), 0),
     # ---- debugging ---------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
 from functools import partial
 
 from atc.errors import OptionError
-from atc.option_values import choice, integer, nonnegative, path, present
+from atc.option_values import choice, integer, nonnegative, path, present, switch
 from atc.settings.setting import Setting
 
 _LEVELS = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "WARN": "warning",
@@ -16,7 +17,7 @@ _NUMBERED = ("debug", "info", "warning", "error", "null")
 _STRATEGIES = ("HEURISTIC", "PROFILE", "REPRODUCIBLE", "OPTIMIZED")
 _BACKENDS = ("MLIR", "HALIDE", "NVRTC", "TINYOPENCL")
 
-_RECOMPUTED = "nothing is computed twice to save memory"
+_SEARCH = "the search for recomputation has no random part"
 _QUEUE = "a compiled network runs in its caller's thread, nothing is queued"
 _GPU = "there is no CUDA target"
 
@@ -111,29 +112,39 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           works_for=("0",), meaning="reserves memory of the GPU", accepted=_GPU),
     _once("MGB_ROCM_RESERVE_MEMORY", row="M-12", values="0|1", default="0",
           meaning="reserves memory of the GPU", accepted="there is no ROCm target"),
-    _dynamic("MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY", row="M-13", values="N", default="10",
-             meaning="thresholds that the search for recomputation tries", accepted=_RECOMPUTED),
+    _dynamic("MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY", row="M-13", values="N", parse=integer(0),
+             default="10", meaning="values tried at a time by the search for recomputation, as "
+             "--recompute_tries", gives={"recompute_tries": _same}),
     _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_NR_ITER", row="M-14", values="N", default="0",
-             meaning="rounds of the genetic search for recomputation", accepted=_RECOMPUTED),
+             works_for=("0",), meaning="rounds of the genetic search for recomputation",
+             accepted=_SEARCH),
     _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_POOL_SIZE", row="M-15", values="N", default="20",
-             meaning="population of the genetic search for recomputation", accepted=_RECOMPUTED),
-    _dynamic("MGB_SUBLINEAR_MEMORY_LOWER_BOUND_MB", row="M-16", values="MB", default="0",
-             meaning="memory below which nothing is recomputed", accepted=_RECOMPUTED),
+             meaning="population of the genetic search for recomputation", accepted=_SEARCH),
+    _dynamic("MGB_SUBLINEAR_MEMORY_LOWER_BOUND_MB", row="M-16", values="MB", parse=integer(0),
+             default="0", meaning="memory below which nothing is computed again, as "
+             "--recompute_until", gives={"recompute_until": lambda mb: mb << 20}),
     _dynamic("MGB_SUBLINEAR_MEMORY_WORKERS", row="M-17", values="N",
-             meaning="threads of the search for recomputation", accepted=_RECOMPUTED),
+             parse=integer(1, 4 * (os.cpu_count() or 1)),
+             meaning="threads of the search for recomputation", works_for=(1,),
+             accepted="it runs in one thread, and its result depends on nothing else"),
     _dynamic("MEGENGINE_INPUT_NODE_USE_STATIC_SHAPE", row="M-18", values="0|1", default="0",
              works_for=("1",), meaning="inputs have fixed shapes, memory is planned when compiling",
              accepted="shapes are always fixed"),
     _once("MEGENGINE_ENABLE_SWAP", row="M-19", values="0|1", default="0",
           meaning="moves tensors from the GPU to the host", accepted="nothing is swapped out"),
-    _once("MEGENGINE_ENABLE_DROP", row="M-20", values="0|1", default="0", works_for=("0",),
-          meaning="tensors may be dropped and computed again", accepted=_RECOMPUTED),
-    _once("MEGENGINE_DTR_AUTO_DROP", row="M-21", values="0|1", default="0", works_for=("0",),
-          meaning="drops tensors under a limit of memory", accepted=_RECOMPUTED),
-    _dynamic("MEGENGINE_DTR_EVICTION_THRESHOLD", row="M-22", values="BYTES", default="0",
-             meaning="memory above which tensors are dropped", accepted=_RECOMPUTED),
-    _dynamic("MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE", row="M-23", values="BYTES", default="1048576",
-             meaning="the smallest tensors to drop", accepted=_RECOMPUTED),
+    _once("MEGENGINE_ENABLE_DROP", row="M-20", values="0|1", parse=switch, default="0",
+          meaning="tensors may be dropped and computed again, as --recompute=all",
+          gives={"recompute": lambda on: "all" if on else "none"}),
+    _once("MEGENGINE_DTR_AUTO_DROP", row="M-21", values="0|1", parse=switch, default="0",
+          meaning="tensors are dropped by dynamic rematerialization's rule, as --recompute=all; "
+          "the order is settled when compiling",
+          gives={"recompute": lambda on: "all" if on else None}),
+    _dynamic("MEGENGINE_DTR_EVICTION_THRESHOLD", row="M-22", values="BYTES", parse=integer(0),
+             default="0", meaning="memory above which tensors are dropped, as --memory_budget",
+             gives={"memory_budget": _same}),
+    _dynamic("MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE", row="M-23", values="BYTES", parse=integer(0),
+             meaning="the smallest tensors to drop, as --recompute_minimum",
+             gives={"recompute_minimum": _same}),
     _once("MEGENGINE_INTERP_ASYNC_LEVEL", row="M-24", values="0|1|2", parse=integer(0, 2),
           default="2", meaning="0: locate faults: compile with --sanity_check, so that the first "
           "kernel call that goes wrong is named; 1 and 2: don't",
@@ -183,12 +194,13 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     Setting("capabilities", "Features", "targets and compilers that are there: atc --version",
             kind="feature", system="MegEngine", row="M-38"),
     _once("MEGENGINE_MAX_RECOMP_TIME", values="N", default="1",
-          meaning="how often a tensor may be computed again", accepted=_RECOMPUTED),
+          meaning="how often a tensor may be computed again",
+          accepted="as often as the budget takes"),
     _once("MEGENGINE_DISABLE_MEMORY_FORWARDING", values="0|1", default="0",
           meaning="operators don't forward memory",
           accepted="--memory_in_place=0 keeps results out of their operands' memory"),
     _once("MEGENGINE_DTR_SQRT_SAMPLING", values="0|1", default="0",
-          meaning="samples the tensors to drop", accepted=_RECOMPUTED),
+          meaning="samples the tensors to drop", accepted=_SEARCH),
     _once("MGB_COMP_GRAPH_OPT", values="NAME=VALUE", meaning="options of MegEngine's graphs",
           accepted="the options of atc are for that"),
     _once("MGE_FASTRUN_CACHE_URL", values="URL", meaning="a redis server of measured times",

@@ -14,7 +14,8 @@ _GPU = "there is no CUDA target"
 _KVSTORE = "nothing is exchanged between devices"
 _LOADER = "there is no data loader"
 _STATIC = "all memory is planned when compiling, nothing is allocated"
-_ONE_THREAD = "operators run one after the other"
+_SEQUENCE = "operators run one after the other; --num_threads divides the long ones"
+_ESTIMATED = "what is worth dividing among threads is estimated when compiling"
 
 _once = partial(Setting, group="MXNet variables", system="MXNet", kind="variable", read="once")
 _dynamic = partial(_once, read="dynamic")
@@ -37,9 +38,9 @@ MXNET: tuple[Setting, ...] = (
     _once("MXNET_GPU_COPY_NTHREADS", row="X-03", values="N", default="2",
           meaning="threads that copy to and from a GPU", accepted=_GPU),
     _once("MXNET_CPU_WORKER_NTHREADS", row="X-04", values="N", default="1", works_for=("1",),
-          meaning="operators that run at a time", accepted=_ONE_THREAD),
+          meaning="operators that run at a time", accepted=_SEQUENCE),
     _once("MXNET_CPU_PRIORITY_NTHREADS", row="X-05", values="N", default="4",
-          meaning="threads for urgent work", accepted=_ONE_THREAD),
+          meaning="threads for urgent work", accepted=_SEQUENCE),
     _once("MXNET_CPU_NNPACK_NTHREADS", row="X-06", values="N", parse=integer(1, 1024),
           meaning="threads of a compiled network, as --num_threads",
           gives={"num_threads": lambda given: given}),
@@ -72,7 +73,7 @@ MXNET: tuple[Setting, ...] = (
           works_for=("NaiveEngine",), meaning="NaiveEngine: locate faults: compile with "
           "--sanity_check, so that the first kernel call that goes wrong is named",
           documentation="A compiled network runs in its caller's thread with every engine.",
-          accepted=_ONE_THREAD,
+          accepted=_SEQUENCE,
           gives={"sanity_check": lambda engine: "1" if engine == "NaiveEngine" else None}),
     _dynamic("MXNET_EXEC_BULK_EXEC_INFERENCE", row="X-17", values="0|1", parse=switch, default="1",
              meaning="0: each kernel call is timed by itself, as --profile; 1: nothing between "
@@ -99,9 +100,9 @@ MXNET: tuple[Setting, ...] = (
           meaning="weight of a used link", accepted=_KVSTORE),
     _once("MXNET_ENABLE_GPU_P2P", row="X-27", values="0|1", default="1",
           meaning="GPUs copy from each other", accepted=_KVSTORE),
-    _dynamic("MXNET_BACKWARD_DO_MIRROR", row="X-28", values="0|1", default="0", works_for=("0",),
-             meaning="computes activations again in the backward pass",
-             accepted="nothing is computed twice to save memory"),
+    _dynamic("MXNET_BACKWARD_DO_MIRROR", row="X-28", values="0|1", parse=switch, default="0",
+             meaning="activations are computed again in the backward pass, as --recompute=cheap",
+             gives={"recompute": lambda on: "cheap" if on else None}),
     _once("MXNET_PROFILER_AUTOSTART", row="X-29", values="0|1", parse=switch, default="0",
           meaning="a network compiled with --profile writes profile.json, as its Python module "
           "ends, for the viewer of Chrome traces"),
@@ -131,12 +132,12 @@ MXNET: tuple[Setting, ...] = (
              "--reproducible", gives={"reproducible": lambda given: given}),
     _once("MXNET_CPU_PARALLEL_COPY_SIZE", row="X-39", values="N", default="200000",
           aliases=("MXNET_CPU_PARALLEL_SIZE",), meaning="elements from which copies are parallel",
-          accepted=_ONE_THREAD),
+          accepted=_ESTIMATED),
     Setting("parallel branches", "Features", "the lesser of MXNET_CPU_WORKER_NTHREADS and "
             "MXNET_EXEC_NUM_TEMP bounds the operators that run at a time: here it is always 1",
             kind="feature", system="MXNet", row="X-40"),
-    _once("MXNET_USE_OPERATOR_TUNING", row="X-41", values="0|1", default="1", works_for=("0",),
-          meaning="finds out which operators gain from threads", accepted=_ONE_THREAD),
+    _once("MXNET_USE_OPERATOR_TUNING", row="X-41", values="0|1", default="1", works_for=("1",),
+          meaning="finds out which operators gain from threads", accepted=_ESTIMATED),
     _once("MXNET_USE_NUM_CORES_OPERATOR_TUNING", row="X-42", values="N",
-          meaning="cores that this assumes", accepted=_ONE_THREAD),
+          meaning="cores that this assumes", accepted="--num_threads says how many there are"),
 )  # fmt: skip

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import conv_net, save
+from networks import conv_net, save, training_net
 from onnx import helper
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
 
 from atc import cli, driver
+from atc.backends.target import get_target
 from atc.capabilities import capabilities
 from atc.check import check_model
 from atc.errors import OptionError
 from atc.load import load
+from atc.passes.recompute import AGAIN
+from atc.select import ANY
 from atc.settings import VARIABLES
 from atc.settings.resolve import settle
 from atc.settings.surroundings import Surroundings
@@ -27,9 +30,8 @@ ROWS = [f"M-{k:02}" for k in range(1, 39)]
 
 VALUES = {
     "M-02": "0", "M-05": "7", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
-    "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-13": "50", "M-14": "20", "M-15": "0",
-    "M-16": "100", "M-17": "0", "M-18": "0", "M-19": "1", "M-20": "1", "M-21": "1",
-    "M-22": "1000", "M-23": "1", "M-25": "1", "M-26": "0", "M-27": "1",
+    "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-14": "20", "M-15": "0", "M-17": "2",
+    "M-18": "0", "M-19": "1", "M-25": "1", "M-26": "0", "M-27": "1",
     "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -108,6 +110,73 @@ def test_m_09_collective_operators_are_refused_by_name(tmp_path: Path) -> None:
     (error,) = check_model(options({}, model, target="c99")).errors
     assert "AllReduce" in str(error)
     assert "sum over devices" in str(error)
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the model of a training step."""
+    return training_net(tmp_path_factory.mktemp("step") / "step.onnx")
+
+
+def memory(step: Path, **environ: str) -> tuple[int, int]:
+    """Return the bytes of the arena and how many calls compute something again."""
+    chosen = options(environ, step, target="c99")
+    heard, target = driver.Listener(), get_target("c99")
+    graph = driver.optimised_graph(driver.read_model(chosen, heard), chosen, heard)
+    project = driver.write_project(graph, {}, chosen, target, ANY, heard)
+    return project.arena.plan.size, sum(AGAIN in n.outputs[0] for n in project.graph.nodes)
+
+
+def test_m_13_values_that_are_tried(step: Path) -> None:
+    none, few, many = (
+        memory(step, MEGENGINE_ENABLE_DROP="1", MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY=tries)
+        for tries in ("0", "1", "50")
+    )
+    assert none == memory(step)
+    assert many[0] <= few[0] <= none[0]
+    assert many[0] < none[0]
+
+
+def test_m_16_memory_that_is_low_enough(step: Path) -> None:
+    again = memory(step, MEGENGINE_ENABLE_DROP="1")
+    enough = memory(step, MEGENGINE_ENABLE_DROP="1", MGB_SUBLINEAR_MEMORY_LOWER_BOUND_MB="1")
+    assert again[1] > 0
+    assert enough == memory(step)
+    assert enough[1] == 0
+
+
+def test_m_17_threads_of_the_search() -> None:
+    with pytest.raises(OptionError, match="E10013"):
+        options({"MGB_SUBLINEAR_MEMORY_WORKERS": "0"})
+
+
+def test_m_20_dropping_is_allowed(step: Path) -> None:
+    least, _ = memory(step, MEGENGINE_ENABLE_DROP="1")
+    budget = {"MEGENGINE_DTR_EVICTION_THRESHOLD": str(least), "MEGENGINE_DTR_AUTO_DROP": "1"}
+    assert memory(step, MEGENGINE_ENABLE_DROP="1", **budget)[0] <= least
+    with pytest.raises(OptionError, match="E10013: the arena needs .*memory_budget"):
+        memory(step, MEGENGINE_ENABLE_DROP="0", **budget)
+
+
+def test_m_21_dropping_by_itself(step: Path) -> None:
+    assert memory(step, MEGENGINE_DTR_AUTO_DROP="1")[0] < memory(step)[0]
+    assert memory(step, MEGENGINE_DTR_AUTO_DROP="0") == memory(step)
+
+
+def test_m_22_budgets(step: Path) -> None:
+    whole, least = memory(step)[0], memory(step, MEGENGINE_DTR_AUTO_DROP="1")[0]
+    for budget in (least, (least + whole) // 2, whole):
+        environ = {"MEGENGINE_DTR_EVICTION_THRESHOLD": str(budget), "MEGENGINE_DTR_AUTO_DROP": "1"}
+        assert memory(step, **environ)[0] <= budget
+    with pytest.raises(OptionError, match=rf"the arena needs {least} bytes.*this is the least"):
+        memory(step, MEGENGINE_DTR_EVICTION_THRESHOLD="64", MEGENGINE_DTR_AUTO_DROP="1")
+
+
+def test_m_23_the_smallest_to_drop(step: Path) -> None:
+    environ = {"MEGENGINE_DTR_AUTO_DROP": "1", "MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE": "1048576"}
+    assert memory(step, **environ) == memory(step)
+    with pytest.raises(OptionError, match="E10013: the arena needs"):
+        memory(step, MEGENGINE_DTR_EVICTION_THRESHOLD="64", **environ)
 
 
 @pytest.mark.parametrize(("level", "named"), [("0", True), ("1", False)])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from networks import conv_net, save
+from networks import conv_net, save, training_net
 from onnx import helper
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
 
@@ -22,8 +22,10 @@ from atc.check import check_model
 from atc.errors import OptionError
 from atc.load import load
 from atc.memory import Arena
+from atc.ops import Map
 from atc.options import Options
 from atc.passes import pass_names
+from atc.passes.recompute import AGAIN
 from atc.select import ANY
 from atc.settings import SETTINGS
 from atc.settings.resolve import settle
@@ -35,8 +37,8 @@ VALUES = {
     "X-02": "2", "X-03": "1", "X-04": "2", "X-05": "1", "X-07": "2", "X-08": "0", "X-11": "2",
     "X-12": "100", "X-13": "Round", "X-14": "20", "X-15": "1", "X-16": "ThreadedEngine",
     "X-19": "1", "X-20": "1", "X-21": "1", "X-22": "1", "X-23": "1", "X-24": "1",
-    "X-25": "1", "X-26": "0.5", "X-27": "0", "X-28": "1", "X-30": "1", "X-32": "1", "X-33": "1",
-    "X-34": "https://example.org/", "X-37": "1", "X-39": "1", "X-41": "1", "X-42": "8",
+    "X-25": "1", "X-26": "0.5", "X-27": "0", "X-30": "1", "X-32": "1", "X-33": "1",
+    "X-34": "https://example.org/", "X-37": "1", "X-39": "1", "X-41": "0", "X-42": "8",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
 
@@ -169,6 +171,21 @@ def test_x_16_engines() -> None:
 def test_x_18_each_call_of_a_training_step_by_itself() -> None:
     assert options({"MXNET_EXEC_BULK_EXEC_TRAIN": "0"}).profile
     assert not options({"MXNET_EXEC_BULK_EXEC_TRAIN": "1"}).profile
+
+
+def test_x_28_mirrored_activations(tmp_path: Path) -> None:
+    model = training_net(tmp_path / "step.onnx")
+    sizes = []
+    for value in ("0", "1"):
+        chosen = options({"MXNET_BACKWARD_DO_MIRROR": value}, model, target="c99")
+        heard, target = driver.Listener(), get_target("c99")
+        graph = driver.optimised_graph(driver.read_model(chosen, heard), chosen, heard)
+        project = driver.write_project(graph, {}, chosen, target, ANY, heard)
+        sizes.append(project.arena.plan.size)
+        again = [n for n in project.graph.nodes if AGAIN in n.outputs[0]]
+        assert bool(again) == (value == "1")
+        assert all(isinstance(n.op, Map) for n in again)
+    assert sizes[1] < sizes[0]
 
 
 def test_x_29_a_profile_at_the_end(profiled: Path, tmp_path: Path) -> None:
