@@ -8,7 +8,6 @@ decision with which the outputs begin to differ from the first compilation's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from atc.policy import picks, write_policy
 from atc.program import calls
 from atc.select import Measurement, candidates
 from atc.session import Session
+from atc.strict_json import dumps
 
 _CHOOSING = frozenset({
     "fast_run", "full_run", "fast_run_algo_policy", "fast_run_timeout", "fast_run_cache_type",
@@ -274,7 +274,7 @@ def bisection_json(result: Bisection) -> str:
         "trials": [{"taken": k, "changed": c} for k, c in sorted(result.trials.items())],
         "changes": [asdict(c) for c in result.changes],
     }  # fmt: skip
-    return json.dumps(data, indent=1, ensure_ascii=True) + "\n"
+    return dumps(data)
 
 
 def _told(decision: Decision) -> dict[str, object]:

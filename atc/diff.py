@@ -6,7 +6,6 @@ same name that a reference computes. A call that computes several nodes is compa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -21,6 +20,7 @@ from atc.load import load
 from atc.options import Options
 from atc.program import Call, calls
 from atc.session import Session
+from atc.strict_json import dumps
 from atc.verify_run import TOLERANCE, compare, run_reference
 
 BLOCKED = ".blocked"
@@ -208,7 +208,7 @@ def ulp_distance(got: Array, expected: Array, at: int) -> int | None:
 def diff_json(diff: Diff) -> str:
     """Return the comparison as JSON, with the first difference by itself."""
     first = asdict(diff.first) if diff.first else None
-    return json.dumps({"first": first, **asdict(diff)}, indent=1, ensure_ascii=True) + "\n"
+    return dumps({"first": first, **asdict(diff)})
 
 
 def diff_text(diff: Diff) -> str:
@@ -233,7 +233,10 @@ def _row(d: NodeDifference, first: bool) -> tuple[str, ...]:
 def _summary(diff: Diff) -> Iterator[str]:
     where = f"{diff.reference}, {diff.inputs}, tolerance {diff.tolerance:g}"
     if diff.uncompared:
-        yield f"{diff.uncompared} calls make no value of the model (copies, changes of layout)"
+        yield (
+            f"{diff.uncompared} calls make no value of the model's graph (copies, changes of "
+            "layout, bodies of loops)"
+        )
     if diff.first is None:
         yield f"all {len(diff.differences)} compared values agree ({where})"
         return

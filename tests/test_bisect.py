@@ -24,7 +24,7 @@ from atc.select import Measurement
 
 def test_a_pass_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "PASSES", with_evil_pass("fold_affine"))
-    options = Options(model=conv_net(tmp_path / "m.onnx"), output=tmp_path / "net", target="c99")
+    options = cached(tmp_path)
     off = frozenset({"share_equal_nodes", "fuse_epilogue", "fold_affine", "simplify_matmul"})
     tried: list[str] = []
     result = bisect(replace(options, skip_passes=off), options, os.environ, tell=tried.append)
@@ -42,10 +42,18 @@ def test_a_change_within_the_tolerance_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(passes, "PASSES", with_evil_pass("fold_affine"))
-    options = Options(model=conv_net(tmp_path / "m.onnx"), output=tmp_path / "net", target="c99")
+    options = cached(tmp_path)
     first = replace(options, skip_passes=frozenset({"fold_affine"}))
     result = bisect(first, options, os.environ, tolerance=10.0)
     assert (result.found, result.changes) == (None, ())
+
+
+def cached(folder: Path) -> Options:
+    """Return the options of a small model, with a cache: the libraries share most kernels."""
+    return Options(
+        model=conv_net(folder / "m.onnx"), output=folder / "net", target="c99",
+        op_compiler_cache_mode="enable", op_compiler_cache_dir=folder / "cache",
+    )  # fmt: skip
 
 
 def with_evil_pass(name: str) -> tuple[passes.Pass, ...]:
@@ -67,8 +75,8 @@ def with_evil_pass(name: str) -> tuple[passes.Pass, ...]:
 def test_a_kernel_of_two_policies_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, target = conv_net(tmp_path / "m.onnx"), host_target()
-    done = compile_model(Options(model=model, output=tmp_path / "net"))
+    model, target = tmp_path / "m.onnx", host_target()
+    done = compile_model(replace(cached(tmp_path), target="host"))
     convolutions = [c for c in done.selection.values() if "Conv" in c.workload.op.kind]
     labels = [[label for label, _ in c.estimates] for c in convolutions]
     if len(labels) != 2 or not any("winograd" in label for label in labels[1]):
@@ -82,7 +90,9 @@ def test_a_kernel_of_two_policies_is_found(
         }
         write_policy(tmp_path / f"{name}.policy", picks(timings, target))
     arguments = [f"--model={model}", f"--first={tmp_path}/good.policy",
-                 f"--second={tmp_path}/bad.policy", "--json"]  # fmt: skip
+                 f"--second={tmp_path}/bad.policy", "--json",
+                 f"--op_compiler_cache_dir={tmp_path}/cache",
+                 "--op_compiler_cache_mode=enable"]  # fmt: skip
     assert cli.main(["bisect", *arguments]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["decision"]["kind"] == "kernel"

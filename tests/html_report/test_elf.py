@@ -8,7 +8,6 @@ from projects import require
 
 from atc.html_report.elf import code_sizes
 
-
 SOURCE = """
 static int x[9];
 __attribute__((noinline)) static int inner(int n) { return n / x[1]; }
