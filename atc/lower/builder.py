@@ -29,6 +29,9 @@ Extents = npt.NDArray[np.object_]
 MAX_ELEMENTS = 1 << 33
 """A tensor larger than this is refused: no memory plan could hold it."""
 
+MAX_PARTS = 4096
+"""Elements of a sequence: each is a value of its own."""
+
 _PARTS = "#parts"
 """How the names of values begin that aren't tensors."""
 
@@ -65,6 +68,10 @@ class Builder:
 
     def __init__(self, parent: Builder | None = None) -> None:
         self.parent = parent
+        self.copies: int = parent.copies if parent else 1
+        """How often what is lowered now is written out, by the loops around it."""
+        self.loops: int = parent.loops if parent else 0
+        """How many loops are around it."""
         self.nodes: list[Node] = []
         self._types: dict[str, TensorType] = {}
         self._constants: dict[str, Array] = {}
@@ -165,8 +172,22 @@ class Builder:
         self._types[name] = type_of(array)
         return name
 
+    @contextmanager
+    def repeated(self, copies: int) -> Iterator[None]:
+        """Mark what is lowered inside as the body of a loop that is written out so often."""
+        before = self.copies, self.loops
+        self.copies, self.loops = self.copies * max(copies, 1), self.loops + 1
+        try:
+            yield
+        finally:
+            self.copies, self.loops = before
+
     def sequence(self, names: Sequence[str], dtype: DType | None = None) -> str:
         """Add a sequence of values (of this element type, where there are none)."""
+        if len(names) > MAX_PARTS:
+            raise UnsupportedError(
+                f"a sequence of {len(names)} tensors", hint=f"up to {MAX_PARTS} can be compiled"
+            )
         return self._bundle(Parts(tuple(names), dtype))
 
     def nothing(self) -> str:

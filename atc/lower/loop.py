@@ -22,8 +22,14 @@ from atc.view import View
 UNROLLED = 8
 """Iterations up to which a loop is written out: every one can then be fused and simplified."""
 
+MOST_COPIES = 64
+"""Copies of a body up to which loops in such loops are written out too."""
+
 MOST_UNROLLED = 512
 """The same for loops that can't be kept, as a shape in them depends on the iteration."""
+
+DEEP = 5
+"""Loops around a loop from which on it is lowered in one way only."""
 
 COUNTER = TensorType(DType.INT64, ())
 
@@ -61,15 +67,19 @@ def lower_repetition(site: Site, loop: Repetition) -> tuple[str, ...]:
     trips = -1 if loop.start else loop.trips  # only a loop that surely runs can be written out
     if any(site.b.parts(state) is not None for state in loop.states):
         return _written_out(site, loop, trips)
-    if 0 <= trips <= UNROLLED:
+    room = MOST_UNROLLED // site.b.copies
+    short = 0 <= trips <= min(UNROLLED, MOST_COPIES // site.b.copies)
+    if site.b.loops >= DEEP:  # each other way here is tried for each other way of those around
+        return _unrolled(site, loop) if short else _kept(site, loop)
+    if short:
         unrolled = _try(lambda: _unrolled(site, loop))
         return unrolled if isinstance(unrolled, tuple) else _kept(site, loop)
     kept = _try(lambda: _kept(site, loop))
     if isinstance(kept, tuple):
         return kept
-    if not 0 <= trips <= MOST_UNROLLED:
-        if trips > MOST_UNROLLED and kept.hint == "":
-            kept.hint = f"a loop of up to {MOST_UNROLLED} iterations would be written out"
+    if not 0 <= trips <= room:
+        if trips > room and kept.hint == "":
+            kept.hint = f"loops of up to {MOST_UNROLLED} iterations in all would be written out"
         raise kept
     return _unrolled(site, loop)
 
@@ -81,10 +91,10 @@ def _written_out(site: Site, loop: Repetition, trips: int) -> tuple[str, ...]:
             "a loop that carries a sequence or an optional runs a number of times that only the "
             "run knows", where=site.label, hint="make its trip count and first condition constants",
         )  # fmt: skip
-    if trips > MOST_UNROLLED:
+    if trips > MOST_UNROLLED // site.b.copies:
         raise UnsupportedError(
             f"a loop that carries a sequence or an optional runs {trips} times; at most "
-            f"{MOST_UNROLLED} are written out", where=site.label,
+            f"{MOST_UNROLLED} iterations in all are written out", where=site.label,
         )  # fmt: skip
     return _unrolled(site, loop)
 
@@ -108,7 +118,8 @@ def _unrolled(site: Site, loop: Repetition) -> tuple[str, ...]:
         number = b.constant(np.asarray(turn, np.int64))
         slices = [_part(b, x, number, back) for x, back in _each(loop.sequences)]
         loop.bind(b, number, states, slices)
-        made = list(site.lower_subgraph(loop.graph, b))
+        with b.repeated(loop.trips):
+            made = list(site.lower_subgraph(loop.graph, b))
         going = b.value(made.pop(0)) if loop.has_condition else np.asarray(True)
         if going is None:
             raise UnsupportedError("a condition that only the run knows", where=site.label)
@@ -160,7 +171,8 @@ def _kept(site: Site, loop: Repetition) -> tuple[str, ...]:
     states = [body.declare(body.fresh("state"), b.type(s)) for s in loop.states]
     slices = [_part(body, x, number, back) for x, back in _each(loop.sequences)]
     loop.bind(body, number, states, slices)
-    made = list(site.lower_subgraph(loop.graph, body))
+    with body.repeated(1):
+        made = list(site.lower_subgraph(loop.graph, body))
     going = made.pop(0) if loop.has_condition else ""
     known = body.value(going) if going else np.asarray(True)
     if known is not None and not bool(known.reshape(-1)[0]):

@@ -13,7 +13,7 @@ import onnx_ir
 from atc.errors import ModelError
 from atc.expr import Expr, call, cast
 from atc.ir import DType
-from atc.lower.builder import Builder
+from atc.lower.builder import MAX_PARTS, Builder
 from atc.lower.concat_pad import join
 from atc.lower.place import gather_axis, index, take
 from atc.lower.registry import lowers
@@ -180,10 +180,10 @@ def split_to_sequence(site: Site) -> str:
     b, shape = site.b, site.shape(0)
     site.require(bool(shape), "the tensor is a scalar")
     axis = site.axis(site.int("axis", 0), len(shape))
-    sizes = [1] * shape[axis]
-    if site.has(1):
-        given = site.ints_const(1, "the size of the parts")
-        sizes = _part_sizes(site, given, shape[axis]) if site.shape(1) == () else given
+    given = site.ints_const(1, "the size of the parts") if site.has(1) else [1]
+    sizes = given
+    if not site.has(1) or site.shape(1) == ():
+        sizes = _part_sizes(site, given[0], shape[axis])
     fits = sum(sizes) == shape[axis] and min(sizes, default=0) >= 0
     site.require(fits, f"split {sizes} of {shape[axis]}")
     dropped = not site.has(1) and not site.int("keepdims", 1)
@@ -197,10 +197,12 @@ def split_to_sequence(site: Site) -> str:
     return b.sequence(parts, site.type(0).dtype)
 
 
-def _part_sizes(site: Site, given: Sequence[int], extent: int) -> list[int]:
-    step = given[0]
+def _part_sizes(site: Site, step: int, extent: int) -> list[int]:
     site.require(step > 0, f"parts of {step}")
-    return [min(step, extent - at) for at in range(0, extent, step)]
+    places = range(0, extent, step)
+    if len(places) > MAX_PARTS:
+        raise site.unsupported(f"a sequence of {len(places)} tensors", f"use {MAX_PARTS} at most")
+    return [min(step, extent - at) for at in places]
 
 
 @lowers("SequenceMap")

@@ -187,6 +187,20 @@ def test_short_loops_are_written_out() -> None:
         assert "Loop" not in kinds
 
 
+def test_nested_loops_are_written_out_up_to_a_bound() -> None:
+    """Eight iterations in each of seven loops would be two million copies of the body."""
+    body = "v0 = Sin(u0)"
+    for k in range(6):
+        body = (
+            f"v{k + 1} = Loop<body = b{k} (int64 i{k}, bool c{k}, float[2] u{k}) => "
+            f"(bool d{k}, float[2] v{k}) {{ d{k} = Identity(c{k}) {body} }}>(n, , u{k + 1})"
+        )
+    text = f"g (float[2] u6) => (float[2] v6) {{ n = Constant<value_int=8>() {body} }}"
+    graph = compile_graph(parse_model(HEAD + text))
+    assert [n.op.kind for n in graph.nodes].count("Loop") <= 64
+    assert len(graph.nodes) <= 128
+
+
 def test_a_growing_state_is_written_out() -> None:
     text = """g (float[1] x) => (float[13] y) {
     n = Constant<value_int=12>()

@@ -169,6 +169,10 @@ REFUSED = {
     "is a sequence or an empty optional|stands where a tensor": (
         "g (seq(float[3]) s) => (float[3] y) { y = Neg(s) }", "s:[3]"
     ),
+    "a sequence of 1000000000 tensors": (
+        """g (float[1000000000] x) => (int64 n) {
+        s = SplitToSequence(x) n = SequenceLength(s) }""", "",
+    ),
     "runs 600 times; at most 512": (
         """g (seq(float[3]) s, float[3] x) => (seq(float[3]) y) { n = Constant<value_int=600>()
         y = Loop<body = b (int64 i, bool c, seq(float[3]) t) => (bool d, seq(float[3]) u) {
