@@ -344,7 +344,8 @@ class _Scribe:
         A value that no kernel of this scope makes, or that two outputs share, is copied.
         """
         taken: set[str] = set()
-        for value, place in zip(graph.outputs, outputs, strict=True):
+        pairs = zip(graph.outputs, outputs, strict=True)
+        for value, place in sorted(pairs, key=lambda p: self._same(p[0]) != p[1]):  # its own first
             home = self._same(value)
             if home in made and home not in taken:
                 taken.add(home)

@@ -116,6 +116,23 @@ def test_an_output_that_is_a_reshaped_input_may_be_read(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 2, 0)])
+def test_outputs_may_be_reshapes_of_each_other(order: tuple[int, ...], tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Softplus", ["x"], ["a"]),
+        helper.make_node("Reshape", ["a", "s"], ["b"]),
+        helper.make_node("Identity", ["a"], ["c"]),
+    ]
+    outputs = [("a", F32, (3,)), ("b", F32, (3, 1)), ("c", F32, (3,))]
+    for chosen in ([outputs[k] for k in order], [outputs[k] for k in order if k]):
+        model = make_model(nodes, [("x", F32, (3,))], chosen, {"s": np.array([3, 1])})
+        folder = tmp_path / str(len(chosen))
+        x = np.array([1, -2, 3], np.float32)
+        results = load(make_library(folder, model)).run({"x": x})
+        for got, expected in zip(results.values(), reference(model, x), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
 def test_an_output_may_be_an_input_of_the_same_name(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", ["x"], ["y"])]
     model = make_model(nodes, [("x", F32, (3,))], [("x", F32, (3,)), ("y", F32, (3,))])
