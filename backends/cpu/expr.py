@@ -124,6 +124,38 @@ def render_expr(expr: Expr, read: Callable[[int], str], prefix: str = "v") -> tu
     return lines, _bare(done[expr])
 
 
+_MIRRORED = {"Less": "Greater", "Greater": "Less", "LessOrEqual": "GreaterOrEqual",
+             "GreaterOrEqual": "LessOrEqual", "Max": "Max", "Min": "Min"}  # fmt: skip
+
+_RANGES = {DType.BOOL: (0, 1)} | {
+    d: (int(np.iinfo(d.numpy).min), int(np.iinfo(d.numpy).max))
+    for d in DType
+    if d.numpy.kind in "iu"
+}
+
+
+def _decided(fn: str, x: Expr, c: Expr, text: str) -> str:
+    """Return the C of a comparison that the range of an integer type decides, '' of any other.
+
+    Compilers warn of such comparisons, as of `v < 0` of an unsigned v. `text` is the C of x.
+    """
+    if not isinstance(c, Const) or c.dtype not in _RANGES or isinstance(x, Const):
+        return ""
+    bottom, top = _RANGES[c.dtype]
+    lowest, highest = c.value <= bottom, c.value >= top
+    match fn:
+        case "Max" if lowest:
+            return text
+        case "Min" if highest:
+            return text
+        case "Less" | "GreaterOrEqual" if lowest:
+            return f"({text} == 0 {'&& false' if fn == 'Less' else '|| true'})"
+        case "Greater" | "LessOrEqual" if highest:
+            return f"({text} == 0 {'&& false' if fn == 'Greater' else '|| true'})"
+        case _:
+            return ""
+
+
 def _bare(text: str) -> str:
     """Drop one pair of parentheses around the whole text."""
     if not (text.startswith("(") and text.endswith(")")):
@@ -151,6 +183,11 @@ def _text(e: Expr, args: list[str], read: Callable[[int], str]) -> str:
 
 
 def _call(e: Call, args: list[str]) -> str:
+    if e.fn in _MIRRORED:
+        x, y = e.args
+        known = _decided(e.fn, x, y, args[0]) or _decided(_MIRRORED[e.fn], y, x, args[1])
+        if known:
+            return known
     kind = e.args[-1].dtype if e.fn != "Where" else e.dtype
     work = kind.computed
     match e.fn:
