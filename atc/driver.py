@@ -244,8 +244,9 @@ def write_project(
     planned = plan_within(graph, options, plan, heard.stage)
     heard.stage("writing C")
     emission = emit(
-        planned.program, planned.arena, target, name=network_name(options.output), model=options.model.name,
-        model_hash=_digest(options.model), options=_build_options(options),
+        planned.program, planned.arena, target, name=network_name(options.output),
+        model=options.model.name, model_hash=_digest(options.model),
+        options=_build_options(options),
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
         hooks=options.hooks, checks=options.sanity_check, threads=threads,
