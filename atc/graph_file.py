@@ -123,9 +123,10 @@ def _decoded(value: Any) -> Any:
         case {"is": str(name), **fields}:
             made = _CLASSES[name]
             known = {f.name for f in dataclasses.fields(made)}
-            if not set(fields) <= known:
-                raise ValueError(f"{name} has no field {min(set(fields) - known)}")
-            return made(**{key: _decoded(v) for key, v in fields.items()})
+            given = {str(key): _decoded(v) for key, v in fields.items()}
+            if not set(given) <= known:
+                raise ValueError(f"{name} has no field {min(set(given) - known)}")
+            return made(**given)
         case {"array": str(data), "type": int(code), "shape": list(shape)}:
             raw = np.array(bytearray(base64.b64decode(data, validate=True)), np.uint8)
             return raw.view(DType.from_onnx(code).numpy).reshape([int(d) for d in shape])

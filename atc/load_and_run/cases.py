@@ -13,7 +13,7 @@ from atc.ir import Array
 from atc.load_and_run.checks import CheckError
 from atc.load_and_run.console import Console
 from atc.load_and_run.inputs import Given
-from atc.runtime import Tensor
+from atc.runtime_values import Tensor
 
 MAX_ERROR = 1e-4
 """What MegEngine's AssertEqual allows unless told otherwise."""

@@ -15,7 +15,8 @@ import numpy as np
 from atc.ir import Array, DType
 from atc.load import open_library
 from atc.load_and_run.pool import bind
-from atc.runtime import Network, Tensor, read_weights
+from atc.runtime import Network, read_weights
+from atc.runtime_values import Tensor
 
 _DECLARATIONS = """
 typedef struct {

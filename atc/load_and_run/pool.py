@@ -44,7 +44,7 @@ class Pool:
 
     def __init__(self, count: int, cores: Sequence[int] = (), caller: bool = False) -> None:
         """Start the threads and pin them to `cores`, if any; raises OptionError for a wrong one."""
-        chosen = [*cores] or [None] * count
+        chosen: list[int | None] = [*cores] or [None] * count
         self.cores: list[list[int]] = []
         self._turn = 0
         self._workers: list[_Worker | None] = []

@@ -10,7 +10,7 @@ import numpy as np
 from atc.errors import one_line
 from atc.ir import Array
 from atc.load_and_run.engine import Engine, Step
-from atc.runtime import Tensor
+from atc.runtime_values import Tensor
 
 SHOWN = 5
 """Values of a tensor that are printed."""
