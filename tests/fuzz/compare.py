@@ -275,9 +275,13 @@ def text(model: onnx.ModelProto) -> str:
     for n in model.graph.node:
         attributes = " ".join(f"{a.name}={_plain(a)}" for a in n.attribute)
         lines.append(f"  {','.join(n.output)} = {n.op_type}({', '.join(n.input)}) {attributes}")
-    return "\n".join([f"  opset {model.opset_import[0].version}", *lines])
+    opsets = [f"{o.domain}:{o.version}" for o in model.opset_import]
+    return "\n".join([f"  opsets {opsets}", *lines])
 
 
 def _plain(attribute: Any) -> object:
-    value = onnx.helper.get_attribute_value(attribute)
+    try:
+        value = onnx.helper.get_attribute_value(attribute)
+    except ValueError:
+        return "?"
     return list(value) if hasattr(value, "__len__") and not isinstance(value, bytes) else value

@@ -24,13 +24,15 @@ if __name__ == "__main__":
 from fuzz.compare import Case, Failure, check, shrink, text
 from fuzz.draw import UNSUITABLE, Draw
 from fuzz.graphs import TEMPLATES, draw_graph
+from fuzz.mutants import mutant, outcome
+from google.protobuf.message import DecodeError
 
 CHUNK = 40
 
 
 def draw(kind: str, seed: int) -> Case:
     """Return the case of a seed."""
-    return _graph(seed) if kind == "graph" else _operator(seed)
+    return {"graph": _graph, "op": _operator, "mutant": _mutant}[kind](seed)
 
 
 def _graph(seed: int) -> Case:
@@ -76,7 +78,23 @@ def run(kind: str, seeds: Sequence[int], target: str) -> list[Failure]:
 
 
 def _run(kind: str, seeds: Sequence[int], target: str) -> list[Failure]:
-    return check([draw(kind, seed) for seed in seeds], target)
+    if kind != "mutant":
+        return check([draw(kind, seed) for seed in seeds], target)
+    reasons = {seed: outcome(mutant(seed, _base), target) for seed in seeds}
+    return [Failure(draw(kind, seed), reason) for seed, reason in reasons.items() if reason]
+
+
+def _base(seed: int) -> onnx.ModelProto:
+    return (_graph if seed % 2 else _operator)(seed).model
+
+
+def _mutant(seed: int) -> Case:
+    """Return a damaged model; an empty one where its file can't be read at all."""
+    try:
+        model = onnx.ModelProto.FromString(mutant(seed, _base))
+    except DecodeError:
+        model = onnx.ModelProto()
+    return Case(f"mutant {seed}", model, {})
 
 
 def shrunk(failure: Failure, target: str) -> Failure:
@@ -86,7 +104,7 @@ def shrunk(failure: Failure, target: str) -> Failure:
         found = check([case], target)
         return found[0].reason if found else ""
 
-    if "process died" in failure.reason:
+    if "process died" in failure.reason or failure.case.name.startswith("mutant"):
         return failure
     return shrink(failure, fails)
 
@@ -100,7 +118,7 @@ def slices(seeds: range) -> Iterator[Sequence[int]]:
 def main() -> int:
     """Run the command line; exit status 1 where something fails."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=("graph", "op"), default="graph")
+    parser.add_argument("--kind", choices=("graph", "op", "mutant"), default="graph")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", default="c99")
