@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from onnx_ir.passes.common import InlinePass
 from atc.dims import RANGES, Range
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.importers.sequences import is_bundle, pin_nothing, pin_sequence, pin_value
+
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # errors are told in our words
 
 OLDEST_OPSET = 1
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
@@ -91,9 +94,7 @@ def _check_external_data(tensor: onnx_ir.ExternalTensor, path: Path) -> None:
         )
 
 
-def pin_inputs(
-    model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str
-) -> onnx_ir.Model:
+def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str) -> onnx_ir.Model:
     """Set the inputs' shapes.
 
     A list holds the shapes of a sequence's elements, which become inputs of their own; None leaves

@@ -76,7 +76,7 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
         )  # fmt: skip
     dims = ", ".join(str(d) for d in value.shape)
     for dim, given in zip(value.shape, given_ranges(value), strict=True):
-        if not isinstance(dim, int) and given is None:
+        if (not isinstance(dim, int) or dim < 0) and given is None:
             raise UnsupportedError(
                 f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]",
                 where=walker.file, hint=f'pin it: --input_shape="{name}:..."',

@@ -200,6 +200,8 @@ class Site:
 
 
 def _array(value: Any) -> Array:
+    if not isinstance(value, onnx_ir.TensorProtocol):
+        raise TypeError(value)
     array = np.asarray(value.numpy())
     return cells(array) if is_text(array) else array
 

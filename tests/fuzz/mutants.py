@@ -1,4 +1,4 @@
-"""Damages models, by bytes and by structure; what comes of them must be a result or one clear line."""
+"""Damages models, by bytes and by structure: each must give a result or one clear line."""
 
 from __future__ import annotations
 

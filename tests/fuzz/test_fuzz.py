@@ -24,11 +24,21 @@ def test_some_models(kind: str, target: str) -> None:
     assert_clean(run(kind, range(40), target))
 
 
+def test_some_damaged_models() -> None:
+    assert_clean(run("mutant", range(90, 130), "c99"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["c99", "host"])
 @pytest.mark.parametrize("kind", ["graph", "op"])
 def test_two_thousand_models(kind: str, target: str) -> None:
     assert_clean([f for part in slices(range(10_000, 12_000)) for f in run(kind, part, target)])
+
+
+@pytest.mark.slow
+def test_two_thousand_damaged_models() -> None:
+    parts = slices(range(10_000, 12_000))
+    assert_clean([f for part in parts for f in run("mutant", part, "host")])
 
 
 def test_a_seed_draws_the_same_model_again() -> None:
