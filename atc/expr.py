@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import ml_dtypes
-
 from atc.dims import Dim, as_int, plain
 from atc.ir import DType
 
@@ -86,6 +84,10 @@ BINARY = frozenset(
     ]
 )
 TERNARY = frozenset({"Where"})
+
+LARGEST = {DType.FLOAT8E4M3FN: 448.0, DType.FLOAT8E4M3FNUZ: 240.0, DType.FLOAT8E5M2: 57344.0,
+           DType.FLOAT8E5M2FNUZ: 57344.0, DType.FLOAT4E2M1: 6.0}  # fmt: skip
+"""The largest finite numbers of real types to which casts may saturate."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,8 @@ def _clamped(x: Expr, dtype: DType) -> Expr:
     """Return x between the least and the greatest finite number of a real type; NaN stays."""
     if not x.dtype.is_float or x.dtype.is_small:
         x = cast(x, DType.FLOAT)
-    limits = ml_dtypes.finfo(dtype.numpy)
-    low, high = (const(float(v), x.dtype) for v in (limits.min, limits.max))
-    return call("Min", call("Max", x, low), high)
+    most = LARGEST[dtype]
+    return call("Min", call("Max", x, const(-most, x.dtype)), const(most, x.dtype))
 
 
 def bitcast(x: Expr, dtype: DType) -> Expr:

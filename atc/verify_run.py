@@ -219,8 +219,13 @@ def _random(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype
     return np.asarray(random.standard_normal(shape)).astype(dtype)
 
 
-def _as_objects(array: Array, dtype: np.dtype) -> Array:
-    """Return an array as the network takes it: files hold strings in numpy's own types."""
+def _as_taken(array: Array, dtype: np.dtype) -> Array:
+    """Return an array as the network takes it.
+
+    Files hold strings in numpy's own types, and numbers of other types than numpy's as bytes.
+    """
+    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)
     return array.astype(object) if dtype.kind == "O" and array.dtype.kind in "US" else array
 
 
@@ -237,7 +242,7 @@ def _read_inputs(
     for name, (shape, dtype) in types.items():
         if name not in arrays:
             raise OptionError(f"has no array '{name}'", where=str(path))
-        array = arrays[name] = _as_objects(arrays[name], dtype)
+        array = arrays[name] = _as_taken(arrays[name], dtype)
         if array.shape != shape or array.dtype != dtype:
             raise OptionError(
                 f"'{name}' is {array.dtype} {list(array.shape)}, the library takes {dtype} "

@@ -294,8 +294,8 @@ def batch_normalization(step: Step) -> list[str]:
     dx = compute(site, lambda g, a, r: over(times(g, a), r), step.g, s, root)
     normal = compute(site, lambda x, a, r: over(minus(x, a), r), step.inputs[0], m, root)
     axes = [d for d in range(len(shape)) if d != 1]
-    total = lambda x: reduce_axes(site, x, axes, False, "Sum")  # noqa: E731
-    ds, dt = total(compute(site, times, step.g, normal)), total(step.g)
-    dm = total(compute(site, lambda g: call("Neg", g), dx))
-    half = lambda g, n, r: over(times(g, n, const(-0.5, g.dtype)), r)  # noqa: E731
-    return [dx, ds, dt, dm, total(compute(site, half, dx, normal, root))]
+    per_element = [
+        compute(site, times, step.g, normal), step.g, compute(site, lambda g: call("Neg", g), dx),
+        compute(site, lambda g, n, r: over(times(g, n, const(-0.5, g.dtype)), r), dx, normal, root),
+    ]  # fmt: skip
+    return [dx, *(reduce_axes(site, part, axes, False, "Sum") for part in per_element)]

@@ -27,6 +27,13 @@ def converted(x: Expr, dtype: DType) -> Expr:
     return const(x.value, dtype) if isinstance(x, Const) else cast(x, dtype)
 
 
+def rounded(x: Expr, dtype: DType) -> Expr:
+    """Return a value as a real type has it, in float."""
+    if isinstance(x, Const):
+        return const(float(np.asarray(x.value).astype(dtype.numpy)), DType.FLOAT)
+    return cast(cast(x, dtype), DType.FLOAT)
+
+
 def _is_zero(x: Expr) -> bool:
     return isinstance(x, Const) and x.value == 0
 
@@ -111,7 +118,7 @@ QUANTIZED = frozenset(
 
 @lowers("QuantizeLinear")
 def quantize_linear(site: Site) -> str:
-    """ONNX QuantizeLinear-25: per tensor, per axis, blocked."""
+    """ONNX QuantizeLinear-25: per tensor, per axis, blocked; `precision` is the quotient's."""
     x = site.type(0)
     code = site.int("output_dtype") or (site.type(2).dtype.code if site.has(2) else 2)
     dtype = next((d for d in QUANTIZED if d.code == code), None)
@@ -121,11 +128,14 @@ def quantize_linear(site: Site) -> str:
     where = grid(site, x.shape, site.shape(1), site.int("axis", 1), site.int("block_size"))
     operands = _scale_and_zero(site, where, dtype)
 
+    code = site.int("precision") or (site.type(1).dtype.code if x.dtype.is_half else 0)
+    half = next((d for d in DType if d.code == code and d.is_half), DType.FLOAT)
+
     def value(v: Expr, s: Expr, z: Expr | None = None) -> Expr:
-        if not dtype.is_float:
-            return quantized(v, s, z, dtype)
-        y = call("Div", converted(v, DType.FLOAT), converted(s, DType.FLOAT))
-        return cast(y, dtype, saturate=saturate)
+        y = rounded(call("Div", rounded(v, half), rounded(s, half)), half)
+        if dtype.is_float:
+            return cast(y, dtype, saturate=saturate)
+        return saturated(call("Round", y), z, dtype)
 
     y = site.b.map(
         value, site.input(0), *operands,

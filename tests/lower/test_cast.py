@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -245,6 +246,20 @@ def test_quantization_of_small_types() -> None:
         (got,) = run([x])
         assert got.dtype == wanted.dtype
         np.testing.assert_array_equal(_wide(got), _wide(wanted), str(model.graph.node[0]))
+
+
+@pytest.mark.parametrize(("x_type", "scale_type", "precision"), [
+    (np.float16, np.float16, 0), (np.float16, np.float16, 1), (np.float32, np.float32, 10),
+    (np.float32, np.float32, 0),
+])  # fmt: skip
+def test_the_quotients_precision(x_type: Any, scale_type: Any, precision: int) -> None:
+    x = (np.arange(-4096, 4096) / 64).astype(x_type)  # many a quotient is nearly a tie
+    scale, zero = np.array(0.7, scale_type), np.array(0, np.int8)
+    attributes = {"precision": precision} if precision else {}
+    model = quantized_model("QuantizeLinear", DType.INT8, x, scale, zero, attributes)
+    (run,) = compile_models([model])
+    assert isinstance(run, Runner), run
+    np.testing.assert_array_equal(run([x])[0], ReferenceEvaluator(model).run(None, {"x": x})[0])
 
 
 @pytest.mark.parametrize("op", ["Add", "Neg", "Softmax", "ReduceMax", "MatMul"])
