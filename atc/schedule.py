@@ -270,7 +270,7 @@ class _Scribe:
             arguments.append(f"(const int64_t[]){{{', '.join(call.source.dims)}}}")
         lines = [f"{call.source.symbol}({', '.join(arguments)});"]
         if call.source.fallible:
-            lines = [f"if (!{lines[0][:-1]}) return {self.upper}_ERROR_STRING;"]
+            lines = [f"if (!{lines[0][:-1]}) return {self.upper}_ERROR_DATA;"]
         if self.timed:
             lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
         if self.checked:

@@ -52,7 +52,7 @@ class Kernel:
     steady: ClassVar[bool] = False
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
     fallible: ClassVar[bool] = False
-    """Whether its C function returns false where a string does not fit; the run then ends."""
+    """Whether its C function returns false for data that it can't take; the run then ends."""
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Whether the kernel can do this workload on this target."""
