@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir
 
 from atc.dims import RANGES, Range
-from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line
 from atc.ir import Array, DType, Graph, TensorType, prune
 from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.bundles import input_bundles, output_tensors, refuse_bundle
@@ -210,7 +210,7 @@ class _Walker:
         except UnsupportedError as error:
             error.where = f"{self.file}, tensor '{name}'"
             raise
-        except (ValueError, OSError, TypeError) as error:
+        except (ValueError, OSError, TypeError, AssertionError) as error:
             raise ModelError(f"tensor '{name}' is damaged: {error}", where=self.file) from error
         return np.asarray(array)
 
@@ -332,6 +332,10 @@ class _Walker:
                 result = lowering(site)
                 return (result,) if isinstance(result, str) else result
             return self._expand(site, domain)
+        except InternalError as error:
+            if domain != "com.microsoft":  # the types of all others are checked before
+                raise
+            raise ModelError(f"inputs don't fit: {error.message}", where=site.label) from error
         except AtcError as error:
             if not error.where:
                 error.where = site.label

@@ -131,7 +131,7 @@ class Site:
             return default
         try:
             return convert(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:
             raise ModelError(f"attribute '{name}' is not {what}", where=self.label) from error
 
     def int(self, name: builtins.str, default: builtins.int = 0) -> builtins.int:
