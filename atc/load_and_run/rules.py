@@ -22,6 +22,15 @@ DUMPS = ("io_dump", "bin_io_dump", "bin_out_dump", "io_dump_stdout", "io_dump_st
 """Options that dump values, in the order in which they are looked at; the last one counts."""
 
 
+_ALWAYS = {
+    "weight_preprocess": "weights are rearranged when compiling",
+    "optimize_for_inference": "networks are compiled for inference",
+    "enable_fuse_conv_bias_with_z": "residual additions are fused as bias and activation are, "
+    "see --enable_fuse_conv_bias_nonlinearity",
+}
+"""Switches that are on in any case."""
+
+
 def dump_kind(wishes: Wishes) -> str:
     """Return the option of the dump to make, '' for none."""
     return next((name for name in reversed(DUMPS) if wishes[name]), "")
@@ -111,7 +120,8 @@ def notes(wishes: Wishes, compiles: bool) -> Iterator[str]:
         yield f"{listed}: of no effect on a library that is compiled already"
     if sum(bool(wishes[name]) for name in DUMPS) > 1:
         yield f"only one dump is made: --{dump_kind(wishes)}"
-    if "weight_preprocess" in wishes.given and not wishes["weight_preprocess"]:
-        yield "--weight_preprocess=0 has no effect: weights are rearranged when compiling"
+    for name, reason in _ALWAYS.items():
+        if name in wishes.given and not wishes[name]:
+            yield f"--{name}=0 has no effect: {reason}"
     if wishes["enable_nchw32"] and not wishes["enable_fuse_conv_bias_nonlinearity"]:
         yield "--enable_nchw32 switches --enable_fuse_conv_bias_nonlinearity on"

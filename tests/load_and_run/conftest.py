@@ -61,7 +61,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def lenet() -> onnx.ModelProto:
-    """Return a LeNet for one picture of 12 x 12 and a bias for the scores."""
+    """Return a LeNet for one picture of 28 x 28 and a bias for the scores."""
     rng = np.random.default_rng(0)
 
     def weights(name: str, *shape: int) -> onnx.TensorProto:
@@ -79,10 +79,10 @@ def lenet() -> onnx.ModelProto:
         node("Add", "dense bias", "scores"), node("Softmax", "scores", "prob"),
     ]  # fmt: skip
     known = [weights("w1", 4, 1, 3, 3), weights("b1", 4), weights("w2", 8, 4, 3, 3),
-             weights("b2", 8), weights("w3", 200, 10)]  # fmt: skip
+             weights("b2", 8), weights("w3", 1352, 10)]  # fmt: skip
     graph = helper.make_graph(
         nodes, "lenet",
-        [helper.make_tensor_value_info("data", TensorProto.FLOAT, (1, 1, 12, 12)),
+        [helper.make_tensor_value_info("data", TensorProto.FLOAT, (1, 1, 28, 28)),
          helper.make_tensor_value_info("bias", TensorProto.FLOAT, (1, 10))],
         [helper.make_tensor_value_info("prob", TensorProto.FLOAT, (1, 10))], known,
     )  # fmt: skip
@@ -117,5 +117,5 @@ def plain(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a file of the picture."""
     path = tmp_path_factory.mktemp("inputs") / "picture.npy"
-    np.save(path, np.random.default_rng(1).standard_normal((1, 1, 12, 12)).astype(np.float32))
+    np.save(path, np.random.default_rng(1).standard_normal((1, 1, 28, 28)).astype(np.float32))
     return path

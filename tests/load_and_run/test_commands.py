@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,13 @@ from atc.errors import OptionError
 from atc.load_and_run import fitting
 from atc.load_and_run.arguments import read_arguments
 from atc.load_and_run.statistics import statistics
+from atc.settings import LOAD_AND_RUN
 
 EXAMPLES = """
 MODEL
 MODEL --iter 20 --warmup-iter 3
 MODEL --iter=5 --thread 2
-MODEL --input "data:{1,1,12,12}"
+MODEL --input "data:{1,1,28,28}"
 MODEL --input "data:PICTURE;bias:[0.0,1,2,3,4,5,6,7,8,9]"
 MODEL --input "INPUTS.json"
 MODEL --input "data:PICTURE" --batch-size 2
@@ -65,7 +68,7 @@ def test_examples(
 ) -> None:
     """Those that compile something special run on the model, the others on the library."""
     (tmp_path / "inputs.json").write_text(json.dumps(
-        {"data": {"shape": [1, 1, 12, 12], "type": "float32", "raw": [0.5] * 144}}
+        {"data": {"shape": [1, 1, 28, 28], "type": "float32", "raw": [0.5] * 784}}
     ))  # fmt: skip
     special = re.search(r"batch|fast-run|layout|fuse|const|disable_mem|workspace|jit", line)
     policy = model.with_name("examples.policy")
@@ -180,6 +183,7 @@ def test_exit_statuses(run: Any, plain: Path, library: Path, tmp_path: Path) -> 
 def test_a_library_is_run_without_the_compiler(plain: Path) -> None:
     code = f"""
 import sys
+import tomllib
 from atc.cli import main
 assert main(["load_and_run", {str(plain)!r}, "--iter=1", "--model-info"]) == 0
 loaded = set(sys.modules)
@@ -228,3 +232,18 @@ def test_fitting_tries_every_layout_estimated_and_measured() -> None:
     assert {} in tried
     assert {"full_run": True} in tried
     assert len(tried) == len({tuple(t.items()) for t in tried}) >= 4
+
+
+def test_the_programs_are_there() -> None:
+    scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    for name in ("load_and_run", "compare_binary_iodump"):
+        module, _, function = scripts["project"]["scripts"][name].partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_help_shows_every_option(run: Any) -> None:
+    assert "Exit status" in run("--help").out
+    for setting in LOAD_AND_RUN:
+        if setting.kind == "option":
+            assert f"--{setting.name}" in run("--help", setting.name).out
+    assert "--max-err" in run("--help", command="compare_binary_iodump").out

@@ -223,7 +223,7 @@ def test_l09_fast_run_shared_batch_size(run: Any, small: Path) -> None:
 
 
 def test_l10_binary_equal_between_batch(run: Any, model: Path, tmp_path: Path) -> None:
-    rows = np.random.default_rng(2).standard_normal((1, 1, 12, 12)).astype(np.float32)
+    rows = np.random.default_rng(2).standard_normal((1, 1, 28, 28)).astype(np.float32)
     np.save(tmp_path / "row.npy", rows)
     given = f"--input=data:{tmp_path}/row.npy"
     words = (given, "--batch-size=5", "--binary-equal-between-batch", "--target=c99")
@@ -379,6 +379,7 @@ def test_l27_enable_fuse_conv_bias_with_z(run: Any, tmp_path: Path) -> None:
     opsets = [onnx.helper.make_opsetid("", 21)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
     assert calls(run, path, "--enable-fuse-conv-bias-with-z") == 1
+    assert "fused as bias" in run(path, C99, "--noenable-fuse-conv-bias-with-z").err
 
 
 def test_l28_enable_fuse_preprocess(run: Any, tmp_path: Path) -> None:
@@ -406,8 +407,8 @@ def test_l29_weight_preprocess(run: Any, model: Path, library: Path) -> None:
 
 def test_l30_const_shape(run: Any, plain: Path) -> None:
     run(plain, "--const-shape", "--iter=1")
-    found = run(plain, "--const-shape", "--input=data:{2,1,12,12}", status=1)
-    assert "must have the shape [1, 1, 12, 12], not [2, 1, 12, 12]" in found.err
+    found = run(plain, "--const-shape", "--input=data:{2,1,28,28}", status=1)
+    assert "must have the shape [1, 1, 28, 28], not [2, 1, 28, 28]" in found.err
 
 
 def test_l31_fake_first(run: Any, library: Path, tmp_path: Path) -> None:
@@ -624,7 +625,7 @@ def test_l52_profile_host(run: Any, library: Path, tmp_path: Path) -> None:
 def test_l53_model_info(run: Any, plain: Path) -> None:
     found = run(plain, "--model-info").out
     assert found.count("type    name  shape        dtype") == 2
-    assert re.search(r"^input   data  \{1,1,12,12\}  float32$", found, re.M)
+    assert re.search(r"^input   data  \{1,1,28,28\}  float32$", found, re.M)
     assert re.search(r"^output  prob  \{1,10\}       float32$", found, re.M)
 
 
