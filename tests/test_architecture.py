@@ -44,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
         "atc.dims", "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.lower",
     },
     "atc.importers": {"atc", "atc.dims", "atc.errors", "atc.importers"},
-    "atc.adapt": {"atc.errors", "atc.adapt"},
+    "atc.adapt": {"atc.errors", "atc.dims", "atc.adapt"},
     "atc.backends": {
         "atc.dims", "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.templates",
         "atc.backends",

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from atc.adapt.aipp_config import Aipp
 from atc.adapt.editing import Editor, feed
+from atc.dims import RANGES
 from atc.errors import OptionError
 
 
@@ -61,9 +63,10 @@ def _add(graph: ir.Graph, value: ir.Value, configs: Sequence[Aipp]) -> None:
         raise _wrong(configs[1], f"input '{value.name}' can't be images of two formats or sizes")
     ((format_, (w, h)),) = images
     value.dtype = ir.DataType.UINT8
-    value.shape = ir.Shape(
-        (batch, h * 3 // 2, w) if format_ == "YUV420SP_U8" else (batch, h, w, configs[0].channels)
-    )
+    pixels = (h * 3 // 2, w) if format_ == "YUV420SP_U8" else (h, w, configs[0].channels)
+    value.shape = ir.Shape((batch, *pixels))
+    if RANGES in value.meta:
+        value.meta[RANGES] = [value.meta[RANGES][0], *[None] * len(pixels)]
     editor = Editor(graph, f"{value.name}.aipp")
     for config, share in zip(configs, shares, strict=True):
         image = _Image(editor, config, batch, (w, h))
@@ -72,17 +75,18 @@ def _add(graph: ir.Graph, value: ir.Value, configs: Sequence[Aipp]) -> None:
     editor.put_first()
 
 
-def _image_shape(value: ir.Value, config: Aipp) -> tuple[int, int, int, int]:
+def _image_shape(value: ir.Value, config: Aipp) -> tuple[Any, int, int, int]:
+    """Return the model's N, C, H and W; only the batch may be open."""
     shape = tuple(value.shape) if value.shape is not None else ()
-    if len(shape) != 4 or not all(isinstance(d, int) for d in shape):
+    if len(shape) != 4 or not all(isinstance(d, int) for d in shape[1:]):
         shown = ", ".join(map(str, shape))
         raise _wrong(config, f"input '{value.name}' is [{shown}], no [N, C, H, W] of known sizes",
                      hint="give its shape with --input_shape")  # fmt: skip
     kinds = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.UINT8)
     if value.dtype not in kinds:
         raise _wrong(config, f"input '{value.name}' is {value.dtype}, not float or uint8")
-    batch, channels, height, width = (int(d) for d in shape if isinstance(d, int))
-    return batch, channels, height, width
+    channels, height, width = (int(d) for d in shape[1:] if isinstance(d, int))
+    return shape[0], channels, height, width
 
 
 def _position(graph: ir.Graph, use: tuple[ir.Node, int]) -> tuple[int, int]:
@@ -119,7 +123,7 @@ def _shares(
 class _Image:
     """Writes the nodes for one configuration; pixels are [N, C, H, W] in float32 throughout."""
 
-    def __init__(self, editor: Editor, config: Aipp, batch: int, source: tuple[int, int]) -> None:
+    def __init__(self, editor: Editor, config: Aipp, batch: Any, source: tuple[int, int]) -> None:
         self.editor = editor
         self.config = config
         self.batch = batch
@@ -141,6 +145,9 @@ class _Image:
             x = self._pixels(image, cropped, channels)
         if config.resize is not None and config.resize != cropped:
             w, h = config.resize
+            if not isinstance(self.batch, int):
+                raise _wrong(config, "resize needs a known number of images",
+                             hint="give the batch one size with --input_shape")  # fmt: skip
             sizes = e.constant([self.batch, channels, h, w], np.int64)
             x = e.add("Resize", x, None, None, sizes, mode="linear")
         x = self._padded(self._normalised(x, channels))
@@ -179,17 +186,17 @@ class _Image:
         """Return Y, U and V, cropped; each U and V stands for four pixels."""
         e, (x, y) = self.editor, self.config.start or (0, 0)
         luma = e.slice(image, [1, 2], [y, x], [y + size[1], x + size[0]])
-        luma = e.reshape(e.cast(luma, ir.DataType.FLOAT), [self.batch, 1, size[1], size[0]])
+        luma = e.reshape(e.cast(luma, ir.DataType.FLOAT), [0, 1, size[1], size[0]])
         half_w, half_h = -(-size[0] // 2), -(-size[1] // 2)
         rows = self.source[1] + y // 2
         pairs = e.slice(image, [1, 2], [rows, x], [rows + half_h, x + 2 * half_w])
         pairs = e.cast(pairs, ir.DataType.FLOAT)
-        pairs = e.reshape(pairs, [self.batch, half_h, 1, half_w, 1, 2])
-        wide = e.constant([self.batch, half_h, 2, half_w, 2, 1], np.int64)
+        pairs = e.reshape(pairs, [0, half_h, 1, half_w, 1, 2])
+        wide = e.constant([1, half_h, 2, half_w, 2, 1], np.int64)
         chroma = []
         for k in (1, 0) if self.config.swap_rb else (0, 1):
             plane = e.add("Expand", e.slice(pairs, [5], [k], [k + 1]), wide)
-            plane = e.reshape(plane, [self.batch, 1, 2 * half_h, 2 * half_w])
+            plane = e.reshape(plane, [0, 1, 2 * half_h, 2 * half_w])
             if (2 * half_w, 2 * half_h) != size:
                 plane = e.slice(plane, [2, 3], [0, 0], [size[1], size[0]])
             chroma.append(plane)

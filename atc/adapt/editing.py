@@ -70,7 +70,7 @@ class Editor:
         return self.add("Slice", x, *(self.constant(v, np.int64) for v in lists))
 
     def reshape(self, x: ir.Value, shape: Sequence[int]) -> ir.Value:
-        """Give the same elements another shape."""
+        """Give the same elements another shape; 0 keeps an axis."""
         return self.add("Reshape", x, self.constant(shape, np.int64))
 
     def put_first(self) -> None:

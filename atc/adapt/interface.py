@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from atc.adapt.editing import Editor, feed
+from atc.dims import RANGES
 from atc.errors import OptionError
 
 CHANNELS_LAST: Mapping[str, tuple[int, ...]] = {"NHWC": (0, 2, 3, 1), "NDHWC": (0, 2, 3, 4, 1)}
@@ -48,6 +49,8 @@ def set_input_format(model: ir.Model, layout: str, images: frozenset[str]) -> in
         readers = list(value.uses())
         shape = [*value.shape] if value.shape is not None else []
         value.shape = ir.Shape([shape[a] for a in axes])
+        if RANGES in value.meta:
+            value.meta[RANGES] = [value.meta[RANGES][a] for a in axes]
         back = [axes.index(a) for a in range(len(axes))]
         feed(value, readers, editor.add("Transpose", value, perm=back))
         editor.put_first()

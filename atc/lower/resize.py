@@ -98,6 +98,8 @@ def _scaled_axes(site: Site, scales: Sequence[float], chosen: Sequence[int]) -> 
     axes = _unchanged(site)
     for d, scale in zip(chosen, scales, strict=True):
         site.require(np.isfinite(scale) and scale > 0, f"scale {scale}")
+        if scale == 1:
+            continue
         out = int(np.floor(np.float32(scale) * np.float32(axes[d].size)))
         axes[d] = Axis(axes[d].size, out, scale)
     return axes
@@ -223,10 +225,9 @@ def _interpolate(b: Builder, x: str, axes: Sequence[Axis], sampling: Sampling) -
     source = b.type(x)
     wide = source.dtype.itemsize > 2 and source.dtype is not DType.FLOAT
     work = DType.DOUBLE if wide else DType.FLOAT
-    order = sorted(range(len(axes)), key=lambda d: (axes[d].out / axes[d].size, d))
-    for d in order:
-        if not axes[d].is_identity:
-            x = _resample(b, x, d, *weight_tables(axes[d], sampling), work)
+    changing = [d for d, axis in enumerate(axes) if not axis.is_identity]
+    for d in sorted(changing, key=lambda d: (axes[d].out / axes[d].size, d)):
+        x = _resample(b, x, d, *weight_tables(axes[d], sampling), work)
     return _rounded(b, x, source.dtype)
 
 

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from atc.adapt.aipp import add_aipp
 from atc.adapt.aipp_config import read_aipp
+from atc.dims import RANGES, Range
 from atc.errors import OptionError
 from atc.ir import Array, Graph
 from atc.lower import lower_model
@@ -378,3 +379,21 @@ def test_each_reader_can_have_its_own_picture(tmp_path: Path) -> None:
     plain = x.transpose(0, 3, 1, 2).astype(np.float32)
     np.testing.assert_array_equal(first, plain)
     np.testing.assert_array_equal(second, plain - np.reshape([1, 2, 3], (1, 3, 1, 1)))
+
+
+def ranged(case: Case) -> onnx_ir.Model:
+    model = identities({"x": case})
+    (value,) = model.graph.inputs
+    value.shape = onnx_ir.Shape([None, *list(value.shape or ())[1:]])
+    value.meta[RANGES] = [Range(1, 4), None, None, None]
+    return model
+
+
+def test_the_number_of_images_may_be_open(tmp_path: Path) -> None:
+    case = Case("YUV420SP_U8", crop=(2, 2, 5, 3), matrix=JPEG)
+    graph = preprocessed(ranged(case), case.text("x"), tmp_path)
+    batch, *pixels = graph.types["x"].shape
+    assert pixels == [9, 8]
+    assert graph.types["x out"].shape == (batch, 3, 3, 5)
+    with pytest.raises(OptionError, match="E10052.*known number of images"):
+        preprocessed(ranged(CASES["larger"]), CASES["larger"].text("x"), tmp_path)

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from atc.adapt import FORMATS, TYPES, Adaptation, adapt
+from atc.dims import RANGES, Range
 from atc.errors import OptionError
 from atc.ir import DType, Graph
 from atc.lower import lower_model
@@ -108,3 +109,13 @@ def test_names_that_do_not_fit(how: Adaptation, code: str, words: str) -> None:
         adapted(how)
     assert caught.value.code == code
     assert words in str(caught.value)
+
+
+def test_ranges_go_with_their_axes() -> None:
+    model = net()
+    value = model.graph.inputs[0]
+    value.shape = onnx_ir.Shape([2, 3, None, 5])
+    value.meta[RANGES] = [None, None, Range(1, 9), None]
+    adapt(model, Adaptation(input_format="NHWC"))
+    assert value.meta[RANGES] == [None, Range(1, 9), None, None]
+    assert [d if isinstance(d, int) else None for d in value.shape or ()] == [2, None, 5, 3]
