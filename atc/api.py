@@ -33,6 +33,7 @@ def compile(
     weight: Name = "",
     framework: str | int = "",
     input_shape: str | Mapping[str, Sequence[int] | Sequence[Sequence[int]] | str | None] = "",
+    static_shapes: bool = False,
     out_nodes: str | Sequence[str] = "",
     input_format: str = "",
     input_fp16_nodes: str | Sequence[str] = "",

@@ -9,6 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from atc.dims import Range
 from atc.errors import OptionError
 from atc.option_values import Checks, InputShape
 
@@ -24,6 +25,7 @@ class Options:
     weight: Path | None = None
     framework: str = ""
     input_shape: Mapping[str, InputShape] = field(default_factory=dict)
+    static_shapes: bool = False
     out_nodes: tuple[str, ...] = ()
     input_format: str = ""
     input_fp16_nodes: tuple[str, ...] = ()
@@ -133,12 +135,22 @@ def make_options(values: Mapping[str, Any]) -> Options:
     _check_precision(own)
     if own.get("framework") == "-1":
         own["framework"] = ""
+    if own.get("static_shapes"):
+        shapes = own.get("input_shape", {})
+        own["input_shape"] = {name: _largest(shape) for name, shape in shapes.items()}
     if own.get("fast_run") and own.get("full_run"):
         raise OptionError(
             "--fast_run and --full_run exclude each other", where="--full_run",
             hint="--full_run measures all candidates, --fast_run the most promising ones",
         )  # fmt: skip
     return Options(**own)
+
+
+def _largest(shape: InputShape) -> InputShape:
+    """Return a shape, or those of a sequence, with the largest extent of every range."""
+    if isinstance(shape, list):
+        return [tuple(d.high if isinstance(d, Range) else d for d in each) for each in shape]
+    return shape and tuple(d.high if isinstance(d, Range) else d for d in shape)
 
 
 def _host_target(target: str, cpu: str) -> str:

@@ -52,6 +52,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="The last colon ends a name. No dims at all are a scalar. name:[2,3][4] are "
             "the shapes of a sequence's elements, name:empty has none; name:none is an optional "
             "without a value."),
+    Setting("static_shapes", "Model", "take ranges of --input_shape for their largest shape, which "
+            "is the only one that the library then runs", "0|1", switch, False),
     Setting("out_nodes", "Model", "what to compute instead of the model's outputs: value names, "
             "or node names with output numbers", "value;...|node:0;...", names,
             system="ATC", row="A-13",

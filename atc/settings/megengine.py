@@ -127,9 +127,10 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
              parse=integer(1, 4 * (os.cpu_count() or 1)),
              meaning="threads of the search for recomputation", works_for=(1,),
              accepted="it runs in one thread, and its result depends on nothing else"),
-    _dynamic("MEGENGINE_INPUT_NODE_USE_STATIC_SHAPE", row="M-18", values="0|1", default="0",
-             works_for=("1",), meaning="inputs have fixed shapes, memory is planned when compiling",
-             accepted="shapes are always fixed"),
+    _dynamic("MEGENGINE_INPUT_NODE_USE_STATIC_SHAPE", row="M-18", values="0|1", parse=switch,
+             default="0", meaning="inputs have one shape, memory is settled when compiling, as "
+             "--static_shapes", documentation="Shapes without ranges are static in any case.",
+             gives={"static_shapes": _same}),
     _once("MEGENGINE_ENABLE_SWAP", row="M-19", values="0|1", default="0",
           meaning="moves tensors from the GPU to the host", accepted="nothing is swapped out"),
     _once("MEGENGINE_ENABLE_DROP", row="M-20", values="0|1", parse=switch, default="0",

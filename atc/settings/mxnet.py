@@ -126,7 +126,7 @@ MXNET: tuple[Setting, ...] = (
              "--kernels=portable", gives={"kernels": lambda on: "all" if on else "portable"}),
     _dynamic("MXNET_MKLDNN_CACHE_NUM", row="X-37", values="N", default="-1", works_for=("-1",),
              aliases=("MXNET_ONEDNN_CACHE_NUM",), meaning="shapes to keep plans for",
-             accepted="shapes are fixed, there is one plan"),
+             accepted="one plan holds for all shapes of a library"),
     _dynamic("MXNET_ENFORCE_DETERMINISM", row="X-38", values="0|1", parse=switch, default="0",
              meaning="only kernels whose results depend on nothing but their inputs, as "
              "--reproducible", gives={"reproducible": lambda given: given}),

@@ -31,7 +31,7 @@ ROWS = [f"M-{k:02}" for k in range(1, 39)]
 VALUES = {
     "M-02": "0", "M-05": "7", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
     "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-14": "20", "M-15": "0", "M-17": "2",
-    "M-18": "0", "M-19": "1", "M-25": "1", "M-26": "0", "M-27": "1",
+    "M-19": "1", "M-25": "1", "M-26": "0", "M-27": "1",
     "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -148,6 +148,21 @@ def test_m_16_memory_that_is_low_enough(step: Path) -> None:
 def test_m_17_threads_of_the_search() -> None:
     with pytest.raises(OptionError, match="E10013"):
         options({"MGB_SUBLINEAR_MEMORY_WORKERS": "0"})
+
+
+def test_m_18_one_shape(tmp_path: Path) -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    model = save([relu], {"x": ["n", 4]}, {"y": ["n", 4]}, tmp_path / "m.onnx")
+    headers = {}
+    for value in ("0", "1"):
+        environ = {"MEGENGINE_INPUT_NODE_USE_STATIC_SHAPE": value}
+        chosen = options(environ, model, target="c99", input_shape="x:1~3,4")
+        heard, target = driver.Listener(), get_target("c99")
+        graph = driver.optimised_graph(driver.read_model(chosen, heard), chosen, heard)
+        project = driver.write_project(graph, {}, chosen, target, ANY, heard)
+        headers[value] = (bool(project.graph.dims), project.graph.types["x"].shape)
+    assert headers["0"][0]
+    assert headers["1"] == (False, (3, 4))
 
 
 def test_m_20_dropping_is_allowed(step: Path) -> None:
