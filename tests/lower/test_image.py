@@ -144,8 +144,8 @@ def test_pixel_formats(pixel_format: str, network: Any) -> None:
         np.testing.assert_array_equal(network(SIZE, pixel_format)(padded(FILES[name])), wanted)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (40, 3)])
-def test_small_images(size: tuple[int, int], network: Any) -> None:
+def test_narrow_images(network: Any) -> None:
+    size = (18, 1)
     image = Image.fromarray(pixels(*size))
     for kind in ("jpeg", "png", "bmp", "ppm", "tiff"):
         data = saved(image, kind)

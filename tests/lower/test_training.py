@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from atc.errors import AtcError
 from atc.ir import Array
-from support import Batch, assert_close, compile_graph, node_cases, node_model, pinned, run_model
+from support import Batch, assert_close, compile_graph, node_cases, node_model, pinned
 
 PREVIEW = "ai.onnx.preview.training"
 OPS = ("Dropout", "BatchNormalization", "Adagrad", "Adam", "Momentum")
@@ -42,10 +42,24 @@ def dropout_model(inputs: list[Any], seed: int | None, name: str = "") -> Any:
 X = np.random.default_rng(0).standard_normal((4, 5, 7))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
-def test_the_mask_is_what_the_seed_draws(dtype: Any) -> None:
-    inputs = [X.astype(dtype), np.float32(0.3), np.bool_(True)]
-    y, mask = run_model(dropout_model(inputs, 11), inputs)
+REALS = {np.dtype(t).name: t for t in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)}
+
+
+def dropout_inputs(name: str, ratio: float, training: bool) -> list[Any]:
+    return [X.astype(REALS[name]), np.float32(ratio), np.bool_(training)]
+
+
+DROPOUTS = Batch({
+    **{name: dropout_model(dropout_inputs(name, 0.3, True), 11) for name in REALS},
+    **{f"named {k}": dropout_model(dropout_inputs("float32", 0.5, True), None, name)
+       for k, name in enumerate(("a", "b", "a"))},
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REALS)
+def test_the_mask_is_what_the_seed_draws(name: str) -> None:
+    inputs, dtype = dropout_inputs(name, 0.3, True), REALS[name]
+    y, mask = DROPOUTS[name](inputs)
     wanted = np.random.RandomState(11).uniform(0, 1.0, X.shape) >= np.float32(0.3)
     np.testing.assert_array_equal(mask, wanted)
     scaled = np.where(wanted, inputs[0].astype(np.float64) / (1 - np.float64(inputs[1])), 0)
@@ -53,15 +67,15 @@ def test_the_mask_is_what_the_seed_draws(dtype: Any) -> None:
 
 
 def test_the_mode_may_be_chosen_at_run_time() -> None:
-    inputs = [X.astype(np.float32), np.float32(0.5), np.bool_(False)]
-    y, mask = run_model(dropout_model(inputs, 11), inputs)
+    inputs = dropout_inputs("float32", 0.5, False)
+    y, mask = DROPOUTS["float32"](inputs)
     np.testing.assert_array_equal(y, inputs[0])
     assert mask.all()
 
 
 def test_without_a_seed_the_name_draws_the_mask() -> None:
-    inputs = [X.astype(np.float32), np.float32(0.5), np.bool_(True)]
-    masks = [run_model(dropout_model(inputs, None, name), inputs)[1] for name in ("a", "b", "a")]
+    inputs = dropout_inputs("float32", 0.5, True)
+    masks = [DROPOUTS[f"named {k}"](inputs)[1] for k in range(3)]
     np.testing.assert_array_equal(masks[0], masks[2])
     assert (masks[0] != masks[1]).any()
     assert 0.3 < masks[0].mean() < 0.7
@@ -70,16 +84,25 @@ def test_without_a_seed_the_name_draws_the_mask() -> None:
 # ---- batch statistics ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-@pytest.mark.parametrize("shape", [(6, 3), (2, 3, 5), (2, 3, 4, 5)])
-def test_batch_statistics(dtype: Any, shape: tuple[int, ...]) -> None:
-    random = np.random.default_rng(1)
-    x = (random.standard_normal(shape) * 3 + 10).astype(dtype)
-    channels = [random.uniform(0.5, 2, 3).astype(dtype) for _ in range(4)]
-    model = node_model("BatchNormalization", [x, *channels], 3, opset=15)
-    attributes = {"training_mode": 1, "momentum": 0.75, "epsilon": 0.01}
-    made = [helper.make_attribute(k, v) for k, v in attributes.items()]
-    model.graph.node[0].attribute.extend(made)
+def batch_inputs(name: str, rank: int) -> list[Array]:
+    random, shape = np.random.default_rng(1), (6, 3, 4, 5)[:rank]
+    x = random.standard_normal(shape) * 3 + 10
+    return [a.astype(REALS[name]) for a in (x, *random.uniform(0.5, 2, (4, 3)))]
+
+
+BATCHES = Batch({
+    f"{name} {rank}": node_model(
+        "BatchNormalization", batch_inputs(name, rank), 3, opset=15,
+        training_mode=1, momentum=0.75, epsilon=0.01,
+    )
+    for name in ("float32", "float64", "float16") for rank in (2, 3, 4)
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_batch_statistics(name: str, rank: int) -> None:
+    dtype, (x, *channels) = REALS[name], batch_inputs(name, rank)
     wide = [a.astype(np.float64) for a in (x, *channels)]
     w, s, t, m, v = wide
     axes = tuple(d for d in range(x.ndim) if d != 1)
@@ -88,7 +111,7 @@ def test_batch_statistics(dtype: Any, shape: tuple[int, ...]) -> None:
     y = (w - mean.reshape(tail)) / np.sqrt(var.reshape(tail) + 0.01)
     y = y * s.reshape(tail) + t.reshape(tail)
     wanted = [y, 0.75 * m + 0.25 * mean, 0.75 * v + 0.25 * var]
-    for got, value in zip(run_model(model, [x, *channels]), wanted, strict=True):
+    for got, value in zip(BATCHES[f"{name} {rank}"]([x, *channels]), wanted, strict=True):
         assert got.dtype == dtype
         tolerance = 2 * float(np.finfo(dtype).eps) + 1e-7  # attributes are floats
         np.testing.assert_allclose(got.astype(np.float64), value, 8 * tolerance, 8 * tolerance)
