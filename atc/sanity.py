@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from atc.errors import UnsupportedError
 from atc.ir import DType, TensorType
 from atc.memory import Arena
 from atc.names import c_string
@@ -86,7 +87,15 @@ class Checked:
 
 
 def checked(program: Program, arena: Arena, what: Checks) -> Checked:
-    """Return the tables for a program whose arena was planned with guards."""
+    """Return the tables for a program whose arena was planned with guards.
+
+    Raises UnsupportedError for ranges of shapes, with which buffers have no fixed places.
+    """
+    if program.dims:
+        raise UnsupportedError(
+            "checked builds take no ranges of shapes", where="--sanity_check",
+            hint="pin the inputs with --input_shape to the shapes that go wrong",
+        )  # fmt: skip
     buffers = sorted(arena.buffers, key=lambda b: (arena.plan.offsets[b.name], b.first, b.name))
     places = {b.name: k for k, b in enumerate(buffers)}
     table = tuple(

@@ -12,6 +12,7 @@ import cffi
 import numpy as np
 import onnx
 import pytest
+from networks import conv_net
 from onnx import helper
 from projects import (
     F32,
@@ -27,6 +28,7 @@ from projects import (
 from test_observe import looping_model
 from test_profile import branching_model
 
+from atc import cli
 from atc.emit import Emission
 from atc.errors import OptionError
 from atc.ir import Array
@@ -223,3 +225,11 @@ def run(folder: Path, emission: Emission, inputs: Sequence[Array]) -> dict[str, 
         for k in ("nodes", "value", "message")
     }
     return {"kind": fault.kind, "index": fault.index, **texts}
+
+
+def test_ranges_of_shapes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = conv_net(tmp_path / "m.onnx", batch="n")
+    arguments = [f"--model={model}", f"--output={tmp_path}/net", "--target=c99", "--sanity_check"]
+    assert cli.main([*arguments, "--input_shape=x:1~4,3,8,8"]) != 0
+    assert "checked builds take no ranges of shapes" in capsys.readouterr().err
+    assert not (tmp_path / "net").exists()

@@ -66,7 +66,7 @@ def _tiles(page: Page) -> list[tuple[str, str, str]]:
         peak = page.profile.gflops_peak
         remark = f"median of {len(page.profile.run_ns)} runs, spread {page.profile.spread:.0%}"
         tiles.append(("time of a run", time_text(page.profile.median_ns), remark))
-        rate = sum(s.record["operations"] * s.calls for s in page.steps) / page.profile.median_ns
+        rate = sum(s.operations for s in page.steps) / page.profile.median_ns
         told = f"{percent(rate / peak, 0)} of the core's peak of {peak:.0f}" if peak else ""
         if rate:
             tiles.append(("GFLOP/s", f"{rate:.1f}", told or "sums of products"))

@@ -25,12 +25,13 @@ class Step:
     share: float | None
     calls: int = 1
     of_peak: float | None = None
+    operations: int = 0
+    """Of all its calls in a run; 0 where they depend on shapes that nobody knows."""
 
     @property
     def gflops(self) -> float | None:
         """Billions of operations per second."""
-        work = self.record["operations"] * self.calls
-        return work / self.ns if self.ns and work else None
+        return self.operations / self.ns if self.ns and self.operations else None
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ def _steps(report: Report, profile: Profile | None) -> tuple[tuple[Step, ...], s
             times[k] if text == "measured" else None, times[k] / total if text else None,
             call.calls if call else 1,
             profile.share_of_peak(call) if profile and call else None,
+            call.operations * call.calls if call else 0,
         ))  # fmt: skip
     return tuple(made), text
 

@@ -164,3 +164,11 @@ def test_times_and_names() -> None:
     assert [time_text(t) for t in (45.5, 1860, 68_900_000)] == ["45.5 ns", "1.86 µs", "68.9 ms"]
     assert short("/layer1/layer1.0/downsample/Conv", 28) == "/layer1/l….0/downsample/Conv"
     assert len(short("x" * 500, 28)) == 28
+
+
+def test_a_network_with_ranges_of_shapes_has_a_page(tmp_path: Path) -> None:
+    model = conv_net(tmp_path / "m.onnx", batch="n")
+    arguments = [f"--model={model}", f"--output={tmp_path}/net", "--target=c99", "--profile"]
+    assert cli.main([*arguments, "--input_shape=x:1~4,3,8,8"]) == 0
+    assert cli.main(["report", f"{tmp_path}/net", "--runs=2"]) == 0
+    assert "Median times" in (tmp_path / "net/net.html").read_text("utf-8")
