@@ -60,7 +60,7 @@ def completed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     )  # fmt: skip
     typed = [f"{line}\t\x01printf '%s\\n' '\x05' >>typed\n" for line in LINES]  # ^A, ^E: ends
     os.write(main, "".join([*typed, "exit\n"]).encode())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         if select.select([main], [], [], 0.1)[0]:
             os.read(main, 4096)
