@@ -18,6 +18,7 @@ from atc.memory import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.observe import observed
 from atc.option_values import Checks
+from atc.ops.external import External
 from atc.profile import profiled_calls
 from atc.program import Program, calls
 from atc.sanity import checked
@@ -97,6 +98,8 @@ def emit(
         "kernels": _users(program, kernels), "sources": [k.path for k in kernels],
     }  # fmt: skip
     texts = {**_library(values, kernels, target), **_project(values, ports)}
+    if any(isinstance(c.node.op, External) for c in calls(program.steps)):
+        texts["include/atc_external.h"] = verbatim("project/atc_external.h")
     files = {path: text.encode() for path, text in texts.items()}
     pieces = threads if schedule.tasks else 1
     return Emission(files, name, kernels, blob, offsets, pieces)

@@ -697,6 +697,7 @@ def test_l58_c_opr_lib(run: Any, external: tuple[Path, Path], tmp_path: Path) ->
     np.testing.assert_array_equal(result, np.float32([[-2.5, 3, 11]]))
     again = output(run, kept, given, f"--c-opr-lib={library}", where=tmp_path / "b")
     np.testing.assert_array_equal(again, result)
+    assert (kept / "include" / "atc_external.h").is_file()
     command = [sys.executable, "-P", "-m", "atc", "load_and_run", str(kept)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
