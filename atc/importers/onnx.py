@@ -31,6 +31,7 @@ def load_onnx(path: Path) -> onnx_ir.Model:
     """
     try:
         proto = onnx.load_model(path, format="protobuf", load_external_data=False)
+        _check_names(proto.graph, path)
         model = onnx_ir.from_proto(proto)
         _check_model(proto, model, path)
         for tensor in _tensors(model):
@@ -62,6 +63,22 @@ def _check_model(proto: onnx.ModelProto, model: onnx_ir.Model, path: Path) -> No
             f"uses opset {opset}; {OLDEST_OPSET} to {NEWEST_OPSET} are known", where=str(path),
             hint="install a newer onnx package, or convert the model with onnx.version_converter",
         )  # fmt: skip
+
+
+def _check_names(graph: onnx.GraphProto, path: Path) -> None:
+    """Refuse names that aren't UTF-8: protobuf gives them as bytes."""
+    values = (*graph.input, *graph.output, *graph.initializer)
+    names = [graph.name, *(v.name for v in values)]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        for attribute in node.attribute:
+            names.append(attribute.name)
+            for inner in (attribute.g, *attribute.graphs):
+                if inner.node:
+                    _check_names(inner, path)
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"the name {bytes(name)!r} is not UTF-8", where=str(path))
 
 
 def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:

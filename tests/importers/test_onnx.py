@@ -130,6 +130,15 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
             load_model(path, "onnx", {}, None)
 
 
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "names.onnx"
+    data = add_model().SerializeToString()
+    assert data.count(b"add") == 1
+    path.write_bytes(data.replace(b"add", b"a\xffd"))
+    with pytest.raises(ModelError, match="UTF-8"):
+        load_onnx(path)
+
+
 def test_an_opset_from_the_future_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "new.onnx"
     path.write_bytes(add_model(NEWEST_OPSET + 1).SerializeToString())
