@@ -17,8 +17,8 @@ from atc.ir import STRING_BYTES, Array
 from atc.memory import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.observe import observed
-from atc.option_values import Checks
 from atc.ops.external import External
+from atc.option_values import Checks
 from atc.profile import profiled_calls
 from atc.program import Program, calls
 from atc.sanity import checked
