@@ -131,7 +131,7 @@ def main() -> int:
         for failure in run(arguments.kind, part, arguments.target):
             failures += 1
             small = shrunk(failure, arguments.target) if arguments.shrink else failure
-            ops = "+".join(n.op_type for n in small.case.model.graph.node)
+            ops = "+".join(str(n.op_type) for n in small.case.model.graph.node)
             seen[ops] += 1
             if seen[ops] <= 3:
                 print(f"{small.case.name}: {small.reason[:600]}\n{text(small.case.model)}")
