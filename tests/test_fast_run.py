@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -240,7 +241,7 @@ def test_a_damaged_file_of_times_counts_as_empty(tmp_path: Path) -> None:
     assert open_algo_cache(tmp_path, "m", pytest.fail).get("w", "a") == (True, 1.0)
     assert open_algo_cache(tmp_path, "m", pytest.fail).get("w", "b") == (True, None)
     assert open_algo_cache(tmp_path, "other", pytest.fail).get("w", "a") == (False, None)
-    (file,) = (tmp_path / "algo_cache").iterdir()
+    (file,) = (tmp_path / "algo_cache").glob("*.json")
     for text in ("", "[]", '{"schema": 1, "ns": 3}', '{"schema": 1, "ns": {"w": {"a": "x"}}}'):
         file.write_text(text)
         assert open_algo_cache(tmp_path, "m", pytest.fail).get("w", "a") == (False, None)
@@ -255,6 +256,18 @@ def test_writers_keep_each_others_times(tmp_path: Path) -> None:
     both = open_algo_cache(tmp_path, "m", pytest.fail)
     assert both.get("w1", "a") == (True, 1.0)
     assert both.get("w2", "a") == (True, 2.0)
+
+
+def test_what_is_written_at_once_is_all_kept(tmp_path: Path) -> None:
+    def write(k: int) -> None:
+        algo = open_algo_cache(tmp_path, "m", pytest.fail)
+        algo.put(f"w{k}", {"a": float(k)})
+        algo.save()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(40)))
+    found = open_algo_cache(tmp_path, "m", pytest.fail)
+    assert [found.get(f"w{k}", "a") for k in range(40)] == [(True, float(k)) for k in range(40)]
 
 
 def test_a_disk_that_refuses_is_a_warning(tmp_path: Path) -> None:
