@@ -14,6 +14,7 @@ from atc.backends.kernel import workload_of
 from atc.backends.target import Target, get_target
 from atc.driver import Listener, optimised_graph, read_model, write_project
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+from atc.gears import gears_of
 from atc.ir import Array, Graph, Node
 from atc.lower.trace import Visit
 from atc.model_options import limits_of
@@ -133,7 +134,7 @@ def _dry_run(
     visits: Mapping[int, Visit],
 ) -> tuple[Kernels | None, list[AtcError]]:
     """Return each node's kernels and what failed after the lowering."""
-    model = read_model(options, heard)
+    model = read_model((gears_of(options) or (options,))[0], heard)
     limits = limits_of(options, model)
     try:
         graph = optimised_graph(model, options, heard, target.vector_bytes // 4, visit)

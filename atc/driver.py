@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import onnx_ir
@@ -43,6 +43,7 @@ from atc.dump import dump
 from atc.emit import Emission, emit
 from atc.errors import OptionError, one_line
 from atc.external import ExternalLibrary
+from atc.gears import gears_of
 from atc.graph_file import stored_graph
 from atc.importers import load_model
 from atc.ir import Graph
@@ -120,20 +121,25 @@ def compile_model(
     _check_folders(options, debugging)
     chosen = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
     compiler = find_compiler(target, {**env, **chosen}, log=heard.process)
-    model = read_model(options, heard)
+    gears = gears_of(options)
+    models = [read_model(each, heard) for each in gears or (options,)]
+    model = models[0]
     operators = operator_types(model)
     for text in debugging.warnings(operators):
         heard.warn(text)
-    graph = optimised_graph(model, options, heard, target.vector_bytes // 4)
+    graphs = [optimised_graph(m, options, heard, target.vector_bytes // 4) for m in models]
     limits = limits_of(options, model)
-    timings = replayed(graph, options, target, limits, heard)
+    timings: Timings = {}
+    for graph in graphs:
+        timings = {**timings, **replayed(graph, options, target, limits, heard)}
     if options.measures or options.op_bank_path is not None:
         with _cache(options, target, debugging, env, heard) as cache:
             flags = _flags(options, compiler, target)
             workers = options.jobs or os.cpu_count() or 1
             shop = Shop(target, compiler, flags, cache, workers, heard.process)
-            timings = measured(graph, timings, options, limits, shop, env, heard)
-    project = write_project(graph, timings, options, target, limits, heard)
+            for graph in graphs:
+                timings = measured(graph, timings, options, limits, shop, env, heard)
+    project = write_project(graphs[0], timings, options, target, limits, heard, graphs[1:])
     emission = project.emission
     heard.stage("compiling C")
     listed = listed_kernels(project.program, debugging.config, operators)
@@ -221,12 +227,17 @@ def write_project(
     target: Target,
     limits: Limits,
     heard: Listener,
+    more: Sequence[Graph] = (),
 ) -> Project:
-    """Choose kernels, plan memory and write the C; nothing is stored."""
+    """Choose kernels, plan memory and write the C; nothing is stored.
+
+    With `more` graphs, they are gears of one library; what is told of it is told of the largest.
+    """
     watched = options.hooks or options.sanity_check
-    threads = 1 if watched or graph.dims else options.num_threads
-    if graph.dims and options.num_threads > 1:
-        heard.warn(f"--num_threads={options.num_threads}: networks with ranges of shapes use one")
+    several = bool(more or graph.dims)
+    threads = 1 if watched or several else options.num_threads
+    if several and options.num_threads > 1:
+        heard.warn(f"--num_threads={options.num_threads}: networks of several shapes use one")
 
     def plan(graph: Graph) -> Planned:
         heard.stage("choosing kernels")
@@ -241,7 +252,8 @@ def write_project(
         )  # fmt: skip
         return Planned(graph, selection, program, arena)
 
-    planned = plan_within(graph, options, plan, heard.stage)
+    plans = [plan_within(each, options, plan, heard.stage) for each in (graph, *more)]
+    planned = max(reversed(plans), key=lambda p: p.arena.plan.size)
     heard.stage("writing C")
     emission = emit(
         planned.program, planned.arena, target, name=network_name(options.output),
@@ -250,6 +262,7 @@ def write_project(
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
         hooks=options.hooks, checks=options.sanity_check, threads=threads,
+        gears=[(p.program, p.arena) for p in plans] if more else (),
     )  # fmt: skip
     return Project(planned.graph, planned.selection, planned.program, planned.arena, emission)
 
@@ -331,6 +344,8 @@ def _recipe(
     linking = (*[STRIP] * options.strip, *[OPEN_ENDED] * (options.c_opr_lib is not None))
     linking += (THREADS,) if emission.threads > 1 else ()
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
+    runs = sorted(path for path in files if path.startswith(f"src/{name}_gear"))
+    units += [Unit(path, PurePosixPath(path).stem, own, flags=everywhere) for path in runs]
     if emission.weights and options.external_weight == 1:
         files |= split_weights(name, emission.weights, emission.offsets)
     elif emission.weights:

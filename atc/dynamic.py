@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from atc.dims import Dim, Symbol, ceiling, functions_in, low, plain, symbols_of
 from atc.ir import TensorType
-from atc.memory import Arena
+from atc.memory import ALIGNMENT, Arena
 from atc.program import Program
 
 
@@ -101,3 +101,46 @@ def _checks(types: Sequence[TensorType]) -> tuple[Check, ...]:
                 found.append(Check(place, symbol.index, symbol.low, symbol.high, ""))
                 seen.add(symbol)
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One gear: the file and the function that run it, its arena in bytes, all its extents."""
+
+    file: str
+    function: str
+    text: str
+    """The inputs' shapes, for people."""
+    arena: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Gears:
+    """Everything that the templates say of gears: `inputs` and `outputs` are the ranks."""
+
+    runs: tuple[Run, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    lowest: tuple[int, ...]
+
+    @staticmethod
+    def begins(ranks: Sequence[int]) -> list[int]:
+        """Return where the extents of each tensor begin among all, and their end."""
+        return [sum(ranks[:k]) for k in range(len(ranks) + 1)]
+
+
+def make_gears(plans: Sequence[tuple[Program, Arena]], network: str) -> Gears:
+    """Return what is to be written of the plans of a library."""
+    runs = []
+    for k, (program, arena) in enumerate(plans):
+        sides = [[program.types[v].shape for v in s] for s in (program.inputs, program.outputs)]
+        size = (arena.plan.size or ALIGNMENT) if arena.offsets or arena.scratch else 0
+        shown = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in sides[0])
+        flat = [tuple(n for shape in side for n in shape) for side in sides]
+        file = f"{network}_gear{k}"
+        runs.append(Run(f"{file}.c", file, shown, size, flat[0], flat[1]))
+    ranks = [tuple(map(len, side)) for side in sides]
+    lowest = tuple(map(min, zip(*(run.inputs for run in runs), strict=True)))
+    return Gears(tuple(runs), ranks[0], ranks[1], lowest)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from atc import __version__, runtime, runtime_values
 from atc.backends.kernel import KernelSource
 from atc.backends.target import Target
-from atc.dynamic import make_dynamic
+from atc.dynamic import make_dynamic, make_gears
 from atc.ir import STRING_BYTES, Array
 from atc.memory import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
@@ -61,6 +61,7 @@ def emit(
     hooks: bool = False,
     checks: Checks | None = None,
     threads: int = 1,
+    gears: Sequence[tuple[Program, Arena]] = (),
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
@@ -70,23 +71,34 @@ def emit(
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
     are left to the caller. A network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
+
+    With `gears` the library runs several programs of one model for other shapes, `program` is one
+    of them; they share kernels and weights.
     """
     name = network_identifier(name)
-    kernels = tuple(dict.fromkeys(c.source for c in calls(program.steps)))
-    offsets, blob = _layout_weights(program)
+    programs = [p for p, _ in gears] or [program]
+    kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
+    places, blob = _layout_weights(programs)
+    offsets = places[programs.index(program)]
     schedule = make_schedule(program, arena, offsets, name, profile, hooks, checks is not None)
     ports = (*schedule.inputs, *schedule.outputs)
-    has_arena = bool(arena.offsets or arena.scratch)
+    if gears:
+        ports = _widest(ports, programs)
+    planned = [a for _, a in gears] or [arena]
+    has_arena = any(a.offsets or a.scratch for a in planned)
+    own_gears = make_gears(gears, name) if gears else None
     values: dict[str, object] = {
         "name": name, "upper": name.upper(), "module": module_name(name), "version": __version__,
         "model": comment(model), "target": target.name, "cflags": target.cflags,
-        "checks": target.cpu_checks, "net": schedule, "inputs": schedule.inputs,
-        "outputs": schedule.outputs, "bundles": _bundles(program), "ports": ports,
+        "checks": target.cpu_checks, "net": schedule,
+        "inputs": ports[: len(schedule.inputs)], "outputs": ports[len(schedule.inputs) :],
+        "bundles": _bundles(program), "ports": ports,
         "string_bytes": STRING_BYTES, "fallible": any(k.fallible for k in kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
-        "dynamic": make_dynamic(program, arena, schedule.lines),
-        "arena_size": (arena.plan.size or ALIGNMENT) if has_arena else 0,
+        "dynamic": own_gears or make_dynamic(program, arena, schedule.lines),
+        "gears": own_gears,
+        "arena_size": max(max(a.plan.size for a in planned), ALIGNMENT) if has_arena else 0,
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
         "external": external_weights and bool(blob),
         "split": external_weights and split_weights and bool(blob),
@@ -95,14 +107,37 @@ def emit(
         "hooks": observed(program) if hooks else None,
         "sanity": checked(program, arena, checks) if checks else None,
         "build_info": c_string(_build_info(target, model, model_hash, options)),
-        "kernels": _users(program, kernels), "sources": [k.path for k in kernels],
+        "kernels": _users(programs, kernels), "sources": [k.path for k in kernels],
     }  # fmt: skip
-    texts = {**_library(values, kernels, target), **_project(values, ports)}
-    if any(isinstance(c.node.op, External) for c in calls(program.steps)):
+    runs: dict[str, str] = {}
+    for k, run in enumerate(own_gears.runs if own_gears else ()):
+        plan = make_schedule(*gears[k], places[k], name)
+        runs[f"src/{run.file}"] = render("project/gear.c.j2", {
+            **values, "gear": run, "net": plan, "inputs": plan.inputs, "outputs": plan.outputs,
+            "dynamic": None, "arena_size": run.arena,
+        })  # fmt: skip
+    values["sources"] = [*runs, *(k.path for k in kernels)]
+    texts = {**_library(values, kernels, target), **runs, **_project(values, ports)}
+    if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
         texts["include/atc_external.h"] = verbatim("project/atc_external.h")
     files = {path: text.encode() for path, text in texts.items()}
     pieces = threads if schedule.tasks else 1
     return Emission(files, name, kernels, blob, offsets, pieces)
+
+
+def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, ...]:
+    """Return the ports with the largest extents of all programs."""
+    sides = [
+        [p.types[v].shape for v in (*p.inputs, *p.outputs)] for p in programs
+    ]  # fmt: skip
+    widest = []
+    for port, shapes in zip(ports, zip(*sides, strict=True), strict=True):
+        columns = [*zip(*shapes, strict=True)]
+        shape = tuple(map(max, columns))
+        ends = tuple((min(c), max(c)) for c in columns)
+        type_ = replace(port.type, shape=shape)
+        widest.append(replace(port, type=type_, ends=ends))
+    return tuple(widest)
 
 
 def _bundles(program: Program) -> list[dict[str, object]]:
@@ -178,15 +213,23 @@ def _runtime_source() -> str:
     return "\n".join(x for x in imports if not x.startswith(own)) + "\n\n" + "\n\n\n".join(bodies)
 
 
-def _layout_weights(program: Program) -> tuple[dict[str, int], bytes]:
-    """Return each constant's offset and the blob, in order of first use; equal bytes lie once."""
+def _layout_weights(programs: Sequence[Program]) -> tuple[list[dict[str, int]], bytes]:
+    """Return each program's constants with their offsets, and the blob in order of first use.
+
+    Equal bytes lie once, whosever they are.
+    """
+    seen: dict[bytes, int] = {}
+    parts: list[bytes] = []
+    return [_placed(program, seen, parts) for program in programs], b"".join(parts)
+
+
+def _placed(program: Program, seen: dict[bytes, int], parts: list[bytes]) -> dict[str, int]:
+    """Add a program's constants to the parts of a blob; returns their offsets."""
     order = dict.fromkeys(
         a for call in calls(program.steps) for a in call.arguments if a in program.constants
     )
     offsets: dict[str, int] = {}
-    seen: dict[bytes, int] = {}
-    parts: list[bytes] = []
-    size = 0
+    size = sum(map(len, parts))
     for name in order:
         data = constant_bytes(program.constants[name])
         digest = hashlib.sha256(data).digest()
@@ -196,7 +239,7 @@ def _layout_weights(program: Program) -> tuple[dict[str, int], bytes]:
             parts += [data, bytes(padded - len(data))]
             size += padded
         offsets[name] = seen[digest]
-    return offsets, b"".join(parts)
+    return offsets
 
 
 def constant_bytes(array: Array) -> bytes:
@@ -204,11 +247,11 @@ def constant_bytes(array: Array) -> bytes:
     return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def _users(program: Program, kernels: Sequence[KernelSource]) -> list[dict[str, str]]:
+def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list[dict[str, str]]:
     """Return each kernel's declaration and the model's nodes that call it."""
     users: dict[str, list[str]] = {}
     labels: dict[str, str] = {}
-    for call in calls(program.steps):
+    for call in (c for p in programs for c in calls(p.steps)):
         origin = call.node.origin[0] if call.node.origin else "a copy"
         users.setdefault(call.source.symbol, []).append(comment(origin, 40))
         labels[call.source.symbol] = call.choice.candidate.label

@@ -288,6 +288,31 @@ def _dim(name: str, dim: object) -> int | Range:
     return first if first == last else Range(first, last)
 
 
+def profiles(value: object) -> tuple[tuple[int, ...], ...]:
+    """Return the rows of `d1,d2;d1,d2`, or of a sequence of sequences; all numbers are positive."""
+    if isinstance(value, str):
+        rows: list[Sequence[object]] = [row.split(",") for row in value.split(";")] if value else []
+    else:
+        rows = [*value]  # type: ignore[misc]
+    found = []
+    for row in rows:
+        numbers = tuple(_whole(n) for n in row)
+        if not numbers or any(n is None or n < 1 for n in numbers):
+            shown = ",".join(map(str, row))
+            raise OptionError(
+                f"'{_shown(shown)}' are no sizes", hint='the form is "d1,d2;d1,d2"', code="E10014"
+            )
+        found.append(tuple(n for n in numbers if n is not None))
+    return tuple(found)
+
+
+def batches(value: object) -> tuple[tuple[int, ...], ...]:
+    """Return the rows of one number each of `1,2,4`, or of a sequence of numbers."""
+    if isinstance(value, str):
+        return profiles(value.replace(",", ";"))
+    return profiles([(n,) for n in value])  # type: ignore[attr-defined]
+
+
 def names(value: object) -> tuple[str, ...]:
     """Return the names of `a;b;c`, or of a sequence; none may be empty or stand twice."""
     items = value.split(";") if isinstance(value, str) else [*value]  # type: ignore[misc]

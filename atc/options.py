@@ -26,6 +26,9 @@ class Options:
     framework: str = ""
     input_shape: Mapping[str, InputShape] = field(default_factory=dict)
     static_shapes: bool = False
+    dynamic_batch_size: tuple[tuple[int, ...], ...] = ()
+    dynamic_image_size: tuple[tuple[int, ...], ...] = ()
+    dynamic_dims: tuple[tuple[int, ...], ...] = ()
     out_nodes: tuple[str, ...] = ()
     input_format: str = ""
     input_fp16_nodes: tuple[str, ...] = ()

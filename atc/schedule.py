@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atc.dims import Dim, concrete, high, low, plain
+from atc.dims import concrete, high, low, plain
 from atc.ir import DType, TensorType
 from atc.memory import Arena
 from atc.names import c_string, comment, tensor_identifiers
@@ -27,6 +27,8 @@ class Port:
     used: bool = True
     extents: tuple[int, ...] = ()
     """The shape as it is known when compiling; `type` has the largest."""
+    ends: tuple[tuple[int, int], ...] = ()
+    """With gears: the smallest and the largest of each extent."""
 
     @property
     def label(self) -> str:
@@ -37,7 +39,8 @@ class Port:
     def text(self) -> str:
         """Element type and shape for people, e.g. `float32 [1, 10]`."""
         name = "string" if self.is_string else self.type.dtype.numpy.name
-        dims = [f"{low(n)}~{high(n)}" if isinstance(n, Dim) else str(n) for n in self.extents]
+        ends = self.ends or tuple((low(n), high(n)) for n in self.extents)
+        dims = [str(a) if a == b else f"{a}~{b}" for a, b in ends]
         return f"{name} [{', '.join(dims)}]"
 
     @property

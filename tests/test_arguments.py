@@ -50,11 +50,6 @@ def test_words() -> None:
         (["--model"], "E10004", "the value is missing [--model]"),
         (["--tolerance=1"], "E10001", "unknown option --tolerance"),
         (["--\x1b[2J"], "E10001", r"unknown option --\x1b[2J"),
-        (
-            ["--dynamic-batch-size=1,2"],
-            "E10055",
-            "--dynamic_batch_size is an option of ATC that this version does not support yet",
-        ),
     ],
 )
 def test_wrong_options(line: list[str], code: str, words: str) -> None:

@@ -78,7 +78,7 @@ def test_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
      (["--model=x", "--output=.."], "E10022"), (["--model=x", "--output=/"], "E10022"),
      (["--model=x", "--output=y", "--log=loud"], "E10010"),
      (["--model=x", "--output=y", "--target=z80"], "E10001"),
-     (["--model=x", "--output=y", "--dynamic_dims=1,2"], "E10055"),
+     (["--model=x", "--output=y", "--dynamic_dims=1,2;2,3"], "E10040"),
      (["--model=x", "--output=y", "--op_compiler_cache_mode=on"], "E10001")],
 )  # fmt: skip
 def test_wrong_options_are_one_coded_line(

@@ -149,16 +149,20 @@ class Dim:
         return algebra.added(other, -self) if isinstance(other, int | Dim) else NotImplemented
 
     def __floordiv__(self, other: int) -> int:
-        return algebra.divided(as_int(self), other)[0] if isinstance(other, int | Dim) else NotImplemented
+        known = isinstance(other, int | Dim)
+        return algebra.divided(as_int(self), other)[0] if known else NotImplemented
 
     def __rfloordiv__(self, other: int) -> int:
-        return algebra.divided(other, as_int(self))[0] if isinstance(other, int | Dim) else NotImplemented
+        known = isinstance(other, int | Dim)
+        return algebra.divided(other, as_int(self))[0] if known else NotImplemented
 
     def __mod__(self, other: int) -> int:
-        return algebra.divided(as_int(self), other)[1] if isinstance(other, int | Dim) else NotImplemented
+        known = isinstance(other, int | Dim)
+        return algebra.divided(as_int(self), other)[1] if known else NotImplemented
 
     def __rmod__(self, other: int) -> int:
-        return algebra.divided(other, as_int(self))[1] if isinstance(other, int | Dim) else NotImplemented
+        known = isinstance(other, int | Dim)
+        return algebra.divided(other, as_int(self))[1] if known else NotImplemented
 
     def __pow__(self, other: int) -> int:
         return prod([as_int(self)] * other)

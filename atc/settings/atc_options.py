@@ -5,6 +5,7 @@ from __future__ import annotations
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
 from atc.option_values import (
     OUTPUT_TYPES,
+    batches,
     checks,
     choice,
     command,
@@ -14,6 +15,7 @@ from atc.option_values import (
     output_types,
     path,
     positive,
+    profiles,
     required_path,
     shapes,
     switch,
@@ -48,12 +50,22 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "5|onnx|mge|mxnet", choice(("", "-1", "5", "onnx", "mge", "mxnet"), _FRAMEWORKS),
             system="ATC", row="A-03", documentation="5 is ATC's number of ONNX."),
     Setting("input_shape", "Model", "the inputs' shapes; needed where the model leaves one open",
-            "name:n,c,h,w;name2:...", shapes, system="ATC", row="A-08",
-            documentation="The last colon ends a name. No dims at all are a scalar. name:[2,3][4] are "
-            "the shapes of a sequence's elements, name:empty has none; name:none is an optional "
-            "without a value."),
+            "name:n,c,h,w;name2:1~8,c", shapes, system="ATC", row="A-08",
+            documentation="A range 1~8 makes one library that runs any shape inside; -1 is what "
+            "--dynamic_batch_size and its like list. The last colon ends a name. No dims at all "
+            "are a scalar. name:[2,3][4] are the shapes of a sequence's elements, name:empty has "
+            "none; name:none is an optional without a value."),
     Setting("static_shapes", "Model", "take ranges of --input_shape for their largest shape, which "
             "is the only one that the library then runs", "0|1", switch, False),
+    Setting("dynamic_batch_size", "Model", "the batch sizes to compile for: what a leading -1 of "
+            "--input_shape stands for", "1,2,4", batches, system="ATC", row="A-10",
+            documentation="The library has a plan for each, which share the weights; "
+            "<name>_set_input_shapes chooses one."),
+    Setting("dynamic_image_size", "Model", "the image sizes to compile for: what the -1s at height "
+            "and width of --input_shape stand for", "h,w;h,w", profiles, system="ATC", row="A-11"),
+    Setting("dynamic_dims", "Model", "the shapes to compile for: a value for each -1 of "
+            "--input_shape", "d1,d2;d1,d2", profiles, system="ATC", row="A-12",
+            documentation="The three lists exclude each other."),
     Setting("out_nodes", "Model", "what to compute instead of the model's outputs: value names, "
             "or node names with output numbers", "value;...|node:0;...", names,
             system="ATC", row="A-13",
