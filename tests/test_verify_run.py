@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir
@@ -182,6 +183,20 @@ def test_inputs_from_a_file(compiled: tuple[Path, Path], tmp_path: Path) -> None
         verify_library(Subject(model), library, inputs=file)
     with pytest.raises(OptionError, match="absent"):
         verify_library(Subject(model), library, inputs=tmp_path / "absent")
+
+
+def test_a_file_may_hold_types_that_numpy_has_not(tmp_path: Path) -> None:
+    model, library, file = (tmp_path / name for name in ("int4.onnx", "int4", "in.npz"))
+    given = np.array([-8, -1, 0, 7]).astype(ml_dtypes.int4)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT)], "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT4, given.shape)],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, given.shape)],
+    )  # fmt: skip
+    onnx.save(onnx.helper.make_model(graph, ir_version=10), model)
+    atc.compile(model, output=library, target="c99")
+    np.savez(file, x=given)
+    assert verify_library(Subject(model), library, inputs=file).passed
 
 
 def test_a_library_of_another_model_is_refused(
