@@ -35,7 +35,13 @@ class Dumped:
 
 
 def dump_bytes(name: str, array: Array) -> bytes:
-    """Return the file of a value; types that the format lacks become the nearest one it has."""
+    """Return the file of a value; types that the format lacks become the nearest one it has.
+
+    Strings become bytes, their cells another axis.
+    """
+    if array.dtype.kind == "S":
+        cells = np.frombuffer(array.tobytes(), np.uint8)
+        array = cells.reshape(*array.shape, array.dtype.itemsize)
     kind = array.dtype.name
     if kind not in _CODES:
         kind = _WIDER.get(kind, "float32")

@@ -31,7 +31,7 @@ class RangeCheck:
             return
         for number, array in zip(step.writes, arrays[len(step.reads) :], strict=True):
             tensor = self.engine.values[number].tensor
-            if array.size == 0 or tensor.dtype.kind in "iub":
+            if array.size == 0 or tensor.dtype.kind in "iubS":
                 continue
             wide = array.astype(np.float64)
             with np.errstate(invalid="ignore"):

@@ -127,7 +127,8 @@ def _run_tests(
     engine: Engine, wishes: Wishes, cases: Sequence[Case], memory: Memory, console: Console,
     environ: Mapping[str, str],
 ) -> list[Timing]:  # fmt: skip
-    signature: Signature = {t.name: (t.shape, t.dtype) for t in engine.inputs}
+    signature: Signature = {t.name: (t.shape, t.stored) for t in engine.inputs}
+    lowest = {t.name: t.lowest for t in engine.inputs if t.lowest}
     dump_inputs = environ.get("MGB_DUMP_INPUT", "") not in ("", "0")
     plugins = make_plugins(engine, wishes, dump_inputs)
     if wishes["profile"] is not None or wishes["profile_host"] is not None:
@@ -135,7 +136,7 @@ def _run_tests(
     begin = time.perf_counter()
     timings, outputs = list[Timing](), list[Array]()
     for number, case in enumerate(cases):
-        inputs = fit_inputs(case.given, signature, wishes["batch_size"])
+        inputs = fit_inputs(case.given, signature, wishes["batch_size"], lowest)
         more, outputs = run_test(engine, inputs, wishes, plugins, memory, console, number)
         timings += more
         goes_on = wishes["disable_assert_throw"]
@@ -148,7 +149,7 @@ def _run_tests(
         "iterations": wishes["iter"], "threads": wishes["thread"], "total_ms": total,
         "pool_cores": plugins.cores, "tests": [_told(timing) for timing in timings],
         "outputs": {
-            t.name: {"shape": list(t.shape), "dtype": t.dtype.name, "mean": _mean(a)}
+            t.name: {"shape": list(a.shape), "dtype": a.dtype.name, "mean": _mean(a)}
             for t, a in zip(engine.outputs, outputs, strict=True)
         },
     }  # fmt: skip
@@ -164,7 +165,9 @@ def _told(timing: Timing) -> dict[str, object]:
 
 
 def _mean(array: Array) -> float | None:
-    value = float(array.astype(np.float64).mean()) if array.size else float("nan")
+    if not array.size or array.dtype.kind == "S":
+        return None
+    value = float(array.astype(np.float64).mean())
     return value if np.isfinite(value) else None
 
 
@@ -172,8 +175,8 @@ def _show_model(engine: Engine, console: Console) -> None:
     rows = [("type", "name", "shape", "dtype")]
     for side, tensors in (("input", engine.inputs), ("output", engine.outputs)):
         for t in tensors:
-            shape = "{" + ",".join(map(str, t.shape)) + "}"
-            rows.append((side, one_line(t.name, 60), shape, t.dtype.name))
+            shape = "{" + ",".join(t.extents) + "}"
+            rows.append((side, one_line(t.name, 60), shape, t.stored.name))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))

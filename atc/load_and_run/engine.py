@@ -41,6 +41,8 @@ const NET_call_info *NET_profile_info(size_t index);
 const NET_call_time *NET_profile_times(const void *ctx);
 void NET_profile_reset(void *ctx);
 void NET_set_observer(void *ctx, NET_observer observer, void *user);
+int NET_set_input_shapes(void *ctx, const int64_t *const *shapes);
+int NET_output_shape(const void *ctx, size_t index, int64_t *shape);
 int NET_start_threads(void *ctx);
 void NET_stop_threads(void *ctx);
 int NET_thread_count(void);
@@ -118,6 +120,7 @@ class Engine:
             self.weights = read_weights(weights)
         self.is_profiled = self._has("profile_count")
         self.is_hooked = self._has("set_observer")
+        self.is_dynamic = self._has("set_input_shapes")
         self.threads = int(self.call("thread_count")) if self._has("thread_count") else 1
         self.values = self._values() if self.is_hooked else ()
         self.steps = self._steps() if self.is_hooked else ()
@@ -158,7 +161,10 @@ class Engine:
 
 
 class Context:
-    """One execution of the network: its arena between fences, its inputs and outputs."""
+    """One execution of the network: its arena between fences, its inputs and outputs.
+
+    Inputs have shapes that the network takes, outputs room for the largest results.
+    """
 
     def __init__(self, engine: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self.engine = engine
@@ -187,6 +193,9 @@ class Context:
             extra = (ffi.from_buffer(engine.weights), engine.weights.size)
         arena = ffi.cast("void *", self._memory.ctypes.data + self._start)
         self._check(init(self._context, arena, self._size, *extra))
+        if engine.is_dynamic:
+            dims = [ffi.new("int64_t[]", [*a.shape] or [0]) for a in self.inputs]
+            self._check(engine.call("set_input_shapes", self._context, dims or ffi.NULL))
 
     def run(self) -> None:
         """Run once; raises RuntimeError, or what an observer raised."""
@@ -194,6 +203,18 @@ class Context:
         if self._failure:
             raise self._failure.pop()
         self._check(status)
+
+    def results(self) -> list[Array]:
+        """Return the outputs in the shapes that the last run gave them."""
+        if not self.engine.is_dynamic:
+            return list(self.outputs)
+        found = []
+        for k, output in enumerate(self.outputs):
+            shape = self.engine.ffi.new("int64_t[]", max(output.ndim, 1))
+            self._check(self.engine.call("output_shape", self._context, k, shape))
+            dims = tuple(shape[0 : output.ndim])
+            found.append(output.reshape(-1)[: int(np.prod(dims, dtype=np.int64))].reshape(dims))
+        return found
 
     def start_threads(self, cores: Sequence[int] = ()) -> list[list[int]]:
         """Start the network's own threads and bind them to cores; return the cores of each."""

@@ -195,17 +195,20 @@ Signature = Mapping[str, tuple[tuple[int, ...], "np.dtype[Any]"]]
 
 
 def fit_inputs(
-    given: Sequence[Given], signature: Signature, batch_size: int = -1
-) -> dict[str, Array]:
+    given: Sequence[Given], signature: Signature, batch_size: int = -1,
+    lowest: Mapping[str, tuple[int, ...]] | None = None,
+) -> dict[str, Array]:  # fmt: skip
     """Return an array for every input of a network: what is given, else zeros.
 
-    An only input needs no name. Raises OptionError naming the input that doesn't fit.
+    An only input needs no name. Inputs named in `lowest` take shapes from there up to that of the
+    signature. Raises OptionError naming the input that doesn't fit.
     """
     found: dict[str, Array] = {}
     for each in given:
         name = input_name(each, tuple(signature))
         shape, dtype = signature[name]
-        found[name] = _fitted(each, name, shape, dtype, batch_size)
+        low = (lowest or {}).get(name, shape)
+        found[name] = _fitted(each, name, shape, dtype, batch_size, low)
     return {
         name: found.get(name, np.zeros(shape, dtype)) for name, (shape, dtype) in signature.items()
     }
@@ -225,8 +228,9 @@ def input_name(given: Given, names: Sequence[str]) -> str:
 
 
 def _fitted(
-    given: Given, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], batch_size: int
-) -> Array:
+    given: Given, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], batch_size: int,
+    low: tuple[int, ...],
+) -> Array:  # fmt: skip
     array = _array_of(given.value, dtype)
     if given.literal and array.ndim == len(shape) + 1:
         array = array[0] if array.shape[0] == 1 else array
@@ -235,7 +239,15 @@ def _fitted(
     whose = f"input '{one_line(name, 60)}'"
     if array.dtype != dtype:
         raise OptionError(f"{whose} must be {dtype}, not {array.dtype}", where=OPTION)
-    if array.shape != shape:
+    fits = array.ndim == len(shape) and all(
+        least <= d <= most for least, d, most in zip(low, array.shape, shape, strict=True)
+    )
+    if not fits and low != shape:
+        raise OptionError(
+            f"{whose} must have a shape from {list(low)} to {list(shape)}, not "
+            f"{list(array.shape)}", where=OPTION,
+        )  # fmt: skip
+    if not fits:
         raise OptionError(
             f"{whose} must have the shape {list(shape)}, not {list(array.shape)}", where=OPTION,
             hint="a library has fixed shapes: compile the model for another one",

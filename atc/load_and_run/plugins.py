@@ -80,6 +80,11 @@ def make_plugins(engine: Engine, wishes: Wishes, dump_inputs: bool) -> Plugins:
             "the library was compiled without hooks", where=f"--{asked[0]}",
             hint="compile it with --hooks, or give the model file",
         )  # fmt: skip
+    if asked and engine.is_dynamic:
+        raise OptionError(
+            "a network that takes several shapes can't show its values", where=f"--{asked[0]}",
+            hint="compile the model for one shape, see --input_shape",
+        )  # fmt: skip
     plugins = Plugins(engine)
     match dump_kind(wishes):
         case "bin_io_dump":
@@ -114,7 +119,7 @@ def _recorded(wishes: Wishes) -> bool:
 def _write_outputs(folder: Path, run: int, context: Context) -> None:
     engine = context.engine
     ids = [v.number for v in engine.values if v.is_output]
-    for k, (tensor, array) in enumerate(zip(engine.outputs, context.outputs, strict=True)):
+    for k, (tensor, array) in enumerate(zip(engine.outputs, context.results(), strict=True)):
         number = ids[k] if len(ids) == len(engine.outputs) else k
         name = f"var={one_line(tensor.name, 200)} owner_opr_inputs= "
         write_dump(folder / f"run{run}-var{number}", name, array)

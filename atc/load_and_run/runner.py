@@ -8,8 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from atc.errors import one_line
 from atc.ir import Array
 from atc.load_and_run.arguments import Wishes
@@ -65,11 +63,11 @@ def run_test(
         _check_sanity(contexts, arrays, digest)
         console.debug("sanity check: inputs, arena and outputs are intact")
     _check_agreement(contexts, engine)
-    return timings, list(contexts[0].outputs)
+    return timings, contexts[0].results()
 
 
 def _context(engine: Engine, arrays: Sequence[Array], memory: Memory) -> Context:
-    outputs = [memory.empty(t.shape, t.dtype) for t in engine.outputs]
+    outputs = [memory.empty(t.shape, t.stored) for t in engine.outputs]
     return Context(engine, arrays, outputs)
 
 
@@ -134,7 +132,7 @@ def _timed(context: Context, copies: bool, start: Start) -> tuple[float, float, 
     middle = time.perf_counter()
     if not copies:
         return begin, middle, middle
-    for output in context.outputs:
+    for output in context.results():
         output.copy()
     return begin, middle, time.perf_counter()
 
@@ -175,10 +173,10 @@ def _check_sanity(contexts: Sequence[Context], arrays: Sequence[Array], digest: 
 
 
 def _check_agreement(contexts: Sequence[Context], engine: Engine) -> None:
-    first = contexts[0].outputs
+    first = contexts[0].results()
     for k, context in enumerate(contexts[1:], start=1):
-        for tensor, a, b in zip(engine.outputs, first, context.outputs, strict=True):
-            if not np.array_equal(a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)):
+        for tensor, a, b in zip(engine.outputs, first, context.results(), strict=True):
+            if a.tobytes() != b.tobytes():
                 raise CheckError(
                     f"output '{one_line(tensor.name, 100)}' of thread {k} isn't that of thread 0",
                     where="--thread",

@@ -70,13 +70,15 @@ def _prefix(array: Array) -> str:
 
 
 def _number(value: np.generic) -> str:
+    if isinstance(value, bytes):
+        return repr(value.decode("utf-8", "replace"))
     return f"{float(value):.4g}"
 
 
 def summary(array: Array) -> str:
     """Return least, largest and mean value, root of the mean square, standard deviation."""
-    if array.size == 0:
-        return "empty"
+    if array.size == 0 or array.dtype.kind == "S":
+        return "strings" if array.size else "empty"
     with np.errstate(all="ignore"):
         x = array.astype(np.float64).reshape(-1)
         sd = f"{x.std(ddof=1):.3g}" if x.size > 1 else "N/A"

@@ -205,8 +205,28 @@ def test_open_dimensions_are_those_of_the_input(run: Any, tmp_path: Path) -> Non
     opsets = [onnx.helper.make_opsetid("", 21)]
     path = tmp_path / "open.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-    found = run(path, "--input=x:[[1.0,2,3],[4,5,6]]", "--model-info", "--target=c99").out
-    assert "{2,3}" in found
+    given = "--input=x:[[1.0,2,3],[4,5,6]]"
+    assert "{2,3}" in run(path, given, "--model-info", "--target=c99").out
+    ranges = ("--input_shape=x:1~8,3", "--target=c99")
+    found = run(path, given, *ranges, "--json", "--thread=2", "--model-info").json
+    assert found["outputs"]["y"] == {"shape": [2, 3], "dtype": "float32", "mean": 3.5}
+    assert found["model_info"][0]["shape"] == "{1~8,3}"
+    words = (path, "--input=x:{9,3}", *ranges)
+    assert "from [1, 3] to [8, 3], not [9, 3]" in run(*words, status=1).err
+    assert "several shapes" in run(path, given, *ranges, "--range=1", status=1).err
+
+
+def test_strings(run: Any, tmp_path: Path) -> None:
+    text = onnx.TensorProto.STRING
+    x, y = (onnx.helper.make_tensor_value_info(name, text, (1, 2)) for name in "xy")
+    node = onnx.helper.make_node("StringConcat", ["x", "x"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [x], [y])
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    path = tmp_path / "text.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    found = run(path, "--target=c99", "--json", "--iter=1", f"--bin-out-dump={tmp_path}").json
+    assert found["outputs"]["y"]["shape"] == [1, 2]
+    run(path, "--target=c99", f"--io-dump={tmp_path}/values.txt", "--iter=1")
 
 
 # ---- fitting ------------------------------------------------------------------------------------
