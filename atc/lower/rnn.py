@@ -207,6 +207,11 @@ def recurrent(site: Site) -> tuple[str, ...]:
     steps, batch = shape[:2] if layout == 0 else shape[1::-1]
     units = site.shape(2)[-1]
     _check_weights(site, directions, kind.gates, units, shape[2])
+    state = (batch, directions, units) if layout else (directions, batch, units)
+    for index, wanted in ((4, (batch,)), (5, state), (6, state)):
+        if site.has(index):
+            fits = site.shape(index) == wanted
+            site.require(fits, f"input {index} is {site.type(index)}, not {list(wanted)}")
     x, r = widen(site, site.input(0)), widen(site, site.input(2))
     dtype = b.type(x).dtype
     bias, vectors = _biases(site, kind.gates, directions, units)
@@ -222,7 +227,6 @@ def recurrent(site: Site) -> tuple[str, ...]:
     ]  # fmt: skip
     if not op.has_memory:
         operands[5] = ""
-    state = (batch, directions, units) if layout else (directions, batch, units)
     types = [TensorType(dtype, state)] * (2 if op.has_memory else 1)
     if op.sequence:
         types.append(TensorType(dtype, (batch, steps, *state[1:]) if layout else (steps, *state)))
