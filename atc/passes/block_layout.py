@@ -170,7 +170,7 @@ def _conv(state: _Layout, node: Node, op: Conv) -> bool:
         return False
     if not _pays(state, node, op):
         return False
-    operands = _operands(state, node.inputs[2:], op.epilogue.views, y.shape)
+    operands = _operands(state, node.inputs[2:], op.epilogue.views, y.shape, move=True)
     if op.zero_points or operands is None:
         return False
     names, views = operands
@@ -291,6 +291,7 @@ class _Operands:
         self.state = state
         self.makers: list[tuple[str, str]] = []
         self.arrays: dict[int, Array] = {}
+        self.views: dict[int, tuple[View, tuple[int, ...]]] = {}
 
     def __call__(self) -> tuple[str, ...]:
         """Return the operands' names."""
@@ -301,19 +302,38 @@ class _Operands:
                     names.append(self.state.blocked(name))
                 case "constant":
                     names.append(self.state.add_constant(self.arrays[k], f"{name}.blocked"))
+                case "moved":
+                    names.append(self.state.blocked(self._moved(name, *self.views[k])))
                 case _:
                     names.append(self.state.plain(name))
         return tuple(names)
 
+    def _moved(self, name: str, view: View, shape: tuple[int, ...]) -> str:
+        """Return a value of its own that holds what a view shows."""
+        dtype = self.state.types[name].dtype
+        result = self.state.new(f"{name}.moved", TensorType(dtype, shape))
+        op = Map(shape, Input(dtype, 0), (view,))
+        self.state.plain(name)
+        self.state.nodes.append(Node(op, (name,), (result,)))
+        return result
+
 
 def _operands(
-    state: _Layout, inputs: Sequence[str], views: Sequence[View], shape: Sequence[int]
+    state: _Layout, inputs: Sequence[str], views: Sequence[View], shape: Sequence[int],
+    move: bool = False,
 ) -> tuple[_Operands, tuple[View, ...]] | None:
-    """Return how operands, viewed over [N, C, *spatial], are read over the blocked index space."""
+    """Return how operands, viewed over [N, C, *spatial], are read over the blocked index space.
+
+    With `move`, those that no view of a blocked form shows are rearranged first.
+    """
     names = _Operands(state)
     found: list[View] = []
     for name, view in zip(inputs, views, strict=True):
         new = _operand(state, name, view, tuple(shape), names)
+        if new is None and move and state.types[name].dtype is DType.FLOAT:
+            names.views[len(names.makers)] = (view, tuple(shape))
+            names.makers.append((name, "moved"))
+            new = View(row_major(blocked_shape(shape, state.width)))
         if new is None:
             return None
         found.append(new)
@@ -369,19 +389,27 @@ def _through_blocks(
     """Return the view of the blocked form of an operand that is viewed over (N, C, *loops).
 
     Channels must follow each other from a whole block on, and the other loops stay inside one
-    plane, where every step is `width` times as long.
+    plane, where every step is `width` times as long, or go over whole blocks.
     """
     if len(stored) < 2 or 0 in stored:
         return None
     plane = prod(stored[2:])
     batch, channel, *steps = view.strides
+    over = [s % (plane * width) == 0 for s in steps]
     reach = [s * (n - 1) for s, n in zip(steps, shape[2:], strict=True)]
-    low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+    inner = [r for r, far in zip(reach, over, strict=True) if not far]
+    last = sum(r for r, far in zip(reach, over, strict=True) if far) // plane
+    low, high = sum(r for r in inner if r < 0), sum(r for r in inner if r > 0)
     first = (view.offset + low) // plane
     pixel = view.offset - first * plane
-    inside = pixel + high < plane and first % width == 0 and first + shape[1] <= stored[1]
-    if not inside or channel != plane or batch not in (0, stored[1] * plane):
+    inside = pixel + high < plane and first % width == 0 and first + shape[1] + last <= stored[1]
+    back = any(r < 0 for r, far in zip(reach, over, strict=True) if far)
+    if not inside or back or channel != plane or batch not in (0, stored[1] * plane):
         return None
     blocks = row_major(blocked_shape(stored, width))
-    strides = (blocks[0] if batch else 0, blocks[1], *(s * width for s in steps), 1)
+    moved = [
+        s // (plane * width) * blocks[1] if far else s * width
+        for s, far in zip(steps, over, strict=True)
+    ]
+    strides = (blocks[0] if batch else 0, blocks[1], *moved, 1)
     return View(strides, first // width * blocks[1] + pixel * width)

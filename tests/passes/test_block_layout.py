@@ -145,6 +145,13 @@ def transposed(net: Net) -> str:
     return net.conv(net.op("Softmax", x, axis=1), 16, 16)
 
 
+def turned_residual(net: Net) -> str:
+    """A shortcut from a value that lies with its channels last, as in ConvNeXt."""
+    y = net.op("Transpose", net.conv("x", 3, 20), perm=[0, 2, 3, 1])
+    y = net.op("Transpose", net.op("Softmax", y), perm=[0, 3, 1, 2])
+    return net.op("Add", net.conv(net.conv(y, 20, 20, 7, group=20), 20, 20, 1), y)
+
+
 def normalised(net: Net) -> str:
     x = net.conv("x", 16, 20)
     scale = net.constant(net.rng.uniform(1, 2, (1, 20, 1, 1)).astype(np.float32))
@@ -165,6 +172,7 @@ def masked(net: Net) -> str:
 NETS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "chain": (chain, (1, 3, 20, 20)),
     "chain, batch": (chain, (2, 3, 13, 15)),
+    "turned residual": (turned_residual, (1, 3, 12, 10)),
     **{
         f.__name__: (f, (1, 16, 10, 10))
         for f in (residual, late_residual, inverted, squeeze, spatial_gate, branches,
@@ -242,3 +250,7 @@ def test_a_plain_reader_and_a_blocked_one_share_the_value() -> None:
     x = net.conv("x", 16, 16)
     model = net.model(net.op("Softmax", x, axis=-1), net.conv(x, 16, 16))
     assert kinds(run_passes(compile_graph(model), width=WIDTH))["Unblock"] == 2
+
+
+def test_a_shortcut_with_its_channels_last_leaves_the_convolution_blocked() -> None:
+    assert kinds(blocked("turned residual"))["Conv"] == 0
