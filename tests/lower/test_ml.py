@@ -227,8 +227,8 @@ def test_probit_is_the_inverse_of_the_normal_distribution() -> None:
     ("bad", "message"),
     [
         (
-            case("LabelEncoder", np.array([1]), keys_int64s=[1], values_strings=["a"]),
-            "that are strings",
+            case("LabelEncoder", np.array([1]), keys_int64s=[1, 2], values_strings=["a"]),
+            "2 keys, 1 values",
         ),
         (case("LinearRegressor", noise(2, 3), coefficients=[1.0, 2.0]), "2 coefficients for 1 x 3"),
         (
