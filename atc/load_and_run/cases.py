@@ -10,8 +10,8 @@ import numpy as np
 
 from atc.errors import one_line
 from atc.ir import Array
-from atc.load_and_run.checks import CheckError
 from atc.load_and_run.console import Console
+from atc.load_and_run.failure import CheckError
 from atc.load_and_run.inputs import Given
 from atc.runtime_values import Tensor
 

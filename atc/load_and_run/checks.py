@@ -7,15 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from atc.errors import VerificationError, one_line
+from atc.errors import one_line
 from atc.ir import Array
 from atc.load_and_run.engine import Engine, Step
-
-
-class CheckError(VerificationError):
-    """A check of load_and_run found something."""
-
-    code = "E19012"
+from atc.load_and_run.failure import CheckError
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from atc.ir import Array
 from atc.load_and_run.arguments import Wishes, read_arguments
 from atc.load_and_run.binary_dump import compare_dumps
 from atc.load_and_run.cases import Case, check_outputs, stored_cases
-from atc.load_and_run.checks import CheckError
 from atc.load_and_run.console import Console
 from atc.load_and_run.engine import Engine, open_engine
+from atc.load_and_run.failure import CheckError
 from atc.load_and_run.inputs import Given, Signature, fit_inputs, read_inputs
 from atc.load_and_run.memory import Memory, external_memory
 from atc.load_and_run.plugins import make_plugins
@@ -107,6 +107,8 @@ def run_library(
     console.line(f"load_and_run of atc {__version__}: {one_line(engine.build_info)}")
     console.line(f"load model: {loaded:.3f} ms")
     console.result |= {"load_ms": loaded, "build_info": engine.build_info}
+    if engine.is_checked and wishes["no_sanity_check"]:
+        console.warn("--no_sanity_check: the library's own checks are compiled in")
     if wishes["get_static_mem_info"] is not None:
         write_static_memory(path, wishes["get_static_mem_info"])
     if wishes["model_info"]:

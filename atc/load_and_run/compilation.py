@@ -34,7 +34,8 @@ from atc.work import operations
 
 _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compiler_cache_dir",
            "fast_run_timeout", "fast_run_algo_policy", "full_run", "fast_run", "reproducible",
-           "workspace_limit", "input_shape", "c_opr_lib", "c_opr_init_interface")  # fmt: skip
+           "workspace_limit", "input_shape", "c_opr_lib", "c_opr_init_interface",
+           "sanity_check")  # fmt: skip
 _BLOCKS = {"enable_nchw44": 16, "enable_nchw88": 32}
 """Bytes of the vectors that a layout's blocks fill."""
 
@@ -96,6 +97,7 @@ def compile_options(
         disable_reuse_memory=wishes["disable_mem_opt"] or options.disable_reuse_memory,
         skip_passes=options.skip_passes | frozenset(_skipped(wishes)),
         strip=wishes["record_comp_seq2"],
+        sanity_check=None if wishes["no_sanity_check"] else options.sanity_check,
     ), settled.environ  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.binary_dump import BinaryDump, write_dump
 from atc.load_and_run.checks import DispatchCheck, RangeCheck, ValueCheck
 from atc.load_and_run.console import Console
-from atc.load_and_run.engine import Context, Engine, Observer, Step
+from atc.load_and_run.context import Context, Observer
+from atc.load_and_run.engine import Engine, Step
 from atc.load_and_run.rules import dump_kind
 from atc.load_and_run.text_dump import TextDump
 

@@ -14,7 +14,7 @@ COMPILING = frozenset({
     "layout_transform_dump", "enable_fuse_conv_bias_nonlinearity", "enable_fuse_conv_bias_with_z",
     "enable_fuse_preprocess", "disable_mem_opt", "workspace_limit", "record_comp_seq2",
     "enable_jit", "jit_level", "target", "input_shape", "weight", "framework", "model_dump",
-    "fast_run_timeout",
+    "fast_run_timeout", "sanity_check",
 })  # fmt: skip
 """Options that decide how a model is compiled."""
 

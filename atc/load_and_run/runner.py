@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from atc.errors import one_line
 from atc.ir import Array
 from atc.load_and_run.arguments import Wishes
-from atc.load_and_run.checks import CheckError
 from atc.load_and_run.console import Console
-from atc.load_and_run.engine import Context, Engine
+from atc.load_and_run.context import Context
+from atc.load_and_run.engine import Engine
+from atc.load_and_run.failure import CheckError
 from atc.load_and_run.memory import Memory
 from atc.load_and_run.plugins import Plugins
 from atc.load_and_run.profile import ProfiledRun

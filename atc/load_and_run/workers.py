@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.console import Console
-from atc.load_and_run.engine import Context
+from atc.load_and_run.context import Context
 from atc.load_and_run.pool import Pool
 
 Start = Callable[[Callable[[], None]], None]

@@ -135,8 +135,8 @@ _OWN = (
     _graph("weight_preprocess", meaning="rearrange weights when compiling, never when running",
            default=True, row="L-29"),
     _graph("const_shape", meaning="all shapes are fixed, as they always are here", row="L-30"),
-    _graph("no_sanity_check", meaning="leave out the first run's check that inputs and the memory "
-           "around arena and outputs stay as they are", row="L-32"),
+    _graph("no_sanity_check", meaning="leave out the check that inputs and the memory around the "
+           "arena stay as they are, and those of --sanity_check", row="L-32"),
     _graph("disable_mem_opt", meaning="give every tensor memory of its own", row="L-33"),
     _option("workspace_limit", group="Graph and memory", meaning="most bytes of scratch that a "
             "kernel may use, where there is a choice (-1: no limit)", values="N",
@@ -236,7 +236,7 @@ _OWN = (
 
 _SHARED = (
     "target", "input_shape", "weight", "framework", "op_compiler_cache_mode",
-    "op_compiler_cache_dir", "fast_run_timeout",
+    "op_compiler_cache_dir", "fast_run_timeout", "sanity_check",
 )  # fmt: skip
 _BORROWED = tuple(
     replace(s, role="run", group="Compilation of a model", row="", system="")

@@ -412,7 +412,8 @@ def test_l30_const_shape(run: Any, plain: Path) -> None:
 
 
 def test_l31_fake_first(run: Any, library: Path, tmp_path: Path) -> None:
-    from atc.load_and_run.engine import Context, open_engine
+    from atc.load_and_run.context import Context
+    from atc.load_and_run.engine import open_engine
 
     run(library, "--fake-first", "--iter=1")
     engine = open_engine(library)
@@ -427,6 +428,17 @@ def test_l31_fake_first(run: Any, library: Path, tmp_path: Path) -> None:
 def test_l32_no_sanity_check(run: Any, plain: Path) -> None:
     assert "sanity check" in run(plain, "--verbose").err
     assert "sanity check" not in run(plain, "--verbose", "--no-sanity-check").err
+
+
+def test_l32_checks_that_are_compiled_in(run: Any, small: Path, tmp_path: Path) -> None:
+    words = (small, C99, "--input=x:[nan" + ",1.0" * 15 + "]", "--sanity_check=nan", "--iter=1")
+    kept = f"--model-dump={tmp_path}/net"
+    found = run(*words, kept, status=5)
+    assert "input 'x'" in found.err
+    assert "sanity check" in found.err
+    run(*words, "--no-sanity-check")
+    found = run(tmp_path / "net", "--no-sanity-check", "--iter=1")
+    assert "compiled in" in found.err
 
 
 def test_l32_the_sanity_check_finds_writes_into_inputs(run: Any, tmp_path: Path) -> None:
