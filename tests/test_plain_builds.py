@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
-from jinja2 import nodes
+from jinja2 import Environment, nodes
 from jinja2.visitor import NodeTransformer
 from projects import MODELS, emit_model
 from test_observe import looping_model
 from test_profile import branching_model
 
 from atc.option_values import Checks
-from atc.templates import FOLDER, environment, render
+from atc.templates import environment
 
 FEATURES = frozenset({"profile", "hooks", "sanity"})
 
@@ -59,15 +60,23 @@ def gone(node: nodes.If) -> bool:
     return only_features(node.test)
 
 
-def without_features(name: str, values: dict[str, object]) -> str:
-    """Render a template as it would be if nobody had thought of these features."""
-    if name not in ("project/net.c.j2", "project/net.h.j2"):
-        return render(name, values)
-    tree = Remover().visit(environment().parse((FOLDER / name).read_text("utf-8")))
-    assert not [n for n in tree.find_all(nodes.Name) if n.name in FEATURES]
-    return environment().from_string(tree).render(
-        {k: v for k, v in values.items() if k not in FEATURES}
-    )
+def cut_environment(monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """Return the templates as they would be if nobody had thought of these features."""
+    cut = environment().overlay()
+    parse = cut._parse
+
+    def parse_less(source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree: nodes.Template = Remover().visit(parse(source, name, filename))
+        assert not [n for n in tree.find_all(nodes.Name) if n.name in FEATURES], name
+        return tree
+
+    monkeypatch.setattr(cut, "_parse", parse_less)
+    return cut
+
+
+def without_features(cut: Environment, name: str, values: dict[str, object]) -> str:
+    """Render a template that knows nothing of the features."""
+    return cut.get_template(name).render({k: v for k, v in values.items() if k not in FEATURES})
 
 
 @pytest.mark.parametrize("name", [*MODELS, "looping", "branching"])
@@ -75,6 +84,7 @@ def test_the_code_is_the_same_byte_by_byte(name: str, monkeypatch: pytest.Monkey
     model = {**MODELS, "looping": looping_model, "branching": branching_model}[name]()
     plain = emit_model(model)
     special = emit_model(model, profile=True, hooks=True, checks=Checks(True, True, True))
-    monkeypatch.setattr("atc.emit.render", without_features)
+    cut = cut_environment(monkeypatch)
+    monkeypatch.setattr("atc.emit.render", partial(without_features, cut))
     assert emit_model(model).files == plain.files
     assert special.files["src/net.c"] != plain.files["src/net.c"]
