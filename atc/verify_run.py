@@ -16,6 +16,7 @@ import onnx.version_converter
 import onnx_ir
 
 from atc.adapt import Adaptation, adapt
+from atc.dims import Range
 from atc.errors import OptionError, UnsupportedError, VerificationError, one_line
 from atc.importers import load_model
 from atc.ir import Array
@@ -113,7 +114,7 @@ def verify_library(
     """
     _check_sanitizer(library)
     net = load(library)
-    shapes = {v.name: _pinned(net, v) for v in net.parameters}
+    shapes: Mapping[str, InputShape] = {v.name: _pinned(net, v) for v in net.parameters}
     pinned = subject.input_shape if subject.adaptation.reshapes else shapes
     model = load_model(subject.model, subject.framework, pinned, subject.weight)
     if subject.adaptation.adds_nodes:
@@ -138,11 +139,13 @@ def verify_library(
     return Verification(reference, source, tolerance, compared)
 
 
-def _pinned(net: Network, value: Value) -> tuple[int, ...] | list[tuple[int, ...]] | None:
+def _pinned(net: Network, value: Value) -> InputShape:
     """Return the shapes that an input was compiled for, as --input_shape gives them."""
     if value.count is None:
         return None
-    shapes = [t.shape for t in net.inputs[value.first : value.first + value.count]]
+    shapes: list[tuple[int | Range, ...]] = [
+        t.shape for t in net.inputs[value.first : value.first + value.count]
+    ]
     return shapes if value.is_sequence else shapes[0]
 
 

@@ -33,6 +33,13 @@ def test_ranges_of_input_shapes() -> None:
     assert shapes({"x": ("1~8", 3, -1), "y": (Range(4, 4),)}) == expected
 
 
+def test_shapes_of_sequences_and_optionals() -> None:
+    expected = {"s": [(2, 3), (), (4,)], "t": [(5,)], "e": [], "o": None, "x": (1,)}
+    assert shapes("s:[2,3][] [4];t:[5];e:empty;o:none;x:1") == expected
+    given = {"s": [(2, 3), [], [4]], "t": "[5]", "e": "empty", "o": None, "x": [1]}
+    assert shapes(given) == expected
+
+
 def test_input_shapes_from_python() -> None:
     given = {"x": (1, np.int64(3)), "scalar": (), "with;and:": [2]}
     assert shapes(given) == {"x": (1, 3), "scalar": (), "with;and:": (2,)}
@@ -47,6 +54,8 @@ def test_input_shapes_from_python() -> None:
         ("x:1;x:2", "E10002", "'x' stands twice"),
         ("x:1,b", "E10002", "dimension 'b' of input 'x'"),
         ("x:1,,2", "E10002", "dimension '' of input 'x'"),
+        ("x:[1,2", "E10002", "'[1,2' is no sequence"),
+        ("x:[1][b]", "E10002", "dimension 'b' of input 'x'"),
         ("x:1.5", "E10002", "dimension '1.5'"),
         ("x:٣", "E10002", "is no number"),
         ("x:0", "E10011", "dimension 0 of input 'x' is not positive"),

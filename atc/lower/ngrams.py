@@ -31,7 +31,7 @@ def tf_idf_vectorizer(site: Site) -> str:
     pool = _pool(site)
     tokens, numbers = np.unique(pool, return_inverse=True)
     tree = _Tree()
-    for gram, target in _grams(site, numbers.reshape(-1) + 1, targets, least, most):
+    for gram, target in _grams(site, (numbers.reshape(-1) + 1).tolist(), targets, least, most):
         tree.add(gram, target)
     ids = b.reshape(match_keys(site, _comparable(site), tokens), (rows, columns))
     op = NGrams(rows, columns, width, least, most, min(skips, max(columns - 1, 0)))
@@ -68,7 +68,7 @@ def _grams(
         for at in range(begin, end, length):
             site.require(number < len(targets), "ngram_indexes are too few")
             if least <= length <= most:
-                yield [int(t) for t in pool[at : at + length]], targets[number]
+                yield [*pool[at : at + length]], targets[number]
             number += 1
 
 
