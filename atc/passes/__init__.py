@@ -10,6 +10,7 @@ from atc.ir import Array, Graph, Op
 from atc.ops import If, Loop
 from atc.passes.block_layout import block_layout
 from atc.passes.cancel_movement import cancel_movement
+from atc.passes.conv_planes import conv_planes
 from atc.passes.conv_transpose import conv_transpose_as_conv
 from atc.passes.fold_affine import fold_affine
 from atc.passes.fuse_attention import fuse_attention
@@ -57,6 +58,7 @@ def layout_passes(width: int) -> tuple[Pass, ...]:
     """Return the passes that run last; `width` is the number of floats in a vector."""
     blocked = (
         _rule("conv_transpose_as_conv", conv_transpose_as_conv),  # only Conv has vector kernels
+        _rule("conv_planes", conv_planes),  # and only over two axes
         Pass("block_layout", partial(block_layout, width=width)),
         _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
     )
