@@ -85,6 +85,8 @@ REFUSED = {
     "cycle": (model([N("Add", ["x", "b"], ["a"], "first"), N("Neg", ["a"], ["b"], "second"),
                      N("Neg", ["b"], ["y"])]), r"'b'.*'first'"),
     "own input": (model([N("Add", ["x", "y"], ["y"], "self")]), r"'y'.*'self'"),
+    "computed twice": (model([N("Neg", ["x"], ["y"], "first"), N("Exp", ["x"], ["y"], "second")]),
+                       "'y' is computed twice.*'second'"),
     "dangling": (model([N("Add", ["x", "nowhere"], ["y"], "lost")]), r"'nowhere'.*'lost'"),
     "output nobody computes": (model([N("Neg", ["x"], ["z"])]), "output 'y'"),
     "no nodes": (model([]), "output 'y'"),

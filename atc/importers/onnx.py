@@ -66,7 +66,7 @@ def _check_model(proto: onnx.ModelProto, model: onnx_ir.Model, path: Path) -> No
 
 
 def _check_names(graph: onnx.GraphProto, path: Path) -> None:
-    """Refuse names that aren't UTF-8: protobuf gives them as bytes."""
+    """Refuse names that aren't UTF-8, which protobuf gives as bytes, and results of two nodes."""
     values = (*graph.input, *graph.output, *graph.initializer)
     names = [graph.name, *(v.name for v in values)]
     for node in graph.node:
@@ -79,6 +79,13 @@ def _check_names(graph: onnx.GraphProto, path: Path) -> None:
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"the name {bytes(name)!r} is not UTF-8", where=str(path))
+    made: set[str] = set()
+    for node in graph.node:
+        for name in node.output:
+            if name in made:
+                place = f"{path}, node '{node.name or name}' ({node.op_type})"
+                raise ModelError(f"'{name}' is computed twice", where=place)
+            made.update([name] if name else [])
 
 
 def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:

@@ -309,6 +309,7 @@ class _Walker:
     ) -> tuple[str, ...]:
         domain = "" if node.domain == "ai.onnx" else node.domain
         site = Site(node, inputs, opset, builder, self.file, self.subgraph, self.bind)
+        self._check_types(site, domain)
         arrays = [builder.value(i) if i else None for i in inputs]
         constant = all(a is not None or not i for a, i in zip(arrays, inputs, strict=True))
         if constant and not self.never_fold and can_fold(node, arrays):
@@ -326,7 +327,6 @@ class _Walker:
 
     def _dispatch(self, site: Site, domain: str) -> tuple[str, ...]:
         lowering = LOWERINGS.get((domain, site.node.op_type))
-        self._check_types(site, domain)
         try:
             if lowering is not None:
                 result = lowering(site)
