@@ -71,6 +71,7 @@ def _range_of_extents(site: Site, operands: Sequence[int]) -> str:
     return site.b.map(value, shape=[count], views=[], coordinates=[View((1,))])
 
 
+@lowers("Trilu", domain="com.microsoft")
 @lowers("Trilu")
 def trilu(site: Site) -> str:
     """ONNX Trilu-14: zero above or below the k-th diagonal."""

@@ -274,9 +274,8 @@ def text(model: onnx.ModelProto) -> str:
     lines += [f"  init {t.name} {t.data_type} {list(t.dims)}" for t in model.graph.initializer]
     for n in model.graph.node:
         attributes = " ".join(f"{a.name}={_plain(a)}" for a in n.attribute)
-        lines.append(
-            f"  {','.join(map(str, n.output))} = {n.op_type}({', '.join(map(str, n.input))}) {attributes}"
-        )
+        results, operands = ", ".join(map(str, n.output)), ", ".join(map(str, n.input))
+        lines.append(f"  {results} = {n.op_type}({operands}) {attributes}")
     opsets = [f"{o.domain}:{o.version}" for o in model.opset_import]
     return "\n".join([f"  opsets {opsets}", *lines])
 

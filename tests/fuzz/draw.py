@@ -209,6 +209,8 @@ class Draw:
 
 def evaluate(node: onnx.NodeProto, values: Mapping[str, Array], opset: int) -> list[Array]:
     """Return a node's results by the standard's reference; Unsuitable where it has none."""
+    if node.domain:
+        return _by_onnxruntime(node, values, opset)
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(node, opsets={"": opset}).run(None, dict(values))
@@ -218,6 +220,25 @@ def evaluate(node: onnx.NodeProto, values: Mapping[str, Array], opset: int) -> l
     if any(a.dtype == object or a.dtype.kind in "USc" for a in arrays):
         raise Unsuitable("results that aren't numbers")
     return arrays
+
+
+def _by_onnxruntime(node: onnx.NodeProto, values: Mapping[str, Array], opset: int) -> list[Array]:
+    import onnxruntime
+
+    given = [Value(name, array) for name, array in values.items()]
+    model = make_model([node], given, list(node.output), opset, {node.domain})
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    for code in (onnx.TensorProto.FLOAT, onnx.TensorProto.UINT8, onnx.TensorProto.INT8, 7):
+        model.graph.output[0].type.tensor_type.elem_type = code
+        try:
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            return list(map(np.asarray, session.run(None, dict(values))))
+        except Exception as error:  # its errors are of many kinds; here often a wrong type
+            reason = str(error)
+    raise Unsuitable(reason)
 
 
 def make_model(

@@ -1,7 +1,8 @@
 """Fuzzes the compiler: `python tests/fuzz/run.py --kind=graph --count=2000 --seed=0`.
 
-Kinds: graph (random graphs), op (single operators), mutant (damaged models). What fails is shrunk,
-printed, and with --keep=DIR written as a model with its inputs. A seed draws the same again.
+Kinds: graph (random graphs), op (single operators), contrib (those of onnxruntime), mutant
+(damaged models). What fails is shrunk, printed, and with --keep=DIR written as a model with its
+inputs. A seed draws the same again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import multiprocessing
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -22,7 +23,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuzz.compare import Case, Failure, check, shrink, text
+from fuzz.contrib import TEMPLATES as CONTRIB
 from fuzz.draw import UNSUITABLE, Draw
+from fuzz.elementwise import Template
 from fuzz.graphs import TEMPLATES, draw_graph
 from fuzz.mutants import mutant, outcome
 from google.protobuf.message import DecodeError
@@ -32,7 +35,7 @@ CHUNK = 40
 
 def draw(kind: str, seed: int) -> Case:
     """Return the case of a seed."""
-    return {"graph": _graph, "op": _operator, "mutant": _mutant}[kind](seed)
+    return DRAWN[kind](seed)
 
 
 def _graph(seed: int) -> Case:
@@ -48,21 +51,35 @@ def _graph(seed: int) -> Case:
 
 
 def _operator(seed: int) -> Case:
+    return _single("op", TEMPLATES, seed)
+
+
+def _contrib(seed: int) -> Case:
+    return _single("contrib", CONTRIB, seed)
+
+
+def _single(kind: str, templates: Mapping[str, Template], seed: int) -> Case:
     """Return a model of one node: the operators take turns."""
-    names = list(TEMPLATES)
+    names = list(templates)
     for attempt in range(200):
         rng = np.random.default_rng((seed, attempt))
         d = Draw(rng, opset=int(rng.choice([11, 13, 17, 18, 19, 20, 21, 22, 23])))
         try:
-            results = d.add(TEMPLATES[names[(seed + attempt // 20) % len(names)]](d))
+            results = d.add(templates[names[(seed + attempt // 20) % len(names)]](d))
         except UNSUITABLE:
             continue
         model = d.model([v.name for v in results])
         feeds = {v.name: v.array for v in d.given if not v.constant}
         expected = tuple(v.array for v in results)
         given = {i.name: feeds[i.name] for i in model.graph.input}
-        return Case(f"op {seed}", model, given, expected)
+        return Case(f"{kind} {seed}", model, given, expected)
     raise ValueError(f"seed {seed} draws nothing")
+
+
+DRAWN: Mapping[str, Callable[[int], Case]] = {
+    "graph": _graph, "op": _operator, "contrib": _contrib, "mutant": lambda seed: _mutant(seed)
+}  # fmt: skip
+"""How the case of a seed is drawn, by kind."""
 
 
 def run(kind: str, seeds: Sequence[int], target: str) -> list[Failure]:
@@ -118,7 +135,7 @@ def slices(seeds: range) -> Iterator[Sequence[int]]:
 def main() -> int:
     """Run the command line; exit status 1 where something fails."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=("graph", "op", "mutant"), default="graph")
+    parser.add_argument("--kind", choices=tuple(DRAWN), default="graph")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", default="c99")

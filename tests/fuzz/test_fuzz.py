@@ -24,13 +24,18 @@ def test_some_models(kind: str, target: str) -> None:
     assert_clean(run(kind, range(40), target))
 
 
+def test_some_of_onnxruntimes_own_operators() -> None:
+    pytest.importorskip("onnxruntime")
+    assert_clean(run("contrib", range(40), "c99"))
+
+
 def test_some_damaged_models() -> None:
     assert_clean(run("mutant", range(90, 130), "c99"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["c99", "host"])
-@pytest.mark.parametrize("kind", ["graph", "op"])
+@pytest.mark.parametrize("kind", ["graph", "op", "contrib"])
 def test_two_thousand_models(kind: str, target: str) -> None:
     assert_clean([f for part in slices(range(10_000, 12_000)) for f in run(kind, part, target)])
 
