@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import cffi
@@ -46,6 +47,8 @@ class Context:
         self._run = getattr(engine.handle, f"{engine.prefix}_run_tensors")
         self._callback: Any = None
         self._failure: list[BaseException] = []
+        self.span = (0.0, 0.0)
+        """When the latest run began and ended, in seconds of the monotonic clock."""
         self._stop: Callable[[], object] | None = None
         self._init()
 
@@ -64,7 +67,9 @@ class Context:
 
     def run(self) -> None:
         """Run once; raises ModelError, CheckError, or what an observer raised."""
+        begin = perf_counter()
         status = self._run(*self._arguments)
+        self.span = begin, perf_counter()
         if self._failure:
             raise self._failure.pop()
         self._check(status)

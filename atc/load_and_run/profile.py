@@ -15,15 +15,15 @@ DEVICE, THREAD = "cpu0", "caller"
 
 @dataclass(frozen=True)
 class ProfiledRun:
-    """The kernel calls of one run, and when it began, had computed and had copied its outputs.
+    """The kernel calls of one run, when it began and ended, and how long its outputs were copied.
 
     In seconds of one clock.
     """
 
     calls: tuple[CallTime, ...]
     begin: float
-    computed: float
     end: float
+    copied: float = 0.0
 
 
 def median_run(runs: Sequence[ProfiledRun]) -> ProfiledRun:
@@ -32,21 +32,19 @@ def median_run(runs: Sequence[ProfiledRun]) -> ProfiledRun:
     return ordered[len(ordered) // 2]
 
 
-def profile_json(
-    engine: Engine, runs: Sequence[ProfiledRun], device: bool = True, kernels: bool = True
-) -> str:
+def profile_json(engine: Engine, runs: Sequence[ProfiledRun], device: bool = True) -> str:
     """Return the profile of the median run; without `device` only the host's section is filled.
 
     Times are seconds since the run began. Beside MegEngine's keys there are `run` (the run's own
-    time and the sum of the kernels') and, per operator, its nodes, kernel and work. A copy of the
-    outputs has the id `copy_to_host`; it is all that is left without `kernels`.
+    time, that inside the library, and the sum of the kernels') and, per operator, its nodes, kernel
+    and work. A copy of the outputs has the id `copy_to_host`.
     """
     run = median_run(runs)
     called = [c for c in run.calls if c.runs]
-    spans = {str(c.number): _span(c, run.begin) for c in called} if kernels else {}
-    if run.end > run.computed:
-        start = run.computed - run.begin
-        spans["copy_to_host"] = {"start": start, "kern": start, "end": run.end - run.begin}
+    spans = {str(c.number): _span(c, run.begin) for c in called}
+    if run.copied:
+        start = run.end - run.begin
+        spans["copy_to_host"] = {"start": start, "kern": start, "end": start + run.copied}
     return json.dumps({
         "graph_exec": {"operator": _operators(engine, run.calls), "var": _vars(engine)},
         "profiler": {
@@ -56,11 +54,23 @@ def profile_json(
             "opr_internal_pf": {},
         },
         "run": {
-            "seconds": run.computed - run.begin,
+            "seconds": run.end - run.begin,
+            "network_seconds": _within(called),
             "kernel_seconds": sum(c.seconds for c in called),
             "runs": len(runs),
         },
     }, indent=1, ensure_ascii=True) + "\n"  # fmt: skip
+
+
+def _within(called: Sequence[CallTime]) -> float:
+    """Return the time from the first kernel call's begin to the last one's end.
+
+    Unlike the run's, it doesn't hold the way into the library. Calls in loops tell of their latest.
+    """
+    if not called:
+        return 0.0
+    last = max(called, key=lambda c: c.begin)
+    return last.begin + last.seconds / last.runs - min(c.begin for c in called)
 
 
 def _span(call: CallTime, origin: float) -> dict[str, float]:

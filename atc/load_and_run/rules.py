@@ -120,6 +120,8 @@ def notes(wishes: Wishes, compiles: bool) -> Iterator[str]:
         yield f"{listed}: of no effect on a library that is compiled already"
     if sum(bool(wishes[name]) for name in DUMPS) > 1:
         yield f"only one dump is made: --{dump_kind(wishes)}"
+    if wishes["profile"] is not None and (wishes["range"] or wishes["check_var_value"]):
+        yield "--profile: the runs' times hold those of the checks, too"
     for name, reason in _ALWAYS.items():
         if name in wishes.given and not wishes[name]:
             yield f"--{name}=0 has no effect: {reason}"

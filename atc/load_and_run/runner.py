@@ -116,7 +116,8 @@ def _runs(
         if plugins is not None:
             plugins.after(context)
             if context.engine.is_profiled and k >= warmups:
-                timing.profile.append(ProfiledRun(context.profile(), begin, middle, end))
+                copied = end - middle
+                timing.profile.append(ProfiledRun(context.profile(), *context.span, copied))
         if k < warmups:
             timing.warmup.append(1e3 * (end - begin))
         else:

@@ -611,7 +611,7 @@ def test_l51_profile(run: Any, library: Path, plain: Path, tmp_path: Path) -> No
         whole, kernels = profile["run"]["seconds"], profile["run"]["kernel_seconds"]
         if kernels >= 0.9 * whole:
             break
-    assert 0.9 * whole <= kernels <= whole
+    assert 0.9 * whole <= kernels <= profile["run"]["network_seconds"] <= whole
     assert set(profile) >= {"graph_exec", "profiler"}
     sections = {"device", "host", "opr_footprint", "opr_internal_pf"}
     assert set(profile["profiler"]) == sections
