@@ -26,6 +26,7 @@ usage: atc --model=FILE --output=FOLDER [options]
        atc profile|report FOLDER [options]
        atc env [VARIABLE...] [--json]
        atc completion bash|zsh|fish
+       load_and_run MODEL_OR_LIBRARY [options]
 
 Compiles a neural network (ONNX, MegEngine, MXNet) into a folder of standalone C99 and the
 libraries built from it, which need nothing but libm.

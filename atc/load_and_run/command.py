@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +63,7 @@ def _is_library(subject: Path) -> bool:
     """Whether a path names something compiled; raises ModelError if there is nothing."""
     if not subject.exists():
         raise ModelError("no such file or folder", where=str(subject), code="E10041")
-    return subject.is_dir() or ".so" in subject.suffixes
+    return subject.is_dir() or re.search(r"\.so(\.\d+)*$", subject.name) is not None
 
 
 def _compiled(
