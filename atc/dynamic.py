@@ -54,6 +54,18 @@ class Dynamic:
     """The extents of each."""
     lowest: tuple[tuple[int, ...], ...]
     """The smallest extents of each input."""
+    fixed: bool
+    """Whether the inputs have one shape, and only values decide the rest."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the size of a buffer depends on the inputs' extents."""
+        return self.uses_dims([self.sizes])
+
+    @staticmethod
+    def uses_dims(shapes: Sequence[Sequence[str]]) -> bool:
+        """Whether the C text of an extent reads the table of dims."""
+        return any("d[" in extent for shape in shapes for extent in shape)
 
 
 def make_dynamic(program: Program, arena: Arena, lines: Sequence[str]) -> Dynamic | None:
@@ -82,6 +94,7 @@ def make_dynamic(program: Program, arena: Arena, lines: Sequence[str]) -> Dynami
         tuple(len(t.shape) for t in types[0]), limits, faults, functions_in(texts), sizes,
         tuple(starts), tuple(k for below in arena.below for k in below), shapes[0], shapes[1],
         tuple(tuple(low(n) for n in t.shape) for t in types[0]),
+        not any(s.given for s in program.dims),
     )  # fmt: skip
 
 

@@ -166,6 +166,11 @@ class Op:
         """The op's name in dumps, comments and reports."""
         return type(self).__name__
 
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Extents that the op's kernel finds out when it runs; none for most ops."""
+        return ()
+
     def subgraphs(self) -> tuple[Graph, ...]:
         """Graphs that the op runs (If, Loop); empty for all others."""
         return ()
@@ -256,7 +261,7 @@ def prune(graph: Graph) -> Graph:
     needed = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs):
+        if needed.intersection(node.outputs) or node.op.written:
             kept.append(node)
             needed.update(reads(node))
     nodes = tuple(reversed(kept))

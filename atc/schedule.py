@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atc.dims import concrete, high, low, plain
+from atc.dims import Symbol, concrete, high, low, plain, symbols_of
 from atc.ir import DType, TensorType
 from atc.memory import Arena
 from atc.names import c_string, comment, tensor_identifiers
@@ -157,6 +157,10 @@ def make_schedule(
     return Schedule(inputs, outputs, constants, values, lines, tuple(scribe.tasks))
 
 
+def _bracketed(text: str) -> str:
+    return text if re.fullmatch(r"[\w\[\]]+", text) else f"({text})"
+
+
 def _place(arena: Arena, key: str, offset: int, shift: int = 0) -> int | str:
     """Return the offset of a value or scratch in the arena, as C where it moves with the dims.
 
@@ -230,6 +234,8 @@ class _Scribe:
     called: int = 0
     depth: int = 0
     """Loops around what is being written."""
+    known: set[Symbol] = field(default_factory=set)
+    """Extents that kernels have written so far."""
     tasks: list[Task] = field(default_factory=list)
 
     def steps(self, steps: Sequence[Step]) -> Iterator[str]:
@@ -269,6 +275,7 @@ class _Scribe:
             place = node.outputs[0]
             offset = _place(self.arena, f"{place}#scratch", self.arena.scratch[place])
             arguments.append(f"arena + {offset}")
+        arguments += (f"&{plain(extent)}" for extent in node.op.written)
         if call.source.dims:
             arguments.append(f"(const int64_t[]){{{', '.join(call.source.dims)}}}")
         lines = [f"{call.source.symbol}({', '.join(arguments)});"]
@@ -279,7 +286,22 @@ class _Scribe:
         if self.checked:
             lines = self._checked(lines, arguments[reading : len(call.arguments)])
         yield from self._observed(lines, seen) if self.observed else lines
+        yield from self._bounded(node.op.written)
         self.called += 1
+
+    def _bounded(self, written: Sequence[int]) -> Iterator[str]:
+        """Yield the checks of extents that a kernel has written, and of what depends on them."""
+        own = {s for extent in written for s in symbols_of(extent) if not s.given} - self.known
+        wrong = [
+            f"{s.text} < {s.low} || {s.text} > {_bracketed(plain(s.high))}"
+            for s in sorted(own, key=lambda s: s.index)
+        ]
+        self.known |= own
+        for fault in self.program.faults:
+            symbols = {s for s in symbols_of(fault) if not s.given}
+            if symbols & own and symbols <= self.known:
+                wrong.append(f"({plain(fault)}) != 0")
+        yield from (f"if ({each}) return {self.upper}_ERROR_SHAPE;" for each in wrong)
 
     def _checked(self, lines: Sequence[str], results: Sequence[str]) -> list[str]:
         """Return a call's lines between the checks before and after it."""

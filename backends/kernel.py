@@ -198,4 +198,6 @@ def _arguments(kernel: Kernel, w: Workload, scratch: int) -> tuple[Argument, ...
         arguments.append(Argument(f"{out.dtype.c} *{qualifier}", f"y{i}"))
     if scratch:
         arguments.append(Argument("void *restrict ", "scratch"))
+    for k in range(len(w.op.written)):
+        arguments.append(Argument("int64_t *restrict ", f"count{k}"))
     return tuple(arguments)

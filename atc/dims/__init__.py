@@ -2,6 +2,7 @@
 
 from atc.dims.algebra import equals, maximum, minimum, unlike
 from atc.dims.dim import (
+    NARROWER,
     RANGES,
     Dim,
     Function,
@@ -29,7 +30,8 @@ from atc.dims.extents import (
 from atc.dims.text import bind_tokens, functions_in, plain
 
 __all__ = [
-    "RANGES", "Dim", "Function", "Range", "Symbol", "Undecided", "as_int", "bind_tokens",
+    "NARROWER", "RANGES", "Dim", "Function", "Range", "Symbol", "Undecided", "as_int",
+    "bind_tokens",
     "broadcast_extents", "broadcast_fault", "broadcast_faults", "broadcast_shapes", "ceiling",
     "concrete", "dim", "equals", "evaluate", "functions_in", "high", "is_dynamic", "low", "maximum",
     "minimum", "most", "plain", "reach", "symbols_of", "unlike",

@@ -9,6 +9,7 @@ from atc.lower import (
     contrib_quantize,
     control,
     conv,
+    counted,
     deform,
     derivatives_tensor,
     einsum,
@@ -45,7 +46,7 @@ from atc.lower.registry import LOWERINGS
 __all__ = [
     "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "contrib_attention",
     "contrib_quantize",
-    "control", "conv", "deform", "derivatives_tensor", "einsum", "elementwise", "external", "gather",
+    "control", "conv", "counted", "deform", "derivatives_tensor", "einsum", "elementwise", "external", "gather",
     "generate", "gradient", "image", "linalg", "loop",
     "lower_model", "matmul", "ml", "ml_trees", "ngrams", "noise", "normalize", "quantize", "reduce",
     "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal", "sort",

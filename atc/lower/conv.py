@@ -59,7 +59,7 @@ def _same_pads(
 ) -> tuple[list[int], list[int]]:  # fmt: skip
     begin, end = [], []
     for size, k, s, d in zip(spatial, kernel, strides, dilations, strict=True):
-        total = max(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
+        total = maximum(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
         small, large = total // 2, total - total // 2
         begin.append(small if upper else large)
         end.append(large if upper else small)
@@ -178,7 +178,7 @@ def _transposed_extents(
             begin, end = [0] * rank, [0] * rank
         out = [f + e - p - q for f, e, p, q in zip(full, extra, begin, end, strict=True)]
         return begin, out
-    total = [max(f + e - o, 0) for f, e, o in zip(full, extra, wanted, strict=True)]
+    total = [maximum(f + e - o, 0) for f, e, o in zip(full, extra, wanted, strict=True)]
     begin = [t - t // 2 if auto == "SAME_LOWER" else t // 2 for t in total]
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         begin = [t // 2 for t in total]

@@ -94,27 +94,3 @@ def reverse_sequence(site: Site) -> str:
     on_time, on_batch = (View(tuple(int(d == axis) for d in (0, 1))) for axis in (time, batch))
     place = Place(shape[:2], (site.input(1),), (on_batch,), (on_time, on_batch), address, True)
     return gather(site.b, site.input(0), place, prod(shape[2:]), shape)
-
-
-@lowers("Compress")
-def compress(site: Site) -> str:
-    """ONNX Compress-11 with a condition that is known when compiling."""
-    condition = site.required_const(1, "the condition, which decides the output's shape,")
-    chosen = np.flatnonzero(np.asarray(condition).astype(bool)).astype(np.int64)
-    x, shape = site.input(0), site.shape(0)
-    axis = site.attribute("axis")
-    if axis is None:
-        x, shape, axis = site.b.reshape(x, [prod(shape)]), (prod(shape),), 0
-    place = site.axis(int(axis), len(shape))
-    fits = bool((chosen < shape[place]).all())
-    site.require(fits, f"the condition is longer than {shape[place]}")
-    return take(site.b, x, place, chosen)
-
-
-@lowers("NonZero", "Unique", "NonMaxSuppression")
-def value_dependent(site: Site) -> str:
-    """ONNX NonZero-13, Unique-11, NonMaxSuppression-11: folded where constant, else not planned."""
-    raise site.unsupported(
-        f"the output shape of {site.node.op_type} depends on values known only at run time",
-        "cut the model before this node with --out_nodes",
-    )

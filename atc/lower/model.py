@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir
 
-from atc.dims import RANGES, Range
+from atc.dims import NARROWER, RANGES, Range
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line
 from atc.ir import Array, DType, Graph, TensorType, prune
 from atc.lower.builder import MAX_ELEMENTS, Builder
@@ -341,6 +341,11 @@ class _Walker:
                 error.where = site.label
             raise
         except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
+            if isinstance(error, TypeError) and "Dim" in str(error):
+                raise UnsupportedError(
+                    f"{site.node.op_type} is not covered where shapes are ranges or depend on "
+                    "values", where=site.label, hint=NARROWER,
+                ) from error  # fmt: skip
             shapes = ", ".join(_shown(site.b, i) for i in site.inputs)
             raise ModelError(
                 f"inputs ({shapes}) don't fit the operator: {one_line(str(error), 200)}",

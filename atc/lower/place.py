@@ -227,7 +227,8 @@ def slice_place(site: Site, batch: int, indices: str, proven: bool) -> tuple[Pla
     depth, loops = table[-1], table[:-1]
     strides = row_major(shape)
     extents, steps = shape[batch : batch + depth], strides[batch : batch + depth]
-    site.require(min(extents, default=1) > 0 or not prod(loops), f"data {list(shape)} is empty")
+    full = all(n > 0 for n in extents)
+    site.require(full or not prod(loops), f"data {list(shape)} is empty")
 
     def address(*args: Expr) -> Expr:
         *found, base = args

@@ -8,6 +8,7 @@ import numpy as np
 
 from atc.dims import is_dynamic, maximum, minimum, plain
 from atc.ir import DType, row_major
+from atc.lower.counted import resolve_slice
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.lower.strings import cells
@@ -173,6 +174,8 @@ def slice_(site: Site) -> str:
         starts, ends = site.ints("starts") or [], site.ints("ends") or []
         axes, steps = site.ints("axes"), None
     else:
+        if site.extents(1) is None or site.extents(2) is None:
+            return _computed_slice(site)
         starts, ends = site.ints_const(1, "the starts"), site.ints_const(2, "the ends")
         axes = site.ints_const(3, "the axes") if site.has(3) else None
         steps = site.ints_const(4, "the steps") if site.has(4) else None
@@ -185,6 +188,23 @@ def slice_(site: Site) -> str:
         offset += first * strides[axis] if out[axis] else 0
         strides[axis] *= step
     return site.b.view(site.input(0), out, View(tuple(strides), offset))
+
+
+def _computed_slice(site: Site) -> str:
+    """Slice where starts or ends are computed: each axis gets an extent that is known then."""
+    b, shape = site.b, site.shape(0)
+    (count,) = site.shape(1)
+    axes = site.ints_const(3, "the axes") if site.has(3) else list(range(count))
+    steps = site.ints_const(4, "the steps") if site.has(4) else [1] * count
+    site.require(site.shape(2) == (count,) and 0 not in steps, f"{count} starts, steps {steps}")
+    strides, out, offset = list(row_major(shape)), list(shape), 0
+    for k, (axis, step) in enumerate(zip(axes, steps, strict=True)):
+        axis = site.axis(axis, len(shape))
+        ends = (b.view(site.input(i), (1,), View((1,), k)) for i in (1, 2))
+        first, out[axis] = resolve_slice(site, *ends, step, shape[axis])
+        offset += first * strides[axis]
+        strides[axis] *= step
+    return b.view(site.input(0), out, View(tuple(strides), offset))
 
 
 def steps_of(start: int, end: int, step: int, size: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from atc.ir import DType, TensorType
+from atc.lower.counted import read_extent
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.ops.data import Cumulate, TopK
@@ -38,7 +39,12 @@ def top_k(site: Site) -> tuple[str, str]:
     """ONNX TopK-24; before opset 10 k is an attribute. Always sorted."""
     x = site.type(0)
     axis = site.axis(site.int("axis", -1), len(x.shape))
-    k = site.int("k") if site.opset < 10 else site.ints_const(1, "k")[0]
+    if site.opset < 10:
+        k = site.int("k")
+    elif site.extents(1) is None:
+        k = read_extent(site, 1, 0, x.shape[axis], "k")
+    else:
+        k = site.ints_const(1, "k")[0]
     site.require(len(x.shape) > 0 and 0 <= k <= x.shape[axis], f"k {k} of axis {axis} of {x}")
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     types = (TensorType(x.dtype, shape), TensorType(DType.INT64, shape))

@@ -8,6 +8,7 @@ from atc.backends.cpu import (
     conv_window,
     conv_window_loops,
     conv_winograd,
+    counted,
     data,
     elementwise,
     image,
@@ -41,5 +42,5 @@ KERNELS: tuple[Kernel, ...] = (
     *conv_window.KERNELS, *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *trees.KERNELS,
     *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
-    *strings.KERNELS, *image.KERNELS, *ngrams.KERNELS, *external.KERNELS,
+    *strings.KERNELS, *image.KERNELS, *counted.KERNELS, *ngrams.KERNELS, *external.KERNELS,
 )  # fmt: skip

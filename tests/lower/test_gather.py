@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atc.errors import ModelError, UnsupportedError
+from atc.errors import ModelError
 from atc.ir import Array, DType
 from atc.ops.data import Gather
 from support import (
@@ -241,14 +241,6 @@ def test_compress_by_nothing_is_empty() -> None:
     x = np.zeros((3, 4), np.float32)
     got = run_model(node_model("Compress", [x, np.zeros(3, np.bool_)], axis=0), [x])
     assert got[0].shape == (0, 4)
-
-
-@pytest.mark.parametrize("op", ["NonZero", "Unique", "Compress"])
-def test_shapes_that_depend_on_values_are_refused(op: str) -> None:
-    x = np.zeros((2, 3), np.float32)
-    inputs = [x, np.zeros(2, np.bool_)] if op == "Compress" else [x]
-    with pytest.raises(UnsupportedError, match=op):
-        run_model(node_model(op, inputs, constant=[]), inputs)
 
 
 @pytest.mark.parametrize(("op", "expected"), [("NonZero", [[0, 1], [1, 0]]), ("Unique", [0, 3, 5])])

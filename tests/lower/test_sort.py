@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atc.errors import ModelError, UnsupportedError
+from atc.errors import ModelError
 from atc.ir import Array, DType
 from support import NUMBERS, Batch, assert_close, node_cases, node_model, random_array, run_model
 
@@ -108,12 +108,6 @@ def test_k_must_fit(k: int) -> None:
     x = np.zeros((2, 5), np.float32)
     with pytest.raises(ModelError, match="TopK"):
         run_model(node_model("TopK", [x, np.array([k])], 2), [x])
-
-
-def test_k_of_run_time_is_refused() -> None:
-    x, k = np.zeros((2, 5), np.float32), np.array([2])
-    with pytest.raises(UnsupportedError, match="run time"):
-        run_model(node_model("TopK", [x, k], 2, constant=[]), [x, k])
 
 
 # ---- running sums -------------------------------------------------------------------------------
