@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 from ort_cases import Case, noise
 
 from atc.backends.target import get_target
 from atc.passes import run_passes
 from atc.select import select
-from support import Batch, assert_close, compile_graph, pinned, run_models, runnable
+from support import Batch, assert_close, compile_graph, pinned, run_model, run_models, runnable
 
 TARGETS = ["x86-64-avx2", "x86-64-avx512"]
 THREE = (np.float32,) * 3
@@ -92,3 +95,24 @@ def test_long_rows_far_from_zero_are_accurate(target: str) -> None:
     wide = x.astype(np.float64)
     expected = (wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True)
     assert np.abs(result[0] - expected).max() < 2e-4  # the inputs' own spacing is 6e-5
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("width", [9, 13, 16, 31, 40])
+@pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
+def test_softmax_over_its_own_operand(target: str, op: str, width: int) -> None:
+    if not runnable(target):
+        pytest.skip(f"this machine can't run {target}")
+    nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node(op, ["e"], ["s"]),
+             helper.make_node("Abs", ["s"], ["a"]), helper.make_node("Neg", ["s"], ["n"])]  # fmt: skip
+    for shape, axis in (((5, width), -1), ((3, 4, width), 1)):
+        nodes[1].ClearField("attribute")
+        nodes[1].attribute.append(helper.make_attribute("axis", axis))
+        x = np.random.default_rng(width).standard_normal(shape).astype(np.float32)
+        graph = helper.make_graph(
+            nodes, op, [helper.make_tensor_value_info("x", 1, shape)],
+            [onnx.ValueInfoProto(name="a"), onnx.ValueInfoProto(name="n")],
+        )  # fmt: skip
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+        expected = ReferenceEvaluator(model).run(None, {"x": x})
+        assert_close(run_model(model, [x], target), expected, rtol=1e-5, atol=1e-6)
