@@ -27,6 +27,7 @@ from atc.load_and_run.shared_batch import with_shared_batch
 from atc.load_and_run.workers import wanted_threads
 from atc.model_options import limits_of
 from atc.options import Options, make_options
+from atc.passes import RESIDUAL
 from atc.program import calls
 from atc.select import select
 from atc.settings.resolve import settle
@@ -105,6 +106,8 @@ def _skipped(wishes: Wishes) -> Iterator[str]:
     """Yield the passes to leave out."""
     if not wishes["enable_fuse_conv_bias_nonlinearity"] and not wishes["enable_nchw32"]:
         yield "fuse_epilogue"
+    if not wishes["enable_fuse_conv_bias_with_z"]:
+        yield RESIDUAL
     if not wishes["enable_jit"]:
         yield "fuse_elementwise"
     elif wishes["jit_level"] == 1:

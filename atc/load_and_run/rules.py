@@ -25,8 +25,6 @@ DUMPS = ("io_dump", "bin_io_dump", "bin_out_dump", "io_dump_stdout", "io_dump_st
 _ALWAYS = {
     "weight_preprocess": "weights are rearranged when compiling",
     "optimize_for_inference": "networks are compiled for inference",
-    "enable_fuse_conv_bias_with_z": "residual additions are fused as bias and activation are, "
-    "see --enable_fuse_conv_bias_nonlinearity",
 }
 """Switches that are on in any case."""
 

@@ -15,7 +15,7 @@ from atc.passes.conv_transpose import conv_transpose_as_conv
 from atc.passes.fold_affine import fold_affine
 from atc.passes.fuse_attention import fuse_attention
 from atc.passes.fuse_elementwise import fuse_elementwise, fuse_maps
-from atc.passes.fuse_epilogue import fuse_epilogue
+from atc.passes.fuse_epilogue import fuse_epilogue, fuse_known_epilogue
 from atc.passes.rewriting import Rule, rewrite
 from atc.passes.share import share_equal_nodes
 from atc.passes.simplify_matmul import simplify_matmul
@@ -53,6 +53,9 @@ PASSES: tuple[Pass, ...] = (
 )
 """The pipeline. Names are what `--fusion_switch_file` and dumps call a pass."""
 
+RESIDUAL = "fuse_residual"
+"""A name to skip: epilogues then take no operands that are computed, only constants."""
+
 
 def layout_passes(width: int) -> tuple[Pass, ...]:
     """Return the passes that run last; `width` is the number of floats in a vector."""
@@ -83,8 +86,8 @@ def run_passes(
 ) -> Graph:
     """Run every pass that isn't skipped; each result is verified and shown to `observe`.
 
-    `width` is the number of floats in a vector of the machine, 1 where it has none. A name in `skip`
-    leaves out all runs of a pass, one that ends in `_again` only the later one.
+    `width` is the number of floats in a vector of the machine, 1 where it has none. A name in
+    `skip` leaves out all runs of a pass, one that ends in `_again` only the later one.
     """
     outside = outer or {}
     verify(graph, "lowering")
@@ -93,6 +96,8 @@ def run_passes(
     for each in (*PASSES, *layout):
         if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
+        if RESIDUAL in skip and each.name.startswith("fuse_epilogue"):
+            each = _rule(each.name, fuse_known_epilogue)
         graph = each.run(graph, outside)
         verify(graph, each.name)
         observe(each.name, graph)

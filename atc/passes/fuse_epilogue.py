@@ -31,6 +31,12 @@ def fuse_epilogue(state: Rewriting, node: Node) -> Node:
     return node
 
 
+def fuse_known_epilogue(state: Rewriting, node: Node) -> Node:
+    """Do the same where all other operands are constants: bias and activation, no residual."""
+    computed = [name for name in node.inputs if state.constant(name) is None]
+    return fuse_epilogue(state, node) if len(computed) == 1 else node
+
+
 def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     heavy = _maker(state, node.inputs[index])
     if heavy is None or len(op.views) != len(node.inputs):
