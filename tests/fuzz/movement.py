@@ -110,7 +110,7 @@ def slice_(d: Draw) -> Made:
         steps.append(d.pick((1, 1, 1, 2, 3, -1, -1, -2)))
         low, high = d.int(-n - 2, n + 2), d.pick((n, 2**62, d.int(-n, n + 2)))
         down = d.pick((-(2**62), -n - 1, d.int(-n, n)))
-        starts.append(low if steps[-1] > 0 else d.pick((n, -1, low)))
+        starts.append(low if steps[-1] > 0 else d.pick((n, -1, max(low, -n))))
         ends.append(high if steps[-1] > 0 else down)
     inputs = [x, d.const(starts), d.const(ends), d.const(axes)]
     if any(s != 1 for s in steps) or d.chance(0.2):
@@ -242,7 +242,7 @@ def top_k(d: Draw) -> Made:
 
 def one_hot(d: Draw) -> Made:
     depth = d.int(1, 6)
-    indices = d.new(np.asarray(d.rng.integers(-depth - 1, depth + 2, d.shape(0, 3))))
+    indices = d.new(np.asarray(d.rng.integers(-depth - 1, depth + 2, d.shape(1, 3))))
     values = d.new(d.array((2,), d.pick("fil")))
     axis = d.int(-indices.array.ndim - 1, indices.array.ndim)
     return Made("OneHot", [indices, d.const(depth), values], d.some(axis=axis))
