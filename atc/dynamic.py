@@ -137,6 +137,8 @@ class Gears:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     lowest: tuple[int, ...]
+    fixed: bool = False
+    """Whether the inputs have one shape: never."""
 
     @staticmethod
     def begins(ranks: Sequence[int]) -> list[int]:

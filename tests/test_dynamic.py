@@ -147,6 +147,20 @@ CASES: dict[str, Nodes] = {
              weights("lstm_w", 2, 12, 4), weights("lstm_rw", 2, 12, 3), helper.make_node(
                  "LSTM", ["lstm_x", "lstm_w", "lstm_rw"], ["lstm", "lstm_h", "lstm_c"],
                  hidden_size=3, direction="bidirectional")],
+    **{f"resized_{mode}_{place}": [
+        value(f"{mode}_{place}_s", np.array([1, 1, 2, 1.5], np.float32)),
+        node("Resize", ["x", "", f"{mode}_{place}_s"], f"resized_{mode}_{place}", mode=mode,
+             coordinate_transformation_mode=place)]
+       for mode in ("nearest", "linear")
+       for place in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")},
+    "sized": [node("Shape", ["strided"], "sized_s", start=2),
+              node("Shape", ["x"], "sized_n", end=2),
+              node("Concat", ["sized_n", "sized_s"], "sized_to", axis=0),
+              node("Resize", ["x", "", "", "sized_to"], "sized", mode="linear")],
+    "widened": [ints("widened_2", 9), node("Shape", ["x"], "widened_s", end=3),
+                node("Concat", ["widened_s", "widened_2"], "widened_to", axis=0),
+                node("Resize", ["x", "", "", "widened_to"], "widened", mode="nearest",
+                     nearest_mode="floor", coordinate_transformation_mode="asymmetric")],
     "attention": [node("Transpose", ["flat3"], "att_k", perm=[0, 2, 1]),
                   node("MatMul", ["att_k", "flat3"], "att_s"),
                   node("Softmax", ["att_s"], "att_p", axis=-1),

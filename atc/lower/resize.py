@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import Dim, is_dynamic
 from atc.expr import Expr, call, cast, const
 from atc.ir import Array, DType, TensorType, row_major
 from atc.lower.builder import Builder
@@ -21,6 +22,7 @@ from atc.lower.resample import (
     outside,
     weight_tables,
 )
+from atc.lower.resize_ranges import OpenAxis, resize_axis, scaled
 from atc.lower.site import Site
 from atc.ops.sampling import Resample
 from atc.view import View
@@ -62,12 +64,12 @@ def lower_resize(site: Site) -> str:
         bool(site.int("exclude_outside")),
     )
     scales = _floats(site, 2, "the scales")
-    sizes = _floats(site, 3, "the sizes")
+    sizes = site.ints_const(3, "the sizes") if site.has(3) and site.type(3).size else None
     site.require((scales is None) != (sizes is None), "give either scales or sizes")
     if scales is not None:
         axes = _scaled_axes(site, scales, chosen)
     else:
-        axes = _sized_axes(site, [int(n) for n in sizes or ()], chosen)
+        axes = _sized_axes(site, sizes or [], chosen)
     return _resize(site, _with_roi(site, axes, sampling, chosen), _checked(site, sampling))
 
 
@@ -100,6 +102,9 @@ def _scaled_axes(site: Site, scales: Sequence[float], chosen: Sequence[int]) -> 
         site.require(np.isfinite(scale) and scale > 0, f"scale {scale}")
         if scale == 1:
             continue
+        if isinstance(axes[d].size, Dim):
+            axes[d] = Axis(axes[d].size, scaled(site, axes[d].size, scale), scale)
+            continue
         out = int(np.floor(np.float32(scale) * np.float32(axes[d].size)))
         axes[d] = Axis(axes[d].size, out, scale)
     return axes
@@ -110,7 +115,13 @@ def _sized_axes(site: Site, sizes: Sequence[int], chosen: Sequence[int]) -> list
     axes = _unchanged(site)
     policy = site.str("keep_aspect_ratio_policy", "stretch") if site.opset >= 18 else "stretch"
     site.require(policy in POLICIES, f"keep_aspect_ratio_policy '{policy}'")
-    site.require(min(sizes, default=0) >= 0, f"sizes {list(sizes)} are negative")
+    site.require(all(n >= 0 for n in sizes), f"sizes {list(sizes)} are negative")
+    if is_dynamic((*sizes, *site.shape(0))):
+        site.require(policy == "stretch", f"keep_aspect_ratio_policy '{policy}' of a range")
+        for d, size in zip(chosen, sizes, strict=True):
+            ratio = 0.0 if is_dynamic((size, axes[d].size)) else size / max(axes[d].size, 1)
+            axes[d] = axes[d] if size == axes[d].size else Axis(axes[d].size, size, ratio)
+        return axes
     empty = any(axes[d].size == 0 and n for d, n in zip(chosen, sizes, strict=True))
     site.require(not empty, f"sizes {list(sizes)} of an empty tensor")
     ratios = [n / max(axes[d].size, 1) for d, n in zip(chosen, sizes, strict=True)]
@@ -148,6 +159,8 @@ def _resize(site: Site, axes: Sequence[Axis], sampling: Sampling) -> str:
     if not prod(shape):
         return b.constant(np.empty(shape, dtype.numpy))
     site.require(all(a.size for a in axes), f"{site.type(0)} is empty")
+    if is_dynamic(tuple(axes)):
+        return _resize_open(site, axes, sampling)
     if sampling.mode == "nearest":
         result = _repeat(b, x, axes, [nearest_table(a, sampling) for a in axes])
     else:
@@ -155,6 +168,26 @@ def _resize(site: Site, axes: Sequence[Axis], sampling: Sampling) -> str:
         result = _interpolate(b, x, axes, sampling)
     value = site.float("extrapolation_value", 0.0)
     return _extrapolate(b, result, [outside(a, sampling) for a in axes], value)
+
+
+def _resize_open(site: Site, axes: Sequence[Axis], sampling: Sampling) -> str:
+    """Resize axis by axis where extents are ranges: those that are fixed by tables as ever."""
+    b, x = site.b, site.input(0)
+    source = b.type(x).dtype
+    work = DType.DOUBLE if source is DType.DOUBLE else DType.FLOAT
+    wide = sampling.mode != "nearest"
+    x = b.cast(x, work) if wide else x
+    for d, axis in enumerate(axes):
+        if axis.is_identity:
+            continue
+        if is_dynamic(axis):
+            open_axis = OpenAxis(axis.size, axis.out, axis.scale or None)
+            x = resize_axis(site, x, d, open_axis, sampling)
+        elif wide:
+            x = _resample(b, x, d, *weight_tables(axis, sampling), work)
+        else:
+            x = take(b, x, d, nearest_table(axis, sampling))
+    return _rounded(b, x, source) if wide else x
 
 
 def _repeat(b: Builder, x: str, axes: Sequence[Axis], tables: Sequence[Array]) -> str:

@@ -18,6 +18,7 @@ class ResampleRows(Kernel):
     name = "resample"
     op = Resample
     template = "cpu/resample.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Extents and the terms of the sum."""
@@ -25,7 +26,7 @@ class ResampleRows(Kernel):
         assert isinstance(op, Resample)
         out = w.outputs[0].dtype
         convert = "" if x is out or x.is_half and out.label == "f32" else f"({out.c})"
-        at = "i" if op.inner > 1 else "0"
+        at = "i" if op.inner != 1 else "0"
         return {
             "op": op,
             "type": out.c,
