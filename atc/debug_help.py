@@ -1,4 +1,4 @@
-"""How the help of diff, bisect, profile and report begins."""
+"""How the help of diff, bisect, profile, report and quantize begins."""
 
 from __future__ import annotations
 
@@ -55,7 +55,23 @@ Examples:
   atc report out/resnet --profile=profile.json --output=resnet.html
 """
 
+_QUANTIZE = """\
+usage: atc quantize --model=FILE --calibration=PATH --output=FILE [options]
+
+Writes an ONNX model that computes in 8-bit integers: the ranges of all values are measured on the
+calibration inputs, and QuantizeLinear and DequantizeLinear nodes put around operators. The report
+tells how far each layer's values are from the float model's, and which layers add most noise.
+Needs onnxruntime (pip install 'atc[quantize]').
+
+Examples:
+  atc quantize --model=net.onnx --calibration=images/ --output=net_int8.onnx
+  atc quantize --model=net.onnx --calibration=x.npy --output=net_int8.onnx --method=entropy \\
+      --keep_worst=2 --labels=test.npz
+  atc quantize --model=net.onnx --calibration=x.npz --output=net_int8.onnx --keep_float="fc1;fc2"
+"""
+
 HELP: Mapping[str, str] = {
-    "diff": _DIFF, "bisect": _BISECT, "profile": _PROFILE, "report": _REPORT,
+    "diff": _DIFF, "bisect": _BISECT, "profile": _PROFILE, "quantize": _QUANTIZE,
+    "report": _REPORT,
 }  # fmt: skip
 """The introductions by command."""

@@ -1,4 +1,4 @@
-"""The commands diff, bisect, profile and report: from what the user wrote to what is printed."""
+"""The commands diff, bisect, profile, quantize, report: from what is given to what is printed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ def run_tool(command: str, argv: Sequence[str], listen: Listener) -> Answer:
             return _bisect(argv, listen)
         case "profile":
             return _profile(argv)
+        case "quantize":
+            return _quantize(argv)
         case _:
             return _report(argv)
 
@@ -100,6 +102,15 @@ def _profile(argv: Sequence[str]) -> Answer:
     if values["trace"]:
         _write(values["trace"], trace_json(result), "--trace")
     return Answer((profile_json if values["json"] else profile_text)(result))
+
+
+def _quantize(argv: Sequence[str]) -> Answer:
+    from atc.quantize import Job, quantize_model
+    from atc.quantize_report import quantised_json, quantised_text
+
+    values: dict[str, Any] = settle(parse_arguments(argv, "quantize").given, "quantize").values
+    result = quantize_model(Job(**{f.name: values[f.name] for f in fields(Job)}))
+    return Answer((quantised_json if values["json"] else quantised_text)(result))
 
 
 def _report(argv: Sequence[str]) -> Answer:

@@ -24,6 +24,7 @@ usage: atc --model=FILE --output=FOLDER [options]
        atc explain FOLDER NODE
        atc diff|bisect --model=FILE [options]
        atc profile|report FOLDER [options]
+       atc quantize --model=FILE --calibration=PATH --output=FILE [options]
        atc env [VARIABLE...] [--json]
        atc completion bash|zsh|fish
        load_and_run MODEL_OR_LIBRARY [options]

@@ -1,10 +1,12 @@
-"""The options of the commands that look inside a network: diff, bisect, profile, report."""
+"""The options of the commands that look inside a network (diff, bisect, profile, report), and of
+those that work on models (quantize)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from atc.option_values import integer, nonnegative, path, positive, switch, text
+from atc.settings.quantize import QUANTIZE
 from atc.settings.setting import Setting
 
 COMPILING = ("diff", "bisect")
@@ -40,6 +42,7 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
         Setting("trace", "Result", "also write all runs in the Chrome trace format (about:tracing, "
                 "Perfetto)", "FILE", path),
     ),
+    "quantize": QUANTIZE,
     "report": (
         Setting("output", "Result", "the page to write (default: <name>.html in the folder)",
                 "FILE", path),
