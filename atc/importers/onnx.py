@@ -73,6 +73,9 @@ def _check_names(graph: onnx.GraphProto, path: Path) -> None:
         names += [node.name, node.op_type, node.domain, *node.input, *node.output]
         for attribute in node.attribute:
             names.append(attribute.name)
+            if attribute.type == onnx.AttributeProto.UNDEFINED:
+                place = f"{path}, node '{node.name}' ({node.op_type})"
+                raise ModelError(f"attribute '{attribute.name}' has no type", where=place)
             for inner in (attribute.g, *attribute.graphs):
                 if inner.node:
                     _check_names(inner, path)

@@ -332,10 +332,11 @@ class _Walker:
                 result = lowering(site)
                 return (result,) if isinstance(result, str) else result
             return self._expand(site, domain)
-        except InternalError as error:
-            if domain != "com.microsoft":  # the types of all others are checked before
-                raise
-            raise ModelError(f"inputs don't fit: {error.message}", where=site.label) from error
+        except InternalError as error:  # an op's own rules: no lowering checks all of them
+            shapes = ", ".join(_shown(site.b, i) for i in site.inputs)
+            raise ModelError(
+                f"inputs ({shapes}) don't fit the operator: {error.message}", where=site.label
+            ) from error
         except AtcError as error:
             if not error.where:
                 error.where = site.label
