@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import onnx_ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from projects import build_shared, emit_graph, write_project
+from projects import build_shared, compile_c, emit_graph, sources, write_project
 from test_models import quantisation_steps
 
 from atc.dims import Range
@@ -194,7 +195,7 @@ def compiled(model: onnx.ModelProto, ranges: object, folder: Path, target: str =
     """Return the network of a model for ranges of its inputs' shapes, built with strict flags."""
     pinned = pin_inputs(onnx_ir.from_proto(model), ranges, "test.onnx")  # type: ignore[arg-type]
     emission = emit_graph(lower_model(pinned, "test.onnx"), target=target)
-    library = build_shared(write_project(folder, emission))
+    library = build_shared(write_project(folder, emission), level="-O0")
     return Network(library, emission.name)
 
 
@@ -404,3 +405,61 @@ def test_a_real_model_over_a_range_is_right_on_every_stored_case(name: str, tmp_
             scale = float(np.abs(want).max(initial=0.0))
             allowed = max(1e-4 * scale, 4 * noise, step)
             np.testing.assert_allclose(got, want, rtol=1e-3, atol=allowed)
+
+
+# ---- no wild reads or writes --------------------------------------------------------------------
+
+DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "net.h"
+
+/* Runs the network at one shape in memory of exactly the size that it needs. */
+int main(int argc, char **argv)
+{
+  const int64_t shape[] = {atoi(argv[1]), 4, atoi(argv[2]), atoi(argv[3])};
+  const int64_t *const shapes[] = {shape};
+  const size_t size = net_arena_size_for(shapes);
+  const float *x = calloc((size_t)(shape[0] * 4 * shape[2] * shape[3]), sizeof *x);
+  const void *inputs[] = {x};
+  void *outputs[256], *arena = aligned_alloc(64, size);
+  net_context ctx;
+  int status = net_init(&ctx, arena, size);
+
+  if (status == 0) status = net_set_input_shapes(&ctx, shapes);
+  for (size_t k = 0; status == 0 && k < net_output_count(); k++) {
+    const net_tensor_info *info = net_output_info(k);
+    int64_t extents[8], count = 1, most = 1;
+    status = net_output_shape(&ctx, k, extents);
+    for (int axis = 0; axis < info->rank; axis++) {
+      count *= extents[axis];
+      most *= info->shape[axis];
+    }
+    outputs[k] = malloc(info->size / (size_t)most * (size_t)count);
+  }
+  if (status == 0) status = net_run_tensors(&ctx, inputs, outputs);
+  for (size_t k = 0; k < net_output_count(); k++) free(outputs[k]);
+  free(arena);
+  free((void *)x);
+  return argc == 4 ? -status : 99;
+}
+"""
+
+SOME = [
+    "strided", "pooled", "framed", "gram", "softmax_1", "lstm", "sized", "padded_reflect", "cut"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "cases", [SOME, pytest.param([*CASES], marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_memory_of_the_exact_size_is_enough(cases: list[str], tmp_path: Path) -> None:
+    pinned = pin_inputs(onnx_ir.from_proto(model_of(cases)), RANGE, "test.onnx")
+    folder = write_project(tmp_path, emit_graph(lower_model(pinned, "test.onnx")))
+    (folder / "driver.c").write_text(DRIVER)
+    flags = ("-std=c11", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    compile_c(folder, *flags, "driver.c", *sources(folder), "-o", "driver", "-lm")
+    for n, _, h, w in SHAPES:
+        line = [str(folder / "driver"), str(n), str(h), str(w)]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:2000]

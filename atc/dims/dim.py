@@ -128,16 +128,18 @@ class Dim:
     # ---- arithmetic ---------------------------------------------------------------------------
 
     def __add__(self, other: int) -> int:
-        return algebra.added(self, other) if isinstance(other, int | Dim) else NotImplemented
+        known = isinstance(other, int | Dim)
+        return algebra.added(as_int(self), other) if known else NotImplemented
 
     def __mul__(self, other: int) -> int:
-        return algebra.multiplied(self, other) if isinstance(other, int | Dim) else NotImplemented
+        known = isinstance(other, int | Dim)
+        return algebra.multiplied(as_int(self), other) if known else NotImplemented
 
     __radd__ = __add__
     __rmul__ = __mul__
 
     def __neg__(self) -> int:
-        return algebra.multiplied(self, -1)
+        return algebra.multiplied(as_int(self), -1)
 
     def __pos__(self) -> int:
         return as_int(self)

@@ -8,8 +8,7 @@ import numpy as np
 
 from atc.dims import Dim, maximum, minimum
 from atc.ir import DType, TensorType
-from atc.lower.gather import take
-from atc.lower.place import gather_axis
+from atc.lower.place import gather_axis, take
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.ops.counted import NonMaxSuppression, NonZero, ReadExtents, ResolveSlice, Unique

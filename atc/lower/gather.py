@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from atc.dims import low
 from atc.expr import Expr, call, cast
 from atc.ir import DType, row_major

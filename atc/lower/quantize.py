@@ -292,7 +292,8 @@ def integer_conv(site: Site, given: Filter) -> str:
     site.require(fits, f"group {group}: x is {x}, w is {w}")
     window, end = window_of(site, x.shape[2:], kernel)
     spatial = output_extents(x.shape[2:], window, end)
-    site.require(all(n > 0 for n in spatial), f"the kernel {kernel} is larger than the padded input {x}")
+    fits = all(n > 0 for n in spatial)
+    site.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
     out = TensorType(DType.INT32, (x.shape[0], w.shape[0], *spatial))
     w_name, w_zero = _centred_filters(site, given.w, given.w_zero)
     zeros = [_known_zero(site, given.x_zero), _known_zero(site, w_zero)]

@@ -200,8 +200,8 @@ def _computed_slice(site: Site) -> str:
     strides, out, offset = list(row_major(shape)), list(shape), 0
     for k, (axis, step) in enumerate(zip(axes, steps, strict=True)):
         axis = site.axis(axis, len(shape))
-        ends = (b.view(site.input(i), (1,), View((1,), k)) for i in (1, 2))
-        first, out[axis] = resolve_slice(site, *ends, step, shape[axis])
+        start, end = (b.view(site.input(i), (1,), View((1,), k)) for i in (1, 2))
+        first, out[axis] = resolve_slice(site, start, end, step, shape[axis])
         offset += first * strides[axis]
         strides[axis] *= step
     return b.view(site.input(0), out, View(tuple(strides), offset))
