@@ -38,7 +38,7 @@ def function_body(
 def has_function(op_type: str, domain: str, opset: int) -> bool:
     """Whether the standard defines an operator through others."""
     try:
-        schema = onnx.defs.get_schema(op_type, opset, domain)
+        schema: Any = onnx.defs.get_schema(op_type, opset, domain)  # the stubs are incomplete
     except onnx.defs.SchemaError:
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)

@@ -174,8 +174,9 @@ class _Walker:
 
     def is_unknown(self, name: str) -> bool:
         """Whether an output depends on a refused node in such a way that its type is unknown."""
-        known = self.trace is None or name in self.names
-        return not known and name in self.trace.unknown_names
+        if self.trace is None or name in self.names:
+            return False
+        return name in self.trace.unknown_names
 
     def find(self, name: str) -> str:
         if name not in self.names:

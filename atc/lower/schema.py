@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import onnx
 
@@ -68,7 +69,7 @@ def _kind(name: str) -> str:
 @cache
 def _signature(op_type: str, domain: str, opset: int) -> _Signature | None:
     try:
-        schema = onnx.defs.get_schema(op_type, opset, domain)
+        schema: Any = onnx.defs.get_schema(op_type, opset, domain)  # the stubs are incomplete
         newest = onnx.defs.get_schema(op_type, domain)
     except onnx.defs.SchemaError:
         return None

@@ -127,11 +127,15 @@ def render_expr(expr: Expr, read: Callable[[int], str], prefix: str = "v") -> tu
 _MIRRORED = {"Less": "Greater", "Greater": "Less", "LessOrEqual": "GreaterOrEqual",
              "GreaterOrEqual": "LessOrEqual", "Max": "Max", "Min": "Min"}  # fmt: skip
 
-_RANGES = {DType.BOOL: (0, 1)} | {
-    d: (int(np.iinfo(d.numpy).min), int(np.iinfo(d.numpy).max))
-    for d in DType
-    if d.numpy.kind in "iu"
-}
+
+def _range(dtype: DType) -> tuple[int, int]:
+    if dtype is DType.BOOL:
+        return 0, 1
+    bits = 8 * dtype.itemsize
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed else (0, (1 << bits) - 1)
+
+
+_RANGES = {d: _range(d) for d in DType if d.numpy.kind in "iub"}
 
 
 def _decided(fn: str, x: Expr, c: Expr, text: str) -> str:
