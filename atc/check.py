@@ -134,17 +134,21 @@ def _dry_run(
     visits: Mapping[int, Visit],
 ) -> tuple[Kernels | None, list[AtcError]]:
     """Return each node's kernels and what failed after the lowering."""
-    model = read_model((gears_of(options) or (options,))[0], heard)
-    limits = limits_of(options, model)
+    first, *others = gears_of(options) or (options,)
+    model = read_model(first, heard)
+    limits, width = limits_of(options, model), target.vector_bytes // 4
     try:
-        graph = optimised_graph(model, options, heard, target.vector_bytes // 4, visit)
+        graph = optimised_graph(model, options, heard, width, visit)
     except AtcError:
         if all(v.error is None for v in visits.values()):
             raise
         return None, []  # only because of what stands in for the results of failing nodes
     kernels, errors = _kernels(graph, target, limits)
     if not errors and all(v.error is None for v in visits.values()):
-        write_project(graph, {}, options, target, limits, heard)
+        if graph.dims:  # again, without listening: then the range is compared with single shapes
+            optimised_graph(read_model(first, heard), options, heard, width)
+        more = [optimised_graph(read_model(gear, heard), options, heard, width) for gear in others]
+        write_project(graph, {}, options, target, limits, heard, more)
     return kernels, errors
 
 

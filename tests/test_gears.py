@@ -144,3 +144,17 @@ def test_the_command_line(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads((folder / "sizes/sizes.report.json").read_text())
     assert report["inputs"]["x"] == "f32[3,3,8,8]"
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (["--input_shape=x:-1,3,8,8", "--dynamic_batch_size=1,3"], 0),
+        (["--input_shape=x:1~4,3,8,8"], 0),
+        (["--input_shape=x:1~4,3,3~8,8"], 1),  # the model has 8 rows
+    ],
+)
+def test_a_dry_run_of_several_shapes(folder: Path, line: list[str], status: int) -> None:
+    command = [sys.executable, "-P", "-m", "atc", "check", "--model=net.onnx", "--target=c99", *line]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
