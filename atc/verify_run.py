@@ -18,6 +18,7 @@ import onnx_ir
 from atc.adapt import Adaptation, adapt
 from atc.dims import Range
 from atc.errors import OptionError, UnsupportedError, VerificationError, one_line
+from atc.gears import gears_of
 from atc.importers import load_model
 from atc.ir import Array
 from atc.load import load
@@ -93,14 +94,26 @@ class Subject:
     adaptation: Adaptation = field(default_factory=Adaptation)
     epsilon: float = 0.0
     """The relative error of one rounding, where the library rounds more than the model says."""
+    gear: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Where the library has gears: the shapes of the one to run."""
 
 
 def subject_of(options: Options) -> Subject:
     """Return the model of a compilation, as its library takes it."""
+    gears = gears_of(options)
     return Subject(
         options.model, options.framework, options.weight, options.out_nodes, options.input_shape,
-        adaptation_of(options), policy_of(options).epsilon,
+        adaptation_of(options), policy_of(options).epsilon, _fixed(gears[-1]) if gears else {},
     )  # fmt: skip
+
+
+def _fixed(options: Options) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs that are tensors."""
+    return {
+        name: tuple(n for n in shape if isinstance(n, int))
+        for name, shape in options.input_shape.items()
+        if isinstance(shape, tuple)
+    }
 
 
 def verify_library(
@@ -114,7 +127,9 @@ def verify_library(
     """
     _check_sanitizer(library)
     net = load(library)
-    shapes: Mapping[str, InputShape] = {v.name: _pinned(net, v) for v in net.parameters}
+    shapes: Mapping[str, InputShape] = {
+        **{v.name: _pinned(net, v) for v in net.parameters}, **subject.gear
+    }  # fmt: skip
     pinned = subject.input_shape if subject.adaptation.reshapes else shapes
     model = load_model(subject.model, subject.framework, pinned, subject.weight)
     if subject.adaptation.adds_nodes:
@@ -127,7 +142,9 @@ def verify_library(
             f"the library has {len(net.results)} outputs, the model {len(outputs)}",
             where=str(library), hint="give the --out_nodes that it was compiled with",
         )  # fmt: skip
-    types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in net.inputs}
+    types = {
+        t.name: (tuple(subject.gear.get(t.name, t.shape)), np.dtype(t.dtype)) for t in net.inputs
+    }
     if inputs is None:
         feeds, source = random_inputs(types, seed), f"seed {seed}"
     else:

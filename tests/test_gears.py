@@ -126,7 +126,7 @@ def test_image_sizes_and_dims_of_two_inputs(tmp_path: Path) -> None:
     model = save(nodes, shapes, {"y": [1, "k"]}, tmp_path / "two.onnx")  # type: ignore[arg-type]
     atc.compile(
         model, tmp_path / "two", input_shape="x:1,3,-1,-1;w:3,-1", dynamic_dims="4,6,2;5,5,1",
-        target="c99",
+        target="c99", verify=True,
     )  # fmt: skip
     network = atc.load(tmp_path / "two")
     for h, w, k in [(4, 6, 2), (5, 5, 1)]:
@@ -155,6 +155,7 @@ def test_the_command_line(folder: Path) -> None:
     ],
 )
 def test_a_dry_run_of_several_shapes(folder: Path, line: list[str], status: int) -> None:
-    command = [sys.executable, "-P", "-m", "atc", "check", "--model=net.onnx", "--target=c99", *line]
+    command = [sys.executable, "-P", "-m", "atc", "check", "--model=net.onnx", "--target=c99"]
+    command += line
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stdout + done.stderr
