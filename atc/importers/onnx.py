@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -55,6 +56,9 @@ def load_onnx(path: Path) -> onnx_ir.Model:
 def _check_model(proto: onnx.ModelProto, model: onnx_ir.Model, path: Path) -> None:
     if not proto.HasField("graph") or not proto.graph.output:
         raise ModelError("is not an ONNX model: it has no graph with outputs", where=str(path))
+    for name, count in Counter(v.name for v in proto.graph.output).items():
+        if count > 1:
+            raise ModelError(f"the output '{name}' is listed {count} times", where=str(path))
     opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
     if opset is None and any(n.domain in ("", "ai.onnx") for n in proto.graph.node):
         raise ModelError("names no opset of the domain ai.onnx", where=str(path))
@@ -82,7 +86,7 @@ def _check_names(graph: onnx.GraphProto, path: Path) -> None:
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"the name {bytes(name)!r} is not UTF-8", where=str(path))
-    made: set[str] = set()
+    made = {v.name for v in (*graph.input, *graph.initializer)}
     for node in graph.node:
         for name in node.output:
             if name in made:
