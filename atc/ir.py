@@ -205,6 +205,17 @@ class Bundle:
 
 
 @dataclass(frozen=True)
+class Dequantization:
+    """How a float constant was dequantized: `integers * scale`, zero points already taken off.
+
+    `integers` has the constant's shape, the float32 `scale` is broadcast to it.
+    """
+
+    integers: Array
+    scale: Array
+
+
+@dataclass(frozen=True)
 class Graph:
     """Nodes in execution order over named, statically typed values (names are the SSA)."""
 
@@ -219,6 +230,8 @@ class Graph:
     """The run-time extents that shapes, views and loops may depend on, by their index."""
     faults: tuple[int, ...] = ()
     """Extents that are 0 wherever the model is right; where one isn't, the network isn't run."""
+    grids: Mapping[str, Dequantization] = field(default_factory=lambda: MappingProxyType({}))
+    """The constants that were dequantized when compiling."""
 
     def types_of(self, names: Iterable[str]) -> tuple[TensorType | None, ...]:
         """Return the types of values; None where the name is empty."""
@@ -270,5 +283,6 @@ def prune(graph: Graph) -> Graph:
         graph,
         nodes=nodes,
         constants={k: v for k, v in graph.constants.items() if k in needed},
+        grids={k: v for k, v in graph.grids.items() if k in needed},
         types={k: v for k, v in graph.types.items() if k in named},
     )

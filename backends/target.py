@@ -84,10 +84,12 @@ def normal_arch(arch: str) -> str:
 def host_features() -> frozenset[str]:
     """Return the names of what this machine's CPU can do."""
     import archspec.cpu  # reads a database: only when the host is asked for
+    import archspec.cpu.detect
 
-    host = archspec.cpu.host()
+    host = archspec.cpu.host()  # the features of the nearest model that archspec knows
+    own = archspec.cpu.detect.detected_info()
     baseline = ("neon", "fma") if host_arch() == "aarch64" else ()  # always there, never listed
-    return frozenset(host.features) | frozenset(baseline)
+    return frozenset(host.features) | frozenset(own.features) | frozenset(baseline)
 
 
 def _at_home(target: Target) -> Target:

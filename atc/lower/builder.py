@@ -13,7 +13,18 @@ import numpy.typing as npt
 from atc.dims import Dim, Symbol, broadcast_faults, broadcast_shapes, dim, high, is_dynamic
 from atc.errors import InternalError, ModelError, UnsupportedError
 from atc.expr import Call, Expr, Input, cast, const, inputs_of, renumber, walk
-from atc.ir import Array, DType, Graph, Node, Op, TensorType, captured, row_major, type_of
+from atc.ir import (
+    Array,
+    Dequantization,
+    DType,
+    Graph,
+    Node,
+    Op,
+    TensorType,
+    captured,
+    row_major,
+    type_of,
+)
 from atc.lower.strings import takes_strings
 from atc.ops import If, Loop, Map, Reshape, WriteExtents
 from atc.ops.data import Concat, Gather, Pad, Scatter
@@ -75,6 +86,7 @@ class Builder:
         self.nodes: list[Node] = []
         self._types: dict[str, TensorType] = {}
         self._constants: dict[str, Array] = {}
+        self._grids: dict[str, Dequantization] = {}
         self._parts: dict[str, Parts] = {}
         self._origin: tuple[str, ...] = parent._origin if parent else ()
         self._declared: set[str] = parent._declared if parent else set()
@@ -171,6 +183,10 @@ class Builder:
         self._constants[name] = array
         self._types[name] = type_of(array)
         return name
+
+    def remember(self, name: str, grid: Dequantization) -> None:
+        """Note how a constant was dequantized."""
+        self._grids[name] = grid
 
     @contextmanager
     def repeated(self, copies: int) -> Iterator[None]:
@@ -345,6 +361,7 @@ class Builder:
             name, tuple(inputs), tuple(finished), tuple(self.nodes),
             {k: v for k, v in self._types.items() if k not in self._extents},
             dict(self._constants), dims=tuple(self._symbols), faults=tuple(self._faults),
+            grids=dict(self._grids),
         )  # fmt: skip
         outer = {n: self.type(n) for n in captured(graph)}
         return replace(graph, types={**outer, **graph.types})
@@ -369,6 +386,7 @@ def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
         graph.name, tuple(map(new, graph.inputs)), tuple(map(new, graph.outputs)), nodes,
         {new(k): v for k, v in graph.types.items()},
         {new(k): v for k, v in graph.constants.items()}, dims=graph.dims, faults=graph.faults,
+        grids={new(k): v for k, v in graph.grids.items()},
     )  # fmt: skip
 
 

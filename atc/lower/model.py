@@ -18,6 +18,7 @@ from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
 from atc.lower.precision import Precision
+from atc.lower.quantize import remember_grid
 from atc.lower.registry import LOWERINGS
 from atc.lower.schema import type_error
 from atc.lower.site import Site, node_label
@@ -316,7 +317,10 @@ class _Walker:
         if constant and not self.never_fold and can_fold(node, arrays):
             folded = evaluate(node, arrays, opset)
             if folded is not None:
-                return tuple(builder.constant(a, site.name) for a in folded)
+                names = tuple(builder.constant(a, site.name) for a in folded)
+                if node.op_type == "DequantizeLinear":
+                    remember_grid(site, names[0])
+                return names
         if domain == "":
             extents = evaluate_extents(node, inputs, opset, builder)
             if extents is not None:

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from atc.expr import Const, Expr, Input, call, cast, const
-from atc.ir import DType, TensorType, row_major
+from atc.ir import Dequantization, DType, TensorType, row_major
 from atc.lower.conv import output_extents, window_of, with_bias
 from atc.lower.matmul import product
 from atc.lower.place import take
@@ -161,6 +161,24 @@ def dequantize_linear(site: Site) -> str:
         shape=where.loops, views=[View(row_major(where.loops)), *[where.view] * len(operands)],
     )  # fmt: skip
     return site.b.reshape(y, x.shape)
+
+
+def remember_grid(site: Site, result: str) -> None:
+    """Note the integers and scales of a constant that was dequantized when compiling."""
+    x, scale = site.b.value(site.input(0)), site.b.value(site.input(1))
+    zero = site.b.value(site.input(2)) if site.has(2) else None
+    if x is None or scale is None or scale.dtype != np.float32 or site.int("block_size"):
+        return
+    if site.type(0).dtype.is_float or scale.size > 1 and scale.ndim != 1:
+        return
+    axis = site.axis(site.int("axis", 1), x.ndim) if scale.size > 1 else 0
+    tail = [1] * (x.ndim - 1 - axis) if scale.size > 1 else []
+    integers = x.astype(np.int64)
+    if zero is not None:
+        integers = integers - zero.astype(np.int64).reshape(-1, *tail)
+    shaped = scale.reshape(-1, *tail) if scale.size > 1 else scale.reshape(())
+    whole = integers.reshape(x.shape).astype(np.int32)
+    site.b.remember(result, Dequantization(whole, shaped))
 
 
 @lowers("DynamicQuantizeLinear")

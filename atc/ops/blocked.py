@@ -13,6 +13,9 @@ from atc.ir import DType, Op, TensorType
 from atc.ops.conv import Window
 from atc.ops.elementwise import Epilogue, check_epilogue, require
 
+BYTES = frozenset({DType.UINT8, DType.INT8})
+"""Types of quantized activations."""
+
 
 def blocked_shape(shape: Sequence[int], block: int) -> tuple[int, ...]:
     """Return the blocked form of the shape [N, C, *spatial]."""
@@ -52,12 +55,15 @@ class ConvBlocked(Op):
     """Conv with a blocked result: y [N, ceil(M / b), *out, b] from w [M, C / group, *kernel].
 
     x is blocked, [N, ceil(C / b), *in, b], or for a network's first layer plain, [N, C, *in].
-    Epilogue views are over the shape of y.
+    Epilogue views are over the shape of y. Integers, x of one byte and w of int8, are summed in
+    `accumulator`, INT32; `zero` is taken off x first.
     """
 
     window: Window
     group: int
     epilogue: Epilogue
+    accumulator: DType = DType.FLOAT
+    zero: int = 0
 
     @property
     def plain(self) -> int:
@@ -70,7 +76,10 @@ class ConvBlocked(Op):
         require(x is not None and w is not None, "x and w are needed")
         assert x is not None
         assert w is not None
-        require(x.dtype is w.dtype is DType.FLOAT, f"{x} and {w} are not float")
+        types = (x.dtype, w.dtype, self.accumulator)
+        floats = types == (DType.FLOAT,) * 3
+        bytes_ = types[0] in BYTES and types[1:] == (DType.INT8, DType.INT32)
+        require(floats or bytes_, f"{x} and {w} are not summed in {self.accumulator.label}")
         block = y[-1]
         channels = w.shape[1] * self.group
         plain = (x.shape[0], channels, *x.shape[2 : self.plain])

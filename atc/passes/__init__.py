@@ -13,9 +13,11 @@ from atc.passes.cancel_movement import cancel_movement
 from atc.passes.conv_planes import conv_planes
 from atc.passes.conv_transpose import conv_transpose_as_conv
 from atc.passes.fold_affine import fold_affine
+from atc.passes.fold_scales import fold_scales
 from atc.passes.fuse_attention import fuse_attention
 from atc.passes.fuse_elementwise import fuse_elementwise, fuse_maps
 from atc.passes.fuse_epilogue import fuse_epilogue, fuse_known_epilogue
+from atc.passes.quantize_integers import quantize_integers
 from atc.passes.rewriting import Rule, rewrite
 from atc.passes.share import share_equal_nodes
 from atc.passes.simplify_matmul import simplify_matmul
@@ -41,6 +43,7 @@ def _rewrite(rule: Rule, graph: Graph, outer: Mapping[str, Array]) -> Graph:
 
 PASSES: tuple[Pass, ...] = (
     Pass("share_equal_nodes", share_equal_nodes),  # first: fewer nodes, truer reader counts
+    _rule("quantize_integers", quantize_integers),  # while every (de)quantization is a node
     _rule("cancel_movement", cancel_movement),  # before fusion, which then sees arithmetic only
     _rule("fuse_epilogue", fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
     _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue
@@ -48,6 +51,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("fuse_epilogue_again", fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
     _rule("fuse_elementwise_again", fuse_elementwise),  # what no epilogue took, into reductions
     _rule("fold_affine_again", fold_affine),
+    _rule("fold_scales", fold_scales),  # whatever is quantized and dequantized in one node is there
     _rule("simplify_matmul", simplify_matmul),  # last: others match loops with the results' shape
     _rule("fuse_attention", fuse_attention),  # with operands read through all that only moves them
 )

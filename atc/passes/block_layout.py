@@ -27,12 +27,15 @@ from atc.ops import (
     Unblock,
     Window,
 )  # fmt: skip
-from atc.ops.blocked import blocked_shape
+from atc.ops.blocked import BYTES, blocked_shape
 from atc.ops.data import Concat
+from atc.passes.block_bytes import integer_zero
 from atc.view import Split, View, compose, compose_refining, dense, gather_view
 
 PLAIN_CHANNELS = 4
 """Up to so many channels a first convolution reads its operand as it is."""
+BLOCKED = frozenset({DType.FLOAT, *BYTES})
+"""Types of tensors that are blocked."""
 GAIN = 4
 """Multiplications per element moved from which a convolution is worth two relayouts."""
 
@@ -139,7 +142,7 @@ def _unblocking(state: _Layout, name: str) -> Node:
 
 def _convert(state: _Layout, node: Node) -> bool:
     """Add the blocked form of a node; False where there is none or it doesn't pay."""
-    if len(node.outputs) != 1 or state.types[node.outputs[0]].dtype is not DType.FLOAT:
+    if len(node.outputs) != 1 or state.types[node.outputs[0]].dtype not in BLOCKED:
         return False
     shape = state.types[node.outputs[0]].shape
     if len(shape) < 2 or 0 in shape or 2 * shape[1] < state.width and not isinstance(node.op, Conv):
@@ -155,6 +158,8 @@ def _convert(state: _Layout, node: Node) -> bool:
             return _reduce(state, node, node.op)
         case Concat():
             return _concat(state, node, node.op)
+        case Reshape():
+            return _same(state, node)
         case _:
             return False
 
@@ -165,19 +170,25 @@ def _convert(state: _Layout, node: Node) -> bool:
 def _conv(state: _Layout, node: Node, op: Conv) -> bool:
     x, w = state.types[node.inputs[0]], state.types[node.inputs[1]]
     y = state.types[node.outputs[0]]
-    floats = x.dtype is w.dtype is DType.FLOAT and op.accumulator is DType.FLOAT
-    if not floats or op.window.rank > 2 or state.constant(node.inputs[1]) is None:
+    floats = x.dtype is w.dtype is y.dtype is DType.FLOAT and op.accumulator is DType.FLOAT
+    if op.zero_points and node.inputs[3]:
+        return False
+    point = state.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
+    zero = 0 if floats else integer_zero(op, x, w, y, point, state.width)
+    if zero is None or op.window.rank > 2 or state.constant(node.inputs[1]) is None:
         return False
     if not _pays(state, node, op):
         return False
-    operands = _operands(state, node.inputs[2:], op.epilogue.views, y.shape, move=True)
-    if op.zero_points or operands is None:
+    extra = node.inputs[op.operands :]
+    operands = _operands(state, extra, op.epilogue.views, y.shape, move=True)
+    if operands is None:
         return False
     names, views = operands
     first = node.inputs[0]
-    as_it_is = x.shape[1] <= PLAIN_CHANNELS and op.group == 1 and first not in state.blocks
-    source = first if as_it_is else state.blocked(first)
-    result = ConvBlocked(op.window, op.group, Epilogue(op.epilogue.expr, views))
+    few = x.shape[1] <= PLAIN_CHANNELS and op.group == 1 and first not in state.blocks
+    source = first if floats and few else state.blocked(first)
+    epilogue = Epilogue(op.epilogue.expr, views)
+    result = ConvBlocked(op.window, op.group, epilogue, op.accumulator, zero)
     state.emit(node, result, (source, node.inputs[1], *names()))
     return True
 
@@ -190,6 +201,16 @@ def _pays(state: _Layout, node: Node, op: Conv) -> bool:
     wasted = -(-y.shape[1] // state.width) * state.width / y.shape[1]
     products = y.size * prod(w.shape[1:])
     return products >= GAIN * moved and wasted <= state.width / 2
+
+
+def _same(state: _Layout, node: Node) -> bool:
+    """A value under another name has its blocked form too."""
+    (source,), (name,) = node.inputs, node.outputs
+    if source not in state.blocks or state.types[source] != state.types[name]:
+        return False
+    state.blocks[name] = state.blocks[source]
+    state.computed.add(name)
+    return True
 
 
 def _pool(state: _Layout, node: Node, op: Pool) -> bool:
@@ -330,7 +351,7 @@ def _operands(
     found: list[View] = []
     for name, view in zip(inputs, views, strict=True):
         new = _operand(state, name, view, tuple(shape), names)
-        if new is None and move and state.types[name].dtype is DType.FLOAT:
+        if new is None and move and state.types[name].dtype in BLOCKED:
             names.views[len(names.makers)] = (view, tuple(shape))
             names.makers.append((name, "moved"))
             new = View(row_major(blocked_shape(shape, state.width)))
@@ -350,7 +371,7 @@ def _operand(
         return View((*moving, 0), view.offset)
     if array is not None:
         return _constant(name, array, View(moving, view.offset), shape, state.width, names)
-    if state.types[name].dtype is not DType.FLOAT:
+    if state.types[name].dtype not in BLOCKED:
         return None
     blocked = _through_blocks(
         state.types[name].shape, View(moving, view.offset), shape, state.width

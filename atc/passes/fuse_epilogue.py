@@ -6,8 +6,9 @@ from dataclasses import replace
 from math import prod
 
 from atc.expr import Expr, Input, substitute, walk
-from atc.ir import Node
+from atc.ir import DType, Node
 from atc.ops import Epilogue, Map, Reshape
+from atc.ops.blocked import BYTES
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 from atc.view import Split, View, compose, dense
 
@@ -46,6 +47,8 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     if view.offset or not view.is_dense(op.shape):
         return None
     result = state.types[heavy.outputs[0]]
+    if result.dtype is DType.FLOAT and op.expr.dtype in BYTES and not _sums_integers(heavy):
+        return None  # tuned kernels of floats store floats
     if prod(op.shape) != result.size:
         return None  # the Map reads a part of the result only
     space = epilogue_space(heavy, result.shape)
@@ -68,6 +71,10 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
         return None
     new_op = replace(heavy.op, epilogue=Epilogue(expr, all_views))  # type: ignore[type-var]
     return Node(new_op, (*heavy.inputs[:first], *extra), node.outputs, merge_origin(heavy, node))
+
+
+def _sums_integers(node: Node) -> bool:
+    return getattr(node.op, "accumulator", DType.FLOAT) is DType.INT32
 
 
 def _maker(state: Rewriting, name: str) -> Node | None:

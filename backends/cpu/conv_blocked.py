@@ -24,7 +24,7 @@ from atc.backends.cpu.conv_tile import (
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
-from atc.ir import Array
+from atc.ir import Array, DType
 from atc.ops import ConvBlocked
 
 WIDE = (
@@ -166,7 +166,7 @@ class ConvDirect(Kernel):
         """Two spatial axes or one, known weights, blocks as wide as vectors."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        wide = w.outputs[0].shape[-1] == lanes(target) > 1
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and op.accumulator is DType.FLOAT
         return wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
@@ -202,7 +202,7 @@ class ConvDirect(Kernel):
         columns = cut_columns(g.cols, p)
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
         tiles = {
-            (r, n, c): Tile(_name(r, n, c), r, n, c, g)
+            (r, n, c): Tile(tile_name(r, n, c), r, n, c, g)
             for r in sorted({rows, 1}) for n, _ in widths for c in columns
         }  # fmt: skip
         lines = _prefetched(g, p, nv, u) if params["pf"] else 0
@@ -240,7 +240,7 @@ def _locality(w: Workload, g: Geometry, nv: int, rb: int) -> float:
     return 1.05 if again and weights <= L2 // 3 else 1.0
 
 
-def _name(rows: int, vectors: int, columns: Columns) -> str:
+def tile_name(rows: int, vectors: int, columns: Columns) -> str:
     """Return a tile function's name; tiles at a border are named by their first column."""
     border = "" if columns.whole else f"_at{columns.first}"
     return f"tile_{rows}x{columns.width}x{vectors}{border}"

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from atc.backends.cpu.conv_tile import Geometry, spatial_strides
 from atc.backends.cpu.elementwise import finish, loop_names
 from atc.backends.cpu.expr import address
-from atc.backends.cpu.vector_expr import render_vector, vector_epilogue
+from atc.backends.cpu.vector_expr import (
+    lanes,
+    read_vector,
+    render_vector,
+    store_vector,
+    stored,
+    typed_epilogue,
+)  # fmt: skip
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.expr import Call, Expr, Input, cost, walk
@@ -27,7 +34,7 @@ def leading_bias(epilogue: Epilogue) -> tuple[int | None, Expr]:
     Returns the operand's index, with which accumulators may start, and the rest of the expression.
     """
     users = [e for e in walk(epilogue.expr) if isinstance(e, Call) and _reads_result(e)]
-    if len(users) != 1 or users[0].fn != "Add":
+    if len(users) != 1 or users[0].fn != "Add" or users[0].dtype is not DType.FLOAT:
         return None, epilogue.expr
     others = [a for a in users[0].args if isinstance(a, Input) and a.index > 0]
     if len(others) != 1:
@@ -76,18 +83,23 @@ class TileEpilogue:
 
     def __init__(self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target) -> None:
         self.late: Late | None = None
-        if not vector_epilogue(epilogue, w, target, len(w.inputs) - len(epilogue.views)):
+        first = len(w.inputs) - len(epilogue.views)
+        self.types = [t.dtype for t in w.inputs[first:] if t is not None]
+        self.out = w.outputs[0].dtype
+        if lanes(target) < 2 or not typed_epilogue(epilogue, w, first):
             self.late = late_epilogue(epilogue, w)
             epilogue = identity_epilogue(DType.FLOAT)
         self.views, self.g = epilogue.views, g
         self.bias, self.expr = leading_bias(epilogue)
+        self.expr = stored(self.expr) or self.expr
         rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
         self.used = sorted((rest | {self.bias or 0}) - {0})
-        self.rolled = cost(self.expr) > LONG
+        floats = Input(DType.INT32, 0) not in set(walk(self.expr)) and self.out is DType.FLOAT
+        self.rolled = cost(self.expr) > LONG and floats
 
     def parameters(self) -> str:
         """The operands as parameters of a tile function."""
-        return "".join(f", const float *x{k + 1}" for k in self.used)
+        return "".join(f", const {self.types[k - 1].c} *x{k + 1}" for k in self.used)
 
     def arguments(self) -> str:
         """The operands at the first pixel and block of a tile."""
@@ -115,6 +127,10 @@ class TileEpilogue:
 
         return render_vector(self.expr, read, "e")
 
+    def store(self, place: str, value: str) -> str:
+        """The statement that stores a vector at a place."""
+        return store_vector(self.out, place, value)
+
     def _read(self, k: int, row: int | str, column: int | str, vector: int | str) -> str:
         view = self.views[k - 1]
         by_row, by_column = spatial_strides(view, self.g)
@@ -125,4 +141,4 @@ class TileEpilogue:
             elif stride:
                 place += f" + {index} * {stride}"
         place += f" + {offset}" if offset else ""
-        return f"v_load({place})" if view.strides[-1] else f"v_broadcast({place})"
+        return read_vector(self.types[k - 1], place, view.strides[-1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -16,12 +17,14 @@ from atc.backends.cpu.conv_cost import CALL
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Axis, Columns, Geometry, cut_columns
 from atc.backends.cpu.expr import literal
-from atc.backends.cpu.vector_expr import lanes
+from atc.backends.cpu.vector_expr import BYTES, LOADS, lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
 from atc.ir import Array, DType
 from atc.ops import ConvBlocked, Pool, identity_epilogue
 
+EXACT_TAPS = (1 << 24) // (255 * 128)
+"""Up to so many products of bytes have an exact sum in float: that is how they are summed."""
 UNROLLED = 320
 """Taps times outputs that a tile may have."""
 LINES = 4000
@@ -154,7 +157,11 @@ class DepthwiseTiles(Kernel):
         op = w.op
         assert isinstance(op, ConvBlocked)
         wide = w.outputs[0].shape[-1] == lanes(target) > 1
-        return wide and op.window.rank <= 2 and w.constant[1] and is_depthwise(w)
+        fits = wide and op.window.rank <= 2 and w.constant[1] and is_depthwise(w)
+        if not is_bytes(w):
+            return fits and w.outputs[0].dtype is DType.FLOAT
+        exact = prod(op.window.kernel) <= EXACT_TAPS
+        return fits and exact and typed_epilogue(op.epilogue, w, 2)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """The most promising sets."""
@@ -167,6 +174,8 @@ class DepthwiseTiles(Kernel):
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Weights as [block][tap][lane]."""
         block = w.outputs[0].shape[-1]
+        if is_bytes(w):
+            return {1: lambda q: pack_lanes(q.astype(np.float32), block).view(np.int8)}
         return {1: lambda weights: pack_lanes(weights, block)}
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
@@ -177,13 +186,36 @@ class DepthwiseTiles(Kernel):
         down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
         return {
             "g": g, "down": down, "across": across, "tiles": tiles, "weighted": True,
-            "combine": "v_fmadd_acc({0}, s, w{1})", "start": None, "averaged": False,
+            "combine": "v_fmadd_acc({0}, s, w{1})", "averaged": False,
+            "start": "v_zero()" if is_bytes(w) else None,
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
+            **element_values(w, op.zero, "v_cvt_i32({0})" if is_bytes(w) else "{0}"),
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         return window_cycles(channelwise(w), params, target.vector_registers)
+
+
+def is_bytes(w: Workload) -> bool:
+    """Whether a convolution sums integers."""
+    return isinstance(w.op, ConvBlocked) and w.op.accumulator is DType.INT32
+
+
+def element_values(w: Workload, zero: int, result: str) -> dict[str, object]:
+    """Return what the template needs to read and write elements: C types, loads, results."""
+    assert w.inputs[0] is not None
+    element = w.inputs[0].dtype
+    load = f"{LOADS[element]}({{0}})"
+
+    def outputs(tile: Tile) -> list[tuple[str, int, int, int, int]]:
+        return [(result.format(c), *rest) for c, *rest in tile.outputs()]
+
+    return {
+        "element": element.c, "result": w.outputs[0].dtype.c, "outputs": outputs,
+        "load": f"v_sub({load}, v_set1({literal(zero, DType.FLOAT)}))" if zero else load,
+        "weights": "(const float *)(const void *)x1" if is_bytes(w) else "x1",
+    }  # fmt: skip
 
 
 def pack_lanes(w: Array, block: int) -> Array:
@@ -207,6 +239,7 @@ class PoolTiles(Kernel):
         op, y = w.op, w.outputs[0]
         assert isinstance(op, Pool)
         kind = op.how in ("Max", "Average") and len(w.outputs) == 1 and y.dtype is DType.FLOAT
+        kind = kind or op.how == "Max" and len(w.outputs) == 1 and y.dtype in BYTES
         lane = y.shape[-1] == lanes(target) > 1 and op.window.rank in (2, 3)
         window = op.window
         free = (window.kernel[-1], window.strides[-1], window.pads[-1]) == (1, 1, 0)
@@ -239,6 +272,7 @@ class PoolTiles(Kernel):
             "start": "v_set1(-INFINITY)" if largest else "v_zero()", "averaged": not largest,
             "scale": scale,
             "epilogue": TileEpilogue(identity_epilogue(DType.FLOAT), w, g, target),
+            **element_values(w, 0, "{0}"),
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from atc.backends.cpu.conv_cost import CALL
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Geometry
-from atc.backends.cpu.conv_window import DepthwiseTiles, PoolTiles, channelwise
+from atc.backends.cpu.conv_window import DepthwiseTiles, PoolTiles, channelwise, is_bytes
 from atc.backends.kernel import Params, Workload
 from atc.backends.target import Target
 from atc.ir import DType
@@ -29,6 +29,10 @@ class DepthwiseLoops(DepthwiseTiles):
 
     name = "conv_depthwise_loops"
     template = "cpu/conv_window_loops.c.j2"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats only."""
+        return w.outputs[0].dtype is DType.FLOAT and super().accepts(w, target) and not is_bytes(w)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
         """Return enough accumulators to hide the latency of an addition."""
@@ -55,6 +59,10 @@ class PoolLoops(PoolTiles):
 
     name = "pool_simd_loops"
     template = "cpu/conv_window_loops.c.j2"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats only."""
+        return w.outputs[0].dtype is DType.FLOAT and super().accepts(w, target)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
         """Return enough accumulators to hide the latency of an addition."""

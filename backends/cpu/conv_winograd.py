@@ -20,7 +20,7 @@ from atc.backends.cpu.vector_expr import lanes
 from atc.backends.cpu.winograd import by_points, combinations, matrices, transform_filters
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
-from atc.ir import Array
+from atc.ir import Array, DType
 from atc.ops import ConvBlocked
 
 WIDE = ((14, 2), (9, 3), (8, 3), (7, 3), (6, 4), (14, 1), (28, 1))
@@ -80,6 +80,7 @@ class ConvWinograd(Kernel):
         window = op.window
         square = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
+        wide = wide and op.accumulator is DType.FLOAT
         return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.backends.cpu.vector_expr import lanes
+from atc.backends.cpu.vector_expr import BYTES, lanes
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.ir import DType, TensorType
@@ -16,9 +16,10 @@ class _Relayout(Kernel):
     portable = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Floats in blocks as wide as vectors."""
-        plain, blocked = _sides(w)
-        return blocked.dtype is DType.FLOAT and blocked.shape[-1] == lanes(target) > 1
+        """Floats or bytes in blocks as wide as vectors."""
+        _, blocked = _sides(w)
+        known = blocked.dtype in (DType.FLOAT, *BYTES)
+        return known and blocked.shape[-1] == lanes(target) > 1
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Extents, and which way the data goes."""
@@ -28,7 +29,8 @@ class _Relayout(Kernel):
         return {
             "into": isinstance(w.op, Block), "batch": plain.shape[0], "channels": channels,
             "lanes": block, "blocks": blocked.shape[1], "pixels": pixels,
-            "whole": pixels // block * block, "rest": channels % block,
+            "whole": pixels // block * block if plain.dtype is DType.FLOAT else 0,
+            "rest": channels % block, "element": plain.dtype.c,
         }  # fmt: skip
 
 

@@ -58,6 +58,20 @@ TARGETS: tuple[Target, ...] = (
         cpu_checks=(*_AVX2, *_AVX512),
     ),
     Target(
+        name="x86-64-avx512-vnni",
+        arch="x86_64",
+        simd="avx512",
+        vector_bytes=64,
+        vector_registers=32,
+        features=frozenset({*_AVX2, "f16c", *_AVX512, "avx512_vnni"}),
+        cflags=(
+            *("-mavx2", "-mfma", "-mf16c"),
+            *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
+            "-mprefer-vector-width=512",
+        ),
+        cpu_checks=(*_AVX2, *_AVX512, "avx512_vnni"),
+    ),
+    Target(
         name="aarch64-neon",
         arch="aarch64",
         simd="neon",

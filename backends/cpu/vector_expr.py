@@ -41,15 +41,72 @@ def lanes(target: Target) -> int:
     return target.vector_bytes // 4
 
 
+LOADS = {DType.FLOAT: "v_load", DType.UINT8: "v_load_u8", DType.INT8: "v_load_i8",
+         DType.INT32: "v_i32_load"}  # fmt: skip
+"""What reads a vector of a type; bytes become floats."""
+
+BYTES = frozenset({DType.UINT8, DType.INT8})
+
+
 def vectorisable(expr: Expr) -> bool:
-    """Whether every subexpression is a float or a mask that the vocabulary can compute."""
+    """Whether every subexpression is a float or a mask that the vocabulary can compute.
+
+    Bytes and INT32 sums may be operands, where the expression makes floats of them first.
+    """
     return expr.dtype is DType.FLOAT and all(_supported(e) for e in walk(expr))
+
+
+def stored(expr: Expr) -> Expr | None:
+    """Return the float expression whose vector is stored for a value; None where there is none.
+
+    Storing bytes saturates: a whole number that is to be saturated is stored as it is.
+    """
+    match expr:
+        case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES and _whole(x):
+            return x
+        case _:
+            return expr if expr.dtype is DType.FLOAT else None
+
+
+def _whole(e: Expr) -> bool:
+    match e:
+        case Call(fn="Round" | "Floor" | "Ceil" | "Trunc"):
+            return e.dtype is DType.FLOAT
+        case Call(fn="Add" | "Sub" | "Max" | "Min", args=(a, b)):
+            return e.dtype is DType.FLOAT and _whole(a) and _whole(b)
+        case Const():
+            return e.dtype is DType.FLOAT and float(e.value).is_integer()
+        case _:
+            return False
+
+
+def store_vector(dtype: DType, place: str, value: str) -> str:
+    """Return the C statement that stores a vector of floats; NaN as the integer 0."""
+    if dtype is DType.INT8:
+        value = f"v_select(v_isnan({value}), v_zero(), {value})"
+    suffix = {DType.FLOAT: "", DType.UINT8: "_u8", DType.INT8: "_i8"}[dtype]
+    return f"v_store{suffix}({place}, {value});"
+
+
+def read_vector(dtype: DType, place: str, step: int) -> str:
+    """Return the C expression of the vector at a place: of one number where `step` is 0."""
+    if step:
+        return f"{LOADS[dtype]}({place})"
+    if dtype is DType.INT32:
+        return f"v_i32_set1(*({place}))"
+    return f"v_broadcast({place})" if dtype is DType.FLOAT else f"v_set1((float)*({place}))"
 
 
 def _supported(e: Expr) -> bool:
     match e:
         case Input():
+            return e.dtype in LOADS
+        case Call(fn="Cast", args=(a,)) if a.dtype in BYTES:
+            return e.dtype is DType.FLOAT and isinstance(a, Input)
+        case Call(fn="Cast", args=(a,)) if a.dtype is DType.INT32:
             return e.dtype is DType.FLOAT
+        case Call(fn="Add", dtype=DType.INT32):
+            return True
         case Const():
             return e.dtype is DType.FLOAT
         case Call(fn="Where"):
@@ -75,20 +132,36 @@ def readable(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
 
 
 def vector_reader(
-    views: Sequence[View], indices: Sequence[str], first: int = 0, count: str = ""
+    views: Sequence[View], indices: Sequence[str], first: int = 0, count: str = "",
+    types: Sequence[DType] = (),
 ) -> Callable[[int], str]:
     """Return how Input(k) reads operand `first + k` at the loop `indices`.
 
-    The last index is where the vector begins; with `count` only so many lanes are read.
+    The last index is where the vector begins; with `count` only so many lanes are read. All are
+    floats unless `types` says otherwise.
     """
 
     def read(k: int) -> str:
         place = f"x{first + k} + {address(views[k], indices)}"
-        if views[k].strides[-1] == 0:
-            return f"v_broadcast({place})"
-        return f"v_load_n({place}, {count})" if count else f"v_load({place})"
+        if count and views[k].strides[-1]:
+            return f"v_load_n({place}, {count})"
+        return read_vector(types[k] if types else DType.FLOAT, place, views[k].strides[-1])
 
     return read
+
+
+def readable_typed(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
+    """Whether all operands have types that vectors along the last loop can be read from."""
+    fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
+    known = all(t is not None and t.dtype in LOADS for t in types)
+    return fits and known and len(types) == len(views)
+
+
+def typed_epilogue(epilogue: Epilogue, w: Workload, first: int) -> bool:
+    """Whether an epilogue over floats, bytes and INT32 sums can be computed in vectors."""
+    value = stored(epilogue.expr)
+    fits = value is not None and vectorisable(value)
+    return fits and readable_typed(epilogue.views, w.inputs[first:])
 
 
 def vector_epilogue(epilogue: Epilogue, w: Workload, target: Target, first: int) -> bool:
@@ -130,7 +203,7 @@ def render_vector(
         shared = uses.get(e, 0) > 1 and "(" in text
         if e is not expr and not isinstance(e, Const) and (shared or len(text) > 72):
             name = f"{prefix}{len(lines)}"
-            kind = "vmask" if e.dtype is DType.BOOL else "vf32"
+            kind = {DType.BOOL: "vmask", DType.INT32: "vi32"}.get(e.dtype, "vf32")
             lines.append(f"const {kind} {name} = {text};")
             text = name
         done[e] = text
@@ -238,6 +311,10 @@ def _text(
             return "v_zero()" if repr(e.value) == "0.0" else f"v_set1({literal(e.value, e.dtype)})"
         case Call(fn="Max" | "Min", args=(a, b)):
             return _extreme(e.fn, a, b, args)
+        case Call(fn="Cast", args=(a,)) if a.dtype in (*BYTES, DType.INT32):
+            return f"v_cvt_f32({args[0]})" if a.dtype is DType.INT32 else args[0]
+        case Call(fn="Add", dtype=DType.INT32):
+            return f"v_i32_add({args[0]}, {args[1]})"
         case Call(fn=fn) if fn in COMPOSED:
             return _composed(fn, args, e.dtype)
         case Call(fn=fn):

@@ -6,7 +6,16 @@ from math import prod
 
 from atc.backends.cpu.elementwise import in_place_operands, loop_names
 from atc.backends.cpu.expr import address
-from atc.backends.cpu.vector_expr import lanes, readable, render_vector, vector_reader, vectorisable
+from atc.backends.cpu.vector_expr import (
+    lanes,
+    readable,
+    readable_typed,
+    render_vector,
+    store_vector,
+    stored,
+    vector_reader,
+    vectorisable,
+)  # fmt: skip
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.expr import Input, walk
@@ -28,8 +37,12 @@ class MapVectors(Kernel):
         op = w.op
         assert isinstance(op, Map)
         wide = lanes(target) > 1 and bool(op.shape) and 2 * op.shape[-1] >= lanes(target)
-        floats = w.outputs[0].dtype is DType.FLOAT and prod(op.shape) > 0
-        return wide and floats and readable(op.views, w.inputs) and vectorisable(op.expr)
+        value = stored(op.expr)
+        if not wide or prod(op.shape) == 0 or value is None or not vectorisable(value):
+            return False
+        if w.outputs[0].dtype is DType.FLOAT and readable(op.views, w.inputs):
+            return True
+        return op.shape[-1] % lanes(target) == 0 and readable_typed(op.views, w.inputs)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Outer loops, what is read once per row, the bodies for whole vectors and for the rest."""
@@ -38,19 +51,24 @@ class MapVectors(Kernel):
         outer = loop_names("i", op.shape[:-1])
         indices = [v for v, _ in outer]
         fixed, moving = _sorted_operands(op)
+        types = [t.dtype for t in w.inputs if t is not None]
+        expr = stored(op.expr) or op.expr
         whole, rest = op.shape[-1] // lanes(target), op.shape[-1] % lanes(target)
 
         def body(at: str, count: str) -> dict[str, object]:
-            read = vector_reader(op.views, [*indices, at], count=count)
-            lines, value = render_vector(op.expr, lambda k: f"c{k}" if k in fixed else read(k))
-            place = address(dense(op.shape), [*indices, at])
-            return {"lines": lines, "value": value, "place": place}
+            read = vector_reader(op.views, [*indices, at], count=count, types=types)
+            lines, value = render_vector(expr, lambda k: f"c{k}" if k in fixed else read(k))
+            place = f"y0 + {address(dense(op.shape), [*indices, at])}"
+            whole = store_vector(w.outputs[0].dtype, place, value)
+            store = f"v_store_n({place}, {value}, {count});" if count else whole
+            return {"lines": lines, "store": store}
 
-        once = vector_reader(op.views, [*indices, "0"])
+        once = vector_reader(op.views, [*indices, "0"], types=types)
+        kinds = {k: "vi32" if types[k] is DType.INT32 else "vf32" for k in fixed}
         return {
-            "outer": outer, "once": [f"const vf32 c{k} = {once(k)};" for k in sorted(fixed)],
+            "outer": outer, "once": [f"const {kinds[k]} c{k} = {once(k)};" for k in sorted(fixed)],
             "whole": whole, "rest": rest, "body": body("j", ""),
-            "tail": body(str(whole * lanes(target)), str(rest)),
+            "tail": body(str(whole * lanes(target)), str(rest)) if rest else None,
         }  # fmt: skip
 
     def in_place(self, w: Workload) -> tuple[int, ...]:

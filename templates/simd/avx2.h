@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if !defined(__AVX2__) || (defined(__GNUC__) && !defined(__FMA__))
 #error "compile with -mavx2 -mfma"
@@ -91,8 +92,30 @@ static inline vi32 v_i32_add(vi32 a, vi32 b) { return _mm256_add_epi32(a, b); }
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return _mm256_sub_epi32(a, b); }
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return _mm256_and_si256(a, b); }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm256_or_si256(a, b); }
+static inline vi32 v_i32_xor(vi32 a, vi32 b) { return _mm256_xor_si256(a, b); }
 static inline vi32 v_i32_shl(vi32 a, int n) { return _mm256_slli_epi32(a, n); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return _mm256_srai_epi32(a, n); }
+/* The four bytes at p in every lane. */
+static inline vi32 v_i32_broadcast(const void *p) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return v_i32_set1(word);
+}
+/* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
+ * times those of b, signed. */
+static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
+#if defined(__AVXVNNI__) && defined(__GNUC__)
+  __asm__("{vex} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b)); /* acc stays in place */
+  return acc;
+#elif defined(__AVXVNNI__)
+  return _mm256_dpbusd_avx_epi32(acc, a, b);
+#else
+  const vi32 even = _mm256_madd_epi16(_mm256_and_si256(a, v_i32_set1(0x00ff00ff)),
+                                      _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
+  const vi32 odd = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
+  return v_i32_add(acc, v_i32_add(even, odd));
+#endif
+}
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return _mm256_castps_si256(a); }
 static inline vf32 v_cast_f32(vi32 a) { return _mm256_castsi256_ps(a); }

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512DQ__) || \
     !defined(__AVX512VL__)
@@ -81,8 +82,30 @@ static inline vi32 v_i32_add(vi32 a, vi32 b) { return _mm512_add_epi32(a, b); }
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return _mm512_sub_epi32(a, b); }
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return _mm512_and_si512(a, b); }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm512_or_si512(a, b); }
+static inline vi32 v_i32_xor(vi32 a, vi32 b) { return _mm512_xor_si512(a, b); }
 static inline vi32 v_i32_shl(vi32 a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return _mm512_sra_epi32(a, _mm_cvtsi32_si128(n)); }
+/* The four bytes at p in every lane. */
+static inline vi32 v_i32_broadcast(const void *p) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return v_i32_set1(word);
+}
+/* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
+ * times those of b, signed. */
+static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
+#if defined(__AVX512VNNI__) && defined(__GNUC__)
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b)); /* acc stays, as above */
+  return acc;
+#elif defined(__AVX512VNNI__)
+  return _mm512_dpbusd_epi32(acc, a, b);
+#else
+  const vi32 even = _mm512_madd_epi16(_mm512_and_si512(a, v_i32_set1(0x00ff00ff)),
+                                      _mm512_srai_epi16(_mm512_slli_epi16(b, 8), 8));
+  const vi32 odd = _mm512_madd_epi16(_mm512_srli_epi16(a, 8), _mm512_srai_epi16(b, 8));
+  return v_i32_add(acc, v_i32_add(even, odd));
+#endif
+}
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return _mm512_castps_si512(a); }
 static inline vf32 v_cast_f32(vi32 a) { return _mm512_castsi512_ps(a); }

@@ -99,8 +99,26 @@ static inline vi32 v_i32_add(vi32 a, vi32 b) { return vaddq_s32(a, b); }
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return vsubq_s32(a, b); }
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return vandq_s32(a, b); }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return vorrq_s32(a, b); }
+static inline vi32 v_i32_xor(vi32 a, vi32 b) { return veorq_s32(a, b); }
 static inline vi32 v_i32_shl(vi32 a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return vshlq_s32(a, vdupq_n_s32(-n)); }
+/* The four bytes at p in every lane. */
+static inline vi32 v_i32_broadcast(const void *p) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return v_i32_set1(word);
+}
+/* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
+ * times those of b, signed. */
+static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
+  const uint8x16_t u = vreinterpretq_u8_s32(a);
+  const int8x16_t s = vreinterpretq_s8_s32(b);
+  const int16x8_t u0 = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(u)));
+  const int16x8_t u1 = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(u)));
+  const int16x8_t low = vmulq_s16(u0, vmovl_s8(vget_low_s8(s))); /* 255 * -128 fits */
+  const int16x8_t high = vmulq_s16(u1, vmovl_s8(vget_high_s8(s)));
+  return vaddq_s32(acc, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+}
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return vreinterpretq_s32_f32(a); }
 static inline vf32 v_cast_f32(vi32 a) { return vreinterpretq_f32_s32(a); }

@@ -75,8 +75,27 @@ static inline vi32 v_i32_add(vi32 a, vi32 b) { return (vi32)((uint32_t)a + (uint
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return (vi32)((uint32_t)a - (uint32_t)b); }
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return a & b; }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return a | b; }
+static inline vi32 v_i32_xor(vi32 a, vi32 b) { return a ^ b; }
 static inline vi32 v_i32_shl(vi32 a, int n) { return (vi32)((uint32_t)a << n); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return a >> n; }
+/* The four bytes at p in every lane. */
+static inline vi32 v_i32_broadcast(const void *p) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return v_i32_set1(word);
+}
+/* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
+ * times those of b, signed. */
+static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
+  uint8_t u[4];
+  int8_t s[4];
+  uint32_t sum = (uint32_t)acc;
+  memcpy(u, &a, sizeof u);
+  memcpy(s, &b, sizeof s);
+  for (int k = 0; k < 4; k++) sum += (uint32_t)(u[k] * s[k]);
+  memcpy(&acc, &sum, sizeof acc);
+  return acc;
+}
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) {
   vi32 bits;

@@ -90,8 +90,23 @@ static inline vi32 v_i32_add(vi32 a, vi32 b) { return _mm_add_epi32(a, b); }
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return _mm_sub_epi32(a, b); }
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return _mm_and_si128(a, b); }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm_or_si128(a, b); }
+static inline vi32 v_i32_xor(vi32 a, vi32 b) { return _mm_xor_si128(a, b); }
 static inline vi32 v_i32_shl(vi32 a, int n) { return _mm_slli_epi32(a, n); }
 static inline vi32 v_i32_shr(vi32 a, int n) { return _mm_srai_epi32(a, n); }
+/* The four bytes at p in every lane. */
+static inline vi32 v_i32_broadcast(const void *p) {
+  int32_t word;
+  memcpy(&word, p, sizeof word);
+  return v_i32_set1(word);
+}
+/* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
+ * times those of b, signed. */
+static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
+  const vi32 even = _mm_madd_epi16(_mm_and_si128(a, v_i32_set1(0x00ff00ff)),
+                                      _mm_srai_epi16(_mm_slli_epi16(b, 8), 8));
+  const vi32 odd = _mm_madd_epi16(_mm_srli_epi16(a, 8), _mm_srai_epi16(b, 8));
+  return v_i32_add(acc, v_i32_add(even, odd));
+}
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return _mm_castps_si128(a); }
 static inline vf32 v_cast_f32(vi32 a) { return _mm_castsi128_ps(a); }

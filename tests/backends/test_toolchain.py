@@ -196,7 +196,8 @@ def test_every_target_compiles_with_its_flags_and_checks(target: Target, tmp_pat
         compiler = find_compiler(get_target(target.name), environ())
     except ToolchainError as error:
         pytest.skip(str(error))
-    checks = "".join(f' && __builtin_cpu_supports("{name}")' for name in target.cpu_checks)
+    names = [name.replace("_", "") for name in target.cpu_checks]
+    checks = "".join(f' && __builtin_cpu_supports("{name}")' for name in names)
     text = f"int supported(void);\nint supported(void) {{ return 1{checks}; }}\n"
     write(tmp_path, {"a.c": text})
     assert compile_object(compiler, compile_flags(compiler, target), "a.c", tmp_path)

@@ -64,6 +64,12 @@ def integers() -> Inputs:
     return values[0], rng.permutation(values[1]), values[2]
 
 
+def dot4(i: Array, j: Array) -> Array:
+    """j + the products of the bytes of i, unsigned, and those of j, signed; wrapping."""
+    products = i.view(np.uint8).astype(np.int64) * j.view(np.int8)
+    return (j + products.reshape(-1, 4).sum(1)).astype(np.int32)
+
+
 @cache
 def exponents() -> Inputs:
     """The int32 n of v_pow2i, whole float n, values near one."""
@@ -141,6 +147,9 @@ OPS = (
     call("v_i32_sub", "{i}, {j}", np.subtract, "i32", integers),
     call("v_i32_and", "{i}, {j}", np.bitwise_and, "i32", integers),
     call("v_i32_or", "{i}, {j}", np.bitwise_or, "i32", integers),
+    call("v_i32_xor", "{i}, {j}", np.bitwise_xor, "i32", integers),
+    call("v_i32_broadcast", "a", lambda: np.full(COUNT, integers()[0][0]), "i32", integers),
+    call("v_dot4", "{j}, {i}, {j}", dot4, "i32", integers),
     call("v_i32_shl", "{i}, 5", lambda i: i << 5, "i32", integers),
     call("v_i32_shr", "{i}, 7", lambda i: i >> 7, "i32", integers),
     call("v_cast_i32", "{a}", lambda a: a.view(np.int32), "i32"),

@@ -1,0 +1,125 @@
+"""Brings expressions over integers into the form that vector kernels compute.
+
+What is quantized and dequantized again stays in float, between the same bounds; a division by a
+scale goes into the scales it is divided from, in float64 and rounded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from atc.expr import Call, Const, Expr, Input, call, cast, const, walk
+from atc.ir import DType, Node
+from atc.ops import Conv, Epilogue, Map, MatMul
+from atc.ops.blocked import BYTES
+from atc.passes.rewriting import Rewriting, distinct_operands
+from atc.view import View
+
+_BOUNDS = {DType.UINT8: (0, 255), DType.INT8: (-128, 127)}
+
+
+def fold_scales(state: Rewriting, node: Node) -> Node:
+    """Rewrite the expression of a Map or of an integer convolution that reads integers."""
+    match node.op:
+        case Conv(accumulator=DType.INT32, epilogue=Epilogue(expr, views)):
+            own = node.op.operands
+        case MatMul(epilogue=Epilogue(expr, views)):
+            own = 2
+        case Map(expr=expr, views=views) if len(views) == len(node.inputs):
+            own = 0
+        case _:
+            return node
+    integers = any(isinstance(e, Input) and e.dtype in (*BYTES, DType.INT32) for e in walk(expr))
+    base = 1 if own else 0
+    operands = _Operands(state, base, list(node.inputs[own:]), list(views))
+    new = _in_float(expr)
+    new = _folded(new, operands) if integers else new
+    if new == expr:
+        return node
+    new, names, shown = distinct_operands(new, operands.names, operands.views, base)
+    op = (
+        replace(node.op, epilogue=Epilogue(new, shown))
+        if isinstance(node.op, Conv | MatMul)
+        else replace(node.op, expr=new, views=shown)
+    )
+    return replace(node, op=op, inputs=(*node.inputs[:own], *names))
+
+
+@dataclass
+class _Operands:
+    """The operands of an expression, to which scaled constants are added."""
+
+    state: Rewriting
+    base: int
+    names: list[str]
+    views: list[View]
+    done: dict[tuple[int, float], int] = field(default_factory=dict)
+
+    def scaled(self, index: int, divisor: float) -> Expr | None:
+        """Return constant operand `index` divided by a number, None where it is computed."""
+        at = index - self.base
+        if at < 0 or self.state.constant(self.names[at]) is None:
+            return None
+        if (index, divisor) not in self.done:
+            array = self.state.constant(self.names[at])
+            assert array is not None
+            divided = (array.astype(np.float64) / divisor).astype(np.float32)
+            self.names.append(self.state.add_constant(divided, f"{self.names[at]}.divided"))
+            self.views.append(self.views[at])
+            self.done[index, divisor] = self.base + len(self.names) - 1
+        return Input(DType.FLOAT, self.done[index, divisor])
+
+
+def _in_float(e: Expr) -> Expr:
+    """Keep what is quantized and dequantized in float, where it has the same value."""
+    match e:
+        case Call(fn="Cast", dtype=DType.FLOAT, args=(
+            Call(fn="Sub", args=(Call(fn="Cast", dtype=DType.INT32, args=(x,)), Const() as zero)),
+        )) if x.dtype in BYTES:  # fmt: skip
+            point = const(int(zero.value), DType.FLOAT)
+            return call("Sub", _in_float(cast(x, DType.FLOAT)), point)
+        case Call(fn="Cast", dtype=DType.FLOAT, args=(Call(fn="CastSaturate", args=(x,)) as q,)):
+            if q.dtype not in _BOUNDS or x.dtype is not DType.FLOAT:
+                return e
+            low, high = (const(b, DType.FLOAT) for b in _BOUNDS[q.dtype])
+            return call("Min", call("Max", _in_float(x), low), high)
+        case Call(args=args):
+            return replace(e, args=tuple(_in_float(a) for a in args))
+        case _:
+            return e
+
+
+def _folded(e: Expr, operands: _Operands) -> Expr:
+    """Fold divisions of what is rounded next."""
+    match e:
+        case Call(fn="Round", args=(Call(fn="Div", args=(x, Const() as divisor)),)):
+            inner = _folded(x, operands)
+            value = float(divisor.value)
+            new = _divided(inner, value, operands) if 0 < value < float("inf") else None
+            return call("Round", new if new is not None else call("Div", inner, divisor))
+        case Call(args=args):
+            return replace(e, args=tuple(_folded(a, operands) for a in args))
+        case _:
+            return e
+
+
+def _divided(e: Expr, divisor: float, operands: _Operands) -> Expr | None:
+    """Return e / divisor with the division done in constants, None where there are none."""
+    match e:
+        case Const(dtype=DType.FLOAT):
+            quotient = np.float64(np.float32(e.value)) / np.float64(np.float32(divisor))
+            return const(float(np.float32(quotient)), DType.FLOAT)
+        case Input(dtype=DType.FLOAT):
+            return operands.scaled(e.index, float(np.float32(divisor)))
+        case Call(fn="Mul", dtype=DType.FLOAT, args=(x, factor)):
+            scaled = _divided(factor, divisor, operands)
+            return None if scaled is None else call("Mul", x, scaled)
+        case Call(fn="Add" | "Sub" | "Max" | "Min", dtype=DType.FLOAT, args=(a, b)):
+            parts = _divided(a, divisor, operands), _divided(b, divisor, operands)
+            if parts[0] is None or parts[1] is None:
+                return None
+            return call(e.fn, parts[0], parts[1])
+        case _:
+            return None

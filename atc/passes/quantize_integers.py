@@ -1,0 +1,279 @@
+"""Turns dequantized arithmetic into arithmetic on the integers themselves.
+
+A convolution of a dequantized tensor by dequantized weights becomes one of integers, whose exact
+INT32 sums an epilogue scales: `float(sum + bias) * scale`, where `scale` is the product of both
+scales in float64, rounded to float once. Elementwise nodes read the integers and dequantize them
+themselves; what only moves data moves integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from atc.dims import is_dynamic
+from atc.expr import Call, Const, Expr, Input, call, cast, const, substitute, walk
+from atc.ir import Array, DType, Node, Op, TensorType
+from atc.ops import Conv, Epilogue, Map, Pool, Reshape
+from atc.ops.blocked import BYTES
+from atc.ops.data import Concat, Pad
+from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+from atc.view import View
+
+SUM_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """A value that is `(source - zero) * scale`, and the node that computes it."""
+
+    source: str
+    zero: int
+    scale: float
+    dtype: DType
+    node: Node
+
+    @property
+    def numbers(self) -> tuple[int, float, DType]:
+        """What two tensors that share a scale have in common."""
+        return self.zero, self.scale, self.dtype
+
+    def expr(self, index: int) -> Expr:
+        """The value in float, of the source as operand `index`."""
+        x = cast(Input(self.dtype, index), DType.FLOAT)
+        if self.zero:
+            x = call("Sub", x, const(self.zero, DType.FLOAT))
+        return call("Mul", x, const(self.scale, DType.FLOAT))
+
+
+def quantize_integers(state: Rewriting, node: Node) -> Node:
+    """Let a node read integers in place of what is dequantized from them."""
+    match node.op:
+        case Conv(accumulator=DType.FLOAT, zero_points=False):
+            return _conv(state, node, node.op) or node
+        case Map() if node.op.is_movement:
+            return _moved(state, node) or node
+        case Reshape() | Concat():
+            return _moved(state, node) or node
+        case Pool(how="Max") if len(node.outputs) == 1:
+            return _moved(state, node) or node
+        case Map():
+            return _map(state, node, node.op)
+        case _:
+            return node
+
+
+# ---- what is dequantized -------------------------------------------------------------------------
+
+
+def dequantized(state: Rewriting, name: str) -> Dequantized | None:
+    """Return how a value is dequantized from integers of a byte, by one scale."""
+    node = state.producers.get(name)
+    if node is None or not isinstance(node.op, Map) or len(node.inputs) != len(node.op.views):
+        return None
+    op = node.op
+    if len(op.views) != 1 or op.views[0].offset or not op.views[0].is_dense(op.shape):
+        return None
+    match op.expr:
+        case Call(fn="Mul", args=(Call(fn="Cast", args=(x,)), Const() as scale)):
+            zero, x = _zero_of(x)
+        case Call(fn="Mul", args=(Call(fn="Sub", args=(Call(fn="Cast", args=(x,)), Const() as z)),
+                                  Const() as scale)):  # fmt: skip
+            zero = int(z.value)
+        case _:
+            return None
+    if not isinstance(x, Input) or x.dtype not in BYTES or op.expr.dtype is not DType.FLOAT:
+        return None
+    positive = 0 < float(scale.value) < float("inf")
+    whole = prod(op.shape) == state.types[node.inputs[0]].size
+    if not positive or not whole:
+        return None
+    return Dequantized(node.inputs[0], zero, float(scale.value), x.dtype, node)
+
+
+def _zero_of(x: Expr) -> tuple[int, Expr]:
+    match x:
+        case Call(fn="Sub", args=(Call(fn="Cast", dtype=DType.INT32, args=(y,)), Const() as zero)):
+            return int(zero.value), y
+        case _:
+            return 0, x
+
+
+def _quantizes(expr: Expr) -> tuple[int, float, DType] | None:
+    """Return zero point, scale and type where an expression quantizes its one operand."""
+    match expr:
+        case Call(fn="CastSaturate", args=(Call(fn="Add", args=(y, Const() as zero)),)):
+            point = int(float(zero.value))
+        case Call(fn="CastSaturate", args=(y,)):
+            point = 0
+        case _:
+            return None
+    match y:
+        case Call(fn="Round", args=(Call(fn="Div", args=(Input(), Const() as scale)),)):
+            return point, float(scale.value), expr.dtype
+        case _:
+            return None
+
+
+# ---- movement and elementwise nodes --------------------------------------------------------------
+
+
+def _emit(state: Rewriting, op: Op, inputs: Sequence[str], type_: TensorType, like: Node) -> str:
+    """Add a node before the one that is rewritten."""
+    name, n = f"{like.outputs[0]}.q", 0
+    while name in state.types:
+        n += 1
+        name = f"{like.outputs[0]}.q{n}"
+    node = Node(op, tuple(inputs), (name,), like.origin)
+    state.types[name] = type_
+    state.nodes.append(node)
+    state.producers[name] = node
+    state.position[name] = len(state.nodes)
+    state.readers[name] = 1
+    return name
+
+
+def _moved(state: Rewriting, node: Node) -> Node | None:
+    """Move integers and dequantize afterwards."""
+    found = [dequantized(state, name) for name in node.inputs]
+    first = found[0]
+    if first is None or any(f is None or f.numbers != first.numbers for f in found):
+        return None
+    result = state.types[node.outputs[0]]
+    if is_dynamic(result.shape):
+        return None
+    op = node.op
+    if isinstance(op, Map):
+        op = replace(op, expr=Input(first.dtype, 0))
+    sources = [f.source for f in found if f is not None]
+    if isinstance(op, Pool | Concat):  # these look at the shape, which a source has only by size
+        sources = [_shaped(state, s, n, node) for s, n in zip(sources, node.inputs, strict=True)]
+    moved = _emit(state, op, sources, TensorType(first.dtype, result.shape), node)
+    dequantize = Map((result.size,), first.expr(0), (View((1,)),))
+    return Node(dequantize, (moved,), node.outputs, merge_origin(first.node, node))
+
+
+def _shaped(state: Rewriting, source: str, like: str, node: Node) -> str:
+    """Return integers in the shape of what is dequantized from them."""
+    wanted = TensorType(state.types[source].dtype, state.types[like].shape)
+    if state.types[source] == wanted:
+        return source
+    return _emit(state, Reshape(), [source], wanted, node)
+
+
+def _map(state: Rewriting, node: Node, op: Map) -> Node:
+    """Read integers where an operand is dequantized from them."""
+    found = {k: dequantized(state, name) for k, name in enumerate(node.inputs)}
+    known = {k: d for k, d in found.items() if d is not None}
+    if not known or len(op.views) != len(node.inputs):
+        return node
+    own = known.get(0)
+    again = _quantizes(op.expr)
+    dense = op.views[0].offset == 0 and op.views[0].is_dense(op.shape)
+    whole = prod(op.shape) == state.types[node.inputs[0]].size
+    if own is not None and again == own.numbers and len(node.inputs) == 1 and dense and whole:
+        return Node(Reshape(), (own.source,), node.outputs, merge_origin(own.node, node))
+    types = {e.index: e.dtype for e in walk(op.expr) if isinstance(e, Input)}
+    expr = substitute(op.expr, lambda k: known[k].expr(k) if k in known else Input(types[k], k))
+    names = [known[k].source if k in known else name for k, name in enumerate(node.inputs)]
+    expr, inputs, views = distinct_operands(expr, names, op.views)
+    origin = merge_origin(*(d.node for d in known.values()), node)
+    return Node(Map(op.shape, expr, views), inputs, node.outputs, origin)
+
+
+# ---- convolutions --------------------------------------------------------------------------------
+
+
+def _conv(state: Rewriting, node: Node, op: Conv) -> Node | None:
+    """Return the convolution of integers, if x and w are dequantized."""
+    x, grid = dequantized(state, node.inputs[0]), state.graph.grids.get(node.inputs[1])
+    result = state.types[node.outputs[0]]
+    if x is None or grid is None or is_dynamic(result.shape) or 0 in result.shape:
+        return None
+    filters = result.shape[1]
+    scales = _per_filter(grid.scale, filters)
+    w = grid.integers.reshape(state.types[node.inputs[1]].shape)
+    if scales is None or w.size == 0 or w.min() < -128 or w.max() > 127:
+        return None
+    if not np.isfinite(scales).all() or (scales <= 0).any():
+        return None
+    factors = np.float64(np.float32(x.scale)) * scales
+    bias = _integer_bias(state, node, op, factors)
+    room = SUM_LIMIT - 256 * np.abs(w.astype(np.int64)).reshape(filters, -1).sum(1)
+    if (room < 0).any() or bias is not None and (np.abs(bias) > room).any():
+        return None
+    expr, extra, views = _scaled_sums(state, node, op, factors, bias)
+    expr, extra, views = distinct_operands(expr, extra, views, 1)
+    source, window = _source(state, node, op, x)
+    zero = np.asarray(x.zero, x.dtype.numpy)
+    points = (state.add_constant(zero, f"{node.inputs[0]}.zero"), "") if x.zero else ()
+    weights = state.add_constant(w.astype(np.int8), f"{node.inputs[1]}.integers")
+    new = Conv(window, op.group, Epilogue(expr, views), DType.INT32, bool(points))
+    inputs = (source, weights, *points, *extra)
+    return Node(new, inputs, node.outputs, merge_origin(x.node, node))
+
+
+def _per_filter(scale: Array, filters: int) -> Array | None:
+    """Return the scale of each filter in float64; None where it varies inside a filter."""
+    if scale.size == 1:
+        return np.full(filters, scale.reshape(()), np.float64)
+    if scale.size != filters or scale.shape[0] != filters:
+        return None
+    return scale.astype(np.float64).reshape(filters)
+
+
+def _integer_bias(state: Rewriting, node: Node, op: Conv, factors: Array) -> Array | None:
+    """Return the bias on the sums' scale, where the epilogue is the addition of such a one."""
+    match op.epilogue.expr:
+        case Call(fn="Add", args=(Input(index=0), Input(index=1))) if len(node.inputs) == 3:
+            grid = state.graph.grids.get(node.inputs[2])
+        case _:
+            return None
+    if grid is None or grid.integers.size != factors.size:
+        return None
+    given = np.broadcast_to(grid.scale, grid.integers.shape).reshape(-1).astype(np.float64)
+    same = np.allclose(given, factors, rtol=1e-6, atol=0)
+    return grid.integers.reshape(-1).astype(np.int64) if same else None
+
+
+def _scaled_sums(
+    state: Rewriting, node: Node, op: Conv, factors: Array, bias: Array | None
+) -> tuple[Expr, tuple[str, ...], tuple[View, ...]]:
+    """Return the epilogue that scales the sums, its operands and their views."""
+    rank = len(state.types[node.outputs[0]].shape)
+    channel = View(tuple(int(d == 1) for d in range(rank)))
+    scale = state.add_constant(factors.astype(np.float32), f"{node.outputs[0]}.scale")
+    total: Expr = Input(DType.INT32, 0)
+    if bias is not None:
+        name = state.add_constant(bias.astype(np.int32), f"{node.inputs[2]}.integers")
+        total = call("Add", total, Input(DType.INT32, 2))
+        expr = call("Mul", cast(total, DType.FLOAT), Input(DType.FLOAT, 1))
+        return expr, (scale, name), (channel, channel)
+    last = len(op.epilogue.views) + 1
+    result = call("Mul", cast(total, DType.FLOAT), Input(DType.FLOAT, last))
+    types = {e.index: e.dtype for e in walk(op.epilogue.expr) if isinstance(e, Input)}
+    expr = substitute(op.epilogue.expr, lambda k: Input(types[k], k) if k else result)
+    return expr, (*node.inputs[2:], scale), (*op.epilogue.views, channel)
+
+
+def _source(state: Rewriting, node: Node, op: Conv, x: Dequantized) -> tuple[str, object]:
+    """Return x as it is, or padded in memory where padding isn't the least of its type."""
+    source = _shaped(state, x.source, node.inputs[0], node)
+    least = 0 if x.dtype is DType.UINT8 else -128
+    window, size = op.window, state.types[node.inputs[0]].shape
+    out = state.types[node.outputs[0]].shape[2:]
+    ends = [
+        max(0, (o - 1) * s + (k - 1) * d + 1 - p - n)
+        for o, s, k, d, p, n in zip(
+            out, window.strides, window.kernel, window.dilations, window.pads, size[2:], strict=True
+        )
+    ]
+    if x.zero == least or not any((*window.pads, *ends)):
+        return source, window
+    value = state.add_constant(np.asarray(x.zero, x.dtype.numpy), f"{node.inputs[0]}.padding")
+    pad = Pad("constant", size, (0, 0, *window.pads), (0, 0, *ends))
+    padded = _emit(state, pad, [source, value], TensorType(x.dtype, pad.extents), node)
+    return padded, replace(window, pads=(0,) * window.rank)
