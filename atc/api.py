@@ -77,6 +77,7 @@ def compile(
     modify_mixlist: Name = "",
     customize_dtypes: Name = "",
     op_precision_mode: Name = "",
+    max_error: float = 0,
     op_select_implmode: str = "high_performance",
     optypelist_for_implmode: str | Sequence[str] = "",
     oo_level: str = "O3",

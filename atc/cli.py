@@ -152,7 +152,7 @@ def _verify(argv: list[str]) -> int:
 def _verify_and_show(argv: list[str], screen: Screen) -> int:
     settled = settle(parse_arguments(argv, "verify").given, "verify")
     values: dict[str, Any] = settled.values
-    chosen = {name: values[name] for name in ("tolerance", "seed")}
+    chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
     with tempfile.TemporaryDirectory(prefix="atc-verify-") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
         library = values["library"]

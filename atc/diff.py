@@ -6,13 +6,14 @@ same name that a reference computes. A call that computes several nodes is compa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import onnx_ir
 
-from atc.driver import Listener, compile_model, read_model
+from atc.driver import Compilation, Listener, compile_model, read_model
 from atc.errors import one_line
 from atc.given_inputs import given_inputs
 from atc.ir import Array
@@ -90,15 +91,22 @@ def diff_model(
     Raises UnsupportedError where no reference can run the model, OptionError for wrong inputs.
     """
     done = compile_model(replace(options, hooks=True, strip=False), environ, listen)
-    net = load(done.folder)
-    feeds, source = given_inputs(net, given, seed)
-    session = Session(net, feeds, _DECLARATIONS)
+    feeds, source = given_inputs(load(done.folder), given, seed)
+    return diff_compiled(done, feeds, source, tolerance, run_reference)
+
+
+def diff_compiled(
+    done: Compilation, feeds: Mapping[str, Array], source: str, tolerance: float,
+    run: Callable[[onnx_ir.Model, Sequence[str], Mapping[str, Array]], tuple[str, list[Any]]],
+) -> Diff:  # fmt: skip
+    """Compare the values of a network compiled with hooks with those that `run` computes."""
+    session = Session(load(done.folder), feeds, _DECLARATIONS)
     results = observed_results(session)
     steps = list(calls(done.program.steps))
-    model = read_model(options, Listener())
+    model = read_model(done.options, Listener())
     known = {v.name for node in model.graph for v in node.outputs if v.name}
     named = {key: name for key in results if (name := _model_name(key[1], known))}
-    reference, arrays = run_reference(model, list(dict.fromkeys(named.values())), feeds)
+    reference, arrays = run(model, list(dict.fromkeys(named.values())), feeds)
     expected = dict(zip(dict.fromkeys(named.values()), arrays, strict=True))
     compared = [
         difference(step, name, steps[step], plain, np.asarray(expected[name]), tolerance)

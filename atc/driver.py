@@ -53,7 +53,7 @@ from atc.lower.external import bind_operators
 from atc.lower.ranges import check_range
 from atc.lower.trace import Visit
 from atc.memory import Arena, plan_memory
-from atc.model_options import adaptation_of, limits_of, policy_of, precision_mode, switches_of
+from atc.model_options import adaptation_of, contract_of, limits_of, policy_of, switches_of
 from atc.names import network_identifier
 from atc.options import Options
 from atc.out_nodes import find_outputs
@@ -112,6 +112,12 @@ def compile_model(
     Raises AtcError; the output folder is then as it was before.
     """
     env = dict(os.environ) if environ is None else environ
+    if options.max_error and options.measured_error is None:
+        from atc.max_error import within_error  # late: it compiles, too
+
+        check_folder(options.output, "--output")
+        with within_error(options, env, listen or Listener()) as settled:
+            return compile_model(settled, env, listen)
     warnings: list[str] = []
     heard = remembering(listen or Listener(), warnings)
     for text in options.warnings():
@@ -258,7 +264,7 @@ def write_project(
     emission = emit(
         planned.program, planned.arena, target, name=network_name(options.output),
         model=options.model.name, model_hash=_digest(options.model),
-        options=_build_options(options),
+        options=contract_of(options).text,
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
         hooks=options.hooks, checks=options.sanity_check, threads=threads,
@@ -297,11 +303,6 @@ def _write_dump(path: Path, text: str) -> None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _build_options(options: Options) -> str:
-    precision = precision_mode(options) or "default"
-    return f"precision={precision}; implmode={options.op_select_implmode}"
 
 
 def _cache(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
@@ -18,6 +20,45 @@ def adaptation_of(options: Options) -> Adaptation:
     return Adaptation(
         read_aipp(conf) if conf is not None else (), options.input_format,
         options.input_fp16_nodes, options.output_type,
+    )  # fmt: skip
+
+
+DEFAULT_BOUND, PRECISE_BOUND = 1e-4, 1e-5
+"""What errors of float32 kernels are to stay under, as a part of the output's scale."""
+
+_ROUNDINGS = 16  # roundings to 16 bits, one on another
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a library states of its precision: `error_bound` is a part of the output's scale.
+
+    `measured_error` is against float64, where it was measured when compiling.
+    """
+
+    precision: str
+    implmode: str
+    error_bound: float
+    measured_error: float | None
+
+    @property
+    def text(self) -> str:
+        """The contract as `<name>_build_info()` tells it."""
+        told = f"precision={self.precision}; implmode={self.implmode}; "
+        told += f"error_bound={self.error_bound:.3g}"
+        if self.measured_error is None:
+            return told
+        return f"{told}; measured_error={self.measured_error:.2e}"
+
+
+def contract_of(options: Options) -> Contract:
+    """Return what a library of these options states of its precision."""
+    precise = options.op_select_implmode.startswith("high_precision")
+    plain = PRECISE_BOUND if precise and not options.optypelist_for_implmode else DEFAULT_BOUND
+    bound = options.max_error or max(plain, _ROUNDINGS * policy_of(options).epsilon)
+    return Contract(
+        precision_mode(options) or "default", options.op_select_implmode, bound,
+        options.measured_error,
     )  # fmt: skip
 
 
@@ -51,7 +92,8 @@ def limits_of(options: Options, model: onnx_ir.Model) -> Limits:
     """Return what kernels must keep to."""
     workspace = None if options.workspace_limit < 0 else options.workspace_limit
     mode, listed = options.op_select_implmode, options.optypelist_for_implmode
+    own = options.exact_nodes
     if not listed and options.op_precision_mode is None:
-        return Limits(mode.startswith("high_precision"), workspace, options.kernels)
+        return Limits(mode.startswith("high_precision"), workspace, options.kernels, own)
     exact = exact_nodes(model, mode, listed, options.op_precision_mode)
-    return Limits(False, workspace, options.kernels, exact)
+    return Limits(False, workspace, options.kernels, exact | own)

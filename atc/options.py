@@ -67,6 +67,7 @@ class Options:
     op_select_implmode: str = "high_performance"
     optypelist_for_implmode: tuple[str, ...] = ()
     op_precision_mode: Path | None = None
+    max_error: float = 0.0
     oo_level: str = "O3"
     fusion_switch_file: Path | None = None
     optimization_switch: str = ""
@@ -89,6 +90,10 @@ class Options:
     """Warnings of what is set, but has no effect."""
     skip_passes: frozenset[str] = frozenset()
     """Passes of the graph that are left out."""
+    exact_nodes: frozenset[str] = frozenset()
+    """Nodes whose kernels err no more than the operator's definition."""
+    measured_error: float | None = None
+    """What --max_error came to, as a part of the output's scale."""
 
     @property
     def name(self) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import onnx_ir
 
 from atc.dims import plain
 from atc.lower.site import node_name
+from atc.model_options import contract_of
 from atc.work import operations
 from atc.program import Call, Program, calls
 
@@ -27,6 +29,7 @@ def report_json(done: Compilation) -> str:
         "target": done.target.name,
         "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
         "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
+        "precision": asdict(contract_of(done.options)),
         "memory": {
             "arena_bytes": plan.size,
             "lower_bound_bytes": plan.lower_bound,

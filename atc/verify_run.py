@@ -17,6 +17,7 @@ import onnx_ir
 
 from atc.adapt import Adaptation, adapt
 from atc.dims import Range
+from atc.double_run import INTEGER_OPS, run_in_double
 from atc.errors import OptionError, UnsupportedError, VerificationError, one_line
 from atc.gears import gears_of
 from atc.importers import load_model
@@ -62,6 +63,13 @@ class Verification:
     inputs: str
     tolerance: float
     differences: tuple[Difference, ...]
+    precision: str = ""
+    """What the library says of its arithmetic, where the comparison measures its error."""
+
+    @property
+    def error(self) -> float:
+        """The largest difference of all outputs, as a part of the output's largest magnitude."""
+        return max((d.max_rel for d in self.differences), default=0.0)
 
     @property
     def passed(self) -> bool:
@@ -118,9 +126,12 @@ def _fixed(options: Options) -> dict[str, tuple[int, ...]]:
 
 def verify_library(
     subject: Subject, library: Path, *, tolerance: float = TOLERANCE, seed: int = 0,
-    inputs: Path | None = None,
+    inputs: Path | None = None, float64: bool = False,
 ) -> Verification:  # fmt: skip
     """Compare a library (or its folder) with a reference on seeded inputs, or those of an .npz.
+
+    With `float64` the reference computes in float64, and the tolerance is the bound that the
+    library states, unless the model itself rounds to integers.
 
     Raises OptionError if the library isn't one of this model or the inputs don't fit,
     UnsupportedError if no reference can run the model.
@@ -149,11 +160,27 @@ def verify_library(
         feeds, source = random_inputs(types, seed), f"seed {seed}"
     else:
         feeds, source = _read_inputs(inputs, types), inputs.name
-    reference, expected = run_reference(model, outputs, feeds)
+    precision = ""
+    if float64:
+        stated, precision = stated_precision(net.build_info)
+        rounds = any(node.op_type in INTEGER_OPS for node in model.graph)
+        tolerance = tolerance if rounds or stated is None else stated
+    run = run_in_double if float64 else run_reference
+    reference, expected = run(model, outputs, feeds)
     got = list(net.run({v.name: _fed(net, v, feeds) for v in net.parameters}).values())
     pairs = [*_elements(outputs, got, expected)]
-    compared = tuple(compare(name, a, b, tolerance) for name, a, b in pairs)
-    return Verification(reference, source, tolerance, compared)
+    compared = tuple(
+        compare(name, a.astype(b.dtype) if float64 and b.dtype == np.float64 else a, b, tolerance)
+        for name, a, b in pairs
+    )
+    return Verification(reference, source, tolerance, compared, precision)
+
+
+def stated_precision(build_info: str) -> tuple[float | None, str]:
+    """Return the error bound that a library states, and its precision as it calls it."""
+    said = dict(pair.split("=", 1) for pair in build_info.split("; ") if "=" in pair)
+    bound = float(said["error_bound"]) if "error_bound" in said else None
+    return bound, said.get("precision", "unknown")
 
 
 def _pinned(net: Network, value: Value) -> InputShape:
@@ -402,6 +429,13 @@ def table_rows(verification: Verification) -> list[tuple[str, ...]]:
 def summary(verification: Verification) -> str:
     """Return what was compared, in one line."""
     passed = sum(d.passed for d in verification.differences)
+    if verification.precision:
+        kept = "kept" if verification.passed else "not kept"
+        return (
+            f"precision {verification.precision}: the largest error is {verification.error:.2g} of "
+            f"the output's scale against {verification.reference} ({verification.inputs}); the "
+            f"bound of {verification.tolerance:g} is {kept}"
+        )
     return (
         f"{passed} of {len(verification.differences)} outputs agree with "
         f"{verification.reference} ({verification.inputs}, tolerance {verification.tolerance:g})"

@@ -190,6 +190,12 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("op_precision_mode", "Optimisation", "an ini file of high_precision or "
             "high_performance for operators, in the sections [ByOpType] and [ByNodeName]", "FILE",
             path, system="ATC", row="A-19"),
+    Setting("max_error", "Optimisation", "the largest error that the outputs may have, as a part "
+            "of their largest magnitude (0: any); the fastest kernels that keep it are taken", "E",
+            nonnegative, 0,
+            documentation="Measured on seeded inputs against the model in float64. Of the nodes "
+            "with faster, less precise kernels the worst offenders get precise ones until it is "
+            "kept."),
     Setting("op_select_implmode", "Optimisation", "high_precision leaves out kernels that "
             "round more than the operator's definition; _for_all may follow either",
             "high_precision|high_performance", choice(_IMPLMODES), "high_performance",
@@ -272,6 +278,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             role="verify"),
     Setting("input", "Verification", "an .npz file with the inputs by name, instead of random ones",
             "FILE", path, role="verify"),
+    Setting("float64", "Verification", "compare with the model in float64, and the error with the "
+            "bound that the library states", "0|1", switch, False, role="verify"),
     # ---- help --------------------------------------------------------------------------------
     Setting("help", "Help", "show this text; also -h", "", switch, False, role="help"),
     Setting("version", "Help", "show the version", "", switch, False, role="help"),

@@ -7,7 +7,8 @@ MODEL is an ONNX file, or with --models a name in that folder; without MODEL all
 Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random ones of its shapes.
 
 Each engine has a process of its own on the same core, and they take turns. `ratio` is an engine's
-median over ours: above 1 ours is faster. `error` is the largest difference from the reference
+median over ours: above 1 ours is faster. `precision` is what our library states of its arithmetic;
+the others are told to compute in float32. `error` is the largest difference from the reference
 (onnxruntime without optimisations, else onnx.reference) as a part of the output's largest
 magnitude, `peak` the share of the core's measured peak by the operator's definitions (Winograd
 does fewer operations). Memory is the whole process's, Python with numpy included. The cold build
@@ -38,6 +39,7 @@ from atc.arguments import parse_arguments
 from atc.driver import Compilation, compile_model
 from atc.errors import AtcError, OptionError
 from atc.importers import load_model
+from atc.model_options import contract_of
 from atc.options import Options, make_options
 from atc.work import operations
 from atc.program import calls
@@ -61,6 +63,7 @@ class Engine:
     minimum: float = 0.0
     error: float = 0.0
     peak_rss: int = 0
+    precision: str = ""
     failure: str = ""
 
 
@@ -105,12 +108,22 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak
         loaded = load_model(model, "onnx", shapes, None)
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
         engines = race(given, done.folder, model, folder, expected)
+        ours = replace(engines[0], precision=stated(done))
+        engines = (ours, *(replace(e, precision="float32") for e in engines[1:]))
         layers = layer_table(chosen, folder, engines[0].median) if given.layers else []
         work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
         return Result(
             model.stem if model.stem != "model" else model.parent.name, engines, peak, work,
             done.library.stat().st_size, cold_build, warm_build, layers,
         )  # fmt: skip
+
+
+def stated(done: Compilation) -> str:
+    """Return a library's precision and the bound of its error."""
+    contract = contract_of(done.options)
+    precise = contract.implmode.startswith("high_precision") and contract.precision == "default"
+    name = "high_precision" if precise else contract.precision
+    return f"{name} <{contract.error_bound:.1g}"
 
 
 def build_options(model: Path, folder: Path, words: Sequence[str], inputs: Arrays) -> Options:
@@ -249,13 +262,14 @@ def show(results: Sequence[Result]) -> None:
     def print_table(title: str, headings: Sequence[str], rows: Iterator[tuple[str, ...]]) -> None:
         table = Table(title=title, title_justify="left")
         for heading in headings:
-            text = heading in ("model", "engine", "nodes", "op", "kernel")
+            text = heading in ("model", "engine", "precision", "nodes", "op", "kernel")
             table.add_column(heading, justify="left" if text else "right", no_wrap=not text)
         for row in rows:
             table.add_row(*row)
         console.print(table, markup=False)
 
-    engines = ("model", "engine", "median ms", "min ms", "ratio", "error", "peak", "RSS MB")
+    engines = ("model", "engine", "precision", "median ms", "min ms", "ratio", "error", "peak",
+               "RSS MB")  # fmt: skip
     title = f"measured peak {results[0].gflops_peak:.0f} GFLOP/s" if results else ""
     print_table(title, engines, (row for r in results for row in engine_rows(r)))
     builds = ("model", "GFLOP", "library MB", "cold build s", "warm build s")
@@ -272,11 +286,12 @@ def engine_rows(r: Result) -> Iterator[tuple[str, ...]]:
     """Return a row of texts per engine."""
     for e in r.engines:
         if e.failure:
-            yield (r.model, e.name, e.failure)
+            yield (r.model, e.name, "", e.failure)
         else:
             share = f"{r.share(r.operations, e.median):.0%}" if r.operations else ""
-            yield (r.model, e.name, f"{1e3 * e.median:.3f}", f"{1e3 * e.minimum:.3f}",
-                   f"{r.ratio(e):.2f}", f"{e.error:.1e}", share, f"{e.peak_rss / 2**20:.0f}",
+            yield (r.model, e.name, e.precision, f"{1e3 * e.median:.3f}",
+                   f"{1e3 * e.minimum:.3f}", f"{r.ratio(e):.2f}", f"{e.error:.1e}", share,
+                   f"{e.peak_rss / 2**20:.0f}",
                    )  # fmt: skip
 
 

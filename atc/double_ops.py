@@ -1,0 +1,77 @@
+"""Operators for onnx's reference evaluator where its own are slow or not what the standard says.
+
+Its Conv is slow; its BatchNormalization of opsets below 14 takes the batch's statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+from atc.ir import Array
+
+
+class Conv(OpRun):  # type: ignore[misc]
+    """ONNX's Conv of any rank."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Array, w: Array, bias: Array | None = None, *, auto_pad: str = "NOTSET",
+        dilations: Sequence[int] | None = None, group: int = 1,
+        kernel_shape: Sequence[int] | None = None, pads: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[Array]:  # fmt: skip
+        spatial = x.ndim - 2
+        ones = [1] * spatial
+        steps, gaps = strides or ones, dilations or ones
+        widths = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], gaps, strict=True)]
+        around = _pads(auto_pad or "NOTSET", pads, x.shape[2:], widths, steps)
+        padded = np.pad(x, [(0, 0), (0, 0), *around])
+        axes = tuple(range(2, 2 + spatial))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, widths, axes)
+        every = [slice(None, None, s) for s in steps]
+        taps = [slice(None, None, d) for d in gaps]
+        windows = windows[(slice(None), slice(None), *every, *taps)]
+        parts = [
+            np.tensordot(a, b, [(1, *range(2 + spatial, 2 + 2 * spatial)),
+                                (1, *range(2, 2 + spatial))])
+            for a, b in zip(np.split(windows, group, 1), np.split(w, group, 0), strict=True)
+        ]  # fmt: skip
+        y = np.moveaxis(np.concatenate(parts, -1), -1, 1)
+        return (y if bias is None else y + bias.reshape(-1, *ones),)
+
+
+class BatchNormalization(OpRun):  # type: ignore[misc]
+    """ONNX's BatchNormalization before opset 14, as models for inference have it."""
+
+    op_domain = ""
+
+    def _run(
+        self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *,
+        epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0,
+    ) -> tuple[Array]:  # fmt: skip
+        shape = (-1, *[1] * (x.ndim - 2))
+        factor = scale / np.sqrt(variance + epsilon)
+        return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
+
+
+def _pads(
+    auto: str, pads: Sequence[int] | None, extents: Sequence[int], widths: Sequence[int],
+    strides: Sequence[int],
+) -> list[tuple[int, int]]:  # fmt: skip
+    """Return the zeros before and after each spatial axis."""
+    count = len(extents)
+    if auto == "NOTSET":
+        given = pads or [0] * 2 * count
+        return list(zip(given[:count], given[count:], strict=True))
+    if auto == "VALID":
+        return [(0, 0)] * count
+    totals = [
+        max(0, (-(-n // s) - 1) * s + k - n)
+        for n, k, s in zip(extents, widths, strides, strict=True)
+    ]
+    small = [(t // 2, t - t // 2) for t in totals]
+    return [(b, a) for a, b in small] if auto == "SAME_LOWER" else small

@@ -1,0 +1,124 @@
+"""Evaluates a model in float64: what a library's error is measured against.
+
+All floats of the model become float64, constants and inputs included, and onnx's reference
+implementation computes with them. Roundings that the model asks for itself (casts to 16 bits) are
+gone too; those to integers stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.version_converter
+import onnx_ir
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+
+from atc.errors import UnsupportedError, one_line
+from atc.ir import Array
+
+NAME = "onnx.reference in float64"
+"""What the reference is called."""
+
+INTEGER_OPS = frozenset({
+    "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm",
+})  # fmt: skip
+"""Operators that round to integers: a float's last bit may decide which one."""
+
+_NARROW = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_TYPES = ("to", "dtype")
+_OPSET = 19  # whose quantisation onnx.reference knows
+_TRAINING_MODE = 14  # the opset in which BatchNormalization got that attribute
+_FLOATS = "value_floats"
+
+
+def run_in_double(
+    model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array]
+) -> tuple[str, list[Any]]:
+    """Return NAME and the values of these names; UnsupportedError where that can't be computed."""
+    from onnx.reference import ReferenceEvaluator
+
+    from atc.double_ops import BatchNormalization, Conv  # late: it imports much of onnx
+
+    proto = in_double(_newer(onnx_ir.to_proto(model)), outputs)
+    own = [Conv, BatchNormalization] if _opset(proto) < _TRAINING_MODE else [Conv]
+    wide = {name: _wide(array) for name, array in feeds.items()}
+    try:
+        with np.errstate(all="ignore"):
+            values = ReferenceEvaluator(proto, new_ops=own).run(None, wide)
+    except Exception as error:  # what it raises is its to choose
+        raise UnsupportedError(
+            f"the model can't be evaluated in float64: {one_line(str(error), 200)}",
+            hint="atc verify without --float64 compares with another reference",
+        ) from error
+    return NAME, [v if v is None or isinstance(v, list) else np.asarray(v) for v in values]
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return next((i.version for i in model.opset_import if i.domain == ""), _OPSET)
+
+
+def _newer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model in an opset whose quantisation onnx.reference knows, if it has any."""
+    operators = {node.op_type for node in model.graph.node}
+    if _opset(model) >= _OPSET or not operators & {"QuantizeLinear", "DequantizeLinear"}:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, _OPSET)
+    except Exception:  # it raises many kinds; the evaluator then tells what it lacks
+        return model
+
+
+def in_double(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
+    """Return a model's copy in which every float is a float64, with outputs of these names."""
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    _widen(wide.graph)
+    for function in wide.functions:
+        _widen_nodes(function.node)
+    del wide.graph.output[:]
+    wide.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    return wide
+
+
+def _wide(array: Array) -> Array:
+    narrow = helper.np_dtype_to_tensor_dtype(array.dtype) in _NARROW if array.dtype != "O" else 0
+    return array.astype(np.float64) if narrow else array
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type in _NARROW:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    del graph.value_info[:]
+    _widen_nodes(graph.node)
+
+
+def _widen_nodes(nodes: Sequence[onnx.NodeProto]) -> None:
+    for node in nodes:
+        for attribute in node.attribute:
+            _widen_attribute(node, attribute)
+
+
+def _widen_attribute(node: onnx.NodeProto, attribute: AttributeProto) -> None:
+    match attribute.type:
+        case AttributeProto.GRAPH:
+            _widen(attribute.g)
+        case AttributeProto.TENSOR:
+            _widen_tensor(attribute.t)
+        case AttributeProto.INT if attribute.name in _TYPES and attribute.i in _NARROW:
+            attribute.i = TensorProto.DOUBLE
+        case AttributeProto.FLOAT | AttributeProto.FLOATS if node.op_type == "Constant":
+            floats = attribute.name == _FLOATS
+            values = np.array([*attribute.floats] if floats else attribute.f, np.float64)
+            attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type in _NARROW:
+        values = numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
