@@ -419,7 +419,7 @@ def _run_verification(options: Options, library: Path, chosen: dict[str, Any]) -
 
 def _show_verification(result: Verification) -> None:
     """Print the comparison; raise VerificationError if it failed."""
-    from atc.verify_run import HEADINGS, summary, table_rows, verification_text
+    from atc.verify_text import HEADINGS, summary, table_rows, verification_text
 
     if sys.stdout.isatty():
         rows = table_rows(result)

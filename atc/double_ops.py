@@ -6,24 +6,25 @@ Its Conv is slow; its BatchNormalization of opsets below 14 takes the batch's st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from atc.ir import Array
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-class Conv(OpRun):  # type: ignore[misc]
+class Conv(OpRun):
     """ONNX's Conv of any rank."""
 
     op_domain = ""
 
     def _run(
-        self, x: Array, w: Array, bias: Array | None = None, *, auto_pad: str = "NOTSET",
+        self, x: Floats, w: Floats, bias: Floats | None = None, *, auto_pad: str = "NOTSET",
         dilations: Sequence[int] | None = None, group: int = 1,
         kernel_shape: Sequence[int] | None = None, pads: Sequence[int] | None = None,
         strides: Sequence[int] | None = None,
-    ) -> tuple[Array]:  # fmt: skip
+    ) -> tuple[Floats]:  # fmt: skip
         spatial = x.ndim - 2
         ones = [1] * spatial
         steps, gaps = strides or ones, dilations or ones
@@ -35,24 +36,24 @@ class Conv(OpRun):  # type: ignore[misc]
         every = [slice(None, None, s) for s in steps]
         taps = [slice(None, None, d) for d in gaps]
         windows = windows[(slice(None), slice(None), *every, *taps)]
+        summed = ((1, *range(2 + spatial, 2 + 2 * spatial)), (1, *axes))
         parts = [
-            np.tensordot(a, b, [(1, *range(2 + spatial, 2 + 2 * spatial)),
-                                (1, *range(2, 2 + spatial))])
+            np.tensordot(a, b, summed)
             for a, b in zip(np.split(windows, group, 1), np.split(w, group, 0), strict=True)
-        ]  # fmt: skip
+        ]
         y = np.moveaxis(np.concatenate(parts, -1), -1, 1)
         return (y if bias is None else y + bias.reshape(-1, *ones),)
 
 
-class BatchNormalization(OpRun):  # type: ignore[misc]
+class BatchNormalization(OpRun):
     """ONNX's BatchNormalization before opset 14, as models for inference have it."""
 
     op_domain = ""
 
     def _run(
-        self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *,
+        self, x: Floats, scale: Floats, bias: Floats, mean: Floats, variance: Floats, *,
         epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0,
-    ) -> tuple[Array]:  # fmt: skip
+    ) -> tuple[Floats]:  # fmt: skip
         shape = (-1, *[1] * (x.ndim - 2))
         factor = scale / np.sqrt(variance + epsilon)
         return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)

@@ -43,7 +43,7 @@ def run_in_double(
     from atc.double_ops import BatchNormalization, Conv  # late: it imports much of onnx
 
     proto = in_double(_newer(onnx_ir.to_proto(model)), outputs)
-    own = [Conv, BatchNormalization] if _opset(proto) < _TRAINING_MODE else [Conv]
+    own: list[Any] = [Conv, BatchNormalization] if _opset(proto) < _TRAINING_MODE else [Conv]
     wide = {name: _wide(array) for name, array in feeds.items()}
     try:
         with np.errstate(all="ignore"):

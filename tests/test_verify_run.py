@@ -19,9 +19,9 @@ from atc.verify_run import (
     compare,
     random_inputs,
     run_reference,
-    verification_text,
     verify_library,
 )
+from atc.verify_text import verification_text
 
 
 def test_a_small_difference_passes_as_a_part_of_the_largest_magnitude() -> None:
