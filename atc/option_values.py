@@ -243,7 +243,9 @@ def shapes(value: object) -> Mapping[str, InputShape]:
 def _given(name: str, dims: object) -> InputShape:
     if dims is None or isinstance(dims, str):
         return _written(name, dims or "none")
-    items = [*dims]  # type: ignore[call-overload]
+    if not isinstance(dims, Iterable):
+        raise OptionError(f"{_shown(name)}: {dims!r} is no shape", hint=SHAPE_FORMAT, code="E10002")
+    items = [*dims]
     if items and all(isinstance(item, tuple | list) for item in items):
         return [_dims(name, item) for item in items]
     return _dims(name, items)

@@ -12,8 +12,8 @@ import onnx_ir
 from atc.dims import plain
 from atc.lower.site import node_name
 from atc.model_options import contract_of
-from atc.work import operations
 from atc.program import Call, Program, calls
+from atc.work import operations
 
 if TYPE_CHECKING:
     from atc.driver import Compilation

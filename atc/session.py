@@ -11,6 +11,7 @@ from atc.errors import OptionError
 from atc.ir import Array
 from atc.runtime import Bound, Network, _dtype
 
+
 class Session:
     """A context on given inputs. `run` computes the outputs once more, into the same arrays."""
 

@@ -55,7 +55,8 @@ def test_success(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_warnings_follow_success(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(line(model, tmp_path / "net", "--num_threads=2", "--hooks", "--log=warning")) == 0
+    options = ("--num_threads=2", "--hooks", "--log=warning")
+    assert cli.main(line(model, tmp_path / "net", *options)) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[2].startswith("ATC run success")
     assert out.splitlines()[3].startswith("W10001: --num_threads=2")

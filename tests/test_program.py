@@ -9,12 +9,12 @@ import onnx
 import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
-from support import compile_graph, run_models
 
 from atc.backends.target import get_target
 from atc.passes import run_passes
 from atc.program import Program, build_program, calls
 from atc.select import select
+from support import compile_graph, run_models
 
 TARGET = get_target("c99")
 

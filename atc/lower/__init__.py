@@ -45,11 +45,9 @@ from atc.lower.registry import LOWERINGS
 
 __all__ = [
     "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "contrib_attention",
-    "contrib_quantize",
-    "control", "conv", "counted", "deform", "derivatives_tensor", "einsum", "elementwise", "external", "gather",
-    "generate", "gradient", "image", "linalg", "loop",
+    "contrib_quantize", "control", "conv", "counted", "deform", "derivatives_tensor", "einsum",
+    "elementwise", "external", "gather", "generate", "gradient", "image", "linalg", "loop",
     "lower_model", "matmul", "ml", "ml_trees", "ngrams", "noise", "normalize", "quantize", "reduce",
-    "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal", "sort",
-    "text",
+    "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal", "sort", "text",
     "training",
 ]

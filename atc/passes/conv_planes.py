@@ -32,19 +32,19 @@ def conv_planes(state: Rewriting, node: Node) -> Node:
     flat = Window(window.kernel[1:], window.strides[1:], window.dilations[1:], window.pads[1:])
     source = _padded(state, node, op, depth)
     planes = TensorType(FLOAT, (batch * depth, filters, *image))
-    total = ""
+    total: tuple[str, ...] = ()
     for tap in range(window.kernel[0]):
         x = _planes(state, node, source, depth, window.strides[0], tap * window.dilations[0])
         w = state.add_constant(weights[:, :, tap], f"{node.inputs[1]}.{tap}")
-        epilogue, more = identity_epilogue(FLOAT), ()
+        epilogue = identity_epilogue(FLOAT)
         if total:
             added = call("Add", Input(FLOAT, 0), Input(FLOAT, 1))
-            epilogue, more = Epilogue(added, (dense(planes.shape),)), (total,)
-        total = _add(state, node, Conv(flat, op.group, epilogue), (x, w, *more), planes)
+            epilogue = Epilogue(added, (dense(planes.shape),))
+        total = (_add(state, node, Conv(flat, op.group, epilogue), (x, w, *total), planes),)
     n, c, h, *w_ = dense(planes.shape).strides
     view = View((n * depth, c, n, h, *w_))
     result = Map(y.shape, op.epilogue.expr, (view, *op.epilogue.views))
-    return replace(node, op=result, inputs=(total, *node.inputs[2:]))
+    return replace(node, op=result, inputs=(*total, *node.inputs[2:]))
 
 
 def _padded(state: Rewriting, node: Node, op: Conv, depth: int) -> str:

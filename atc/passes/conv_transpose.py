@@ -82,7 +82,7 @@ def _phases(w: Array, axes: Sequence[_Axis], taps: Sequence[int]) -> Array:
         places = [a.place(t) for a, t in zip(axes, tap, strict=True)]
         phase = tuple(p for p, _ in places)
         at = tuple(i - a.reach[0] for a, (_, i) in zip(axes, places, strict=True))
-        result[(*phase, slice(None), slice(None), *at)] = w[(slice(None), slice(None), *tap)].T
+        result[(*phase, ..., *at)] = w[(..., *tap)].T
     return result.reshape(-1, w.shape[0], *taps)
 
 

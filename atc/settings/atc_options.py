@@ -110,7 +110,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="For another than this machine's it means the plainest --target of it."),
     Setting("build_config", "Target", "the command that compiles C: a compiler, and flags that "
             "come after our own (default: $CC)", "COMMAND", command, system="ATC", row="A-34"),
-    Setting("num_threads", "Target", "threads that the compiled network may use; the results stay the same bits", "N",
+    Setting("num_threads", "Target", "threads of the compiled network; the results are the same "
+            "bits for any number", "N",
             integer(1, 1024), 1),
     # ---- cache -------------------------------------------------------------------------------
     Setting("op_compiler_cache_mode", "Op compiler cache", MODE_HELP, "|".join(MODES),
@@ -219,8 +220,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             switch, False, system="ATC", row="A-22"),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
-    Setting("recompute", "Optimisation", "which values may be computed again instead of kept, where "
-            "that lowers the memory that the network needs: none, cheap ones (elementwise) or all",
+    Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "
+            "where that lowers the memory that the network needs: none, cheap ones (elementwise) or "
+            "all",
             "none|cheap|all", choice(("none", "cheap", "all")), "none",
             documentation="Results have the same bits. --log=info tells the nodes."),
     Setting("memory_budget", "Optimisation", "most bytes that the arena may take (0: any): no more "

@@ -104,7 +104,8 @@ def test_softmax_over_its_own_operand(target: str, op: str, width: int) -> None:
     if not runnable(target):
         pytest.skip(f"this machine can't run {target}")
     nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node(op, ["e"], ["s"]),
-             helper.make_node("Abs", ["s"], ["a"]), helper.make_node("Neg", ["s"], ["n"])]  # fmt: skip
+             helper.make_node("Abs", ["s"], ["a"]),
+             helper.make_node("Neg", ["s"], ["n"])]  # fmt: skip
     for shape, axis in (((5, width), -1), ((3, 4, width), 1)):
         nodes[1].ClearField("attribute")
         nodes[1].attribute.append(helper.make_attribute("axis", axis))

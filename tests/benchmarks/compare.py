@@ -41,10 +41,10 @@ from atc.errors import AtcError, OptionError
 from atc.importers import load_model
 from atc.model_options import contract_of
 from atc.options import Options, make_options
-from atc.work import operations
 from atc.program import calls
 from atc.settings import read_values
 from atc.verify_run import compare, random_inputs, run_reference
+from atc.work import operations
 
 HERE = Path(__file__).parent
 TURN = 0.05
