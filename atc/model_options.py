@@ -53,13 +53,12 @@ class Contract:
 
 def contract_of(options: Options) -> Contract:
     """Return what a library of these options states of its precision."""
-    precise = options.op_select_implmode.startswith("high_precision")
-    plain = PRECISE_BOUND if precise and not options.optypelist_for_implmode else DEFAULT_BOUND
+    implmode = options.op_select_implmode
+    precise = implmode.startswith("high_precision") and not options.optypelist_for_implmode
+    plain = PRECISE_BOUND if precise else DEFAULT_BOUND
     bound = options.max_error or max(plain, _ROUNDINGS * policy_of(options).epsilon)
-    return Contract(
-        precision_mode(options) or "default", options.op_select_implmode, bound,
-        options.measured_error,
-    )  # fmt: skip
+    name = precision_mode(options) or ("high_precision" if precise else "default")
+    return Contract(name, implmode, bound, options.measured_error)
 
 
 def precision_mode(options: Options) -> str:

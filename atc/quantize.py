@@ -202,7 +202,6 @@ def _quantise(
     job: Job, source: Path, result: Path, samples: Sequence[Feeds], kept: Sequence[str]
 ) -> None:
     from onnxruntime.quantization import (
-        CalibrationDataReader,
         CalibrationMethod,
         QuantFormat,
         QuantType,
@@ -210,7 +209,6 @@ def _quantise(
     )
 
     methods = dict(zip(METHODS, ("MinMax", "Percentile", "Entropy"), strict=True))
-    CalibrationDataReader.register(_Reader)
     extra = {"CalibPercentile": job.percentile} if job.method == "percentile" else {}
     with _of_onnxruntime(job.model):
         quantize_static(

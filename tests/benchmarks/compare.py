@@ -121,9 +121,7 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak
 def stated(done: Compilation) -> str:
     """Return a library's precision and the bound of its error."""
     contract = contract_of(done.options)
-    precise = contract.implmode.startswith("high_precision") and contract.precision == "default"
-    name = "high_precision" if precise else contract.precision
-    return f"{name} <{contract.error_bound:.1g}"
+    return f"{contract.precision} <{contract.error_bound:.1g}"
 
 
 def build_options(model: Path, folder: Path, words: Sequence[str], inputs: Arrays) -> Options:
