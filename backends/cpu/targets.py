@@ -44,6 +44,16 @@ TARGETS: tuple[Target, ...] = (
         cpu_checks=_AVX2,  # every CPU with AVX2 has F16C; older compilers can't ask for it
     ),
     Target(
+        name="x86-64-avx2-vnni",
+        arch="x86_64",
+        simd="avx2",
+        vector_bytes=32,
+        vector_registers=16,
+        features=frozenset({*_AVX2, "f16c", "avx_vnni"}),
+        cflags=("-mavx2", "-mfma", "-mf16c", "-mavxvnni"),
+        cpu_checks=(*_AVX2, "avx_vnni"),
+    ),
+    Target(
         name="x86-64-avx512",
         arch="x86_64",
         simd="avx512",

@@ -29,7 +29,7 @@ typedef __m256 vmask; /* V_LANES booleans: all bits of the lane set, or none */
 /* Make the compiler forget what it knows about a pointer variable: loads through it are neither
  * hoisted nor shared across this point, which would cost more registers than there are. */
 #if defined(__GNUC__)
-#define V_OPAQUE(pointer) __asm__("" : "+r"(pointer))
+#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
 #else
 #define V_OPAQUE(pointer) ((void)(pointer))
 #endif
@@ -105,7 +105,7 @@ static inline vi32 v_i32_broadcast(const void *p) {
  * times those of b, signed. */
 static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
 #if defined(__AVXVNNI__) && defined(__GNUC__)
-  __asm__("{vex} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b)); /* acc stays in place */
+  __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b)); /* acc stays in place */
   return acc;
 #elif defined(__AVXVNNI__)
   return _mm256_dpbusd_avx_epi32(acc, a, b);

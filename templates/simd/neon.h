@@ -24,7 +24,7 @@ typedef uint32x4_t vmask; /* V_LANES booleans: all bits of the lane set, or none
 /* Make the compiler forget what it knows about a pointer variable: loads through it are neither
  * hoisted nor shared across this point, which would cost more registers than there are. */
 #if defined(__GNUC__)
-#define V_OPAQUE(pointer) __asm__("" : "+r"(pointer))
+#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
 #else
 #define V_OPAQUE(pointer) ((void)(pointer))
 #endif

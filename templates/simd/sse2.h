@@ -25,7 +25,7 @@ typedef __m128 vmask; /* V_LANES booleans: all bits of the lane set, or none */
 /* Make the compiler forget what it knows about a pointer variable: loads through it are neither
  * hoisted nor shared across this point, which would cost more registers than there are. */
 #if defined(__GNUC__)
-#define V_OPAQUE(pointer) __asm__("" : "+r"(pointer))
+#define V_OPAQUE(pointer) __asm__ volatile("" : "+r"(pointer))
 #else
 #define V_OPAQUE(pointer) ((void)(pointer))
 #endif

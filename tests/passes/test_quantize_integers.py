@@ -17,7 +17,8 @@ from atc.passes import run_passes
 from support import compile_graph, run_models, runnable
 
 Array = NDArray[Any]
-TARGETS = ("c99", "x86-64-sse2", "x86-64-avx2", "x86-64-avx512", "x86-64-avx512-vnni")
+TARGETS = ("c99", "x86-64-sse2", "x86-64-avx2", "x86-64-avx2-vnni", "x86-64-avx512",
+           "x86-64-avx512-vnni")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ LINES = {
     "atc --model=ne": "atc --model=net.onnx ",
     "atc --model ne": "atc --model net.onnx ",
     "atc --output=ou": "atc --output=out/",
-    "atc --target=x86-64-avx5": "atc --target=x86-64-avx512 ",
+    "atc --target=x86-64-ss": "atc --target=x86-64-sse2 ",
     "atc --verify --expl": "atc --verify --explain=",
     "atc cac": "atc cache ",
     "atc cache st": "atc cache stats ",
