@@ -35,6 +35,7 @@ METHODS = ("minmax", "percentile", "entropy")
 """How a value's range follows from what the inputs show of it."""
 
 _OPSET = 13  # the first with scales per channel
+_IR_VERSION = 8  # since version 4 constants needn't be inputs
 _ADAPTED = 17  # what older models are converted to
 
 
@@ -151,6 +152,9 @@ def _prepare(job: Job, path: Path) -> Types:
     model = load_model(job.model, job.framework, job.input_shape, job.weight)
     for node in model.graph:
         node.name = node_name(node)
+    # Old files list constants among the inputs.
+    constants = model.graph.initializers
+    model.graph.inputs[:] = [v for v in model.graph.inputs if v.name not in constants]
     named = {node.name for node in model.graph}
     for name in job.keep_float:
         if name not in named:
@@ -162,6 +166,7 @@ def _prepare(job: Job, path: Path) -> Types:
     from onnxruntime.quantization import quant_pre_process
 
     with _of_onnxruntime(job.model):
+        model.ir_version = max(model.ir_version or 0, _IR_VERSION)
         proto = onnx_ir.to_proto(model)
         if model.opset_imports.get("", _ADAPTED) < _OPSET:
             proto = onnx.version_converter.convert_version(proto, _ADAPTED)

@@ -108,6 +108,21 @@ def test_sqnr_is_what_its_definition_says(
     )
 
 
+def test_constants_may_be_listed_among_the_inputs(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = onnx.load(SAMPLES / "digits.onnx")
+    old.graph.input.extend(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)
+        for t in old.graph.initializer
+    )
+    onnx.save(old, tmp_path / "old.onnx")
+    given = [*run(data, tmp_path / "int8.onnx"), f"--model={tmp_path / 'old.onnx'}"]
+    assert cli.main([word for word in given if "samples/digits" not in word]) == 0
+    assert "'conv1'" in capsys.readouterr().out
+    assert [v.name for v in onnx.load(tmp_path / "int8.onnx").graph.input] == ["image"]
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
