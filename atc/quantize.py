@@ -236,7 +236,7 @@ def _of_onnxruntime(model: Path) -> Iterator[None]:
         reason = one_line(str(error), 300) or type(error).__name__
         raise UnsupportedError(
             f"onnxruntime can't quantise it: {reason}", where=str(model),
-            hint="keep nodes in float with --keep_float",
+            hint="keep nodes in float with --keep_float, or try --per_channel=0",
         ) from error  # fmt: skip
 
 
