@@ -13,17 +13,22 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from atc.dims import is_dynamic
 from atc.expr import Call, Const, Expr, Input, call, cast, const, substitute, walk
 from atc.ir import Array, DType, Node, Op, TensorType
-from atc.ops import Conv, Epilogue, Map, Pool, Reshape
+from atc.ops import Conv, Epilogue, Map, Pool, Reshape, Window
 from atc.ops.blocked import BYTES
 from atc.ops.data import Concat, Pad
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 from atc.view import View
 
+Vector = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
 SUM_LIMIT = 2**31 - 1
+"""The largest sum that INT32 holds."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,7 @@ def _conv(state: Rewriting, node: Node, op: Conv) -> Node | None:
         return None
     if not np.isfinite(scales).all() or (scales <= 0).any():
         return None
-    factors = np.float64(np.float32(x.scale)) * scales
+    factors = scales * float(np.float32(x.scale))
     bias = _integer_bias(state, node, op, factors)
     room = SUM_LIMIT - 256 * np.abs(w.astype(np.int64)).reshape(filters, -1).sum(1)
     if (room < 0).any() or bias is not None and (np.abs(bias) > room).any():
@@ -216,7 +221,7 @@ def _conv(state: Rewriting, node: Node, op: Conv) -> Node | None:
     return Node(new, inputs, node.outputs, merge_origin(x.node, node))
 
 
-def _per_filter(scale: Array, filters: int) -> Array | None:
+def _per_filter(scale: Array, filters: int) -> Vector | None:
     """Return the scale of each filter in float64; None where it varies inside a filter."""
     if scale.size == 1:
         return np.full(filters, scale.reshape(()), np.float64)
@@ -225,7 +230,9 @@ def _per_filter(scale: Array, filters: int) -> Array | None:
     return scale.astype(np.float64).reshape(filters)
 
 
-def _integer_bias(state: Rewriting, node: Node, op: Conv, factors: Array) -> Array | None:
+def _integer_bias(
+    state: Rewriting, node: Node, op: Conv, factors: Vector
+) -> Integers | None:
     """Return the bias on the sums' scale, where the epilogue is the addition of such a one."""
     match op.epilogue.expr:
         case Call(fn="Add", args=(Input(index=0), Input(index=1))) if len(node.inputs) == 3:
@@ -240,7 +247,7 @@ def _integer_bias(state: Rewriting, node: Node, op: Conv, factors: Array) -> Arr
 
 
 def _scaled_sums(
-    state: Rewriting, node: Node, op: Conv, factors: Array, bias: Array | None
+    state: Rewriting, node: Node, op: Conv, factors: Vector, bias: Integers | None
 ) -> tuple[Expr, tuple[str, ...], tuple[View, ...]]:
     """Return the epilogue that scales the sums, its operands and their views."""
     rank = len(state.types[node.outputs[0]].shape)
@@ -259,7 +266,7 @@ def _scaled_sums(
     return expr, (*node.inputs[2:], scale), (*op.epilogue.views, channel)
 
 
-def _source(state: Rewriting, node: Node, op: Conv, x: Dequantized) -> tuple[str, object]:
+def _source(state: Rewriting, node: Node, op: Conv, x: Dequantized) -> tuple[str, Window]:
     """Return x as it is, or padded in memory where padding isn't the least of its type."""
     source = _shaped(state, x.source, node.inputs[0], node)
     least = 0 if x.dtype is DType.UINT8 else -128

@@ -209,7 +209,7 @@ def element_values(w: Workload, zero: int, result: str) -> dict[str, object]:
     load = f"{LOADS[element]}({{0}})"
 
     def outputs(tile: Tile) -> list[tuple[str, int, int, int, int]]:
-        return [(result.format(c), *rest) for c, *rest in tile.outputs()]
+        return [(result.format(c), row, col, v, at) for c, row, col, v, at in tile.outputs()]
 
     return {
         "element": element.c, "result": w.outputs[0].dtype.c, "outputs": outputs,
