@@ -1,0 +1,56 @@
+"""Blocked convolutions of bytes under every instruction set, NEON under an emulator among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
+from numpy.typing import NDArray
+from quantized_convs import CASES, expected, model, parts
+
+from atc.backends.cpu.conv_bytes import ConvBytes
+from atc.backends.cpu.conv_window import DepthwiseTiles
+from atc.backends.cpu.vector_expr import lanes
+from atc.backends.kernel import workload_of
+from atc.ops import ConvBlocked
+from atc.passes import run_passes
+from support import compile_graph
+
+Array = NDArray[Any]
+BLOCKED = {
+    name: case
+    for name, case in CASES.items()
+    if not case.residual and name not in ("signed, padded", "first")  # those are padded in memory
+}
+
+
+def blocks(x: Array, block: int) -> Array:
+    """Return [N, C, *spatial] in blocks of channels, the lanes past the last at random."""
+    batch, channels, *spatial = x.shape
+    rest = np.random.default_rng(3).integers(0, 128, (batch, -channels % block, *spatial))
+    padded = np.concatenate([x, rest.astype(x.dtype)], 1)
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(batch, -1, block, *spatial), 2, -1))
+
+
+@pytest.mark.parametrize("name", [*VECTOR_TARGETS, "x86-64-avx2-vnni", "x86-64-avx512-vnni"])
+def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
+    target = vector_target(name)
+    calls, wanted = [], []
+    for label, case in BLOCKED.items():
+        graph = run_passes(compile_graph(model(case)), width=lanes(target))
+        node = next((n for n in graph.nodes if isinstance(n.op, ConvBlocked)), None)
+        if node is None:  # the vectors are too wide for its channels, or it doesn't pay
+            continue
+        w = workload_of(graph, node, graph.constants)
+        operands = [graph.constants[i] for i in node.inputs[1:]]
+        (kernel,) = (k for k in (ConvBytes(), DepthwiseTiles()) if k.accepts(w, target))
+        for params in kernel.parameters(w, target)[:2]:
+            x = blocks(parts(case)["x"], lanes(target))
+            calls.append(Call(kernel, params, w, [x, *operands]))
+            wanted.append((label, expected(case)))
+    assert len({label for label, _ in wanted}) > len(BLOCKED) // 2
+    for call, (label, want), (got,) in zip(calls, wanted, run_calls(calls, target), strict=True):
+        plain = np.moveaxis(got, -1, 2).reshape(1, -1, *want.shape[2:])
+        np.testing.assert_array_equal(plain[:, : want.shape[1]], want, err_msg=f"{label}: {call}")
