@@ -1,7 +1,25 @@
-"""No test reads the configuration file of whoever runs it."""
+"""What all tests share: no configuration file of whoever runs them; which are slow by kind."""
 
 from __future__ import annotations
 
 import os
+import zlib
+
+import pytest
 
 os.environ["ATC_CONFIG"] = os.devnull
+
+SHARE = 4
+"""One of so many of the standard's tests of single nodes is run by default; `-m suite` runs all."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what repeats, for more instructions or more cases, what another test shows."""
+    for item in items:
+        values = getattr(getattr(item, "callspec", None), "params", {})
+        repeats = "x86-64-avx2" in values.values()  # as on AVX-512, with narrower vectors
+        name = str(values.get("name", ""))
+        if item.name.startswith("test_standard") and name:
+            repeats = repeats or zlib.crc32(name.encode()) % SHARE != 0
+        if repeats:
+            item.add_marker(pytest.mark.slow)

@@ -21,6 +21,15 @@ FILES = {
     for path in sorted(MODELS.glob(pattern))
 }
 
+LONG = {"mge/mobile", "mxnet/mobilenetv2", "mxnet/squeezenet", "ppocr_cls", "ultraface_rfb320"}
+"""Models whose vector kernels take a compiler long; the others show the same by default."""
+
+CASES = [
+    pytest.param(m, t, marks=pytest.mark.slow if m in LONG and t == "host" else ())
+    for m in FILES
+    for t in ("c99", "host")
+]
+
 
 def _load(path: Path, prefix: str) -> list[np.ndarray]:
     with np.load(path) as data:
@@ -28,8 +37,7 @@ def _load(path: Path, prefix: str) -> list[np.ndarray]:
 
 
 @pytest.mark.skipif(not FILES, reason="../shared/models is not there")
-@pytest.mark.parametrize("target", ["c99", "host"])
-@pytest.mark.parametrize("model", FILES)
+@pytest.mark.parametrize(("model", "target"), CASES)
 def test_a_real_model_gives_its_stored_outputs(model: str, target: str) -> None:
     file, folder = FILES[model], FILES[model].parent
     meta = json.loads((folder / "meta.json").read_text())

@@ -81,7 +81,10 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
         for target in TARGETS:
             for threads in (1, 2, 3):
                 folder = root / f"{target}{threads}" / "net"
-                atc.compile(root / "model.onnx", folder, target=target, num_threads=threads)
+                atc.compile(
+                    root / "model.onnx", folder, target=target, num_threads=threads,
+                    build_config="cc -O1",
+                )  # fmt: skip
                 folders[target, threads] = folder
     return folders
 
