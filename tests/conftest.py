@@ -17,9 +17,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what repeats, for more instructions or more cases, what another test shows."""
     for item in items:
         values = getattr(getattr(item, "callspec", None), "params", {})
-        repeats = "x86-64-avx2" in values.values()  # as on AVX-512, with narrower vectors
-        name = str(values.get("name", ""))
-        if item.name.startswith("test_standard") and name:
+        words = {v for v in values.values() if isinstance(v, str)}
+        repeats = "x86-64-avx2" in words  # as on AVX-512, with narrower vectors
+        name = values.get("name", "")
+        if item.name.startswith("test_standard") and isinstance(name, str):
             repeats = repeats or zlib.crc32(name.encode()) % SHARE != 0
         if repeats:
             item.add_marker(pytest.mark.slow)
