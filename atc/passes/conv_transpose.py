@@ -22,6 +22,8 @@ from atc.ops import Conv, ConvTranspose, Map, Window, identity_epilogue
 from atc.passes.rewriting import Rewriting
 from atc.view import View, dense, split_loop
 
+Index = tuple[int | slice, ...]
+
 WASTE = 4
 """Most products with zeros per product that counts."""
 
@@ -82,7 +84,9 @@ def _phases(w: Array, axes: Sequence[_Axis], taps: Sequence[int]) -> Array:
         places = [a.place(t) for a, t in zip(axes, tap, strict=True)]
         phase = tuple(p for p, _ in places)
         at = tuple(i - a.reach[0] for a, (_, i) in zip(axes, places, strict=True))
-        result[(*phase, ..., *at)] = w[(..., *tap)].T
+        source: Index = (slice(None), slice(None), *tap)
+        target: Index = (*phase, slice(None), slice(None), *at)
+        result[target] = w[source].T
     return result.reshape(-1, w.shape[0], *taps)
 
 

@@ -221,8 +221,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
     Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "
-            "where that lowers the memory that the network needs: none, cheap ones (elementwise) or "
-            "all",
+            "where that lowers the memory that the network needs: none, cheap ones (elementwise) "
+            "or all",
             "none|cheap|all", choice(("none", "cheap", "all")), "none",
             documentation="Results have the same bits. --log=info tells the nodes."),
     Setting("memory_budget", "Optimisation", "most bytes that the arena may take (0: any): no more "
