@@ -1,4 +1,4 @@
-"""Drawn models: compiled, run and compared, a few by default, two thousand of a kind with -m slow.
+"""Drawn models: compiled, run and compared, a few by default, two thousand of a kind with -m fuzz.
 
 `python tests/fuzz/run.py` runs more of them and shrinks what fails.
 """
@@ -33,14 +33,14 @@ def test_some_damaged_models() -> None:
     assert_clean(run("mutant", range(90, 130), "c99"))
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 @pytest.mark.parametrize("target", ["c99", "host"])
 @pytest.mark.parametrize("kind", ["graph", "op", "contrib"])
 def test_two_thousand_models(kind: str, target: str) -> None:
     assert_clean([f for part in slices(range(10_000, 12_000)) for f in run(kind, part, target)])
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_two_thousand_damaged_models() -> None:
     parts = slices(range(10_000, 12_000))
     assert_clean([f for part in parts for f in run("mutant", part, "host")])
