@@ -1,6 +1,7 @@
 """Runs the ONNX standard's own backend tests and counts what passes: `python tests/suite.py`.
 
-With --write it also writes suite_exceptions.txt, the list of the cases that fail and why.
+With --write it also writes suite_exceptions.txt, the list of the cases that fail and why. With
+--coverage it runs nothing and prints the page atc/docs/coverage.md.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
 
 from atc.errors import AtcError, one_line
-from atc.ir import Array, Graph
-from atc.onnx_backend import AtcBackend, AtcBackendRep, compile_networks
+from atc.ir import Graph
+from atc.onnx_backend import AtcBackend, AtcBackendRep, Given, compile_networks
 
 EXCEPTIONS = Path(__file__).with_name("suite_exceptions.txt")
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
@@ -126,7 +127,7 @@ class _Run:
 
     case: Case
     rep: AtcBackendRep
-    arrays: dict[str, Array]
+    arrays: dict[str, Given]
     expected: list[Any]
     graph: Graph
 
@@ -134,7 +135,7 @@ class _Run:
 def run_cases(cases: Sequence[Case], target: str = "c99", level: str = "O0") -> dict[str, str]:
     """Return, by name, why a case fails; nothing for one that passes."""
     outcomes: dict[str, str] = {}
-    runs = []
+    runs: list[_Run] = []
     for case in cases:
         try:
             runs += _lowered(case, target, level)
@@ -178,8 +179,8 @@ def _result(run: _Run) -> str:
     try:
         outputs = _comparable(run.rep.run(run.arrays))
         expected = _comparable(run.expected)
-        lengths = [[len(v) for v in side if isinstance(v, list)] for side in (expected, outputs)]
-        np.testing.assert_equal(*lengths)  # the runner looks only at what is there
+        want, got = ([len(v) for v in x if isinstance(v, list)] for x in (expected, outputs))
+        np.testing.assert_array_equal(got, want)  # the runner looks only at what is there
         Runner.assert_similar_outputs(expected, outputs, run.case.rtol, run.case.atol)
     except Exception as error:
         told = (text for part, text in EXPLAINED.items() if part in run.case.name)
@@ -247,10 +248,16 @@ def main() -> None:
     """Run all and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the list of exceptions")
+    parser.add_argument("--coverage", action="store_true", help="print the coverage page only")
     parser.add_argument("--target", default="c99")
     parser.add_argument("kinds", nargs="*", default=KINDS, metavar="kind", help=", ".join(KINDS))
     given = parser.parse_args()
     np.seterr(all="ignore")
+    if given.coverage:
+        from coverage_page import coverage_page, tiers  # which is made of this module
+
+        print(coverage_page(tiers()), end="")
+        return
     outcomes: dict[str, str] = {}
     for kind in given.kinds:
         size, level = (1, "O2") if kind == "real" else (CHUNK, "O0")
