@@ -54,7 +54,7 @@ GROUPS = {
 }
 """What the page calls types that are all taken."""
 
-REFUSED: Mapping[Operator, Sequence[str]] = {("", "Col2Im"): ["str"], ("", "Scan"): ["f8e5m2"]}
+REFUSED: Mapping[Operator, Sequence[str]] = {("", "Col2Im"): ["str"]}
 """Types that the standard lists and the compiler's checks let pass, but that don't compile."""
 
 _INTRODUCTION = """\
