@@ -142,8 +142,13 @@ def _verify(argv: list[str]) -> int:
     """`atc verify`: compare a library with a reference; compile one if none is given."""
     if _asks(argv, "verify"):
         return 0
+    return _warning(argv, lambda screen: _verify_and_show(argv, screen))
+
+
+def _warning(argv: list[str], run: Callable[[Screen], int]) -> int:
+    """Run a command whose answer is on standard output; its warnings follow on the other."""
     screen = _screen(argv)
-    status = _guarded(lambda: _verify_and_show(argv, screen), screen)
+    status = _guarded(lambda: run(screen), screen)
     for text in screen.warnings:
         print(f"W10001: {one_line(text)}", file=sys.stderr)
     return status
@@ -171,11 +176,7 @@ def _check(argv: list[str]) -> int:
     """`atc check`: a dry run that lists all that can't be compiled, and the tier of the rest."""
     if _asks(argv, "check"):
         return 0
-    screen = _screen(argv)
-    status = _guarded(lambda: _check_and_show(argv, screen), screen)
-    for text in screen.warnings:
-        print(f"W10001: {one_line(text)}", file=sys.stderr)
-    return status
+    return _warning(argv, lambda screen: _check_and_show(argv, screen))
 
 
 def _check_and_show(argv: list[str], screen: Screen) -> int:

@@ -123,13 +123,16 @@ def _flat(type_: TensorType, begin: int, size: int) -> Stretch:
 
 def _of_loops(
     loops: Sequence[int], w: Workload, candidate: Candidate, threads: int,
-    make: Callable[[int, int, int], Op],
-) -> tuple[Piece, ...]:
-    """Cut the outermost of the loops that fill the result; `make` takes axis, begin and extent."""
+    make: Callable[[int, int, int], Op], each: int = 1,
+) -> tuple[Piece, ...]:  # fmt: skip
+    """Cut the outermost of the loops that fill the result with `each` elements a turn.
+
+    `make` takes axis, begin and extent.
+    """
     axis = _outermost(loops)
     if axis is None:
         return ()
-    row = prod(loops[axis + 1 :])
+    row = prod(loops[axis + 1 :]) * each
     step = LINE if row == 1 else 1  # no two threads write to one line of the cache
     return tuple(
         Piece(make(axis, b, e - b), {}, _flat(w.outputs[0], b * row, (e - b) * row), candidate)
@@ -240,37 +243,25 @@ def _rows_alike(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece,
 def _softmax(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
     op = w.op
     assert isinstance(op, Softmax)
-    row = op.axis * op.inner
-    return tuple(
-        Piece(
-            replace(op, outer=e - b, epilogue=_epilogue(op.epilogue, 0, b)),
-            {0: _flat(w.outputs[0], b * row, (e - b) * row)},
-            _flat(w.outputs[0], b * row, (e - b) * row),
-            candidate,
-        )
-        for b, e in _ranges(op.outer, threads)
-    )
+
+    def make(axis: int, begin: int, extent: int) -> Op:
+        return replace(op, outer=extent, epilogue=_epilogue(op.epilogue, axis, begin))
+
+    cut = _of_loops((op.outer,), w, candidate, threads, make, op.axis * op.inner)
+    return tuple(replace(p, operands={0: p.result}) for p in cut)
 
 
 def _normalize(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
     op = w.op
     assert isinstance(op, Normalize)
-    axis = _outermost(op.outer)
-    if axis is None:
-        return ()
-    row = prod(op.outer[axis + 1 :]) * prod(op.axis) * prod(op.inner)
-    return tuple(
-        Piece(
-            replace(
-                op, outer=_shorter(op.outer, axis, e - b),
-                epilogue=_epilogue(op.epilogue, axis, b),
-            ),
-            {0: _flat(w.outputs[0], b * row, (e - b) * row)},
-            _flat(w.outputs[0], b * row, (e - b) * row),
-            candidate,
-        )
-        for b, e in _ranges(op.outer[axis], threads)
-    )  # fmt: skip
+
+    def make(axis: int, begin: int, extent: int) -> Op:
+        outer = _shorter(op.outer, axis, extent)
+        return replace(op, outer=outer, epilogue=_epilogue(op.epilogue, axis, begin))
+
+    each = prod(op.axis) * prod(op.inner)
+    cut = _of_loops(op.outer, w, candidate, threads, make, each)
+    return tuple(replace(p, operands={0: p.result}) for p in cut)
 
 
 def _attention(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:

@@ -30,6 +30,7 @@ from atc.ops import (
 from atc.ops.blocked import BYTES, blocked_shape
 from atc.ops.data import Concat
 from atc.passes.block_bytes import integer_zero
+from atc.passes.rewriting import fresh_name
 from atc.view import Split, View, compose, compose_refining, dense, gather_view
 
 PLAIN_CHANNELS = 4
@@ -84,10 +85,7 @@ class _Layout:
 
     def new(self, hint: str, type_: TensorType) -> str:
         """Name a new value."""
-        name, n = hint, 0
-        while name in self.types:
-            n += 1
-            name = f"{hint}.{n}"
+        name = fresh_name(self.types, hint)
         self.types[name] = type_
         return name
 

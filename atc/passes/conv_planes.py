@@ -40,7 +40,8 @@ def conv_planes(state: Rewriting, node: Node) -> Node:
         if total:
             added = call("Add", Input(FLOAT, 0), Input(FLOAT, 1))
             epilogue = Epilogue(added, (dense(planes.shape),))
-        total = (_add(state, node, Conv(flat, op.group, epilogue), (x, w, *total), planes),)
+        conv = Conv(flat, op.group, epilogue)
+        total = (state.emit(conv, (x, w, *total), planes, node, "conv"),)
     n, c, h, *w_ = dense(planes.shape).strides
     view = View((n * depth, c, n, h, *w_))
     result = Map(y.shape, op.epilogue.expr, (view, *op.epilogue.views))
@@ -57,7 +58,7 @@ def _padded(state: Rewriting, node: Node, op: Conv, depth: int) -> str:
     if not begin and not end:
         return name
     frame = Pad("constant", x.shape, (0, 0, begin, 0, 0), (0, 0, end, 0, 0))
-    return _add(state, node, frame, (name,), TensorType(FLOAT, frame.extents))
+    return state.emit(frame, (name,), TensorType(FLOAT, frame.extents), node, "pad")
 
 
 def _planes(
@@ -69,18 +70,4 @@ def _planes(
     view = View((n, d * stride, c, *rest), first * d)
     op = Map((batch, depth, channels, *image), Input(FLOAT, 0), (view,))
     type_ = TensorType(FLOAT, (batch * depth, channels, *image))
-    return _add(state, node, op, (source,), type_)
-
-
-def _add(
-    state: Rewriting, node: Node, op: Conv | Map | Pad, inputs: tuple[str, ...], type_: TensorType
-) -> str:
-    """Add a node with a new result."""
-    hint = f"{node.outputs[0]}.{op.kind.lower()}"
-    name, n = hint, 0
-    while name in state.types:
-        n += 1
-        name = f"{hint}{n}"
-    state.types[name] = type_
-    state.nodes.append(Node(op, inputs, (name,), node.origin))
-    return name
+    return state.emit(op, (source,), type_, node, "map")

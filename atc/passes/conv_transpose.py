@@ -70,9 +70,9 @@ def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
     filters = state.add_constant(_phases(weights, axes, taps), f"{node.inputs[1]}.phases")
     window = Window(tuple(taps), (1,) * w.rank, (1,) * w.rank, tuple(-a.reach[0] for a in axes))
     shape = (y.shape[0], prod(w.strides) * y.shape[1], *(a.count for a in axes))
-    z = _new(state, f"{node.outputs[0]}.phases", TensorType(DType.FLOAT, shape))
     conv = Conv(window, 1, identity_epilogue(DType.FLOAT))
-    state.nodes.append(Node(conv, (node.inputs[0], filters), (z,), node.origin))
+    inputs = (node.inputs[0], filters)
+    z = state.emit(conv, inputs, TensorType(DType.FLOAT, shape), node, "phases")
     return _shuffled(state, replace(node, inputs=(z, *node.inputs[2:])), op, axes, shape)
 
 
@@ -115,9 +115,9 @@ def _shuffled(
     if whole == y.shape[2:]:
         views = [view, *(_refined(v, axes) for v in op.epilogue.views)]
         return replace(node, op=Map(loops, op.epilogue.expr, tuple(views)))
-    larger = _new(state, f"{node.outputs[0]}.whole", TensorType(y.dtype, (*y.shape[:2], *whole)))
     move = Map(loops, Input(y.dtype, 0), (view,))
-    state.nodes.append(Node(move, node.inputs[:1], (larger,), node.origin))
+    type_ = TensorType(y.dtype, (*y.shape[:2], *whole))
+    larger = state.emit(move, node.inputs[:1], type_, node, "whole")
     crop = View(dense((*y.shape[:2], *whole)).strides)
     kept = Map(y.shape, op.epilogue.expr, (crop, *op.epilogue.views))
     return replace(node, op=kept, inputs=(larger, *node.inputs[1:]))
@@ -128,12 +128,3 @@ def _refined(view: View, axes: Sequence[_Axis]) -> View:
     for k in reversed(range(len(axes))):
         view = split_loop(view, 2 + k, axes[k].stride)
     return view
-
-
-def _new(state: Rewriting, hint: str, type_: TensorType) -> str:
-    name, n = hint, 0
-    while name in state.types:
-        n += 1
-        name = f"{hint}.{n}"
-    state.types[name] = type_
-    return name

@@ -8,7 +8,6 @@ themselves; what only moves data moves integers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from atc.dims import is_dynamic
 from atc.expr import Call, Const, Expr, Input, call, cast, const, substitute, walk
-from atc.ir import Array, DType, Node, Op, TensorType
+from atc.ir import Array, DType, Node, TensorType
 from atc.ops import Conv, Epilogue, Map, Pool, Reshape, Window
 from atc.ops.blocked import BYTES
 from atc.ops.data import Concat, Pad
@@ -126,21 +125,6 @@ def _quantizes(expr: Expr) -> tuple[int, float, DType] | None:
 # ---- movement and elementwise nodes --------------------------------------------------------------
 
 
-def _emit(state: Rewriting, op: Op, inputs: Sequence[str], type_: TensorType, like: Node) -> str:
-    """Add a node before the one that is rewritten."""
-    name, n = f"{like.outputs[0]}.q", 0
-    while name in state.types:
-        n += 1
-        name = f"{like.outputs[0]}.q{n}"
-    node = Node(op, tuple(inputs), (name,), like.origin)
-    state.types[name] = type_
-    state.nodes.append(node)
-    state.producers[name] = node
-    state.position[name] = len(state.nodes)
-    state.readers[name] = 1
-    return name
-
-
 def _moved(state: Rewriting, node: Node) -> Node | None:
     """Move integers and dequantize afterwards."""
     found = [dequantized(state, name) for name in node.inputs]
@@ -156,7 +140,7 @@ def _moved(state: Rewriting, node: Node) -> Node | None:
     sources = [f.source for f in found if f is not None]
     if isinstance(op, Pool | Concat):  # these look at the shape, which a source has only by size
         sources = [_shaped(state, s, n, node) for s, n in zip(sources, node.inputs, strict=True)]
-    moved = _emit(state, op, sources, TensorType(first.dtype, result.shape), node)
+    moved = state.emit(op, sources, TensorType(first.dtype, result.shape), node, "q")
     dequantize = Map((result.size,), first.expr(0), (View((1,)),))
     return Node(dequantize, (moved,), node.outputs, merge_origin(first.node, node))
 
@@ -166,7 +150,7 @@ def _shaped(state: Rewriting, source: str, like: str, node: Node) -> str:
     wanted = TensorType(state.types[source].dtype, state.types[like].shape)
     if state.types[source] == wanted:
         return source
-    return _emit(state, Reshape(), [source], wanted, node)
+    return state.emit(Reshape(), [source], wanted, node, "q")
 
 
 def _map(state: Rewriting, node: Node, op: Map) -> Node:
@@ -282,5 +266,5 @@ def _source(state: Rewriting, node: Node, op: Conv, x: Dequantized) -> tuple[str
         return source, window
     value = state.add_constant(np.asarray(x.zero, x.dtype.numpy), f"{node.inputs[0]}.padding")
     pad = Pad("constant", size, (0, 0, *window.pads), (0, 0, *ends))
-    padded = _emit(state, pad, [source, value], TensorType(x.dtype, pad.extents), node)
+    padded = state.emit(pad, [source, value], TensorType(x.dtype, pad.extents), node, "q")
     return padded, replace(window, pads=(0,) * window.rank)

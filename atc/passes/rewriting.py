@@ -9,8 +9,17 @@ import numpy as np
 
 from atc.dims import Undecided
 from atc.expr import Expr, Input, renumber, substitute, walk
-from atc.ir import Array, Graph, Node, TensorType, prune, reads, type_of
+from atc.ir import Array, Graph, Node, Op, TensorType, prune, reads, type_of
 from atc.view import View
+
+
+def fresh_name(taken: Mapping[str, object], hint: str) -> str:
+    """Return the hint, or with a number behind it a name that isn't taken."""
+    name, n = hint, 0
+    while name in taken:
+        n += 1
+        name = f"{hint}.{n}"
+    return name
 
 
 @dataclass
@@ -35,12 +44,22 @@ class Rewriting:
 
     def add_constant(self, array: Array, hint: str) -> str:
         """Add a constant and return its name."""
-        name, n = hint, 0
-        while name in self.types:
-            n += 1
-            name = f"{hint}.{n}"
+        name = fresh_name(self.types, hint)
         self.constants[name] = np.ascontiguousarray(array)
         self.types[name] = type_of(self.constants[name])
+        return name
+
+    def emit(
+        self, op: Op, inputs: Sequence[str], type_: TensorType, like: Node, suffix: str
+    ) -> str:
+        """Add a node before the one being rewritten, `like`, and return its result's name."""
+        name = fresh_name(self.types, f"{like.outputs[0]}.{suffix}")
+        node = Node(op, tuple(inputs), (name,), like.origin)
+        self.types[name] = type_
+        self.nodes.append(node)
+        self.producers[name] = node
+        self.position[name] = len(self.nodes)
+        self.readers[name] = 1
         return name
 
     def only_reader(self, name: str) -> bool:
