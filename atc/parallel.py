@@ -240,6 +240,15 @@ def _rows_alike(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece,
     )
 
 
+def _each_alike(w: Workload, found: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Let each piece read of the first operand what lies where its results go."""
+    x = w.inputs[0]
+    assert x is not None
+    return tuple(
+        replace(p, operands={0: _flat(x, p.result.begin, p.result.type.size)}) for p in found
+    )
+
+
 def _softmax(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
     op = w.op
     assert isinstance(op, Softmax)
@@ -248,7 +257,7 @@ def _softmax(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ..
         return replace(op, outer=extent, epilogue=_epilogue(op.epilogue, axis, begin))
 
     cut = _of_loops((op.outer,), w, candidate, threads, make, op.axis * op.inner)
-    return tuple(replace(p, operands={0: p.result}) for p in cut)
+    return _each_alike(w, cut)
 
 
 def _normalize(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
@@ -261,7 +270,7 @@ def _normalize(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, 
 
     each = prod(op.axis) * prod(op.inner)
     cut = _of_loops(op.outer, w, candidate, threads, make, each)
-    return tuple(replace(p, operands={0: p.result}) for p in cut)
+    return _each_alike(w, cut)
 
 
 def _attention(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:

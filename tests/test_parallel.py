@@ -57,15 +57,19 @@ def model() -> onnx.ModelProto:
         node("Transpose", ["heads"], ["turned"], perm=[0, 2, 1]),
         node("Softmax", ["scores"], ["weighted"]),
         node("MatMul", ["weighted", "heads"], ["attended"]),
+        node("Softmax", ["batch"], ["shares"]),
+        node("Mul", ["shares", "thousand"], ["larger"]),
+        node("Cast", ["larger"], ["whole"], to=TensorProto.INT16),  # in the Softmax's epilogue
     ]  # fmt: skip
     nodes[16], nodes[17] = nodes[17], nodes[16]
-    inner = {"three", "turned", "scores", "weighted"}
+    inner = {"three", "turned", "scores", "weighted", "shares", "larger"}
     graph = helper.make_graph(
         nodes, "g",
         [helper.make_tensor_value_info(k, TensorProto.FLOAT, s) for k, s in inputs.items()],
         [helper.make_empty_tensor_value_info(o) for n in nodes for o in n.output if o not in inner],
         [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32) / 9, k)
-         for k, s in weights.items()],
+         for k, s in weights.items()]
+        + [numpy_helper.from_array(np.array(1000, np.float32), "thousand")],
     )  # fmt: skip
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
     return onnx.shape_inference.infer_shapes(made)
@@ -151,7 +155,7 @@ def test_threads_of_the_caller_run_the_pieces_in_any_order(
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, task, ctypes.c_void_p, ctypes.c_int)
     callback = kind(backwards)
     library.net_set_parallel(context, callback, None)
-    outputs = [np.zeros(t.shape, np.float32) for t in net.outputs]
+    outputs = [np.zeros(t.shape, t.dtype) for t in net.outputs]
     pointers = [(ctypes.c_void_p * len(a))(*(x.ctypes.data for x in a)) for a in (given, outputs)]
     assert library.net_run_tensors(context, *pointers) == 0
     assert bits(outputs) == want
