@@ -1,4 +1,4 @@
-"""Compares compiled networks with other engines, interleaved in one run on one pinned core.
+"""Compares compiled networks with other engines, interleaved in one run on pinned cores.
 
 usage: python tests/benchmarks/compare.py MODEL... [--models=DIR] [--peers=onnxruntime,openvino]
            [--rounds=N] [--clock=wall|cpu] [--layers] [--json] [atc's options as --name=value]
@@ -6,11 +6,12 @@ usage: python tests/benchmarks/compare.py MODEL... [--models=DIR] [--peers=onnxr
 MODEL is an ONNX file, or with --models a name in that folder; without MODEL all of the folder.
 Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random ones of its shapes.
 
-Each engine has a process of its own on the same core, and they take turns. `ratio` is an engine's
+Each engine has a process of its own on the same core, or on N cores with N threads with
+--num_threads=N, and they take turns. `ratio` is an engine's
 median over ours: above 1 ours is faster. `precision` is what our library states of its arithmetic;
 the others are told to compute in float32. `error` is the largest difference from the reference
 (onnxruntime without optimisations, else onnx.reference) as a part of the output's largest
-magnitude, `peak` the share of the core's measured peak by the operator's definitions (Winograd
+magnitude, `peak` the share of the cores' measured peak by the operator's definitions (Winograd
 does fewer operations). Memory is the whole process's, Python with numpy included. The cold build
 has an empty cache; the warm one the cache that it filled.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -32,15 +34,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-from machine import measured_peak, pinned, pinned_core
+from machine import pinned, pinned_cores
 from peers import described, installed
 
 from atc.arguments import parse_arguments
+from atc.backends.target import get_target
 from atc.driver import Compilation, compile_model
 from atc.errors import AtcError, OptionError
 from atc.importers import load_model
 from atc.model_options import contract_of
 from atc.options import Options, make_options
+from atc.peak import measured_peak
 from atc.program import calls
 from atc.settings import read_values
 from atc.verify_run import compare, random_inputs, run_reference
@@ -69,9 +73,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class Result:
-    """All that was measured with a model; `layers` as in layers.py."""
+    """All that was measured with a model; `gflops_peak` is a core's, `layers` as in layers.py."""
 
     model: str
+    threads: int
     engines: tuple[Engine, ...]
     gflops_peak: float
     operations: int
@@ -107,14 +112,14 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak
         shapes = {name: a.shape for name, a in arrays.items()}
         loaded = load_model(model, "onnx", shapes, None)
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
-        engines = race(given, done.folder, model, folder, expected)
+        engines = race(given, done, model, folder, expected)
         ours = replace(engines[0], precision=stated(done))
         engines = (ours, *(replace(e, precision="float32") for e in engines[1:]))
         layers = layer_table(chosen, folder, engines[0].median) if given.layers else []
         work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
         return Result(
-            model.stem if model.stem != "model" else model.parent.name, engines, peak, work,
-            done.library.stat().st_size, cold_build, warm_build, layers,
+            model.stem if model.stem != "model" else model.parent.name, chosen.num_threads,
+            engines, peak, work, done.library.stat().st_size, cold_build, warm_build, layers,
         )  # fmt: skip
 
 
@@ -159,17 +164,18 @@ def stored_inputs(model: Path) -> Arrays:
 
 
 def race(
-    given: argparse.Namespace, compiled: Path, model: Path, folder: Path,
+    given: argparse.Namespace, compiled: Compilation, model: Path, folder: Path,
     expected: Sequence[np.ndarray[Any, Any]],
 ) -> tuple[Engine, ...]:  # fmt: skip
     """Let all engines take turns, each round in another order."""
-    names = ["atc", *given.peers]
+    names, threads = ["atc", *given.peers], compiled.options.num_threads
+    cores = pinned_cores(threads)
     with ExitStack() as stack:
         workers = {}
         for name in names:
-            job = {"core": pinned_core(), "engine": name, "clock": given.clock,
-                   "inputs": str(folder / "inputs.npz"),
-                   "model": str(compiled if name == "atc" else model),
+            job = {"cores": cores and sorted(cores), "threads": threads, "engine": name,
+                   "clock": given.clock, "inputs": str(folder / "inputs.npz"),
+                   "model": str(compiled.folder if name == "atc" else model),
                    "outputs": str(folder / f"{name}.npz")}  # fmt: skip
             workers[name] = stack.enter_context(worker(job))
         begun = {name: hear(process) for name, process in workers.items()}
@@ -241,7 +247,7 @@ def layer_table(options: Options, folder: Path, seconds: float) -> list[dict[str
     runs = max(3, min(2000, int(LAYER_SECONDS / seconds)))
     command = [sys.executable, str(HERE / "layers.py"), str(done.folder),
                str(folder / "inputs.npz"), str(runs)]  # fmt: skip
-    with pinned(pinned_core()):
+    with pinned(pinned_cores(1)):
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     layers: list[dict[str, Any]] = json.loads(text)
     return layers
@@ -286,7 +292,7 @@ def engine_rows(r: Result) -> Iterator[tuple[str, ...]]:
         if e.failure:
             yield (r.model, e.name, "", e.failure)
         else:
-            share = f"{r.share(r.operations, e.median):.0%}" if r.operations else ""
+            share = f"{r.share(r.operations, r.threads * e.median):.0%}" if r.operations else ""
             yield (r.model, e.name, e.precision, f"{1e3 * e.median:.3f}",
                    f"{1e3 * e.minimum:.3f}", f"{r.ratio(e):.2f}", f"{e.error:.1e}", share,
                    f"{e.peak_rss / 2**20:.0f}",
@@ -349,7 +355,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given.peers = [p for p in peers if installed(p)]
     for name in sorted(set(peers) - set(given.peers)):
         print(f"compare: {name} isn't installed", file=sys.stderr)
-    results, failed, peak = [], False, measured_peak(pinned_core())
+    results, failed = [], False
+    with pinned(pinned_cores(1)):
+        peak = measured_peak(get_target("host"), os.environ)
     for path in model_files(given.model, given.models):
         print(f"compare: {path}", file=sys.stderr)
         try:

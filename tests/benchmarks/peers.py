@@ -1,4 +1,4 @@
-"""What is compared: each engine turns a model into a function from inputs to outputs, one thread.
+"""What is compared: each engine turns a model into a function from inputs to outputs.
 
 This file runs in the engines' own processes and imports nothing of the compiler, so that what a
 process takes is the engine's.
@@ -18,11 +18,12 @@ import numpy as np
 
 Inputs = Mapping[str, np.ndarray[Any, Any]]
 Run = Callable[[], list[np.ndarray[Any, Any]]]
-Prepare = Callable[[Path, Inputs], Run]
+Prepare = Callable[[Path, Inputs, int], Run]
 
 
-def prepare_atc(folder: Path, inputs: Inputs) -> Run:
-    """Load a compiled network through the Python module in its folder."""
+def prepare_atc(folder: Path, inputs: Inputs, threads: int) -> Run:
+    """Load a compiled network, which knows its number of threads, by its folder's Python module."""
+    del threads
     (path,) = folder.glob("*.py")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -40,26 +41,26 @@ def prepare_atc(folder: Path, inputs: Inputs) -> Run:
     return run
 
 
-def prepare_onnxruntime(model: Path, inputs: Inputs) -> Run:
+def prepare_onnxruntime(model: Path, inputs: Inputs, threads: int) -> Run:
     """Load a model with all of onnxruntime's optimisations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     feeds = dict(inputs)
     return lambda: session.run(None, feeds)
 
 
-def prepare_openvino(model: Path, inputs: Inputs) -> Run:
+def prepare_openvino(model: Path, inputs: Inputs, threads: int) -> Run:
     """Load a model for single runs in float32."""
     import openvino
 
     config = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": 1,
+        "INFERENCE_NUM_THREADS": threads,
     }
     compiled = openvino.Core().compile_model(model, "CPU", config)
     request = compiled.create_infer_request()

@@ -68,7 +68,8 @@ def test_all_that_is_measured_is_told(tmp_path: Path) -> None:
 
 def test_tables_and_a_peer(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    done = compare(tiny_model(tmp_path / "tiny.onnx"), "--peers=onnxruntime,nothing", "--layers")
+    done = compare(tiny_model(tmp_path / "tiny.onnx"), "--peers=onnxruntime,nothing", "--layers",
+                   "--num_threads=2")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "nothing isn't installed" in done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("│ tiny")]

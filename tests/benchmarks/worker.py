@@ -1,7 +1,7 @@
-"""One engine with one model in a process of its own, pinned to a core: run by compare.py.
+"""One engine with one model in a process of its own, a thread per core: run by compare.py.
 
-usage: worker.py JSON, with core, engine, model, inputs (an .npz by name), outputs (one to write)
-and clock (wall or cpu).
+usage: worker.py JSON, with cores (or null), threads, engine, model, inputs (an .npz by name),
+outputs (one to write) and clock (wall or cpu).
 Says {"seconds": of one run} when it is warm. Then each line on standard input is a number of runs,
 answered by their times; the last, 0, by the peak of the process's resident memory. After an
 error it says {"error": ...} and ends.
@@ -25,8 +25,8 @@ WARM_SECONDS = 0.3
 def main() -> None:
     """Prepare, then run on demand."""
     given = json.loads(sys.argv[1])
-    if given["core"] is not None:
-        os.sched_setaffinity(0, {given["core"]})
+    if given["cores"] is not None:
+        os.sched_setaffinity(0, given["cores"])
     try:
         run = _prepared(given)
     except Exception as error:
@@ -47,7 +47,7 @@ def _prepared(given: dict[str, Any]) -> Any:
 
     with np.load(given["inputs"]) as file:
         inputs = dict(file)
-    run = ENGINES[given["engine"]](Path(given["model"]), inputs)
+    run = ENGINES[given["engine"]](Path(given["model"]), inputs, given["threads"])
     np.savez(given["outputs"], *run())
     return run
 
