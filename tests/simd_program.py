@@ -138,6 +138,37 @@ static void tails(const float *a, float *y) {
   }
 }
 
+/* The same of bytes and integers: for n, rows of what v_load_u8_n, v_load_i8_n and v_i32_load_n read
+ * from just before such memory, and of what lies there after v_store_u8_n, v_store_i8_n and
+ * v_i32_store_n of V_LANES numbers from a. */
+static void typed_tails(const float *a, float *y) {
+  const size_t page = 65536;
+  char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED || mprotect(memory + page, page, PROT_NONE)) exit(3);
+  char *const end = memory + page;
+  for (size_t n = 0; n <= V_LANES; n++, y += 6 * V_LANES) {
+    uint8_t *const u = (uint8_t *)end - n;
+    int8_t *const s = (int8_t *)end - n;
+    int32_t *const i = (int32_t *)(void *)end - n;
+    for (size_t k = 0; k < n; k++) u[k] = (uint8_t)(200 + k);
+    v_store(y, v_load_u8_n(u, n));
+    v_store(y + V_LANES, v_load_i8_n(s, n));
+    for (size_t k = 0; k < n; k++) i[k] = (int32_t)k - 5;
+    v_store(y + 2 * V_LANES, v_cvt_f32(v_i32_load_n(i, n)));
+    memset(end - 4 * V_LANES, 7, 4 * V_LANES);
+    v_store_u8_n(u, v_load(opaque(a)), n);
+    for (size_t k = 0; k < V_LANES; k++) y[3 * V_LANES + k] = ((uint8_t *)end - V_LANES)[k];
+    memset(end - 4 * V_LANES, 7, 4 * V_LANES);
+    v_store_i8_n(s, v_neg(v_load(opaque(a))), n);
+    for (size_t k = 0; k < V_LANES; k++) y[4 * V_LANES + k] = ((int8_t *)end - V_LANES)[k];
+    memset(end - 4 * V_LANES, 0, 4 * V_LANES);
+    v_i32_store_n(i, v_cvt_i32(v_load(opaque(a))), n);
+    for (size_t k = 0; k < V_LANES; k++) {
+      y[5 * V_LANES + k] = (float)((int32_t *)(void *)end - V_LANES)[k];
+    }
+  }
+}
+
 int main(int count, char **arguments) {
   const size_t n = count > 2 ? (size_t)strtoul(arguments[2], NULL, 10) : 0;
   float *const a = malloc(4 * n * sizeof *a);
@@ -148,6 +179,7 @@ int main(int count, char **arguments) {
   const char *const name = arguments[1];
 @CALLS@
   if (strcmp(name, "tails") == 0) tails(a, y);
+  if (strcmp(name, "typed_tails") == 0) typed_tails(a, y);
   if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
   if (strcmp(name, "constants") == 0) y[0] = V_LANES, y[1] = V_REGISTERS;
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;

@@ -75,11 +75,32 @@ static inline void v_store_i8(int8_t *p, vf32 a) {
       _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
   _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(half, half));
 }
+/* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
+static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
+  uint8_t bytes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
+  return v_load_u8(bytes);
+}
+static inline vf32 v_load_i8_n(const int8_t *p, size_t n) {
+  int8_t bytes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
+  return v_load_i8(bytes);
+}
+static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
+  uint8_t bytes[V_LANES];
+  v_store_u8(bytes, a);
+  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
+static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
+  int8_t bytes[V_LANES];
+  v_store_i8(bytes, a);
+  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
 /* Ask for the cache line at p, which need not be a valid address. */
 static inline void v_prefetch_l1(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 static inline void v_prefetch_l2(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
-/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+/* --- Integers: add, sub, mul and shl wrap; shr keeps the sign --- */
 
 static inline vi32 v_i32_set1(int32_t x) { return _mm256_set1_epi32(x); }
 static inline vi32 v_i32_load(const int32_t *p) {
@@ -88,8 +109,19 @@ static inline vi32 v_i32_load(const int32_t *p) {
 static inline void v_i32_store(int32_t *p, vi32 a) {
   _mm256_storeu_si256((__m256i *)(void *)p, a);
 }
+static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { /* other lanes load as 0 */
+  return _mm256_maskload_epi32(p, _mm256_castps_si256(v_mask_n(n)));
+}
+static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
+  _mm256_maskstore_epi32(p, _mm256_castps_si256(v_mask_n(n)), a);
+}
+/* V_LANES bytes, unsigned, as integers. */
+static inline vi32 v_i32_load_u8(const uint8_t *p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
 static inline vi32 v_i32_add(vi32 a, vi32 b) { return _mm256_add_epi32(a, b); }
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return _mm256_sub_epi32(a, b); }
+static inline vi32 v_i32_mul(vi32 a, vi32 b) { return _mm256_mullo_epi32(a, b); }
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return _mm256_and_si256(a, b); }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm256_or_si256(a, b); }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return _mm256_xor_si256(a, b); }

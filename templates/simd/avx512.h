@@ -69,17 +69,43 @@ static inline void v_store_i8(int8_t *p, vf32 a) {
   const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held));
   _mm_storeu_si128((__m128i *)(void *)p, bytes);
 }
+/* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
+static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(v_mask_n(n), p)));
+}
+static inline vf32 v_load_i8_n(const int8_t *p, size_t n) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(v_mask_n(n), p)));
+}
+static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
+  const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_zero()), v_set1(255.0f));
+  _mm_mask_storeu_epi8(p, v_mask_n(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held)));
+}
+static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
+  const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_set1(-128.0f)), v_set1(127.0f));
+  _mm_mask_storeu_epi8(p, v_mask_n(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held)));
+}
 /* Ask for the cache line at p, which need not be a valid address. */
 static inline void v_prefetch_l1(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 static inline void v_prefetch_l2(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
-/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+/* --- Integers: add, sub, mul and shl wrap; shr keeps the sign --- */
 
 static inline vi32 v_i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
 static inline vi32 v_i32_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 static inline void v_i32_store(int32_t *p, vi32 a) { _mm512_storeu_si512(p, a); }
+static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { /* other lanes load as 0 */
+  return _mm512_maskz_loadu_epi32(v_mask_n(n), p);
+}
+static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
+  _mm512_mask_storeu_epi32(p, v_mask_n(n), a);
+}
+/* V_LANES bytes, unsigned, as integers. */
+static inline vi32 v_i32_load_u8(const uint8_t *p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
 static inline vi32 v_i32_add(vi32 a, vi32 b) { return _mm512_add_epi32(a, b); }
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return _mm512_sub_epi32(a, b); }
+static inline vi32 v_i32_mul(vi32 a, vi32 b) { return _mm512_mullo_epi32(a, b); }
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return _mm512_and_si512(a, b); }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm512_or_si512(a, b); }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return _mm512_xor_si512(a, b); }

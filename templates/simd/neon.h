@@ -74,6 +74,27 @@ static inline void v_store_i8(int8_t *p, vf32 a) {
   const uint32_t bytes = vget_lane_u32(vreinterpret_u32_s8(narrow), 0);
   memcpy(p, &bytes, sizeof bytes);
 }
+/* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
+static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
+  uint8_t bytes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
+  return v_load_u8(bytes);
+}
+static inline vf32 v_load_i8_n(const int8_t *p, size_t n) {
+  int8_t bytes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
+  return v_load_i8(bytes);
+}
+static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
+  uint8_t bytes[V_LANES];
+  v_store_u8(bytes, a);
+  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
+static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
+  int8_t bytes[V_LANES];
+  v_store_i8(bytes, a);
+  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
 /* Ask for the cache line at p, which need not be a valid address. */
 static inline void v_prefetch_l1(const void *p) {
 #if defined(__GNUC__)
@@ -90,13 +111,30 @@ static inline void v_prefetch_l2(const void *p) {
 #endif
 }
 
-/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+/* --- Integers: add, sub, mul and shl wrap; shr keeps the sign --- */
 
 static inline vi32 v_i32_set1(int32_t x) { return vdupq_n_s32(x); }
 static inline vi32 v_i32_load(const int32_t *p) { return vld1q_s32(p); }
 static inline void v_i32_store(int32_t *p, vi32 a) { vst1q_s32(p, a); }
+static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { /* other lanes load as 0 */
+  int32_t lanes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
+  return v_i32_load(lanes);
+}
+static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
+  int32_t lanes[V_LANES];
+  v_i32_store(lanes, a);
+  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
+}
+/* V_LANES bytes, unsigned, as integers. */
+static inline vi32 v_i32_load_u8(const uint8_t *p) {
+  uint32_t bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(bytes)))));
+}
 static inline vi32 v_i32_add(vi32 a, vi32 b) { return vaddq_s32(a, b); }
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return vsubq_s32(a, b); }
+static inline vi32 v_i32_mul(vi32 a, vi32 b) { return vmulq_s32(a, b); }
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return vandq_s32(a, b); }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return vorrq_s32(a, b); }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return veorq_s32(a, b); }

@@ -50,6 +50,15 @@ static inline void v_store_u8(uint8_t *p, vf32 a) {
 static inline void v_store_i8(int8_t *p, vf32 a) {
   *p = (int8_t)rintf(a > -128.0f ? (a < 127.0f ? a : 127.0f) : -128.0f);
 }
+/* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
+static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) { return n ? (float)*p : 0.0f; }
+static inline vf32 v_load_i8_n(const int8_t *p, size_t n) { return n ? (float)*p : 0.0f; }
+static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
+  if (n) v_store_u8(p, a);
+}
+static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
+  if (n) v_store_i8(p, a);
+}
 /* Ask for the cache line at p, which need not be a valid address. */
 static inline void v_prefetch_l1(const void *p) {
 #if defined(__GNUC__)
@@ -66,13 +75,20 @@ static inline void v_prefetch_l2(const void *p) {
 #endif
 }
 
-/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+/* --- Integers: add, sub, mul and shl wrap; shr keeps the sign --- */
 
 static inline vi32 v_i32_set1(int32_t x) { return x; }
 static inline vi32 v_i32_load(const int32_t *p) { return *p; }
 static inline void v_i32_store(int32_t *p, vi32 a) { *p = a; }
+static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { return n ? *p : 0; }
+static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
+  if (n) *p = a;
+}
+/* V_LANES bytes, unsigned, as integers. */
+static inline vi32 v_i32_load_u8(const uint8_t *p) { return *p; }
 static inline vi32 v_i32_add(vi32 a, vi32 b) { return (vi32)((uint32_t)a + (uint32_t)b); }
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return (vi32)((uint32_t)a - (uint32_t)b); }
+static inline vi32 v_i32_mul(vi32 a, vi32 b) { return (vi32)((uint32_t)a * (uint32_t)b); }
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return a & b; }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return a | b; }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return a ^ b; }

@@ -75,19 +75,62 @@ static inline void v_store_i8(int8_t *p, vf32 a) {
   const int32_t bytes = _mm_cvtsi128_si32(_mm_packs_epi16(half, half));
   memcpy(p, &bytes, sizeof bytes);
 }
+/* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
+static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
+  uint8_t bytes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
+  return v_load_u8(bytes);
+}
+static inline vf32 v_load_i8_n(const int8_t *p, size_t n) {
+  int8_t bytes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) bytes[i] = p[i];
+  return v_load_i8(bytes);
+}
+static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
+  uint8_t bytes[V_LANES];
+  v_store_u8(bytes, a);
+  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
+static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
+  int8_t bytes[V_LANES];
+  v_store_i8(bytes, a);
+  for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
 /* Ask for the cache line at p, which need not be a valid address. */
 static inline void v_prefetch_l1(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 static inline void v_prefetch_l2(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
-/* --- Integers: add, sub and shl wrap; shr keeps the sign --- */
+/* --- Integers: add, sub, mul and shl wrap; shr keeps the sign --- */
 
 static inline vi32 v_i32_set1(int32_t x) { return _mm_set1_epi32(x); }
 static inline vi32 v_i32_load(const int32_t *p) {
   return _mm_loadu_si128((const __m128i *)(const void *)p);
 }
 static inline void v_i32_store(int32_t *p, vi32 a) { _mm_storeu_si128((__m128i *)(void *)p, a); }
+static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { /* other lanes load as 0 */
+  int32_t lanes[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) lanes[i] = p[i];
+  return v_i32_load(lanes);
+}
+static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
+  int32_t lanes[V_LANES];
+  v_i32_store(lanes, a);
+  for (size_t i = 0; i < n; i++) p[i] = lanes[i];
+}
+/* V_LANES bytes, unsigned, as integers. */
+static inline vi32 v_i32_load_u8(const uint8_t *p) {
+  int32_t bytes;
+  memcpy(&bytes, p, sizeof bytes);
+  const __m128i half = _mm_unpacklo_epi8(_mm_cvtsi32_si128(bytes), _mm_setzero_si128());
+  return _mm_unpacklo_epi16(half, _mm_setzero_si128());
+}
 static inline vi32 v_i32_add(vi32 a, vi32 b) { return _mm_add_epi32(a, b); }
 static inline vi32 v_i32_sub(vi32 a, vi32 b) { return _mm_sub_epi32(a, b); }
+static inline vi32 v_i32_mul(vi32 a, vi32 b) {
+  const __m128i even = _mm_mul_epu32(a, b);
+  const __m128i odd = _mm_mul_epu32(_mm_srli_epi64(a, 32), _mm_srli_epi64(b, 32));
+  return _mm_unpacklo_epi32(_mm_shuffle_epi32(even, 8), _mm_shuffle_epi32(odd, 8));
+}
 static inline vi32 v_i32_and(vi32 a, vi32 b) { return _mm_and_si128(a, b); }
 static inline vi32 v_i32_or(vi32 a, vi32 b) { return _mm_or_si128(a, b); }
 static inline vi32 v_i32_xor(vi32 a, vi32 b) { return _mm_xor_si128(a, b); }

@@ -145,6 +145,9 @@ OPS = (
        integers),
     call("v_i32_add", "{i}, {j}", np.add, "i32", integers),
     call("v_i32_sub", "{i}, {j}", np.subtract, "i32", integers),
+    call("v_i32_mul", "{i}, {j}", np.multiply, "i32", integers),
+    call("v_i32_load_u8", "(const uint8_t *)(const void *)a + at",
+       lambda: integers()[0].view(np.uint8)[:COUNT].astype(np.int32), "i32", integers),
     call("v_i32_and", "{i}, {j}", np.bitwise_and, "i32", integers),
     call("v_i32_or", "{i}, {j}", np.bitwise_or, "i32", integers),
     call("v_i32_xor", "{i}, {j}", np.bitwise_xor, "i32", integers),
@@ -276,6 +279,20 @@ def test_tails_touch_nothing_else(program: Program) -> None:
         assert loaded.tolist() == [*a[:n], *[0.0] * (lanes - n)]
         assert stored.tolist() == [*[-1.0] * (lanes - n), *a[lanes : lanes + n]]
         assert mask.tolist() == [*[1.0] * n, *[0.0] * (lanes - n)]
+
+
+def test_tails_of_bytes_and_integers_touch_nothing_else(program: Program) -> None:
+    lanes = program.table.lanes
+    a = np.arange(1, COUNT + 1, dtype=np.float32)
+    y = program.run("typed_tails", (a, a, a))[: (lanes + 1) * 6 * lanes].reshape(-1, 6, lanes)
+    for n, rows in enumerate(y.tolist()):
+        rest, values = [0] * (lanes - n), np.arange(n)
+        assert rows[0] == [*(200 + values), *rest]
+        assert rows[1] == [*(200 + values - 256), *rest]
+        assert rows[2] == [*(values - 5), *rest]
+        assert rows[3] == [*[7] * (lanes - n), *(values + 1)]
+        assert rows[4] == [*[7] * (lanes - n), *(-values - 1)]
+        assert rows[5] == [*rest, *(values + 1)]
 
 
 def test_transpose(program: Program) -> None:
