@@ -23,6 +23,8 @@ from atc.backends.target import Target
 from atc.ir import Array, DType
 from atc.ops import ConvBlocked
 
+SIZES = (6, 4, 2)
+"""The extents of a tile of outputs."""
 WIDE = ((14, 2), (9, 3), (8, 3), (7, 3), (6, 4), (14, 1), (28, 1))
 NARROW = ((6, 2), (4, 3), (12, 1))
 """Tiles and vectors of a product, for 32 and for 16 registers."""
@@ -84,17 +86,17 @@ class ConvWinograd(Kernel):
         return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets for each m."""
+        """The most promising sets, exact ones among them."""
         sets = self.sets(w, target)
-        each = [cheapest(self, [p for p in sets if p["m"] == m], w, target, 3) for m in (4, 2)]
-        return cheapest(self, [*each[0], *each[1]], w, target, 6)
+        rough, exact = ([p for p in sets if self.exact(p) is kind] for kind in (False, True))
+        return [*cheapest(self, rough, w, target, 5), *cheapest(self, exact, w, target, 2)]
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
         """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products."""
         g = geometry(w, 1)
         shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[Params] = []
-        for m in (4, 2):
+        for m in SIZES:
             down, across = -(-g.rows.out // m), -(-g.cols.out // m)
             wanted = sorted({min(down, -(-n // across)) for n in (12, 24, 48)})
             for rows in wanted:
@@ -104,7 +106,7 @@ class ConvWinograd(Kernel):
         return found
 
     def exact(self, params: Params) -> bool:
-        """F(2 x 2) errs no more than direct convolution; F(4 x 4) some times as much."""
+        """F(2 x 2) errs no more than direct convolution; larger tiles some times as much."""
         return params["m"] == 2
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
@@ -181,7 +183,7 @@ def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
     return np.concatenate(parts)
 
 
-TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0)}
+TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (220.0, 170.0)}
 """Cycles to transform one vector of a tile's inputs, and of its products, by m."""
 STREAM = 10.0
 """Bytes of filters per cycle from beyond L2."""

@@ -8,7 +8,7 @@ polynomial interpolation at m + 1 points and infinity; they are derived in exact
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -18,7 +18,12 @@ import numpy as np
 from atc.backends.cpu.expr import literal
 from atc.ir import Array, DType
 
-POINTS = {2: (0, 1, -1), 4: (0, 1, -1, 2, -2)}
+_HALF = Fraction(1, 2)
+POINTS: Mapping[int, Sequence[Fraction | int]] = {
+    2: (0, 1, -1),
+    4: (0, 1, -1, 2, -2),
+    6: (0, 1, -1, 2, -2, _HALF, -_HALF),
+}
 """Interpolation points by the outputs of a tile; opposite ones stand side by side."""
 
 Row = tuple[Fraction, ...]
@@ -33,7 +38,7 @@ class Matrices:
     input: tuple[Row, ...]
 
 
-def _product(roots: Sequence[int]) -> list[Fraction]:
+def _product(roots: Sequence[Fraction | int]) -> list[Fraction]:
     """Return the coefficients of the product of (x - root), the constant one first."""
     poly = [Fraction(1)]
     for root in roots:
