@@ -62,7 +62,8 @@ class Unit:
 def kernel_unit(kernel: KernelSource) -> Unit:
     """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
     headers = ("src/kernel.h",) if kernel.portable else ("src/kernel.h", *VOCABULARY)
-    return Unit(kernel.path, kernel.symbol, headers)
+    more = (f"src/simd_{header}.h" for header in kernel.headers)
+    return Unit(kernel.path, kernel.symbol, (*headers, *more))
 
 
 def library_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:

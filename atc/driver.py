@@ -264,7 +264,7 @@ def write_project(
     emission = emit(
         planned.program, planned.arena, target, name=network_name(options.output),
         model=options.model.name, model_hash=_digest(options.model),
-        options=contract_of(options).text,
+        options=contract_of(options, planned.selection).text,
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
         hooks=options.hooks, checks=options.sanity_check, threads=threads,

@@ -90,7 +90,7 @@ def emit(
     values: dict[str, object] = {
         "name": name, "upper": name.upper(), "module": module_name(name), "version": __version__,
         "model": comment(model), "target": target.name, "cflags": target.cflags,
-        "checks": target.cpu_checks, "net": schedule,
+        "checks": target.cpu_checks, "tiles": any(k.tiles for k in kernels), "net": schedule,
         "inputs": ports[: len(schedule.inputs)], "outputs": ports[len(schedule.inputs) :],
         "bundles": _bundles(program), "ports": ports,
         "string_bytes": STRING_BYTES, "fallible": any(k.fallible for k in kernels),
@@ -178,6 +178,8 @@ def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, st
     if not all(k.portable for k in kernels):
         files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
         files["src/simd_math.h"] = verbatim("simd/math.h")
+    for header in dict.fromkeys(h for k in kernels for h in k.headers):
+        files[f"src/simd_{header}.h"] = verbatim(f"simd/{header}.h")
     return files
 
 

@@ -1,8 +1,9 @@
 """`--max_error`: the fastest kernels with which the outputs stay near the model in float64.
 
-Kernels may err more than the operator's definition (Winograd's F(4 x 4)). The first try takes
+Kernels may err more than the operator's definition (Winograd's F(4 x 4), say). The first try takes
 whatever is fastest. Where it errs too much, the nodes whose kernels add most error get kernels that
-err no more than the definition: one, two, four, ... at a time, so that the tries are few.
+err no more than the definition: one, two, four, ... at a time, so that the tries are few. Kernels
+that multiply in bf16 are tried, too, and those nodes lose first that, then the other rough kernels.
 """
 
 from __future__ import annotations
@@ -33,12 +34,18 @@ SEEDS = (0, 1)
 """The seeds of the inputs that errors are measured on."""
 
 
+BF16_ERROR = 1e-4
+"""The least error for which kernels that multiply in bf16 are worth a try."""
+
+
 @dataclass(frozen=True)
 class Offender:
     """A call of a kernel that errs more than its operator's definition, and what it adds."""
 
     nodes: tuple[str, ...]
     added: float
+    precision: str = "float32"
+    """What the kernel's products are computed in."""
 
 
 @contextmanager
@@ -61,12 +68,14 @@ def within_error(
 def _chosen(
     options: Options, environ: Mapping[str, str], heard: Listener, folder: Path
 ) -> Options:
-    exact, reached = options.exact_nodes, np.inf
+    exact, kept, reached = options.exact_nodes, options.float_nodes, np.inf
+    options = replace(options, bf16=options.max_error >= BF16_ERROR)
     for step in count():
-        heard.stage(f"measuring the error, {len(exact)} nodes with precise kernels")
+        heard.stage(f"measuring the error, {len(exact | kept)} nodes with more precise kernels")
+        options = replace(options, exact_nodes=exact, float_nodes=kept)
         trial = replace(
             options, output=folder / f"try{step}" / "net", hooks=True, strip=False,
-            max_error=0.0, exact_nodes=exact, dump=None, profile=False, build_dir=None,
+            max_error=0.0, dump=None, profile=False, build_dir=None,
         )  # fmt: skip
         done = compile_model(trial, environ, replace(heard, warn=lambda text: None))
         if done.graph.dims:
@@ -74,12 +83,13 @@ def _chosen(
         error = measured_error(done)
         reached = min(reached, error)
         if error <= options.max_error:
-            return replace(options, exact_nodes=exact, measured_error=error)
-        found = sorted(offenders(done), key=lambda o: o.added, reverse=True)
-        more = {name for each in found[: 2**step] for name in each.nodes} - exact
-        if not more:
+            return replace(options, measured_error=error)
+        found = sorted(offenders(done), key=lambda o: o.added, reverse=True)[: 2**step]
+        low = {name for each in found if each.precision == "bf16" for name in each.nodes} - kept
+        more = {name for each in found for name in each.nodes} - exact - low
+        if not low and not more:
             break
-        exact |= more
+        exact, kept = exact | more, kept | low
     raise OptionError(
         f"an error of {options.max_error:g} of the outputs' scale can't be kept: {reached:.2g} is "
         "the least that was reached", where="--max_error",
@@ -116,7 +126,8 @@ def offenders(done: Compilation) -> Iterator[Offender]:
         if _imprecise(call):
             names = [name.partition(BLOCKED)[0] for name in call.node.inputs]
             before = max((errors.get(name, 0.0) for name in names), default=0.0)
-            yield Offender(call.node.origin, own.get(number, np.inf) - before)
+            added = own.get(number, np.inf) - before
+            yield Offender(call.node.origin, added, call.choice.candidate.kernel.precision)
 
 
 def _imprecise(call: Call) -> bool:

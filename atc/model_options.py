@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir
 
@@ -10,8 +10,15 @@ from atc.adapt import Adaptation, read_aipp
 from atc.fusion_switches import LEVELS, Switches, parse_switches, read_switches
 from atc.options import Options
 from atc.passes import pass_names
-from atc.precision_policy import MODES_V2, Policy, exact_nodes, read_policy
-from atc.select import Limits
+from atc.precision_policy import (
+    MODES_V2,
+    Policy,
+    bf16_nodes,
+    exact_nodes,
+    node_names,
+    read_policy,
+)
+from atc.select import Limits, Selection
 
 
 def adaptation_of(options: Options) -> Adaptation:
@@ -26,6 +33,9 @@ def adaptation_of(options: Options) -> Adaptation:
 DEFAULT_BOUND, PRECISE_BOUND = 1e-4, 1e-5
 """What errors of float32 kernels are to stay under, as a part of the output's scale."""
 
+PRECISIONS = ("float32", "bf16x3", "bf16")
+"""What kernels compute products in, most precise first."""
+
 _ROUNDINGS = 16  # roundings to 16 bits, one on another
 
 
@@ -33,32 +43,36 @@ _ROUNDINGS = 16  # roundings to 16 bits, one on another
 class Contract:
     """What a library states of its precision: `error_bound` is a part of the output's scale.
 
-    `measured_error` is against float64, where it was measured when compiling.
+    `products` is what the chosen kernels multiply in: float32, bf16x3, bf16. `measured_error` is
+    against float64, where it was measured when compiling.
     """
 
     precision: str
     implmode: str
     error_bound: float
     measured_error: float | None
+    products: tuple[str, ...]
 
     @property
     def text(self) -> str:
         """The contract as `<name>_build_info()` tells it."""
         told = f"precision={self.precision}; implmode={self.implmode}; "
-        told += f"error_bound={self.error_bound:.3g}"
+        told += f"products={'+'.join(self.products)}; error_bound={self.error_bound:.3g}"
         if self.measured_error is None:
             return told
         return f"{told}; measured_error={self.measured_error:.2e}"
 
 
-def contract_of(options: Options) -> Contract:
-    """Return what a library of these options states of its precision."""
+def contract_of(options: Options, selection: Selection) -> Contract:
+    """Return what a library of these options and kernels states of its precision."""
     implmode = options.op_select_implmode
     precise = implmode.startswith("high_precision") and not options.optypelist_for_implmode
     plain = PRECISE_BOUND if precise else DEFAULT_BOUND
     bound = options.max_error or max(plain, _ROUNDINGS * policy_of(options).epsilon)
     name = precision_mode(options) or ("high_precision" if precise else "default")
-    return Contract(name, implmode, bound, options.measured_error)
+    used = {choice.candidate.kernel.precision for choice in selection.values()}
+    products = tuple(p for p in PRECISIONS if p in used or p == PRECISIONS[0])
+    return Contract(name, implmode, bound, options.measured_error, products)
 
 
 def precision_mode(options: Options) -> str:
@@ -92,7 +106,21 @@ def limits_of(options: Options, model: onnx_ir.Model) -> Limits:
     workspace = None if options.workspace_limit < 0 else options.workspace_limit
     mode, listed = options.op_select_implmode, options.optypelist_for_implmode
     own = options.exact_nodes
-    if not listed and options.op_precision_mode is None:
-        return Limits(mode.startswith("high_precision"), workspace, options.kernels, own)
-    exact = exact_nodes(model, mode, listed, options.op_precision_mode)
-    return Limits(False, workspace, options.kernels, exact | own)
+    limits = Limits(mode.startswith("high_precision"), workspace, options.kernels, own)
+    if listed or options.op_precision_mode is not None:
+        exact = exact_nodes(model, mode, listed, options.op_precision_mode)
+        limits = replace(limits, exact=False, exact_nodes=exact | own)
+    return _with_precisions(limits, options, model)
+
+
+def _with_precisions(limits: Limits, options: Options, model: onnx_ir.Model) -> Limits:
+    """Return limits with what kernels may compute products in, as the precision options say."""
+    policy = policy_of(options)
+    if policy.mode in ("force_fp32", "must_keep_origin_dtype"):
+        return replace(limits, precisions=frozenset({"float32"}))
+    low = bf16_nodes(model, policy)
+    if options.bf16 and not policy.mode:
+        low |= node_names(model) - options.float_nodes
+    allowed = limits.precisions | ({"bf16"} if low else set())
+    kept = node_names(model, policy.keep)
+    return replace(limits, precisions=allowed, bf16_nodes=low, float_nodes=kept)

@@ -92,6 +92,10 @@ class Options:
     """Passes of the graph that are left out."""
     exact_nodes: frozenset[str] = frozenset()
     """Nodes whose kernels err no more than the operator's definition."""
+    bf16: bool = False
+    """Whether kernels may compute in bf16 without a precision mode that says so."""
+    float_nodes: frozenset[str] = frozenset()
+    """Nodes for which they may not, even so."""
     measured_error: float | None = None
     """What --max_error came to, as a part of the output's scale."""
 

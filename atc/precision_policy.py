@@ -238,6 +238,28 @@ def _types(text: str | None) -> tuple[DType | None, ...]:
 # ------------------------------------------------------------------------------------- kernels
 
 
+def node_names(model: onnx_ir.Model, listed: Names | None = None) -> frozenset[str]:
+    """Return the names of all nodes, or of those that are listed."""
+    graphs = (model.graph, *model.graph.subgraphs())
+    nodes = (node for graph in graphs for node in graph)
+    return frozenset(node_name(n) for n in nodes if listed is None or listed.holds(n))
+
+
+def bf16_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
+    """Return the names of the nodes of products and sums whose operands are rounded to bfloat16.
+
+    Kernels may multiply them as such: a product of two bfloat16 is a float32.
+    """
+    graphs = (model.graph, *model.graph.subgraphs())
+    nodes = [n for graph in graphs for n in graph if n.op_type in policy.heavy | HEAVY]
+    rounded = (n for n in nodes if _all_bf16(policy.storage(n)))
+    return frozenset(map(node_name, rounded))
+
+
+def _all_bf16(storage: Storage) -> bool:
+    return storage.inputs is DType.BFLOAT16 and not storage.follows
+
+
 def exact_nodes(
     model: onnx_ir.Model, mode: str, listed: Iterable[str], by_operator: Path | None
 ) -> frozenset[str]:

@@ -29,7 +29,7 @@ def report_json(done: Compilation) -> str:
         "target": done.target.name,
         "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
         "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
-        "precision": asdict(contract_of(done.options)),
+        "precision": asdict(contract_of(done.options, done.selection)),
         "memory": {
             "arena_bytes": plan.size,
             "lower_bound_bytes": plan.lower_bound,
@@ -57,6 +57,7 @@ def report_json(done: Compilation) -> str:
                 "kernel": call.choice.candidate.label,
                 "symbol": call.source.symbol,
                 "tier": "portable" if call.source.portable else "tuned",
+                "precision": call.choice.candidate.kernel.precision,
                 "estimates": [{"kernel": k, "cost": c} for k, c in call.choice.estimates],
                 "measurements": [
                     {"kernel": m.label, "ns": m.time_ns, "reason": m.reason}

@@ -34,18 +34,28 @@ class Limits:
     `exact`: its results err no more than the op's definition. `workspace`: the most bytes of
     scratch; where no candidate does with so few, those of least scratch are taken. `tier`: all,
     only portable kernels, or only optimized ones, where there are any. `exact_nodes` are the
-    model's nodes for which `exact` holds in any case.
+    model's nodes for which `exact` holds in any case. `precisions`: what kernels may compute
+    products in (`Kernel.precision`); only in float32 for `float_nodes`, and in bf16 for no others
+    than `bf16_nodes`, unless those are None.
     """
 
     exact: bool = False
     workspace: int | None = None
     tier: str = "all"
     exact_nodes: frozenset[str] = frozenset()
+    precisions: frozenset[str] = frozenset({"float32", "bf16x3"})
+    float_nodes: frozenset[str] = frozenset()
+    bf16_nodes: frozenset[str] | None = None
 
     def of(self, node: Node) -> Limits:
         """Return the limits for one node."""
-        listed = not self.exact_nodes.isdisjoint(node.origin)
-        return replace(self, exact=True) if listed else self
+        exact = self.exact or not self.exact_nodes.isdisjoint(node.origin)
+        allowed = self.precisions
+        if not self.float_nodes.isdisjoint(node.origin):
+            allowed &= {"float32"}
+        elif self.bf16_nodes is not None and self.bf16_nodes.isdisjoint(node.origin):
+            allowed -= {"bf16"}
+        return replace(self, exact=exact, precisions=allowed)
 
 
 ANY = Limits()
@@ -90,7 +100,12 @@ def consider(
     ]
     wanted = [c for c in able if c.kernel.portable == (limits.tier == "portable")]
     tier = wanted if wanted and limits.tier != "all" else able
-    exact = [c for c in tier if not limits.exact or c.kernel.exact(c.params)]
+    exact = [
+        c
+        for c in tier
+        if c.kernel.precision in limits.precisions
+        and (not limits.exact or c.kernel.exact(c.params))
+    ]
     scratch = [c.kernel.scratch(w, c.params, target) for c in exact]
     most = max(limits.workspace, min(scratch, default=0)) if limits.workspace is not None else None
     found = [c for c, need in zip(exact, scratch, strict=True) if most is None or need <= most]
@@ -101,6 +116,8 @@ def consider(
             c.label,
             f"needs {needs[c.label]} bytes of workspace"
             if c.label in needs
+            else f"computes in {c.kernel.precision}"
+            if c in tier and c.kernel.precision not in limits.precisions
             else "errs more than the operator's definition"
             if c in tier
             else f"isn't {limits.tier}",

@@ -49,6 +49,11 @@ class Kernel:
     """Whether it takes extents that are known only when the network runs."""
     portable: ClassVar[bool] = True
     """Whether it is plain C99 (else it uses the vector vocabulary of the target's table)."""
+    headers: ClassVar[tuple[str, ...]] = ()
+    """Headers beside the vocabulary that it includes, stems in `templates/simd`: bf16, tiles."""
+    precision: ClassVar[str] = "float32"
+    """What its products are computed in: float32, bf16x3 (three products of bfloat16 halves, 16 to
+    17 significant bits) or bf16."""
     steady: ClassVar[bool] = False
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
     fallible: ClassVar[bool] = False
@@ -80,7 +85,7 @@ class Kernel:
 
     def exact(self, params: Params) -> bool:
         """Whether results err no more than those of the op's definition, computed in its type."""
-        return True
+        return self.precision == "float32"
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Return an estimate of the time in arbitrary units; the lowest is chosen unmeasured."""
@@ -121,6 +126,12 @@ class KernelSource:
     fallible: bool = False
     dims: tuple[str, ...] = field(default=(), compare=False)
     """C expressions of the extents that a call hands over, over the network's table `d`."""
+    headers: tuple[str, ...] = ()
+
+    @property
+    def tiles(self) -> bool:
+        """Whether it needs the permission to use AMX's tiles."""
+        return "tiles" in self.headers
 
     @property
     def path(self) -> str:
@@ -155,7 +166,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     symbol = f"atc_{kernel.name}_{dtype}_{digest}"
     return KernelSource(
         symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
-        kernel.fallible, dims,
+        kernel.fallible, dims, kernel.headers,
     )  # fmt: skip
 
 

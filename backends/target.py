@@ -18,6 +18,7 @@ class Target:
     /proc/cpuinfo and archspec agree on; `cpu_checks` are those that the generated library asks
     `__builtin_cpu_supports` for before it runs. `arch` is empty where any processor will do.
     `compiler` is a program name, `cc` for the host's; `runner` starts a program on this machine.
+    One that is `opt_in` is never what `host` means: it is taken only by its name.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Target:
     cpu_checks: tuple[str, ...] = ()
     compiler: str = "cc"
     runner: tuple[str, ...] = ()
+    opt_in: bool = False
 
 
 def get_target(name: str) -> Target:
@@ -67,7 +69,7 @@ def host_target() -> Target:
 
 def best_target(targets: tuple[Target, ...], arch: str, features: frozenset[str]) -> Target:
     """Return the last of `targets` (ordered weakest first) that a CPU can run."""
-    able = [t for t in targets if t.arch in ("", arch) and t.features <= features]
+    able = [t for t in targets if t.arch in ("", arch) and t.features <= features and not t.opt_in]
     return _at_home(able[-1])
 
 

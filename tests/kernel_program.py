@@ -20,15 +20,18 @@ import pytest
 from atc.backends.kernel import Candidate, Kernel, KernelSource, Params, Workload, render_kernel
 from atc.backends.target import Target, get_target, host_arch, host_features
 from atc.ir import Array
-from atc.templates import verbatim
+from atc.templates import render, verbatim
 from support import CFLAGS, _static_names
 
 FENCE, FENCE_BYTE = 256, 0xA5
 VECTOR_TARGETS = ("x86-64-avx2", "x86-64-avx512", "aarch64-neon")
+TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
+"""Features that are emulated where the CPU lacks them."""
 
 _MAIN = """#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+{permission}
 {prototypes}
 
 static union {{ long double align[8]; unsigned char bytes[{size}]; }} memory;
@@ -39,6 +42,7 @@ int main(int argc, char **argv)
   FILE *file = argc == 3 ? fopen(argv[1], "rb") : NULL;
   if (file == NULL || fread(d, 1, {data}, file) != {data}) return 1;
   fclose(file);
+{ask}
 {calls}
   file = fopen(argv[2], "wb");
   if (file == NULL || fwrite(d, 1, {data}, file) != {data}) return 2;
@@ -64,7 +68,7 @@ def vector_target(name: str) -> Target:
     """Return a target, or skip the test where nothing here can build and run it."""
     target = get_target(name)
     at_home = target.arch in ("", host_arch())
-    if at_home and not target.features <= host_features():
+    if at_home and not target.features - TILES <= host_features():
         pytest.skip(f"this CPU can't run {name}")
     for tool in () if at_home else (target.compiler, *target.runner):
         if shutil.which(tool) is None:
@@ -136,11 +140,19 @@ def _run(
     files = {"kernel.h": verbatim("cpu/kernel.h")}
     files["simd.h"] = verbatim(f"simd/{target.simd}.h")
     files["simd_math.h"] = verbatim("simd/math.h")
+    emulated = not host_features() >= TILES
+    for header in {h for s in sources for h in s.headers}:
+        files[f"simd_{header}.h"] = verbatim(f"simd/{header}.h")
+        if header == "tiles" and emulated:
+            files["simd_tiles.h"] = Path(__file__).with_name("tiles_emulated.h").read_text()
+    asks = any(s.tiles for s in sources) and not emulated
     files |= {f"kernels/{s.symbol}.c": s.text for s in distinct.values()}
     files |= {f"unit{k}.c": _unit(members) for k, members in enumerate(units)}
     files["main.c"] = _MAIN.format(
         prototypes="\n".join(f"{s.prototype};" for s in distinct.values()),
         size=memory.size + 64, data=memory.size, calls="\n".join(texts),
+        permission=render("project/tiles.c.j2", {}) if asks else "",
+        ask="  if (!tiles_are_allowed()) return 3;" if asks else "",
     )  # fmt: skip
     for path, text in files.items():
         (folder / path).parent.mkdir(exist_ok=True)

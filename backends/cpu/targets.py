@@ -1,4 +1,5 @@
-"""The CPU targets, weakest first within an architecture: the host gets the last one it can run.
+"""The CPU targets, weakest first within an architecture: the host gets the last one it can run,
+less those that must be asked for.
 
 A new target is one entry here, and one vector table in `templates/simd` if its ISA has none.
 Single `-m` flags are used instead of `-march` levels because zig and older compilers lack those.
@@ -10,6 +11,12 @@ from atc.backends.target import Target
 
 _AVX2 = ("avx2", "fma")
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AVX512_FLAGS = (
+    *("-mavx2", "-mfma", "-mf16c"),
+    *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+    "-mprefer-vector-width=512",  # else GCC's own vectorisation stops at 256 bits
+)
+_TILES = ("amx_tile", "amx_bf16", "amx_int8")
 
 TARGETS: tuple[Target, ...] = (
     Target(
@@ -60,11 +67,7 @@ TARGETS: tuple[Target, ...] = (
         vector_bytes=64,
         vector_registers=32,
         features=frozenset({*_AVX2, "f16c", *_AVX512}),
-        cflags=(
-            *("-mavx2", "-mfma", "-mf16c"),
-            *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
-            "-mprefer-vector-width=512",  # else GCC's own vectorisation stops at 256 bits
-        ),
+        cflags=_AVX512_FLAGS,
         cpu_checks=(*_AVX2, *_AVX512),
     ),
     Target(
@@ -74,12 +77,32 @@ TARGETS: tuple[Target, ...] = (
         vector_bytes=64,
         vector_registers=32,
         features=frozenset({*_AVX2, "f16c", *_AVX512, "avx512_vnni"}),
-        cflags=(
-            *("-mavx2", "-mfma", "-mf16c"),
-            *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
-            "-mprefer-vector-width=512",
-        ),
+        cflags=(*_AVX512_FLAGS, "-mavx512vnni"),
         cpu_checks=(*_AVX2, *_AVX512, "avx512_vnni"),
+    ),
+    Target(
+        name="x86-64-avx512-bf16",
+        arch="x86_64",
+        simd="avx512",
+        vector_bytes=64,
+        vector_registers=32,
+        features=frozenset({*_AVX2, "f16c", *_AVX512, "avx512_vnni", "avx512_bf16"}),
+        cflags=(*_AVX512_FLAGS, "-mavx512vnni", "-mavx512bf16"),
+        cpu_checks=(*_AVX2, *_AVX512, "avx512_vnni", "avx512_bf16"),
+    ),
+    Target(
+        name="x86-64-amx",
+        arch="x86_64",
+        simd="avx512",
+        vector_bytes=64,
+        vector_registers=32,
+        features=frozenset({*_AVX2, "f16c", *_AVX512, "avx512_vnni", "avx512_bf16", *_TILES}),
+        cflags=(
+            *(*_AVX512_FLAGS, "-mavx512vnni", "-mavx512bf16"),
+            *("-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        ),
+        cpu_checks=(*_AVX2, *_AVX512, "avx512_vnni", "avx512_bf16", *_TILES),
+        opt_in=True,  # its kernels were tested under emulation only
     ),
     Target(
         name="aarch64-neon",

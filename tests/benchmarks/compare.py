@@ -125,8 +125,8 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak
 
 def stated(done: Compilation) -> str:
     """Return a library's precision and the bound of its error."""
-    contract = contract_of(done.options)
-    return f"{contract.precision} <{contract.error_bound:.1g}"
+    contract = contract_of(done.options, done.selection)
+    return f"{contract.precision} ({'+'.join(contract.products)}) <{contract.error_bound:.1g}"
 
 
 def build_options(model: Path, folder: Path, words: Sequence[str], inputs: Arrays) -> Options:

@@ -36,7 +36,8 @@ def program(target: Target, folder: Path, cc: str) -> str:
     compiler = find_compiler(baseline, environ)
     flags = compile_flags(compiler, baseline)
     (folder / "a.c").write_text(
-        render("project/cpu_check.c.j2", {"checks": target.cpu_checks}) + "\n" + MAIN
+        render("project/cpu_check.c.j2", {"checks": target.cpu_checks, "tiles": False})
+        + "\n" + MAIN
     )
     compile_object(compiler, flags, "a.c", folder)
     return str(link_program(compiler, flags, ["a.c.o"], "a", folder, static=cc != "zig"))
@@ -69,4 +70,4 @@ def test_it_refuses_a_lesser_cpu(name: str, cpu: str, able: int, tmp_path: Path)
 
 def test_a_feature_without_a_known_bit_is_not_left_out() -> None:
     with pytest.raises(TemplateRuleError, match="no CPUID bit is known for sse9"):
-        render("project/cpu_check.c.j2", {"checks": ("avx2", "sse9")})
+        render("project/cpu_check.c.j2", {"checks": ("avx2", "sse9"), "tiles": False})

@@ -1,0 +1,75 @@
+/* simd_bf16.h - products of bfloat16 for x86-64 with AVX512_BF16, beside the vocabulary of simd.h.
+ *
+ * A pair is a lane of 32 bits that holds two bfloat16, the first in the lower half. Vectors of pairs
+ * are vf32 whose bits mean that: all that moves floats moves pairs.
+ */
+#ifndef SIMD_BF16_H
+#define SIMD_BF16_H
+
+#include "simd.h"
+
+#if !defined(__AVX512BF16__)
+#error "compile with -mavx512bf16"
+#endif
+
+/* Pairs (even[i], odd[i]) in lane i: rounded to nearest (ties to even), denormals to zero, NaN and
+ * infinities kept. */
+static inline vf32 v_pairs(vf32 even, vf32 odd) {
+  static const uint16_t order[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                     21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                     11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const vi32 words = (vi32)_mm512_cvtne2ps_pbh(odd, even);
+  return v_cast_f32(_mm512_permutexvar_epi16(_mm512_loadu_si512(order), words));
+}
+/* The same for numbers that follow each other: (low[0], low[1]), ..., (high[14], high[15]). */
+static inline vf32 v_pairs_in_order(vf32 low, vf32 high) {
+  return v_cast_f32((vi32)_mm512_cvtne2ps_pbh(high, low));
+}
+/* The first and the second numbers of pairs, as floats. */
+static inline vf32 v_firsts(vf32 pairs) {
+  return v_cast_f32(_mm512_slli_epi32(v_cast_i32(pairs), 16));
+}
+static inline vf32 v_seconds(vf32 pairs) {
+  return v_cast_f32(v_i32_and(v_cast_i32(pairs), v_i32_set1(-0x10000)));
+}
+/* acc + the products of both numbers of each pair. Denormal operands and results are zero. acc
+ * stays in its register, as with v_fmadd_acc. */
+static inline vf32 v_dot_pairs_acc(vf32 acc, vf32 a, vf32 b) {
+#if defined(__GNUC__)
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+  return acc;
+#else
+  return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
+#endif
+}
+
+/* --- Numbers as the sum of two bfloat16: 16 to 17 significant bits (bf16x3) --- */
+
+/* x rounded to bfloat16, halves away from zero, in the upper bits of each lane: denormals are kept
+ * (integer arithmetic knows none), and what would round to an infinity is cut off instead. */
+static inline vi32 v_upper_bf16(vf32 x) {
+  const vmask ordinary = _mm512_cmp_ps_mask(v_abs(x), v_set1(0x1.ffp127f), _CMP_LT_OQ);
+  const vi32 bits = v_cast_i32(x);
+  const vi32 rounded = _mm512_mask_add_epi32(bits, ordinary, bits, v_i32_set1(0x8000));
+  return v_i32_and(rounded, v_i32_set1(-0x10000));
+}
+/* Split a and b: x = upper + what is left, of which nothing is left of an infinity. Lane i of `high`
+ * and `low` holds the pair of a[i] and b[i]. NaN stays NaN in the sum of both; what is nearer to
+ * 2^128 than to the 16 bits below is an infinity in it. */
+static inline void v_split_pairs(vf32 a, vf32 b, vf32 *high, vf32 *low) {
+  enum { INFINITIES = 0x18 };
+  const vi32 upper_a = v_upper_bf16(a), upper_b = v_upper_bf16(b);
+  const vmask finite_a = v_mask_not(_mm512_fpclass_ps_mask(a, INFINITIES));
+  const vmask finite_b = v_mask_not(_mm512_fpclass_ps_mask(b, INFINITIES));
+  const vi32 left_a = v_upper_bf16(_mm512_maskz_sub_ps(finite_a, a, v_cast_f32(upper_a)));
+  const vi32 left_b = v_upper_bf16(_mm512_maskz_sub_ps(finite_b, b, v_cast_f32(upper_b)));
+  *high = v_cast_f32(v_i32_or(_mm512_srli_epi32(upper_a, 16), upper_b));
+  *low = v_cast_f32(v_i32_or(_mm512_srli_epi32(left_a, 16), left_b));
+}
+/* The numbers that were split, rounded to the bits that both parts hold. */
+static inline void v_join_pairs(vf32 high, vf32 low, vf32 *a, vf32 *b) {
+  *a = v_add(v_firsts(high), v_firsts(low));
+  *b = v_add(v_seconds(high), v_seconds(low));
+}
+
+#endif
