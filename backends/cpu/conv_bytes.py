@@ -29,6 +29,7 @@ from atc.backends.cpu.conv_tile import (
     cut_columns,
     geometry,
     panels,
+    tile_count,
     tile_row_counts,
     tile_rows,
 )  # fmt: skip
@@ -40,6 +41,8 @@ from atc.ops import ConvBlocked
 
 QUAD = 4
 """Channels whose products a step sums."""
+LINE = 64
+"""Bytes of a cache line."""
 
 
 def conv_of_bytes(w: Workload) -> ConvBlocked | None:
@@ -145,8 +148,9 @@ class ConvBytes(Kernel):
             "bodies": _bodies(g), "words": depth_words(g), "quad": QUAD,
             "signed": w.inputs[0].dtype is DType.INT8, "element": w.inputs[0].dtype.c,
             "result": w.outputs[0].dtype.c, "started": unsigned_zero(w, op) != 0,
+            "lines": _prefetched(g, p, nv), "share": _prefetched(g, p, nv) * LINE * _turns(g),
             "starts": g.supers * g.mb * g.block * 4,
-            "epilogue": TileEpilogue(op.epilogue, w, g, target),
+            "epilogue": TileEpilogue(op.epilogue, w, g, target, DType.INT32),
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
@@ -173,6 +177,17 @@ def _bodies(g: Geometry) -> list[dict[str, int]]:
     if rest:
         bodies.append({"first": whole, "count": 1, "steps": -(-rest // QUAD)})
     return bodies
+
+
+def _turns(g: Geometry) -> int:
+    """Return how often a tile meets a block of input channels under a tap."""
+    return g.icb * g.taps
+
+
+def _prefetched(g: Geometry, p: int, nv: int) -> int:
+    """Return the lines of the next panel that each turn prefetches; 0 where tiles are many."""
+    share = nv * g.block * g.block / LINE / tile_count(g, p)
+    return -(-nv * g.block * g.block // (LINE * tile_count(g, p))) if share > 0.2 else 0
 
 
 KERNELS = (ConvBytes(),)

@@ -9,6 +9,7 @@ from atc.backends.cpu.conv_tile import Geometry, spatial_strides
 from atc.backends.cpu.elementwise import finish, loop_names
 from atc.backends.cpu.expr import address
 from atc.backends.cpu.vector_expr import (
+    BYTES,
     lanes,
     read_vector,
     render_vector,
@@ -18,23 +19,26 @@ from atc.backends.cpu.vector_expr import (
 )  # fmt: skip
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
-from atc.expr import Call, Expr, Input, cost, walk
+from atc.expr import Call, Const, Expr, Input, call, const, cost, walk
 from atc.ir import DType
 from atc.ops import Epilogue, identity_epilogue
 from atc.view import View, dense
+
+Output = tuple[str, int, int, int, int]
+"""Accumulator, row, column, vector and place in y of a tile's result."""
 
 LONG = 8
 """Cost of an epilogue from which it gets a loop of its own: unrolled for all accumulators it would
 be long code, and its constants would push them out of their registers."""
 
 
-def leading_bias(epilogue: Epilogue) -> tuple[int | None, Expr]:
-    """Take a first addition of a per-channel operand out of an epilogue.
+def leading_bias(epilogue: Epilogue, sums: DType = DType.FLOAT) -> tuple[int | None, Expr]:
+    """Take a first addition of a per-channel operand to the `sums` out of an epilogue.
 
     Returns the operand's index, with which accumulators may start, and the rest of the expression.
     """
     users = [e for e in walk(epilogue.expr) if isinstance(e, Call) and _reads_result(e)]
-    if len(users) != 1 or users[0].fn != "Add" or users[0].dtype is not DType.FLOAT:
+    if len(users) != 1 or users[0].fn != "Add" or users[0].dtype is not sums:
         return None, epilogue.expr
     others = [a for a in users[0].args if isinstance(a, Input) and a.index > 0]
     if len(others) != 1:
@@ -42,7 +46,7 @@ def leading_bias(epilogue: Epilogue) -> tuple[int | None, Expr]:
     k = others[0].index
     if any(epilogue.views[k - 1].strides[2:-1]):
         return None, epilogue.expr
-    return k, _with(epilogue.expr, users[0], Input(DType.FLOAT, 0))
+    return k, _with(epilogue.expr, users[0], Input(sums, 0))
 
 
 def _reads_result(e: Call) -> bool:
@@ -55,6 +59,38 @@ def _with(e: Expr, old: Expr, new: Expr) -> Expr:
     return (
         Call(e.dtype, e.fn, tuple(_with(a, old, new) for a in e.args)) if isinstance(e, Call) else e
     )
+
+
+def shorter(e: Expr) -> Expr:
+    """Return a float expression that gives the same bytes, stored as such, in fewer steps.
+
+    What stores bytes rounds as well. What is rounded, clamped around a zero point and moved back
+    may be clamped around 0: where the additions are not exact, both clamp. (Zeros may differ in
+    sign, which no byte shows.)
+    """
+    return _around_zero(e.args[0] if isinstance(e, Call) and e.fn == "Round" else e)
+
+
+def _around_zero(e: Expr) -> Expr:
+    if not isinstance(e, Call):
+        return e
+    args = tuple(_around_zero(a) for a in e.args)
+    match args:
+        case (Call(fn="Min", args=(Call(fn="Max", args=(Call(fn="Add", args=(x, z)), low)), high)),
+              Const() as zero) if e.fn == "Sub" and z == zero:  # fmt: skip
+            bounds = [_whole(v) for v in (zero, low, high)]
+            if isinstance(x, Call) and x.fn == "Round" and all(b is not None for b in bounds):
+                point, least, most = (b or 0 for b in bounds)
+                held = call("Max", x, const(least - point, DType.FLOAT))
+                return call("Min", held, const(most - point, DType.FLOAT))
+    return Call(e.dtype, e.fn, args)
+
+
+def _whole(e: Expr) -> int | None:
+    """Return the value of a constant that is a small whole number."""
+    if isinstance(e, Const) and e.dtype is DType.FLOAT and abs(float(e.value)) <= 255:
+        return int(float(e.value)) if float(e.value).is_integer() else None
+    return None
 
 
 @dataclass(frozen=True)
@@ -81,7 +117,10 @@ def late_epilogue(epilogue: Epilogue, w: Workload) -> Late:
 class TileEpilogue:
     """What a tile does with its accumulators, and the operands it needs for that."""
 
-    def __init__(self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target) -> None:
+    def __init__(
+        self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target,
+        sums: DType = DType.FLOAT,
+    ) -> None:  # fmt: skip
         self.late: Late | None = None
         first = len(w.inputs) - len(epilogue.views)
         self.types = [t.dtype for t in w.inputs[first:] if t is not None]
@@ -90,12 +129,16 @@ class TileEpilogue:
             self.late = late_epilogue(epilogue, w)
             epilogue = identity_epilogue(DType.FLOAT)
         self.views, self.g = epilogue.views, g
-        self.bias, self.expr = leading_bias(epilogue)
+        self.bias, self.expr = leading_bias(epilogue, sums)
+        self.sums = sums
         self.expr = stored(self.expr) or self.expr
+        if self.out in BYTES:
+            self.expr = shorter(self.expr)
         rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
         self.used = sorted((rest | {self.bias or 0}) - {0})
         floats = Input(DType.INT32, 0) not in set(walk(self.expr)) and self.out is DType.FLOAT
         self.rolled = cost(self.expr) > LONG and floats
+        self.bytes = self.out in BYTES
 
     def parameters(self) -> str:
         """The operands as parameters of a tile function."""
@@ -114,22 +157,45 @@ class TileEpilogue:
     def start(self, vector: int) -> str:
         """The first value of an accumulator."""
         if self.bias is None:
-            return "v_zero()"
+            return "v_zero()" if self.sums is DType.FLOAT else "v_i32_set1(0)"
         return self._read(self.bias, 0, 0, vector)
 
     def finish(
-        self, row: int | str, column: int | str, vector: int | str, result: str
+        self, row: int | str, column: int | str, vector: int | str, result: str, prefix: str = "e"
     ) -> tuple[list[str], str]:
         """The lines and the value to be stored of one result, at numbers or C variables."""
 
         def read(k: int) -> str:
             return result if k == 0 else self._read(k, row, column, vector)
 
-        return render_vector(self.expr, read, "e")
+        return render_vector(self.expr, read, prefix)
 
     def store(self, place: str, value: str) -> str:
         """The statement that stores a vector at a place."""
         return store_vector(self.out, place, value)
+
+    def held(self, value: str) -> str:
+        """The C expression of what `store_four` takes for a value."""
+        return f"v_select(v_isnan({value}), v_zero(), {value})" if self.out is DType.INT8 else value
+
+    def store_four(self, place: str) -> str:
+        """The statement that stores the vectors r0 to r3 as bytes in a row."""
+        return f"v_store4_{'i8' if self.out is DType.INT8 else 'u8'}({place}, r0, r1, r2, r3);"
+
+    def in_fours(self, outputs: Sequence[Output]) -> tuple[list[list[Output]], list[Output]]:
+        """Results of which four at a time lie in a row, and the rest."""
+        fours: list[list[Output]] = []
+        rest: list[Output] = []
+        waiting: list[Output] = []
+        for each in sorted(outputs, key=lambda o: o[-1]):
+            if waiting and each[-1] != waiting[-1][-1] + self.g.block:
+                rest += waiting
+                waiting = []
+            waiting.append(each)
+            if len(waiting) == 4:
+                fours.append(waiting)
+                waiting = []
+        return fours, rest + waiting
 
     def _read(self, k: int, row: int | str, column: int | str, vector: int | str) -> str:
         view = self.views[k - 1]

@@ -75,6 +75,27 @@ static inline void v_store_i8(int8_t *p, vf32 a) {
       _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
   _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(half, half));
 }
+/* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
+static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  const vf32 top = v_set1(255.0f); /* below, what is packed saturates */
+  const __m256i ab = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_min_ps(top, a)),
+                                        _mm256_cvtps_epi32(_mm256_min_ps(top, b)));
+  const __m256i cd = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_min_ps(top, c)),
+                                        _mm256_cvtps_epi32(_mm256_min_ps(top, d)));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(ab, cd), order);
+  _mm256_storeu_si256((__m256i *)(void *)p, bytes);
+}
+static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  const vf32 top = v_set1(127.0f); /* below, what is packed saturates */
+  const __m256i ab = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_min_ps(top, a)),
+                                        _mm256_cvtps_epi32(_mm256_min_ps(top, b)));
+  const __m256i cd = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_min_ps(top, c)),
+                                        _mm256_cvtps_epi32(_mm256_min_ps(top, d)));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(ab, cd), order);
+  _mm256_storeu_si256((__m256i *)(void *)p, bytes);
+}
 /* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
 static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
   uint8_t bytes[V_LANES] = {0};

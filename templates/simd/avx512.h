@@ -69,6 +69,27 @@ static inline void v_store_i8(int8_t *p, vf32 a) {
   const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held));
   _mm_storeu_si128((__m128i *)(void *)p, bytes);
 }
+/* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
+static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  const vf32 top = v_set1(255.0f); /* below, what is packed saturates */
+  const __m512i ab = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_min_ps(top, a)),
+                                        _mm512_cvtps_epi32(_mm512_min_ps(top, b)));
+  const __m512i cd = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_min_ps(top, c)),
+                                        _mm512_cvtps_epi32(_mm512_min_ps(top, d)));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(ab, cd));
+  _mm512_storeu_si512(p, bytes);
+}
+static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  const vf32 top = v_set1(127.0f); /* below, what is packed saturates */
+  const __m512i ab = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_min_ps(top, a)),
+                                        _mm512_cvtps_epi32(_mm512_min_ps(top, b)));
+  const __m512i cd = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_min_ps(top, c)),
+                                        _mm512_cvtps_epi32(_mm512_min_ps(top, d)));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(ab, cd));
+  _mm512_storeu_si512(p, bytes);
+}
 /* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
 static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(v_mask_n(n), p)));

@@ -74,6 +74,23 @@ static inline void v_store_i8(int8_t *p, vf32 a) {
   const uint32_t bytes = vget_lane_u32(vreinterpret_u32_s8(narrow), 0);
   memcpy(p, &bytes, sizeof bytes);
 }
+/* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
+static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  const vf32 low = v_zero();
+  const uint16x8_t ab = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(a, low))),
+                                     vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(b, low))));
+  const uint16x8_t cd = vcombine_u16(vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(c, low))),
+                                     vqmovn_u32(vcvtnq_u32_f32(vmaxnmq_f32(d, low))));
+  vst1q_u8(p, vcombine_u8(vqmovn_u16(ab), vqmovn_u16(cd)));
+}
+static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  const vf32 low = v_set1(-128.0f);
+  const int16x8_t ab = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(a, low))),
+                                    vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(b, low))));
+  const int16x8_t cd = vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(c, low))),
+                                    vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(d, low))));
+  vst1q_s8(p, vcombine_s8(vqmovn_s16(ab), vqmovn_s16(cd)));
+}
 /* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
 static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
   uint8_t bytes[V_LANES] = {0};

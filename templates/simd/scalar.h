@@ -50,6 +50,13 @@ static inline void v_store_u8(uint8_t *p, vf32 a) {
 static inline void v_store_i8(int8_t *p, vf32 a) {
   *p = (int8_t)rintf(a > -128.0f ? (a < 127.0f ? a : 127.0f) : -128.0f);
 }
+/* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
+static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  v_store_u8(p, a), v_store_u8(p + 1, b), v_store_u8(p + 2, c), v_store_u8(p + 3, d);
+}
+static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  v_store_i8(p, a), v_store_i8(p + 1, b), v_store_i8(p + 2, c), v_store_i8(p + 3, d);
+}
 /* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
 static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) { return n ? (float)*p : 0.0f; }
 static inline vf32 v_load_i8_n(const int8_t *p, size_t n) { return n ? (float)*p : 0.0f; }

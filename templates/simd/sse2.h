@@ -75,6 +75,25 @@ static inline void v_store_i8(int8_t *p, vf32 a) {
   const int32_t bytes = _mm_cvtsi128_si32(_mm_packs_epi16(half, half));
   memcpy(p, &bytes, sizeof bytes);
 }
+/* Four vectors of floats as 4 * V_LANES bytes in a row, each as by v_store_u8 or v_store_i8. */
+static inline void v_store4_u8(uint8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  const vf32 top = v_set1(255.0f); /* below, what is packed saturates */
+  const __m128i ab = _mm_packs_epi32(_mm_cvtps_epi32(_mm_min_ps(top, a)),
+                                     _mm_cvtps_epi32(_mm_min_ps(top, b)));
+  const __m128i cd = _mm_packs_epi32(_mm_cvtps_epi32(_mm_min_ps(top, c)),
+                                     _mm_cvtps_epi32(_mm_min_ps(top, d)));
+  const __m128i bytes = _mm_packus_epi16(ab, cd);
+  _mm_storeu_si128((__m128i *)(void *)p, bytes);
+}
+static inline void v_store4_i8(int8_t *p, vf32 a, vf32 b, vf32 c, vf32 d) {
+  const vf32 top = v_set1(127.0f); /* below, what is packed saturates */
+  const __m128i ab = _mm_packs_epi32(_mm_cvtps_epi32(_mm_min_ps(top, a)),
+                                     _mm_cvtps_epi32(_mm_min_ps(top, b)));
+  const __m128i cd = _mm_packs_epi32(_mm_cvtps_epi32(_mm_min_ps(top, c)),
+                                     _mm_cvtps_epi32(_mm_min_ps(top, d)));
+  const __m128i bytes = _mm_packs_epi16(ab, cd);
+  _mm_storeu_si128((__m128i *)(void *)p, bytes);
+}
 /* Parts of them: the first n lanes, 0 <= n <= V_LANES; memory past n is not touched. */
 static inline vf32 v_load_u8_n(const uint8_t *p, size_t n) {
   uint8_t bytes[V_LANES] = {0};

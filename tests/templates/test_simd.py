@@ -104,6 +104,10 @@ def by_rows(function: Callable[..., Array]) -> Callable[[Array], Array]:
     return lambda rows: function(rows, axis=1)
 
 
+FOUR = "(at - at % (4 * V_LANES))"
+AT_FOUR = ", ".join(f"v_load(a + {FOUR} + {k} * V_LANES)" for k in range(4))
+"""Where four vectors in a row begin, and the four."""
+
 OPS = (
     call("v_zero", "", lambda: np.zeros(COUNT)),
     call("v_set1", "-2.5f", lambda: np.full(COUNT, -2.5)),
@@ -115,6 +119,10 @@ OPS = (
        lambda: pairs()[0].view(np.int8)[:COUNT].astype(np.float32)),
     call("v_store_u8", "bytes + at, {a}", lambda a: saturate(a, np.uint8), "bytes"),
     call("v_store_i8", "(int8_t *)bytes + at, {a}", lambda a: saturate(a, np.int8), "bytes"),
+    call("v_store4_u8", f"bytes + {FOUR}, {AT_FOUR}",
+       lambda: saturate(pairs()[0], np.uint8), "bytes"),
+    call("v_store4_i8", f"(int8_t *)bytes + {FOUR}, {AT_FOUR}",
+       lambda: saturate(pairs()[0], np.int8), "bytes"),
     call("v_add", "{a}, {b}", np.add),
     call("v_sub", "{a}, {b}", np.subtract),
     call("v_mul", "{a}, {b}", np.multiply),
