@@ -145,7 +145,8 @@ def _bundles(program: Program) -> list[dict[str, object]]:
     return [
         {
             "name": c_string(b.name[:_LONGEST]), "output": int(b.side == "output"),
-            "present": int(b.count >= 0), "first": b.first, "count": max(b.count, 0),
+            "present": 2 if b.is_map else int(b.count >= 0), "first": b.first,
+            "count": max(b.count, 0),
         }
         for b in program.bundles
     ]  # fmt: skip

@@ -195,13 +195,15 @@ class Bundle:
     """A sequence or an empty optional of the model, and which inputs or outputs its elements are.
 
     `first` is the position of the first one among those of the `side` ("input" or "output");
-    `count` is -1 where an optional has no value.
+    `count` is -1 where an optional has no value. A map, or a sequence of maps, is two tensors: the
+    keys [n] and the values [n], or [maps, n].
     """
 
     side: str
     name: str
     first: int
     count: int
+    is_map: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ import numpy as np
 import onnx
 import onnx_ir
 from onnx.backend.base import Backend, BackendRep, namedtupledict
-from onnx_ir.passes.common import InlinePass
 
 from atc.backends.target import Target, get_target
 from atc.backends.toolchain import Job, compile_flags, compile_many, find_compiler, link_shared
 from atc.emit import Emission, emit
 from atc.errors import ModelError, UnsupportedError
-from atc.importers.onnx import InputShape, pin_inputs
+from atc.importers.onnx import InputShape, inlined, pin_inputs
 from atc.ir import Array, DType, Graph
 from atc.lower import lower_model
 from atc.lower.strings import cells, is_text, texts
@@ -190,8 +189,7 @@ def _specialised(
 ) -> onnx_ir.Model:
     """Return the model with its inputs' shapes known and those of `fixed` made constants."""
     model = onnx_ir.from_proto(proto)
-    if len(model.functions):
-        model = InlinePass()(model).model
+    model = inlined(model)
     model = pin_inputs(model, {n: _shape(a) for n, a in arrays.items()}, FILE)
     for value in list(model.graph.inputs):
         if value.name in fixed:

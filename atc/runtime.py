@@ -68,9 +68,10 @@ _STRING = 8
 class Network:
     """A compiled network, ready to run.
 
-    A sequence of the model is a list of arrays, an optional without a value is None: `parameters`
-    and `results` say so. `inputs` and `outputs` are the tensors, sequences' elements among them.
-    Strings are arrays of objects; what isn't UTF-8 in them is kept as surrogate escapes.
+    A sequence of the model is a list of arrays, a map is a dict, a sequence of maps is a list of
+    dicts, an optional without a value is None: `parameters` and `results` say so. `inputs` and
+    `outputs` are the tensors, sequences' elements and maps' keys and values among them. Strings are
+    arrays of objects; what isn't UTF-8 in them is kept as surrogate escapes.
 
     It may be called from several threads at once: each call in progress has an arena of its own,
     and arenas are kept for the next calls. The interpreter's lock is released meanwhile.
@@ -173,15 +174,17 @@ class Bound:
         self._arguments = self._context.arguments
         self._run = library.run_tensors
         found = tuple(grouped(made, outputs))
-        plain = not any(v.is_sequence or v.count is None for v in made)
-        self._result = found[0] if len(found) == 1 else self.outputs if plain else found
+        plain = all(v.is_plain for v in made)
+        fixed = library.set_shapes is None and all(v.entry is None for v in made)
+        result = found[0] if len(found) == 1 else self.outputs if plain else found
+        self._result = result if fixed else None  # else it is made of each run's outputs
 
     def __call__(self) -> Any:
         """Run the network; returns the bound output, or the tuple of all."""
         status = self._run(*self._arguments)
         if status:
             raise self._library.error(status, self._arguments[0])
-        if self._library.set_shapes is None:
+        if self._result is not None:
             return self._result
         found = grouped(self._made, self._context.filled(self.outputs))
         return found[0] if len(found) == 1 else tuple(found)
@@ -272,7 +275,11 @@ class _Library:
             found += [Value(tensors[k].name, k) for k in range(at, sequence.first)]
             name = self.ffi.string(sequence.name).decode()
             size = int(sequence.count) if sequence.present else None
-            found.append(Value(name, int(sequence.first), size, is_sequence=size is not None))
+            first = int(sequence.first)
+            entry = None
+            if sequence.present == 2:
+                entry = (tensors[first].dtype, tensors[first + 1].dtype)
+            found.append(Value(name, first, size, size is not None and entry is None, entry))
             at = int(sequence.first + sequence.count)
         return (*found, *(Value(tensors[k].name, k) for k in range(at, len(tensors))))
 

@@ -51,17 +51,27 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output of the model: one tensor, a sequence of them, or (None) nothing."""
+    """An input or output of the model: one tensor, a sequence of them, a map, or (None) nothing.
+
+    A map is a tensor of keys and one of values, which has a row for each map of a sequence.
+    """
 
     name: str
     first: int
     count: int | None = 1
     is_sequence: bool = False
+    entry: tuple[np.dtype[Any], np.dtype[Any]] | None = None
+    """Of a map: the types of a key and of a value."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one tensor."""
+        return self.count is not None and not self.is_sequence and self.entry is None
 
 
 def flat(values: Sequence[Value], given: Sequence[Any]) -> Sequence[Any]:
     """Return the arrays of inputs, those of sequences in their places."""
-    if not any(v.is_sequence or v.count is None for v in values):
+    if all(v.is_plain for v in values):
         return given
     if len(given) != len(values):
         names = [v.name for v in values]
@@ -75,17 +85,27 @@ def flat(values: Sequence[Value], given: Sequence[Any]) -> Sequence[Any]:
             if not isinstance(item, list | tuple) or len(item) != value.count:
                 raise TypeError(f"input {value.name!r} must be a list of {value.count} arrays")
             arrays += item
+        elif value.entry is not None:
+            if not isinstance(item, Mapping):
+                raise TypeError(f"input {value.name!r} must be a dict, not {type(item).__name__}")
+            parts = ([*item], [*item.values()])
+            arrays += [np.asarray(a, t) for a, t in zip(parts, value.entry, strict=True)]
         else:
             arrays.append(item)
     return arrays
 
 
 def grouped(values: Sequence[Value], arrays: Sequence[Array]) -> list[Any]:
-    """Return the outputs of the model: arrays, lists of them, None."""
+    """Return the outputs of the model: arrays, lists of them, dicts, lists of dicts, None."""
     found: list[Any] = []
     for value in values:
         if value.is_sequence:
             found.append([*arrays[value.first : value.first + (value.count or 0)]])
+        elif value.entry is not None:
+            keys, rows = (a.tolist() for a in arrays[value.first : value.first + 2])
+            many = arrays[value.first + 1].ndim == 2
+            maps = [dict(zip(keys, row, strict=True)) for row in (rows if many else [rows])]
+            found.append(maps if many else maps[0])
         else:
             found.append(None if value.count is None else arrays[value.first])
     return found

@@ -203,10 +203,17 @@ def _fed(net: Network, value: Value, feeds: Mapping[str, Array]) -> Array | list
 def _elements(
     names: Sequence[str], got: Sequence[Any], expected: Sequence[Any]
 ) -> Iterator[tuple[str, Array, Array]]:
-    """Yield the tensors to compare: of a sequence its elements, of nothing none."""
+    """Yield the tensors to compare: of a sequence its elements, of nothing none.
+
+    Of a map it is the values, or its keys where they differ.
+    """
     for name, a, b in zip(names, got, expected, strict=True):
         if isinstance(a, list) and isinstance(b, list | tuple) and len(a) == len(b):
-            yield from ((f"{name}_{k}", x, y) for k, (x, y) in enumerate(zip(a, b, strict=True)))
+            yield from _elements([f"{name}_{k}" for k in range(len(a))], a, b)
+        elif isinstance(a, dict) and isinstance(b, dict):
+            same = sorted(a) == sorted(b)
+            x, y = ([m[k] for k in sorted(m)] if same else sorted(m) for m in (a, b))
+            yield name, np.asarray(x), np.asarray(y)
         elif a is not None or b is not None:
             yield name, np.asarray(a), np.asarray(b)
 

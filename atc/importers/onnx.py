@@ -13,6 +13,7 @@ from onnx_ir.passes.common import InlinePass
 
 from atc.dims import RANGES, Range
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
 from atc.importers.sequences import is_bundle, pin_nothing, pin_sequence, pin_value
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # errors are told in our words
@@ -33,14 +34,15 @@ def load_onnx(path: Path) -> onnx_ir.Model:
     try:
         proto = onnx.load_model(path, format="protobuf", load_external_data=False)
         _check_names(proto.graph, path)
+        maps = without_maps(proto.graph, str(path))
         model = onnx_ir.from_proto(proto)
         _check_model(proto, model, path)
         for tensor in _tensors(model):
             if isinstance(tensor, onnx_ir.ExternalTensor):
                 _check_external_data(tensor, path)
                 tensor.base_dir = path.parent
-        if len(model.functions):
-            model = InlinePass()(model).model
+        model = inlined(model)
+        mark_maps(model, maps)
     except AtcError:
         raise
     except RecursionError:
@@ -51,6 +53,24 @@ def load_onnx(path: Path) -> onnx_ir.Model:
             hint="export it again, or look at it with onnx.checker",
         ) from error  # fmt: skip
     return model
+
+
+def inlined(model: onnx_ir.Model) -> onnx_ir.Model:
+    """Return the model without functions of its own: their nodes stand where they were called.
+
+    A function may import other opsets than the model: its nodes then carry the version.
+    """
+    if not len(model.functions):
+        return model
+    for function in model.functions.values():
+        for domain, version in [*function.opset_imports.items()]:
+            if model.opset_imports.get(domain, version) == version:
+                continue
+            for node in function.all_nodes():
+                if node.domain == domain:
+                    node.version = version
+            function.opset_imports[domain] = model.opset_imports[domain]
+    return InlinePass()(model).model
 
 
 def _check_model(proto: onnx.ModelProto, model: onnx_ir.Model, path: Path) -> None:
@@ -146,7 +166,9 @@ def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str
 
 
 def _pin(model: onnx_ir.Model, value: onnx_ir.Value, shape: InputShape, file: str) -> None:
-    if shape is None:
+    if is_map(value):
+        pin_map(model, value, shape, file)
+    elif shape is None:
         pin_nothing(model, value, file)
     elif isinstance(shape, list):
         declared = value.shape

@@ -40,11 +40,11 @@ def pin_sequence(
         tensor = onnx_ir.TensorType(kind.dtype)
         parts.append(onnx_ir.Value(name=name, shape=onnx_ir.Shape(shape), type=tensor))
     if parts:
-        node = onnx_ir.Node("", "SequenceConstruct", parts, outputs=[_result(value)])
+        node = onnx_ir.Node("", "SequenceConstruct", parts, outputs=[result_of(value)])
     else:
         dtype = onnx_ir.AttrInt64("dtype", int(kind.dtype))
-        node = onnx_ir.Node("", "SequenceEmpty", (), [dtype], outputs=[_result(value)])
-    _replace(model, value, parts, node, [v.name or "" for v in parts])
+        node = onnx_ir.Node("", "SequenceEmpty", (), [dtype], outputs=[result_of(value)])
+    replace_input(model, value, parts, node, [v.name or "" for v in parts])
 
 
 def pin_nothing(model: onnx_ir.Model, value: onnx_ir.Value, file: str) -> None:
@@ -55,8 +55,8 @@ def pin_nothing(model: onnx_ir.Model, value: onnx_ir.Value, file: str) -> None:
             code="E10049",
         )  # fmt: skip
     kind = onnx_ir.AttrTypeProto("type", onnx_ir.TypeAndShape(value.type.elem_type, None))
-    node = onnx_ir.Node("", "Optional", (), [kind], outputs=[_result(value)])
-    _replace(model, value, (), node, None)
+    node = onnx_ir.Node("", "Optional", (), [kind], outputs=[result_of(value)])
+    replace_input(model, value, (), node, None)
 
 
 def pin_value(value: onnx_ir.Value, shape: Sequence[int], file: str) -> None:
@@ -72,11 +72,12 @@ def pin_value(value: onnx_ir.Value, shape: Sequence[int], file: str) -> None:
     value.type = kind.elem_type
 
 
-def _result(value: onnx_ir.Value) -> onnx_ir.Value:
+def result_of(value: onnx_ir.Value) -> onnx_ir.Value:
+    """Return the value that takes an input's place."""
     return onnx_ir.Value(name=value.name, type=value.type)
 
 
-def _replace(
+def replace_input(
     model: onnx_ir.Model, value: onnx_ir.Value, parts: Sequence[onnx_ir.Value],
     node: onnx_ir.Node, names: list[str] | None,
 ) -> None:  # fmt: skip

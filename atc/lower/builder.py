@@ -51,11 +51,13 @@ _PARTS = "#parts"
 class Parts:
     """What a value consists of that is no tensor: the elements of a sequence, known in number.
 
-    `names` is None for an optional without a value.
+    `names` is None for an optional without a value. Those of a map are its keys [n] and its values
+    [n], or [maps, n] for a sequence of maps.
     """
 
     names: tuple[str, ...] | None
     dtype: DType | None = None
+    is_map: bool = False
 
 
 def moves(op: Op) -> bool:
@@ -205,6 +207,10 @@ class Builder:
                 f"a sequence of {len(names)} tensors", hint=f"up to {MAX_PARTS} can be compiled"
             )
         return self._bundle(Parts(tuple(names), dtype))
+
+    def mapping(self, keys: str, values: str) -> str:
+        """Add a map, or a sequence of maps, one for each row of `values`."""
+        return self._bundle(Parts((keys, values), is_map=True))
 
     def nothing(self) -> str:
         """Add an optional without a value."""

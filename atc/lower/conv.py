@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from atc.dims import low, maximum, minimum
-from atc.expr import Input, call
+from atc.expr import Expr, Input, call, const
 from atc.ir import DType, TensorType
 from atc.lower.registry import lowers
 from atc.lower.site import Site
@@ -200,13 +200,43 @@ def pool(site: Site) -> tuple[str, ...]:
     dtype = site.b.type(source).dtype
     op = Pool(
         site.node.op_type.removesuffix("Pool"), window, tuple(end),
-        bool(site.int("count_include_pad")), site.int("p", 2), site.int("storage_order"),
+        bool(site.int("count_include_pad")), _order(site), site.int("storage_order"),
     )  # fmt: skip
     types = [TensorType(dtype, shape)]
     if site.wants(1):
         types.append(TensorType(DType.INT64, shape))
     y, *rest = site.b.emit(op, [source], *types)
     return (site.b.cast(y, x.dtype), *rest)
+
+
+def _order(site: Site) -> int:
+    """Return the p of an Lp norm, which is a float in opset 1."""
+    if site.opset >= 2:
+        return site.int("p", 2)
+    order = site.float("p", 2.0)
+    if not order.is_integer():
+        raise site.unsupported(f"the norm's p is {order:g}", "use a whole number")
+    return int(order)
+
+
+@lowers("GlobalLpPool")
+def global_lp_pool(site: Site) -> str:
+    """ONNX GlobalLpPool-22: the Lp norm of each image."""
+    from atc.lower.reduce import reduce_axes
+
+    x, p = site.type(0), _order(site)
+    axes = tuple(range(2, len(x.shape)))
+    site.require(p > 0, f"the norm's p is {p}")
+    if p <= 2:
+        return reduce_axes(site, site.input(0), axes, True, f"L{p}")
+    source = widen(site, site.input(0))
+
+    def power(v: Expr, exponent: float) -> Expr:
+        return call("Pow", v, const(exponent, v.dtype))
+
+    powers = site.b.map(lambda v: power(call("Abs", v), p), source)
+    total = reduce_axes(site, powers, axes, True, "Sum")
+    return site.b.cast(site.b.map(lambda v: power(v, 1 / p), total), x.dtype)
 
 
 @lowers("GlobalAveragePool", "GlobalMaxPool")

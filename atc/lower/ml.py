@@ -171,7 +171,13 @@ def match_keys(site: Site, values: str, keys: Array) -> str:
     x = site.b.type(values)
     texts = keys.dtype == DType.STRING.numpy
     site.require((x.dtype is DType.STRING) == texts, f"{x} and keys of {keys.dtype}")
-    name = site.b.constant(keys.astype(x.dtype.numpy))
+    return match_values(site, values, site.b.constant(keys.astype(x.dtype.numpy)))
+
+
+def match_values(site: Site, values: str, keys: str) -> str:
+    """The same for keys that may be computed at run time; both have one type."""
+    x, count = site.b.type(values), site.b.type(keys).size
+    site.require(x.dtype is site.b.type(keys).dtype, f"{x} and keys {site.b.type(keys)}")
     value, key = Input(x.dtype, 0), Input(x.dtype, 1)
     found = call("Equal", value, key)
     if x.dtype.is_float:
@@ -180,8 +186,8 @@ def match_keys(site: Site, values: str, keys: Array) -> str:
     place = call("Where", found, Input(DType.INT64, 2), zero)
     views = (View((1, 0)), View((0, 1)), View((0, 1), 1))
     at_least = Epilogue(call("Max", Input(DType.INT64, 0), zero))  # there may be no keys
-    op = Reduce("Max", (x.size,), (len(keys),), place, views, at_least)
-    return site.b.emit1(op, [values, name], TensorType(DType.INT64, x.shape))
+    op = Reduce("Max", (x.size,), (count,), place, views, at_least)
+    return site.b.emit1(op, [values, keys], TensorType(DType.INT64, x.shape))
 
 
 @lowers("OneHotEncoder", domain=ML)

@@ -24,8 +24,9 @@ from atc.view import View
 def elements(site: Site, i: int) -> tuple[str, ...]:
     """Return the elements of an input that is a sequence."""
     parts = site.b.parts(site.input(i))
-    if parts is None or parts.names is None:
+    if parts is None or parts.names is None or parts.is_map:
         what = "a tensor" if parts is None else "an optional without a value"
+        what = "a map" if parts is not None and parts.is_map else what
         raise ModelError(f"input {i} is {what}, not a sequence", where=site.label)
     return parts.names
 

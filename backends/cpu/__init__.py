@@ -32,6 +32,7 @@ from atc.backends.cpu import (
     sort,
     strings,
     trees,
+    svm,
     vector_map,
 )
 from atc.backends.kernel import Kernel
@@ -46,3 +47,4 @@ KERNELS: tuple[Kernel, ...] = (
     *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
     *strings.KERNELS, *image.KERNELS, *counted.KERNELS, *ngrams.KERNELS, *external.KERNELS,
 )  # fmt: skip
+    *svm.KERNELS,

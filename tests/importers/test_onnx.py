@@ -15,6 +15,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 from atc.errors import AtcError, ModelError, UnsupportedError
 from atc.importers import load_model
 from atc.importers.onnx import NEWEST_OPSET, load_onnx, pin_inputs
+from atc.lower import lower_model
 from support import run_model
 
 
@@ -171,6 +172,22 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     path = tmp_path / "f.onnx"
     onnx.save(model, path)
     assert not load_onnx(path).functions
+
+
+def test_a_function_may_have_another_opset_than_the_model(tmp_path: Path) -> None:
+    """ReduceSum takes its axes as an attribute up to opset 12, and as an input after it."""
+    body = [helper.make_node("ReduceSum", ["a"], ["b"], axes=[1], keepdims=0)]
+    opsets = [helper.make_opsetid("", 12)]
+    function = helper.make_function("own", "Rows", ["a"], ["b"], body, opsets)
+    graph = helper.make_graph(
+        [helper.make_node("Rows", ["x"], ["y"], domain="own")], "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])],
+    )  # fmt: skip
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, functions=[function]), tmp_path / "m")
+    lowered = lower_model(load_onnx(tmp_path / "m"), "m")
+    assert lowered.types[lowered.outputs[0]].shape == (2,)
 
 
 def test_pins_set_dynamic_dims(tmp_path: Path) -> None:
