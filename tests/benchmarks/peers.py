@@ -64,8 +64,9 @@ def prepare_openvino(model: Path, inputs: Inputs, threads: int) -> Run:
     }
     compiled = openvino.Core().compile_model(model, "CPU", config)
     request = compiled.create_infer_request()
-    for name, array in inputs.items():
-        request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+    tensors = {name: openvino.Tensor(array) for name, array in inputs.items()}  # copies: shared
+    for name, tensor in tensors.items():  # memory would have to outlive what it is shared with
+        request.set_tensor(name, tensor)
 
     def run() -> list[np.ndarray[Any, Any]]:
         request.infer()
