@@ -1,7 +1,7 @@
 """Building the library of a generated project, and putting the project where the user wants it.
 
-Both take and give `{path: bytes}`: the compilers work in a temporary folder, and the output folder
-changes only when everything is ready.
+Both take `{path: bytes}`: the compilers work in a temporary folder, and the output folder changes
+only when everything is ready. Large files that lie in that folder are not read but moved.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -82,8 +83,6 @@ class BuildResult:
     cached: int
     seconds: float
     objects: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    folder: Path | None = None
-    """Where the build was kept."""
 
 
 class ObjectCache(Protocol):
@@ -97,53 +96,64 @@ class ObjectCache(Protocol):
 
 
 def build_library(
+    cwd: Path,
     files: Mapping[str, bytes],
     units: Sequence[Unit],
     name: str,
-    target: Target,
-    compiler: Compiler,
-    flags: tuple[str, ...],
-    cache: ObjectCache,
-    workers: int,
+    shop: Shop,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    *,
-    log: Log = no_log,
-    place: Path | None = None,
-    keep: bool = False,
-) -> tuple[dict[str, bytes], BuildResult]:
-    """Return `lib<name>.so` and `lib<name>.a` made of `units`, and what it took.
+) -> tuple[dict[str, Path], BuildResult]:
+    """Make `lib<name>.so` and `lib<name>.a` of `units` in the folder `cwd`; returns where they lie.
 
-    `flags` name include folders relative to the tree. `progress` gets (done, total) objects. The
-    work is done in a folder in `place` (the system's for temporary files), which `keep` leaves.
-    Raises ToolchainError with the compiler's words.
+    The flags of `shop` name include folders relative to the tree. `progress` gets (done, total)
+    objects. Raises ToolchainError with the compiler's words.
     """
     begin = time.perf_counter()
     if not (name.isascii() and name.isidentifier()):
         raise InternalError("a library's name is no C identifier", where=repr(name))
-    # What only includes data is assembled where it is linked: a warm rebuild compiles nothing.
-    assembled = {unit for unit in units if compiler.elf and unit.path.endswith(".S")}
-    names = [unit.path if unit in assembled else f"{unit.path}.o" for unit in units]
-    compiled = [unit for unit in units if unit not in assembled]
-    shared, static = f"lib{name}.so", f"lib{name}.a"
+    # What only includes data is never compiled: a warm rebuild compiles nothing.
+    data = [unit for unit in units if shop.compiler.elf and unit.path.endswith(".S")]
+    code = [unit for unit in units if unit not in data]
     try:
-        with work_folder(place, keep) as cwd:
-            log = _written_down(log, cwd / "commands.txt") if keep else log
-            _write(cwd, _sources(files, units))
-            shop = Shop(target, compiler, flags, cache, workers, log)
-            missing, made = compile_units(cwd, files, compiled, shop, progress)
-            used = tuple(dict.fromkeys((*flags, *(f for unit in units for f in unit.flags))))
-            libraries = {
-                shared: link_shared(compiler, used, names, shared, cwd, log=log),
-                static: archive_static(compiler, names, static, cwd, log=log),
-            }
+        _write(cwd, _sources(files, units))
+        with ThreadPoolExecutor(1) as pool:
+            assembling = pool.submit(_assemble, cwd, data, shop)
+            missing, made = compile_units(cwd, files, code, shop, progress)
+            assembling.result()
+        libraries = _link(cwd, code, data, name, shop)
     except OSError as error:
-        raise ToolchainError(
-            f"can't work in {place or 'the temporary folder'}: {error.strerror}",
-            hint="set TMPDIR, or --build_dir, to a free folder",
-        ) from None
+        raise _unusable(cwd, error) from None
     seconds = time.perf_counter() - begin
-    kept = cwd if keep else None
-    return libraries, BuildResult(missing, len(compiled) - missing, seconds, made, kept)
+    return libraries, BuildResult(missing, len(code) - missing, seconds, made)
+
+
+def _assemble(cwd: Path, units: Sequence[Unit], shop: Shop) -> None:
+    jobs = [Job(shop.compiler, (), unit.path, cwd) for unit in units]
+    compile_many(jobs, 1, log=shop.log)
+
+
+def _link(
+    cwd: Path, code: Sequence[Unit], data: Sequence[Unit], name: str, shop: Shop
+) -> dict[str, Path]:
+    """Link both libraries at the same time."""
+    flags = tuple(dict.fromkeys((*shop.flags, *(f for unit in code for f in unit.flags))))
+    objects, rest = ([f"{unit.path}.o" for unit in units] for units in (code, data))
+    shared, static = f"lib{name}.so", f"lib{name}.a"
+    with ThreadPoolExecutor(2) as pool:
+        both = (
+            pool.submit(
+                link_shared, shop.compiler, flags, [*objects, *rest], shared, cwd, log=shop.log
+            ),
+            pool.submit(archive_static, shop.compiler, objects, static, cwd, rest, log=shop.log),
+        )
+    return {path: future.result() for path, future in zip((shared, static), both, strict=True)}
+
+
+def _unusable(place: Path, error: OSError) -> ToolchainError:
+    return ToolchainError(
+        f"can't work in {place}: {error.strerror}",
+        hint="set TMPDIR, or --build_dir, to a free folder",
+    )
 
 
 @contextmanager
@@ -153,9 +163,12 @@ def work_folder(place: Path | None = None, keep: bool = False) -> Iterator[Path]
     It lies in `place`, which goes too if it wasn't there before.
     """
     fresh = place is not None and not place.exists()
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="atc-build-", dir=place)).resolve()
+    try:
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="atc-build-", dir=place)).resolve()
+    except OSError as error:
+        raise _unusable(place or Path("the temporary folder"), error) from None
     try:
         yield folder
     finally:
@@ -166,11 +179,11 @@ def work_folder(place: Path | None = None, keep: bool = False) -> Iterator[Path]
                     place.rmdir()
 
 
-def _written_down(log: Log, path: Path) -> Log:
-    """Return a log that also appends each command to a file, a line each."""
+def written_down(log: Log, folder: Path) -> Log:
+    """Return a log that also appends each command to `commands.txt` in a folder, a line each."""
 
     def record(command: tuple[str, ...]) -> None:
-        with path.open("a", encoding="utf-8") as file:
+        with (folder / "commands.txt").open("a", encoding="utf-8") as file:
             file.write(shlex.join(command) + "\n")
         log(command)
 
@@ -256,8 +269,11 @@ def _take_cached(
 # -------------------------------------------------------------------------- the output folder
 
 
-def write_tree(files: Mapping[str, bytes], folder: Path) -> None:
+def write_tree(files: Mapping[str, bytes | Path], folder: Path) -> None:
     """Make `folder` hold exactly `files`, beside whatever files there are not ours.
+
+    A path stands for the file there, which gets a second name in `folder`, or a copy on another
+    file system: for large files whose first name goes.
 
     Everything is written next to its destination first and then moved there; if that fails or is
     interrupted, all is as it was before. Files of a previous output that are no longer wanted
@@ -293,7 +309,7 @@ def check_folder(folder: Path, option: str) -> None:
         return
 
 
-def _place(tree: Mapping[str, bytes], folder: Path) -> None:
+def _place(tree: Mapping[str, bytes | Path], folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file", where="--output", hint="name a folder")
     made = [parent for parent in folder.absolute().parents if not parent.exists()]
@@ -315,7 +331,7 @@ def _place(tree: Mapping[str, bytes], folder: Path) -> None:
         raise
 
 
-def _swap_in(tree: Mapping[str, bytes], new: Path, folder: Path, old: Path) -> None:
+def _swap_in(tree: Mapping[str, bytes | Path], new: Path, folder: Path, old: Path) -> None:
     """Move the files of `new` into `folder` and those they replace to `old`; all or nothing."""
     ours = _previous(folder)
     foreign = [path for path in tree if path not in ours and (folder / path).exists()]
@@ -383,9 +399,15 @@ def _checked(path: str) -> PurePosixPath:
     return pure
 
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+def _write(folder: Path, files: Mapping[str, bytes | Path]) -> None:
     folder.mkdir(exist_ok=True)
     for path, data in files.items():
         destination = folder / _checked(path)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        destination.write_bytes(data)
+        if isinstance(data, bytes):
+            destination.write_bytes(data)
+            continue
+        try:
+            os.link(data, destination)
+        except OSError:
+            shutil.copyfile(data, destination)

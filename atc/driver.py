@@ -27,7 +27,9 @@ from atc.build import (
     check_folder,
     kernel_unit,
     library_flags,
+    work_folder,
     write_tree,
+    written_down,
 )
 from atc.cache import Cache, CacheStats, mode_under_debug, open_cache
 from atc.debugging import (
@@ -150,23 +152,26 @@ def compile_model(
     heard.stage("compiling C")
     listed = listed_kernels(project.program, debugging.config, operators)
     recipe = _recipe(options, emission, target, compiler, debugging, listed)
-    with _cache(options, target, debugging, env, heard) as cache:
-        libraries, build = build_library(
-            recipe.files, recipe.units, emission.name, target, compiler, recipe.flags, cache,
-            options.jobs or os.cpu_count() or 1,
-            lambda done, total: heard.progress("compiling C", done, total), log=heard.process,
-            place=options.build_dir, keep=options.keep_build,
+    with work_folder(options.build_dir, options.keep_build) as cwd:
+        log = written_down(heard.process, cwd) if options.keep_build else heard.process
+        with _cache(options, target, debugging, env, heard) as cache:
+            workers = options.jobs or os.cpu_count() or 1
+            made, build = build_library(
+                cwd, recipe.files, recipe.units, emission.name,
+                Shop(target, compiler, recipe.flags, cache, workers, log),
+                lambda done, total: heard.progress("compiling C", done, total),
+            )  # fmt: skip
+        if options.keep_build:
+            heard.stage(f"the build is kept in {cwd}")
+        done = Compilation(
+            options.output, emission.name, options, target, compiler, project.graph,
+            project.selection, project.program, project.arena, emission, build, cache.stats,
+            tuple(warnings), source_nodes(model),
         )  # fmt: skip
-    if build.folder is not None:
-        heard.stage(f"the build is kept in {build.folder}")
-    done = Compilation(
-        options.output, emission.name, options, target, compiler, project.graph, project.selection,
-        project.program, project.arena, emission, build, cache.stats, tuple(warnings),
-        source_nodes(model),
-    )  # fmt: skip
-    heard.stage("writing the output folder")
-    _keep_kernels(done, debugging, recipe.flags, listed)
-    write_tree({**recipe.files, **libraries, **_texts(done)}, options.output)
+        heard.stage("writing the output folder")
+        _keep_kernels(done, debugging, recipe.flags, listed)
+        large = _large_files(made, cwd, recipe.files, options.keep_build)
+        write_tree({**recipe.files, **large, **_texts(done)}, options.output)
     return done
 
 
@@ -361,6 +366,16 @@ def _recipe(
 def _flags(options: Options, compiler: Compiler, target: Target) -> tuple[str, ...]:
     """Return the flags of every source; the user's own come last, as the last one counts."""
     return (*library_flags(compiler, target), *options.compiler_flags)
+
+
+def _large_files(
+    made: Mapping[str, Path], cwd: Path, files: Mapping[str, bytes], keep: bool
+) -> Mapping[str, bytes | Path]:
+    """Return what is taken from the build's folder: the libraries and the blob they include."""
+    if keep:  # no file of the output may be one with what is kept
+        return {path: file.read_bytes() for path, file in made.items()}
+    blobs = (path for path in files if path.endswith("_weights.bin") and (cwd / path).is_file())
+    return {**made, **{path: cwd / path for path in blobs}}
 
 
 def _keep_kernels(

@@ -299,8 +299,8 @@ def link_shared(
     *,
     log: Log = no_log,
     timeout: float = TIMEOUT,
-) -> bytes:
-    """Link the objects (named relative to `cwd`) to a shared library and return its bytes.
+) -> Path:
+    """Link the objects (named relative to `cwd`) to a shared library and return its path.
 
     Of the flags only those of `link_flags` are passed on.
     """
@@ -313,7 +313,7 @@ def link_shared(
             shape.append("-Wl,-z,defs")
     command = (*compiler.argv, *kept, *shape, "-o", output, *objects, "-lm")
     _tool(command, cwd.resolve(), output, log, timeout)
-    return (cwd / output).read_bytes()
+    return cwd / output
 
 
 def link_program(
@@ -339,14 +339,16 @@ def archive_static(
     objects: Sequence[str],
     output: str,
     cwd: Path,
+    data: Sequence[str] = (),
     *,
     log: Log = no_log,
     timeout: float = TIMEOUT,
-) -> bytes:
-    """Make a static library and return its bytes.
+) -> Path:
+    """Make a static library of objects, and of objects with data alone, and return its path.
 
-    Where objcopy is there (ELF), its one member defines the public symbols only: the kernels of
-    two networks in one program then never clash. Else it is a plain archive of the objects.
+    Where objcopy is there (ELF), the objects become one member that defines the public symbols
+    only: the kernels of two networks in one program then never clash. Those with data, which may be
+    large and whose symbols have the network's name, stay as they are. Else it is a plain archive.
     """
     folder = cwd.resolve()
     objcopy = _companion(compiler, "objcopy", log) if compiler.elf else None
@@ -358,8 +360,9 @@ def archive_static(
         objects = [whole]
     (folder / output).unlink(missing_ok=True)  # ar adds to an archive that exists
     options = "rcsD" if compiler.elf else "rcs"
-    _tool((*_archiver(compiler, log), options, output, *objects), folder, output, log, timeout)
-    return (folder / output).read_bytes()
+    command = (*_archiver(compiler, log), options, output, *objects, *data)
+    _tool(command, folder, output, log, timeout)
+    return cwd / output
 
 
 def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:

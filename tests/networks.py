@@ -98,7 +98,7 @@ def counting_compiler(folder: Path) -> CountingCompiler:
         f"""#!/bin/sh
 previous=
 for word in "$@"; do
-  if [ "$previous" = -c ]; then echo "$word" >> {shlex.quote(str(log))}; fi
+  case "$previous $word" in "-c "*.c) echo "$word" >> {shlex.quote(str(log))};; esac
   previous=$word
 done
 exec {real} "$@"

@@ -478,7 +478,7 @@ def test_level_two_builds_without_optimisation_and_with_symbols(
 ) -> None:
     arguments = line(model, tmp_path / "net", "--log=debug", f"--debug_dir={tmp_path}")
     assert cli.main([*arguments, "--op_debug_level=2"]) == 0
-    commands = [text for text in capsys.readouterr().err.splitlines() if " -c " in text]
+    commands = [text for text in capsys.readouterr().err.splitlines() if " -c src/" in text]
     assert commands
     assert all(" -O0 -g " in text for text in commands)
     assert b".debug_info" in (tmp_path / "net/libnet.so").read_bytes()
@@ -504,7 +504,7 @@ def test_debug_switches(
     arguments = line(model, tmp_path / "net", f"--op_debug_config={cfg}", f"--debug_dir={debug}")
     assert cli.main([*arguments, "--log=debug"]) == 0
     assert kept(debug) == kinds
-    commands = [text for text in capsys.readouterr().err.splitlines() if " -c " in text]
+    commands = [text for text in capsys.readouterr().err.splitlines() if " -c src/" in text]
     assert all(flags in text for text in commands)
 
 
@@ -517,7 +517,7 @@ def test_switches_for_listed_operators_only(
     arguments = line(model, tmp_path / "net", f"--op_debug_config={cfg}", f"--debug_dir={tmp_path}")
     assert cli.main([*arguments, "--log=debug"]) == 0
     out, err = capsys.readouterr()
-    plain = [text for text in err.splitlines() if " -c " in text and " -O0 " not in text]
+    plain = [text for text in err.splitlines() if " -c src/" in text and " -O0 " not in text]
     unoptimised = [text for text in err.splitlines() if " -O0 " in text]
     assert len(unoptimised) == 1  # conv1 and relu1 are one kernel
     assert len(plain) >= 3
