@@ -31,8 +31,8 @@ from atc.backends.cpu import (
     signal,
     sort,
     strings,
-    trees,
     svm,
+    trees,
     vector_map,
 )
 from atc.backends.kernel import Kernel
@@ -46,5 +46,5 @@ KERNELS: tuple[Kernel, ...] = (
     *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS, *linalg.KERNELS, *trees.KERNELS,
     *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
     *strings.KERNELS, *image.KERNELS, *counted.KERNELS, *ngrams.KERNELS, *external.KERNELS,
-)  # fmt: skip
     *svm.KERNELS,
+)  # fmt: skip
