@@ -1,0 +1,62 @@
+"""Blocked convolutions in bfloat16 against numpy, in float64 on operands rounded alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from blocked_convs import DIRECT, WINOGRAD, build, from_blocks
+from kernel_program import Call, run_calls, vector_target
+
+from atc.backends.cpu.conv_bf16 import ConvBf16, to_bf16
+from atc.backends.cpu.vector_expr import lanes
+from atc.backends.kernel import workload_of
+from atc.ir import Array
+
+CASES = {name: case for name, case in (DIRECT | WINOGRAD).items() if not case.plain}
+TOLERANCE = 4e-6
+
+
+def rounded(x: Array) -> Array:
+    """Return floats rounded to bfloat16."""
+    return (to_bf16(x).astype(np.uint32) << 16).view(np.float32)
+
+
+def calls_of(name: str, most: int) -> list[tuple[Call, Array, int]]:
+    """Return calls of the kernel with up to `most` parameter sets, results and filters of each."""
+    target = vector_target("x86-64-avx512-bf16")
+    found = []
+    case = CASES[name]
+    graph, feeds, expected = build(case, lanes(target), rounded)
+    w = workload_of(graph, graph.nodes[0], graph.constants)
+    kernel = ConvBf16()
+    assert kernel.accepts(w, target), name
+    given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
+    operands = [given[i] for i in graph.nodes[0].inputs]
+    for params in kernel.parameters(w, target)[:most]:
+        found.append((Call(kernel, params, w, operands), expected, case.filters))
+    return found
+
+
+def check(found: list[tuple[Call, Array, int]]) -> None:
+    """Run the calls and compare their results."""
+    results = run_calls([c for c, _, _ in found], vector_target("x86-64-avx512-bf16"))
+    for (call, expected, filters), (got,) in zip(found, results, strict=True):
+        error = np.abs(from_blocks(got, filters) - expected).max()
+        assert error <= TOLERANCE * max(np.abs(expected).max(), 1), f"{call}: {error}"
+
+
+def test_sums_of_rounded_products() -> None:
+    check([c for name in CASES for c in calls_of(name, 1)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_set_sums_rounded_products(name: str) -> None:
+    check(calls_of(name, 100))
+
+
+def test_weights_are_rounded_to_nearest_even() -> None:
+    given = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, -np.inf, np.nan, 3.4e38, 1e-40], np.float32)
+    wanted = [1, 1, 1 + 2**-6, -np.inf, np.nan, np.inf, rounded(given)[6]]
+    np.testing.assert_array_equal(rounded(given), np.array(wanted, np.float32))
+    assert abs(float(rounded(given)[6]) - 1e-40) < 2.0**-134  # half a step of denormals
