@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from atc.backends.cpu import KERNELS
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.target import Target
-from atc.dims import concrete, is_dynamic
+from atc.dims import concrete
 from atc.errors import UnsupportedError
 from atc.ir import Array, Graph, Node
 from atc.ops import Part, Reshape
@@ -89,12 +89,11 @@ def consider(
     w: Workload, target: Target, limits: Limits
 ) -> tuple[list[Candidate], tuple[tuple[str, str], ...]]:
     """Return the candidates within the limits, and the labels of the others with the reason."""
-    dynamic = is_dynamic(w)
     able = [
         Candidate(kernel, params)
         for kernel in KERNELS
         if isinstance(w.op, kernel.op)
-        and (kernel.dynamic or not dynamic)
+        and kernel.knows_enough(w)
         and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cmp_to_key
 from itertools import pairwise
 from math import prod
 
 import numpy as np
 
-from atc.dims import Undecided, is_dynamic, reach, unlike
+from atc.dims import Undecided, high, is_dynamic, low, maximum, minimum, reach, unlike
 from atc.ir import Array, row_major
 
 
@@ -104,6 +105,9 @@ def _digits(value: int, shape: Sequence[int]) -> list[int] | None:
         if n == 1:
             digits.append(0)
             continue
+        if is_dynamic(stride) and rest != stride and low(stride - rest) >= 0:
+            digits.append(0)  # also where they are the same: the next stride is 1 then
+            continue
         digits.append(sign * (rest // stride))
         rest %= stride
     return digits if rest == 0 else None
@@ -130,20 +134,21 @@ def compose(
     base = None if 0 in inner_shape else _digits(outer.offset, inner_shape)
     if base is None:
         return None
-    low, high = list(base), list(base)
+    first, last = list(base), list(base)
     steps: list[list[int]] = []
     for axis, (extent, stride) in enumerate(zip(shape, outer.strides, strict=True)):
-        digits = _digits(stride, inner_shape) if extent > 1 else [0] * len(inner_shape)
+        moves = high(extent) > 1
+        digits = _digits(stride, inner_shape) if moves else [0] * len(inner_shape)
         if digits is None:
             return None
         steps.append(digits)
         for k, digit in enumerate(digits):
-            reach = digit * (extent - 1)
-            low[k], high[k] = low[k] + min(reach, 0), high[k] + max(reach, 0)
-        split = _split_for(axis, extent, digits, inner_shape, low, high)
+            way = digit * (extent - 1)
+            first[k], last[k] = first[k] + minimum(way, 0), last[k] + maximum(way, 0)
+        split = _split_for(axis, extent, digits, inner_shape, first, last)
         if split is not None:
             return split
-    if any(lo < 0 or hi >= n for lo, hi, n in zip(low, high, inner_shape, strict=True)):
+    if any(lo < 0 or hi >= n for lo, hi, n in zip(first, last, inner_shape, strict=True)):
         return None
     return tuple(
         View(
@@ -159,8 +164,8 @@ def _split_for(
     extent: int,
     digits: Sequence[int],
     inner_shape: Sequence[int],
-    low: Sequence[int],
-    high: Sequence[int],
+    first: Sequence[int],
+    last: Sequence[int],
 ) -> Split | None:
     """Return the split that keeps this loop inside one digit, when the loop overflows just one."""
     moving = [k for k, d in enumerate(digits) if d]
@@ -168,12 +173,12 @@ def _split_for(
         return None
     k = moving[0]
     step = abs(digits[k])
-    if low[k] >= 0 and high[k] < inner_shape[k]:
+    if first[k] >= 0 and high(last[k] - inner_shape[k]) < 0:
         return None
     if inner_shape[k] % step:
         return None
     inner = inner_shape[k] // step
-    if 1 < inner < extent and extent % inner == 0:
+    if inner > 1 and inner != extent and extent % inner == 0 and high(extent - inner) > 0:
         return Split(axis, inner)
     return None
 
@@ -207,10 +212,22 @@ def compose_refining(
 
 def overlaps_itself(shape: Sequence[int], view: View) -> bool:
     """Whether two indices may address the same element (conservative)."""
-    axes = sorted((abs(s), n) for s, n in zip(view.strides, shape, strict=True) if n > 1)
+    axes = [(abs(s), n) for s, n in zip(view.strides, shape, strict=True) if high(n) > 1]
     if any(s == 0 for s, _ in axes):
         return True
-    return any(s * n > t for (s, n), (t, _) in pairwise(axes))
+    try:
+        axes.sort(key=cmp_to_key(_by_stride))
+    except Undecided:
+        return True
+    return any(high(s * n - t) > 0 for (s, n), (t, _) in pairwise(axes))
+
+
+def _by_stride(a: tuple[int, int], b: tuple[int, int]) -> int:
+    """Order axes by stride, then extent; a stride that is never larger comes first."""
+    for x, y in zip(a, b, strict=True):
+        if x != y:
+            return -1 if low(y - x) >= 0 else 1 if x >= y else -1
+    return 0
 
 
 def gather_view(array: Array, shape: Sequence[int], view: View) -> Array:

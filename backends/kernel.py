@@ -7,12 +7,13 @@ packed and how much scratch it needs. Shapes are compile-time facts: one C funct
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from atc.backends.target import Target
-from atc.dims import bind_tokens
+from atc.dims import bind_tokens, is_dynamic
 from atc.ir import Array, Graph, Node, Op, TensorType
 from atc.templates import render
 
@@ -47,6 +48,8 @@ class Kernel:
     template: ClassVar[str]
     dynamic: ClassVar[bool] = False
     """Whether it takes extents that are known only when the network runs."""
+    batches: ClassVar[bool] = False
+    """Whether it does so where that is the first axis of all tensors."""
     portable: ClassVar[bool] = True
     """Whether it is plain C99 (else it uses the vector vocabulary of the target's table)."""
     headers: ClassVar[tuple[str, ...]] = ()
@@ -58,6 +61,13 @@ class Kernel:
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
     fallible: ClassVar[bool] = False
     """Whether its C function returns false for data that it can't take; the run then ends."""
+
+    def knows_enough(self, w: Workload) -> bool:
+        """Whether the extents that only the run knows, if any, are where the kernel takes them."""
+        if self.dynamic or not is_dynamic(w):
+            return True
+        inner = tuple(t.shape[1:] for t in (*w.inputs, *w.outputs) if t is not None)
+        return self.batches and not is_dynamic((w.op, inner))
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Whether the kernel can do this workload on this target."""
@@ -157,9 +167,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     if dims:
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
-        head = f"    {_parameters(arguments)})\n{{\n"
-        lines = [f"  const ptrdiff_t dim{k} = (ptrdiff_t)dims[{k}];\n" for k in range(len(dims))]
-        text = text.replace(head, head + "".join(lines))
+        text = re.sub(r"(?<=^{\n).*?(?=^})", _with_dims, text, flags=re.DOTALL | re.MULTILINE)
     dtype = w.outputs[0].dtype.label
     # The target too: two networks with different compiler flags may meet in one program.
     digest = hashlib.sha256(f"{target.name}\n{text}".encode()).hexdigest()[:12]
@@ -168,6 +176,13 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
         symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
         kernel.fallible, dims, kernel.headers,
     )  # fmt: skip
+
+
+def _with_dims(function: re.Match[str]) -> str:
+    """Return a C function's body with the extents that it uses read from `dims` first."""
+    used = sorted({int(k) for k in re.findall(r"\bdim(\d+)\b", function[0])})
+    lines = [f"  const ptrdiff_t dim{k} = (ptrdiff_t)dims[{k}];\n" for k in used]
+    return "".join(lines) + function[0]
 
 
 def _parameters(arguments: Sequence[Argument]) -> str:

@@ -16,11 +16,15 @@ from onnx import TensorProto, helper, numpy_helper
 from projects import build_shared, compile_c, emit_graph, sources, write_project
 from test_models import quantisation_steps
 
+from atc.backends.target import get_target
 from atc.dims import Range
 from atc.importers.onnx import pin_inputs
 from atc.ir import Array
 from atc.lower import lower_model
+from atc.passes import run_passes
 from atc.runtime import Network
+from atc.select import select
+from support import runnable
 
 Nodes = list[onnx.NodeProto]
 
@@ -195,8 +199,12 @@ def compiled(model: onnx.ModelProto, ranges: object, folder: Path, target: str =
     """Return the network of a model for ranges of its inputs' shapes, built with strict flags."""
     pinned = pin_inputs(onnx_ir.from_proto(model), ranges, "test.onnx")  # type: ignore[arg-type]
     emission = emit_graph(lower_model(pinned, "test.onnx"), target=target)
-    library = build_shared(write_project(folder, emission), level="-O0")
-    return Network(library, emission.name)
+    project = write_project(folder, emission)
+    if target == "c99":
+        return Network(build_shared(project, level="-O0"), emission.name)
+    flags = ("-O1", "-fPIC", "-shared", "-fvisibility=hidden", *get_target(target).cflags)
+    compile_c(project, *flags, "-o", "libnet.so", *sources(project), "-lm")
+    return Network(project / "libnet.so", emission.name)
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +233,45 @@ def test_an_operator_at_every_shape(
         want = expected[[*CASES].index(case)]
         assert found[case].shape == want.shape, shape
         np.testing.assert_allclose(found[case], want, rtol=1e-4, atol=1e-4, err_msg=str(shape))
+
+
+HOT = ["channels", "turned", "gram", "softmax_1", "softmax_3", "rows", "layer", "attention", "conv",
+       "log_softmax"]  # fmt: skip
+VECTORS = ("x86-64-avx512", "x86-64-avx2", "x86-64-sse2")
+
+
+@pytest.mark.parametrize(
+    ("target", "cases"),
+    [
+        pytest.param(t, cases, marks=[] if cases is HOT and t == VECTORS[1] else pytest.mark.slow)
+        for t in VECTORS for cases in (HOT, [*CASES])
+    ],
+)  # fmt: skip
+def test_vector_kernels_at_every_shape(target: str, cases: list[str], tmp_path: Path) -> None:
+    if not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    model = model_of(cases)
+    network = compiled(model, RANGE, tmp_path, target)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for shape in SHAPES:
+        found = network.run({"x": data(shape)})
+        for case, want in zip(cases, session.run(None, {"x": data(shape)}), strict=True):
+            assert found[case].shape == want.shape, (case, shape)
+            np.testing.assert_allclose(
+                found[case], want, rtol=1e-4, atol=1e-4, err_msg=f"{case} {shape}"
+            )
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Attention", "Softmax", "Reduce", "Map"])
+def test_ranges_take_vector_kernels(op: str) -> None:
+    model = model_of(["turned", "attention", "softmax_2", "rows", "relu"])
+    pinned = pin_inputs(onnx_ir.from_proto(model), RANGE, "test.onnx")  # type: ignore[arg-type]
+    target = get_target("x86-64-avx512")
+    graph = run_passes(lower_model(pinned, "test.onnx"), width=16)
+    chosen = select(graph, target).values()
+    own = [c.candidate.kernel.portable for c in chosen if c.workload.op.kind == op]
+    assert own
+    assert not all(own)
 
 
 # ---- shapes, memory and status codes ------------------------------------------------------------

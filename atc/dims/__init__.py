@@ -27,12 +27,12 @@ from atc.dims.extents import (
     reach,
     symbols_of,
 )
-from atc.dims.text import bind_tokens, functions_in, plain
+from atc.dims.text import bind_tokens, functions_in, is_open, plain
 
 __all__ = [
     "NARROWER", "RANGES", "Dim", "Function", "Range", "Symbol", "Undecided", "as_int",
     "bind_tokens",
     "broadcast_extents", "broadcast_fault", "broadcast_faults", "broadcast_shapes", "ceiling",
-    "concrete", "dim", "equals", "evaluate", "functions_in", "high", "is_dynamic", "low", "maximum",
-    "minimum", "most", "plain", "reach", "symbols_of", "unlike",
+    "concrete", "dim", "equals", "evaluate", "functions_in", "high", "is_dynamic", "is_open", "low",
+    "maximum", "minimum", "most", "plain", "reach", "symbols_of", "unlike",
 ]

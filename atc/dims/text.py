@@ -28,6 +28,11 @@ def bind_tokens(
     return _TOKEN.sub(lambda match: names.get(match[1], "n"), comment + head + body), found
 
 
+def is_open(text: str) -> bool:
+    """Whether a text holds extents that only the run knows."""
+    return bool(_TOKEN.search(text))
+
+
 def functions_in(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the helper functions that C expressions of extents call."""
     used = {name for text in texts for name in re.findall(r"\batc_(div|mod|min|max)\(", text)}

@@ -96,8 +96,7 @@ def run_passes(
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    layout = () if graph.dims else layout_passes(width)
-    for each in (*PASSES, *layout):
+    for each in (*PASSES, *layout_passes(width)):
         if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
         if RESIDUAL in skip and each.name.startswith("fuse_epilogue"):

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import Undecided, is_dynamic
 from atc.expr import Input
 from atc.ir import Array, DType, Graph, Node, TensorType, prune, reads, row_major, type_of
 from atc.ops import (
@@ -47,7 +48,7 @@ def block_layout(graph: Graph, outer: Mapping[str, Array], width: int) -> Graph:
         return graph
     state = _Layout(graph, outer, width, dict(graph.types), dict(graph.constants))
     for node in graph.nodes:
-        if not _convert(state, node):
+        if not _converted(state, node):
             for name in dict.fromkeys(reads(node)):
                 state.plain(name)
             state.nodes.append(node)
@@ -138,11 +139,20 @@ def _unblocking(state: _Layout, name: str) -> Node:
     return Node(op, (source,), (name,))
 
 
+def _converted(state: _Layout, node: Node) -> bool:
+    try:
+        return _convert(state, node)
+    except Undecided:  # what suits some shapes of a range only
+        return False
+
+
 def _convert(state: _Layout, node: Node) -> bool:
     """Add the blocked form of a node; False where there is none or it doesn't pay."""
     if len(node.outputs) != 1 or state.types[node.outputs[0]].dtype not in BLOCKED:
         return False
     shape = state.types[node.outputs[0]].shape
+    if is_dynamic(shape[1:]):
+        return False
     if len(shape) < 2 or 0 in shape or 2 * shape[1] < state.width and not isinstance(node.op, Conv):
         return False
     match node.op:
@@ -363,7 +373,7 @@ def _operand(
     state: _Layout, name: str, view: View, shape: tuple[int, ...], names: _Operands
 ) -> View | None:
     array = state.constant(name)
-    moving = tuple(s if n > 1 else 0 for s, n in zip(view.strides, shape, strict=True))
+    moving = tuple(s if n != 1 else 0 for s, n in zip(view.strides, shape, strict=True))
     if moving[1] == 0:  # the same for all channels
         names.makers.append((name, "plain"))
         return View((*moving, 0), view.offset)
@@ -388,7 +398,7 @@ def _constant(
     names.arrays[len(names.makers)] = to_blocks(values, width)
     names.makers.append((name, "constant"))
     steps = row_major(blocked_shape(kept, width))
-    moves = [s > 0 and n > 1 for s, n in zip(steps, (*kept, width), strict=True)]
+    moves = [s > 0 and n != 1 for s, n in zip(steps, (*kept, width), strict=True)]
     moves[1] = True
     return View(tuple(s if m else 0 for s, m in zip(steps, moves, strict=True)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atc.dims import is_dynamic
 from atc.expr import Input, call
 from atc.ir import DType, Node, TensorType
 from atc.ops import Conv, Epilogue, Map, Window, identity_epilogue
@@ -25,7 +26,9 @@ def conv_planes(state: Rewriting, node: Node) -> Node:
         return node
     y, weights = state.types[node.outputs[0]], state.constant(node.inputs[1])
     floats = op.accumulator is FLOAT and state.types[node.inputs[0]].dtype is FLOAT
-    if weights is None or not floats or not y.size or not state.types[node.inputs[0]].size:
+    if weights is None or not floats or is_dynamic(y.shape[1:]):
+        return node
+    if not y.size or not state.types[node.inputs[0]].size:
         return node
     batch, filters, depth, *image = y.shape
     window = op.window

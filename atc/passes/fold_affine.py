@@ -109,7 +109,7 @@ def _channel_constant(
     first = len(node.inputs) - len(epilogue.views)
     array = state.constant(node.inputs[first + e.index - 1])
     view = epilogue.views[e.index - 1]
-    varies = [d for d, (s, n) in enumerate(zip(view.strides, space, strict=True)) if s and n > 1]
+    varies = [d for d, (s, n) in enumerate(zip(view.strides, space, strict=True)) if s and n != 1]
     if array is None or any(d != channel for d in varies):
         return None
     steps = view.offset + np.arange(space[channel]) * view.strides[channel]

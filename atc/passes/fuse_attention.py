@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from atc.dims import high
 from atc.expr import Input
 from atc.ir import DType, Node
 from atc.ops import Attention, Epilogue, Map, MatMul, Reshape, Softmax
@@ -73,7 +74,9 @@ def _plain(op: Softmax) -> bool:
 
 def _worthwhile(state: Rewriting, scores: Node, op: MatMul) -> bool:
     """Whether rows are long, and scores computed from floats that lie along them."""
-    if op.accumulator is not DType.FLOAT or op.m < LEAST_QUERIES or op.n < LEAST_KEYS:
+    if op.accumulator is not DType.FLOAT:
+        return False
+    if high(op.m) < LEAST_QUERIES or high(op.n) < LEAST_KEYS:
         return False
     names = (*scores.inputs, *scores.outputs)
     floats = all(state.types[name].dtype is DType.FLOAT for name in names)
@@ -82,15 +85,15 @@ def _worthwhile(state: Rewriting, scores: Node, op: MatMul) -> bool:
 
 def _refined(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:
     """Return loops, none of extent 1, that both nests of equal length can be split into."""
-    left, right, found = [n for n in a if n > 1], [n for n in b if n > 1], []
+    left, right, found = [n for n in a if n != 1], [n for n in b if n != 1], []
     while left and right:
         x, y = left.pop(), right.pop()
-        small = min(x, y)
-        if max(x, y) % small:
+        small = x if x == y else min(x, y)
+        if x % small or y % small:
             return None
         found.append(small)
-        left += [x // small] * (x > small)
-        right += [y // small] * (y > small)
+        left += [x // small] * (x != small)
+        right += [y // small] * (y != small)
     return None if left or right else tuple(reversed(found))
 
 

@@ -22,11 +22,12 @@ from atc.backends.cpu.matmul_cost import (
     row_tiles,
     tile_cycles,
 )
-from atc.backends.cpu.matmul_text import TileFinish, plus, wrapped
+from atc.backends.cpu.matmul_text import TileFinish, plus, spot, wrapped
 from atc.backends.cpu.normalize import lowest
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
+from atc.dims import is_dynamic, low, most
 from atc.ir import DType, TensorType
 from atc.ops import Attention, Epilogue
 from atc.view import View
@@ -54,10 +55,13 @@ class Layout:
 
 
 def layout(op: Attention, width: int, step: int) -> Layout:
-    """Return the scratch for panels of `width` columns and vectors of `step` floats."""
+    """Return the scratch for panels of `width` columns and vectors of `step` floats.
+
+    A row of scores has room for the most keys, so that its stride is known.
+    """
     keys = -(-op.keys // width) * width * op.depth if panel_mode(op.k_view) != "direct" else 0
     values = -(-op.width // width) * width * op.keys if panel_mode(op.v_view) != "direct" else 0
-    row = -(-op.keys // step) * step
+    row = -(-most(op.keys) // step) * step
     return Layout(keys, values, row + step if row % 1024 == 0 else row)  # not one set of the cache
 
 
@@ -68,12 +72,13 @@ class AttentionTile(Kernel):
     op = Attention
     template = "cpu/attention_simd.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, both epilogues in vectors, results that lie side by side."""
         op = attention(w)
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-        some = prod((*op.loops, op.keys, op.depth)) > 0
+        some = prod((*op.loops, op.depth)) != 0 and low(op.keys) > 0
         dense = op.width == 1 or op.y_view.strides[-1] == 1
         return floats and some and dense and all(
             vector_epilogue(e, replace(w, inputs=inputs), target, 0)
@@ -88,11 +93,11 @@ class AttentionTile(Kernel):
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Tiles that fill the registers."""
         op = attention(w)
-        most = max(-(-op.keys // lanes(target)), -(-op.width // lanes(target)))
+        wide = -(-max(most(op.keys), most(op.width)) // lanes(target))
         found: list[Params] = []
         for nv in WIDTHS:
-            high = min((target.vector_registers - 1 - nv) // nv, op.queries)
-            if nv <= max(most, 2):
+            high = min((target.vector_registers - 1 - nv) // nv, most(op.queries))
+            if nv <= max(wide, 2):
                 found.append({"mr": row_tiles(op.queries, high)[0].rows, "nv": nv})
         return found
 
@@ -110,11 +115,15 @@ class AttentionTile(Kernel):
         nv, step = int(params["nv"]), lanes(target)
         width = nv * step
         tiles = row_tiles(op.queries, int(params["mr"]))
-        score = TileFinish(op.scores, outer, 3, "score")
-        result = TileFinish(op.result, outer, 3 + len(op.scores.views), "finish")
+        sizes = layout(op, width, step)
+        q, k, v = (_Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
+        inside = is_dynamic((op.depth, op.keys, q.rows, q.columns, k.step))
+        score = TileFinish(op.scores, outer, 3, "score", inside)
+        inside = is_dynamic((op.keys, op.width, v.step, op.y_view.strides[-2]))
+        result = TileFinish(op.result, outer, 3 + len(op.scores.views), "finish", inside)
         key_panels = column_panels(op.keys, nv, step)
         value_panels = column_panels(op.width, nv, step)
-        text = _Text(op, layout(op, width, step), step, score, result)
+        text = _Text(op, sizes, step, score, result)
         finishes = [
             *score.functions(_whole(key_panels), any(p.part for p in key_panels)),
             *result.functions(_whole(value_panels), any(p.part for p in value_panels)),
@@ -126,8 +135,9 @@ class AttentionTile(Kernel):
             "value_tiles": [text.value(p, t) for p in value_panels for t in tiles],
             "score_arguments": _arguments(score), "value_arguments": _arguments(result),
             "sizes": text.sizes, "start": lowest(DType.FLOAT) if op.masked else "-INFINITY",
-            "q": _Operand.of(op.q_view, outer, width), "k": _Operand.of(op.k_view, outer, width),
-            "v": _Operand.of(op.v_view, outer, width),
+            "q": q, "k": k, "v": v, "open": is_dynamic(op.keys),
+            "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
+            "value_copy_open": is_dynamic((op.keys, v.rows, v.columns)),
             "y": address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"]),
         }  # fmt: skip
 
@@ -207,7 +217,7 @@ class _Text:
         for r, v, part in _vectors(panel, tile):
             scaled = f"v_mul(c{r}_{v}, v_broadcast({plus('scale', r)}))"
             value = finish.value(scaled, r, v * self.lanes, part)
-            place = plus("y", r * self.op.y_view.strides[-2] + v * self.lanes)
+            place = spot("y", r, self.op.y_view.strides[-2], v * self.lanes)
             results.append((place, value, part))
         return _function("value", panel, tile, parameters, results)
 

@@ -24,6 +24,7 @@ from atc.backends.cpu.conv_tile import (
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
+from atc.dims import concrete
 from atc.ir import Array, DType
 from atc.ops import ConvBlocked
 
@@ -137,7 +138,8 @@ def cheapest(
     kernel: Kernel, sets: Sequence[Params], w: Workload, target: Target, most: int
 ) -> list[Params]:
     """Return the parameter sets of least estimated cost, the least first."""
-    return sorted(sets, key=lambda p: kernel.cost(w, p, target))[:most]
+    largest = concrete(w)
+    return sorted(sets, key=lambda p: kernel.cost(largest, p, target))[:most]
 
 
 def is_depthwise(w: Workload) -> bool:
@@ -160,6 +162,7 @@ class ConvDirect(Kernel):
     op = ConvBlocked
     template = "cpu/conv_blocked.c.j2"
     portable = False
+    batches = True
     steady = True
 
     def accepts(self, w: Workload, target: Target) -> bool:

@@ -55,6 +55,7 @@ class ConvBytes(Kernel):
     op = ConvBlocked
     template = "cpu/conv_words.c.j2"
     portable = False
+    batches = True
     steady = True
 
     def accepts(self, w: Workload, target: Target) -> bool:

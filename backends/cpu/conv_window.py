@@ -151,6 +151,7 @@ class DepthwiseTiles(Kernel):
     op = ConvBlocked
     template = "cpu/conv_window.c.j2"
     portable = False
+    batches = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """One filter per channel, known weights, blocks as wide as vectors."""
@@ -233,6 +234,7 @@ class PoolTiles(Kernel):
     op = Pool
     template = "cpu/conv_window.c.j2"
     portable = False
+    batches = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats with lanes along the last axis, one or two axes to pool over, no indices."""

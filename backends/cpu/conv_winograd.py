@@ -73,6 +73,7 @@ class ConvWinograd(Kernel):
     op = ConvBlocked
     template = "cpu/conv_winograd.c.j2"
     portable = False
+    batches = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """3x3 windows without strides over many channels, known weights."""

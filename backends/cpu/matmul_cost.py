@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atc.dims import Dim, unlike
+
 UNITS = 10.0
 """Multiply-adds that the portable kernel makes per cycle: cycles in its unit of cost."""
 CALL = 12.0
@@ -36,7 +38,7 @@ class Tile:
 @dataclass(frozen=True)
 class Panel:
     """`count` panels of B of `columns` columns from panel `first`: `vectors`, the last of which
-    holds only `part` columns where that isn't 0."""
+    holds only `part` columns where that isn't 0 (and all lanes where `part` is as many)."""
 
     name: str
     first: int
@@ -47,17 +49,40 @@ class Panel:
 
 
 def row_tiles(m: int, mr: int) -> list[Tile]:
-    """Split m rows into tiles of at most mr rows whose heights differ by one at most."""
+    """Split m rows into tiles of at most mr rows whose heights differ by one at most.
+
+    Rows that only the run counts: tiles of mr rows, then one at most of each power of two below.
+    """
+    if isinstance(m, Dim):
+        return _open_row_tiles(m, mr)
     count = -(-m // mr)
     low, more = divmod(m, count)
     found = [Tile(low + 1, more, 0), Tile(low, count - more, more * (low + 1))]
     return [t for t in found if t.count]
 
 
+def _open_row_tiles(m: int, mr: int) -> list[Tile]:
+    tiles = [Tile(mr, m // mr, 0)]
+    first, rest = m // mr * mr, m % mr
+    for rows in (1 << k for k in reversed(range((mr - 1).bit_length()))):
+        tiles.append(Tile(rows, rest // rows, first))
+        first, rest = first + rest // rows * rows, rest % rows
+    return [t for t in tiles if t.count != 0]
+
+
 def column_panels(n: int, nv: int, lanes: int) -> list[Panel]:
-    """Split n columns into panels of nv vectors and one of what is left."""
+    """Split n columns into panels of nv vectors and one of what is left.
+
+    Columns that only the run counts: what is left may take any number of vectors.
+    """
     width = nv * lanes
-    full, rest = divmod(n, width)
+    full, rest = n // width, n % width
+    if isinstance(rest, Dim):
+        taken = -(-rest // lanes)
+        return [Panel("full", 0, full, width, nv, 0)] + [
+            Panel(f"last{v}", full, 1 - unlike(taken, v), rest, v, rest - (v - 1) * lanes)
+            for v in range(1, nv + 1)
+        ]
     panels = [Panel("full", 0, full, width, nv, 0)]
     panels.append(Panel("last", full, 1, rest, -(-rest // lanes), rest % lanes))
     return [p for p in panels if p.count and p.columns]

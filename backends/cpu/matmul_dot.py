@@ -27,6 +27,7 @@ from atc.backends.cpu.matmul_text import TileFinish, plus, wrapped
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
+from atc.dims import is_dynamic, most
 from atc.ir import Array, DType
 from atc.ops import MatMul
 from atc.view import View, dense, gather_view
@@ -44,13 +45,19 @@ class MatMulDot(Kernel):
     op = MatMul
     template = "cpu/matmul_dot.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Floats; rows of A and columns of B dense (constant B becomes so)."""
+        """Floats; rows of A and columns of B dense (constant B becomes so).
+
+        Only batches and rows may be for the run to know.
+        """
         op = w.op
         assert isinstance(op, MatMul)
+        if is_dynamic((op.k, op.n, op.a_view.strides[-2:], op.b_view.strides[-2:])):
+            return False
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-        long = 2 * op.k >= lanes(target) and prod(op.loops) > 0
+        long = 2 * op.k >= lanes(target) and prod(op.loops) != 0
         read = op.a_view.strides[-1] == 1 and (w.constant[1] or op.b_view.strides[-2] == 1)
         return floats and long and read and vector_epilogue(op.epilogue, w, target, 2)
 
@@ -60,7 +67,7 @@ class MatMulDot(Kernel):
         assert isinstance(op, MatMul)
         found: list[Params] = []
         for nr in COLUMNS:
-            high = min((target.vector_registers - 1 - nr) // nr, 8, op.m)
+            high = min((target.vector_registers - 1 - nr) // nr, 8, most(op.m))
             if nr <= op.n:
                 mr = row_tiles(op.m, high)[0].rows
                 spare = (target.vector_registers - 1 - nr) // (mr * nr)

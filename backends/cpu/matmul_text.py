@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atc.backends.cpu.vector_expr import vector_finish
+from atc.dims import Dim, is_open
 from atc.expr import Input
 from atc.ops import Epilogue
 
@@ -16,6 +17,13 @@ from atc.ops import Epilogue
 def plus(name: str, offset: int) -> str:
     """Return the C sum of a variable and a constant."""
     return f"{name} + {offset}" if offset else name
+
+
+def spot(name: str, row: int, stride: int, column: int) -> str:
+    """Return the C address of a row, counted from `name`, and a column in it."""
+    if row and isinstance(stride, Dim):
+        return plus(f"{name} + {row} * {stride}", column)
+    return plus(name, row * stride + column)
 
 
 def wrapped(start: str, parameters: Sequence[str]) -> str:
@@ -37,6 +45,8 @@ class TileFinish:
     first: int
     """The number of the epilogue's first operand, x<first>."""
     name: str = "finish"
+    open: bool = False
+    """Whether the tile itself reads extents that only the run knows."""
 
     @property
     def plain(self) -> bool:
@@ -49,9 +59,20 @@ class TileFinish:
         return self._used([*self.outer, "i", "j"])
 
     @property
-    def extras(self) -> list[str]:
+    def operands(self) -> list[str]:
         """The epilogue's operands."""
         return self._used([f"x{self.first + k}" for k in range(len(self.epilogue.views))])
+
+    @property
+    def extras(self) -> list[str]:
+        """What a tile is given beside places and y: the epilogue's operands, and extents."""
+        return [*self.operands, *["dims"] * (self.open or self.reads_extents)]
+
+    @property
+    def reads_extents(self) -> bool:
+        """Whether the epilogue depends on extents that only the run knows."""
+        lines, value = self._body("")
+        return is_open("".join((*lines, value)))
 
     def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
         """Return head, lines and value of the functions that the epilogue needs."""
@@ -64,20 +85,23 @@ class TileFinish:
             return result
         steps = {"i": row, "j": column}
         places = [plus(v, steps.get(v, 0)) for v in self.places]
-        arguments = [result, *places, *([str(part)] if part else []), *self.extras]
+        extents = ["dims"] * self.reads_extents
+        arguments = [result, *places, *([str(part)] if part else []), *self.operands, *extents]
         return f"{self.name}{'_part' if part else ''}({', '.join(arguments)})"
 
     @property
     def parameters(self) -> tuple[list[str], list[str]]:
         """The C parameters of a tile for the places, and for y and the operands."""
         places = [f"ptrdiff_t {v}" for v in self.places]
-        return places, ["float *y", *(f"const float *{x}" for x in self.extras)]
+        extents = ["const int64_t *dims"] * (self.open or self.reads_extents)
+        return places, ["float *y", *(f"const float *{x}" for x in self.operands), *extents]
 
     def _function(self, name: str, count: str) -> dict[str, object]:
         lines, value = self._body(count)
         parameters = ["vf32 result", *(f"ptrdiff_t {v}" for v in self.places)]
         parameters += ["size_t count"] if count else []
-        parameters += [f"const float *{x}" for x in self.extras]
+        parameters += [f"const float *{x}" for x in self.operands]
+        parameters += ["const int64_t *dims"] * self.reads_extents
         unused = count and not re.search(r"\bcount\b", " ".join((*lines, value)))
         head = wrapped(f"static inline vf32 {name}(", parameters)
         return {"head": head, "lines": [*(["(void)count;"] * bool(unused)), *lines], "value": value}

@@ -30,10 +30,11 @@ from atc.backends.cpu.matmul_cost import (
     row_tiles,
     tile_cycles,
 )
-from atc.backends.cpu.matmul_text import TileFinish, plus, wrapped
+from atc.backends.cpu.matmul_text import TileFinish, spot, wrapped
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
+from atc.dims import Dim, is_dynamic, most
 from atc.expr import cost
 from atc.ir import DType
 from atc.ops import MatMul
@@ -83,27 +84,31 @@ class MatMulTile(Kernel):
     op = MatMul
     template = "cpu/matmul_tile.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Floats, and an epilogue in vectors."""
+        """Floats, and an epilogue in vectors; constant B has known rows and columns."""
         op = matmul(w)
+        if w.constant[1] and is_dynamic((op.k, op.n, op.b_view)):
+            return False
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
-        some = op.k > 0 and prod(op.loops) > 0
+        some = op.k != 0 and prod(op.loops) != 0
         return floats and some and vector_epilogue(op.epilogue, w, target, 2)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Tiles that fill the registers, as high as they go and so that they divide the rows."""
         op, width = matmul(w), lanes(target)
         found: list[Params] = []
-        for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
+        for nv in STREAMING_WIDTHS if most(op.m) <= 2 else WIDTHS:
             free = target.vector_registers - 1 - nv
-            high = min(free // nv, op.m)
-            if high < 1 or nv > -(-op.n // width):
+            high = min(free // nv, most(op.m))
+            if high < 1 or nv > -(-most(op.n) // width):
                 continue
-            balanced, even = row_tiles(op.m, high)[0].rows, largest_divisor(op.m, high)
-            for mr in {balanced: 0, even: 0} if 3 * even >= 2 * high else (balanced,):
+            for mr in _heights(op.m, high):
                 phases = _phases(mr * nv, free // (mr * nv))
                 found.append({"mr": mr, "nv": nv, "phases": phases})
+        if is_dynamic((op.m, op.k)):
+            return found
         blocked = [{**p, "kb": kb} for kb in _depth_blocks(op) for p in found]
         copied = [{**p, "copy": True} for p in found if _worth_copying(w, int(p["mr"]))]
         return (*found, *blocked, *copied)
@@ -120,36 +125,46 @@ class MatMulTile(Kernel):
         """One panel of B where it has to be packed at run time."""
         if read_mode(w, params) in ("packed", "direct"):
             return 0
-        return int(params.get("kb", matmul(w).k)) * int(params["nv"]) * lanes(target) * 4
+        return self._depth(w, params) * int(params["nv"]) * lanes(target) * 4
+
+    def _depth(self, w: Workload, params: Params) -> int:
+        return int(params["kb"]) if "kb" in params else matmul(w).k
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Panels, tiles, how both operands are read, and the epilogue."""
         op, mode = matmul(w), read_mode(w, params)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
-        depth = int(params.get("kb", op.k))
+        depth = self._depth(w, params)
         width = int(params["nv"]) * lanes(target)
         tiles = row_tiles(op.m, int(params["mr"]))
         panels = column_panels(op.n, int(params["nv"]), lanes(target))
         bk, bn = op.b_view.strides[-2:]
-        finish = TileFinish(op.epilogue, tuple(outer), 2)
+        am, ak = op.a_view.strides[-2:]
+        inside = is_dynamic((depth, am, ak, op.n, bk if mode == "direct" else width))
+        finish = TileFinish(op.epilogue, tuple(outer), 2, open=inside)
         prefetch = _prefetch(w, tiles, width, depth) if mode == "packed" else None
         shared = prefetch is not None and prefetch.next
         y = address(dense(op.loops), [*outer, "i", "j"])
-        text = _TileText(finish, f"y0 + {y}", op.n, lanes(target), op.k - depth, shared)
+        free = target.vector_registers - 1 - int(params["nv"]) if is_dynamic(op.m) else 0
+        text = _TileText(
+            finish, f"y0 + {y}", op.n, lanes(target), op.k - depth, shared, int(params["phases"]),
+            free,
+        )  # fmt: skip
         return {
-            "batch": batch, "op": op, "phases": params["phases"], "width": width, "mode": mode,
-            "lanes": lanes(target), "depth": depth, "blocked": depth < op.k, "tiles": tiles,
+            "batch": batch, "op": op, "width": width, "mode": mode,
+            "lanes": lanes(target), "depth": depth, "blocked": depth != op.k, "tiles": tiles,
             "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
             "finishes": finish.functions(_whole(panels), any(p.part for p in panels)),
             "arguments": text.arguments,
             "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
-            "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1],
+            "am": am, "ak": ak,
             "b_base": _b_base(op, outer, width) if mode == "packed"
             else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
             "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
             "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
             "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
+            "copies_open": is_dynamic((depth, bk, bn)),
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
@@ -202,12 +217,20 @@ def _prefetch(w: Workload, tiles: list[Tile], width: int, depth: int) -> _Prefet
     op = matmul(w)
     if op.k * op.n * 4 <= STREAMED:
         return None
-    count = sum(t.count for t in tiles)
+    count = most(sum(t.count for t in tiles))
     if count == 1:
         return _Prefetch(False, 1, -(-width // LINE), max(1, AHEAD // (4 * width)) * width)
     lines = max(1.0, width / LINE)  # of a step
     every = largest_divisor(depth, max(1.0, min(16.0, count / lines)))
     return _Prefetch(True, every, max(1, -(-int(lines * every) // count)), 0)
+
+
+def _heights(m: int, high: int) -> Sequence[int]:
+    """Return the heights of row tiles worth trying, up to `high`."""
+    if isinstance(m, Dim):
+        return (high,)
+    balanced, even = row_tiles(m, high)[0].rows, largest_divisor(m, high)
+    return tuple({balanced: 0, even: 0}) if 3 * even >= 2 * high else (balanced,)
 
 
 def _phases(accumulators: int, spare: int) -> int:
@@ -255,6 +278,9 @@ class _TileText:
     """Where the last block of the depth begins: 0 when there is only one."""
     shared: bool
     """Whether each tile prefetches a share of the next panel."""
+    phases: int
+    free: int
+    """Registers for sums, where tiles are of many heights and each has its own phases; else 0."""
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
@@ -265,12 +291,16 @@ class _TileText:
         vectors = range(panel.vectors)
         results = [self._result(panel, r, v) for r in range(tile.rows) for v in vectors]
         head = wrapped(f"static K_NOINLINE void {name}(", parameters)
-        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
+        sums, phases = tile.rows * panel.vectors, self.phases
+        if self.free:
+            phases = 1 if self.shared else _phases(sums, self.free // sums)
+        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results,
+                "phases": phases}  # fmt: skip
 
     def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
         name, column = f"c{row}_{vector}", vector * self.lanes
         part = panel.part if vector == panel.vectors - 1 else 0
-        place = plus("y", row * self.n + column)
+        place = spot("y", row, self.n, column)
         value = self.finish.value(name, row, column, part)
         return {"name": name, "place": place, "part": part, "value": value}
 

@@ -7,10 +7,11 @@ from math import prod
 
 from atc.backends.cpu.elementwise import loop_names
 from atc.backends.cpu.expr import address, literal
-from atc.backends.cpu.normalize import lowest, operand, overwrites_operand
+from atc.backends.cpu.normalize import lowest, operand, overwrites_operand, real
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
+from atc.dims import Dim, most
 from atc.ir import DType
 from atc.ops import Epilogue, Normalize, Softmax
 from atc.view import View, dense
@@ -45,12 +46,14 @@ class SoftmaxRowVectors(Kernel):
     op = Softmax
     template = "cpu/softmax_rows_simd.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, rows of half a vector or more."""
         op = w.op
         assert isinstance(op, Softmax)
-        if op.inner != 1 or operand(w).dtype is not DType.FLOAT or 2 * op.axis < lanes(target):
+        wide = op.inner == 1 and 2 * most(op.axis) >= lanes(target)
+        if not wide or operand(w).dtype is not DType.FLOAT:
             return False
         return vector_epilogue(_without_last_loop(op.epilogue), w, target, 1)
 
@@ -79,12 +82,13 @@ class SoftmaxColumnVectors(Kernel):
     op = Softmax
     template = "cpu/softmax_columns_simd.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, half a vector of columns or more."""
         op = w.op
         assert isinstance(op, Softmax)
-        wide = op.inner > 1 and 2 * op.inner >= lanes(target)
+        wide = op.inner != 1 and 2 * most(op.inner) >= lanes(target)
         floats = operand(w).dtype is DType.FLOAT
         return wide and floats and vector_epilogue(op.epilogue, w, target, 1)
 
@@ -96,7 +100,7 @@ class SoftmaxColumnVectors(Kernel):
         rest = op.inner - whole
         last = "value" if op.log else "v_mul(value, scale)"
         body, tail = _finished(op.epilogue, last, ["o", "k"], whole, rest, "i")
-        parts = [body] * (whole > 0) + [tail] * (rest > 0)
+        parts = [body] * (whole != 0) + [tail] * (rest != 0)
         return {
             "op": op, "whole": whole, "parts": parts, "start": _start(op), "store": not op.log,
         }  # fmt: skip
@@ -117,6 +121,7 @@ class NormalizeRowVectors(Kernel):
     op = Normalize
     template = "cpu/normalize_rows_simd.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, rows whose innermost loop fills half a vector or more."""
@@ -124,7 +129,7 @@ class NormalizeRowVectors(Kernel):
         assert isinstance(op, Normalize)
         if prod(op.inner) != 1 or op.inner or operand(w).dtype is not DType.FLOAT:
             return False
-        wide = bool(op.axis) and 2 * op.axis[-1] >= lanes(target)
+        wide = bool(op.axis) and 2 * most(op.axis[-1]) >= lanes(target)
         return wide and vector_epilogue(op.epilogue, w, target, 1)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
@@ -139,7 +144,8 @@ class NormalizeRowVectors(Kernel):
         for part in (body, tail):
             part["place"] = address(dense(op.loops), [*names, str(part["at"])])
         return {
-            "op": op, "size": size, "flat": size // step * step, "flat_rest": size % step,
+            "op": op, "size": size, "length": real(size), "short_length": _float(size),
+            "flat": size // step * step, "flat_rest": size % step,
             "outer": outer, "nest": axis, "whole": whole, "rest": last - whole, "body": body,
             "tail": tail, "row": address(dense(op.outer), [v for v, _ in outer]),
             "statistics": len(w.outputs) > 1, "centred": op.how == "Variance",
@@ -151,6 +157,10 @@ class NormalizeRowVectors(Kernel):
         return overwrites_operand(w)
 
 
+def _float(extent: int) -> str:
+    return f"(float){extent}" if isinstance(extent, Dim) else f"{extent}.0f"
+
+
 def _scale(op: Normalize) -> str:
     """Return the C value of the scale, from the sum of squares (L1: of absolute values)."""
     match op.how:
@@ -160,7 +170,7 @@ def _scale(op: Normalize) -> str:
             return "total == 0 ? 0 : (float)(1 / sqrt(total))"
         case _:
             epsilon = literal(op.epsilon, DType.DOUBLE)
-            return f"(float)(1 / sqrt(total / {prod(op.axis)}.0 + {epsilon}))"
+            return f"(float)(1 / sqrt(total / {real(prod(op.axis))} + {epsilon}))"
 
 
 KERNELS = (SoftmaxRowVectors(), SoftmaxColumnVectors(), NormalizeRowVectors())

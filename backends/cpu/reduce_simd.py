@@ -19,6 +19,7 @@ from atc.backends.cpu.vector_expr import (
 )
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
+from atc.dims import most
 from atc.expr import cost
 from atc.ir import DType
 from atc.ops import Reduce
@@ -41,15 +42,15 @@ class Stretch:
     count: int = 0
 
 
-def stretches(extent: int, width: int, most: int = VECTORS) -> list[Stretch]:
-    """Cut a loop into groups of `most` vectors, single vectors, and the rest."""
-    groups = extent // (most * width) * most * width
+def stretches(extent: int, width: int, vectors: int = VECTORS) -> list[Stretch]:
+    """Cut a loop into groups of `vectors` vectors, single vectors, and the rest."""
+    groups = extent // (vectors * width) * vectors * width
     whole = extent // width * width
     found = [
-        Stretch(0, groups, most), Stretch(groups, whole, 1),
+        Stretch(0, groups, vectors), Stretch(groups, whole, 1),
         Stretch(whole, extent, 1, extent - whole),
     ]  # fmt: skip
-    return [s for s in found if s.last > s.first]
+    return [s for s in found if s.last != s.first]
 
 
 def merged(op: Reduce) -> Reduce:
@@ -77,7 +78,7 @@ def _floats(w: Workload, op: Reduce, target: Target) -> bool:
         and len(op.views) == len(types)
         and all(t is not None and t.dtype is DType.FLOAT for t in types)
         and w.outputs[0].dtype is DType.FLOAT
-        and prod((*op.shape, *op.reduced)) > 0
+        and prod((*op.shape, *op.reduced)) != 0
     )
 
 
@@ -88,6 +89,7 @@ class ReduceRows(Kernel):
     op = Reduce
     template = "cpu/reduce_rows.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, a last reduced loop of half a vector or more."""
@@ -95,7 +97,7 @@ class ReduceRows(Kernel):
         if not _floats(w, w.op, target):
             return False
         op = merged(w.op)
-        wide = bool(op.reduced) and 2 * op.reduced[-1] >= lanes(target)
+        wide = bool(op.reduced) and 2 * most(op.reduced[-1]) >= lanes(target)
         return wide and readable(op.views, w.inputs[: len(op.views)])
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
@@ -144,6 +146,7 @@ class ReduceColumns(Kernel):
     op = Reduce
     template = "cpu/reduce_columns.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, a last kept loop of half a vector or more, an epilogue in vectors."""
@@ -151,7 +154,7 @@ class ReduceColumns(Kernel):
         if not _floats(w, w.op, target):
             return False
         op = merged(w.op)
-        if not op.shape or 2 * op.shape[-1] < lanes(target):
+        if not op.shape or 2 * most(op.shape[-1]) < lanes(target):
             return False
         inputs = w.inputs[: len(op.views)]
         changed = replace(w, op=op)

@@ -14,6 +14,7 @@ from atc.ops import Block, Unblock
 class _Relayout(Kernel):
     template = "cpu/relayout.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats or bytes in blocks as wide as vectors."""

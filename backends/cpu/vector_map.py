@@ -18,6 +18,7 @@ from atc.backends.cpu.vector_expr import (
 )  # fmt: skip
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
+from atc.dims import most
 from atc.expr import Input, walk
 from atc.ir import DType
 from atc.ops import Map
@@ -31,12 +32,13 @@ class MapVectors(Kernel):
     op = Map
     template = "cpu/map_simd.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, a last loop of half a vector or more."""
         op = w.op
         assert isinstance(op, Map)
-        wide = lanes(target) > 1 and bool(op.shape) and 2 * op.shape[-1] >= lanes(target)
+        wide = lanes(target) > 1 and bool(op.shape) and 2 * most(op.shape[-1]) >= lanes(target)
         value = stored(op.expr)
         if not wide or prod(op.shape) == 0 or value is None or not vectorisable(value):
             return False
