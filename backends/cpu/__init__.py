@@ -17,6 +17,7 @@ from atc.backends.cpu import (
     image,
     linalg,
     matmul,
+    matmul_bf16,
     matmul_dot,
     matmul_packed,
     matmul_tile,
@@ -40,7 +41,8 @@ from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
     *elementwise.KERNELS, *reduce_simd.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS,
-    *matmul_dot.KERNELS, *attention.KERNELS, *attention_simd.KERNELS, *conv.KERNELS,
+    *matmul_dot.KERNELS, *matmul_bf16.KERNELS,
+    *attention.KERNELS, *attention_simd.KERNELS, *conv.KERNELS,
     *data.KERNELS, *normalize.KERNELS, *normalize_simd.KERNELS, *conv_blocked.KERNELS,
     *conv_bytes.KERNELS, *conv_bf16.KERNELS, *conv_window.KERNELS, *conv_window_loops.KERNELS,
     *conv_winograd.KERNELS, *relayout.KERNELS,

@@ -105,6 +105,10 @@ def _supported(e: Expr) -> bool:
             return e.dtype is DType.FLOAT and isinstance(a, Input)
         case Call(fn="Cast", args=(a,)) if a.dtype is DType.INT32:
             return e.dtype is DType.FLOAT
+        case Call(fn="Cast", dtype=DType.BFLOAT16, args=(a,)):
+            return a.dtype is DType.FLOAT  # what reads it must be a cast back
+        case Call(fn="Cast", args=(Call(fn="Cast", dtype=DType.BFLOAT16),)):
+            return e.dtype is DType.FLOAT
         case Call(fn="Add", dtype=DType.INT32):
             return True
         case Const():
@@ -241,7 +245,13 @@ def _operands(e: Expr, fused: dict[Expr, tuple[str, Expr]]) -> tuple[Expr, ...]:
 
 
 def _activation(e: Expr) -> tuple[str, Expr] | None:
-    """Recognise x sigmoid(x), x tanh(softplus(x)) and 0.5 x (1 + erf(x / sqrt 2)), in any order."""
+    """Recognise x sigmoid(x), x tanh(softplus(x)) and 0.5 x (1 + erf(x / sqrt 2)), in any order.
+
+    And what rounds x to bfloat16.
+    """
+    match e:
+        case Call(fn="Cast", args=(Call(fn="Cast", dtype=DType.BFLOAT16, args=(x,)),)):
+            return "v_round_bf16", x
     factors = list(_factors(e))
     for x in factors:
         rest = [f for f in factors if f is not x]

@@ -315,4 +315,13 @@ static inline vf32 v_cos(vf32 x) {
   return v_load(out);
 }
 
+/* The nearest bfloat16 (ties to even), as a float. */
+static inline vf32 v_round_bf16(vf32 a) {
+  const vi32 bits = v_cast_i32(a);
+  const vi32 odd = v_i32_and(v_i32_shr(bits, 16), v_i32_set1(1));
+  const vi32 up = v_i32_add(bits, v_i32_add(odd, v_i32_set1(0x7fff)));
+  const vf32 rounded = v_cast_f32(v_i32_and(up, v_i32_set1(-0x10000)));
+  return v_select(v_isnan(a), a, rounded);
+}
+
 #endif

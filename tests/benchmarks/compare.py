@@ -7,9 +7,9 @@ MODEL is an ONNX file, or with --models a name in that folder; without MODEL all
 Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random ones of its shapes.
 
 Each engine has a process of its own on the same core, or on N cores with N threads with
---num_threads=N, and they take turns. `ratio` is an engine's
-median over ours: above 1 ours is faster. `precision` is what our library states of its arithmetic;
-the others are told to compute in float32. `error` is the largest difference from the reference
+--num_threads=N, and they take turns. `ratio` is an engine's median over ours: above 1 ours is
+faster. `precision` is what our library states of its arithmetic; the others are told to compute in
+float32, openvino_bf16 in bfloat16. `error` is the largest difference from the reference
 (onnxruntime without optimisations, else onnx.reference) as a part of the output's largest
 magnitude, `peak` the share of the cores' measured peak by the operator's definitions (Winograd
 does fewer operations). Memory is the whole process's, Python with numpy included. The cold build
@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import onnx
 from machine import pinned, pinned_cores
-from peers import described, installed
+from peers import described, installed, precision_of
 
 from atc.arguments import parse_arguments
 from atc.backends.target import get_target
@@ -114,7 +114,8 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
         engines = race(given, done, model, folder, expected)
         ours = replace(engines[0], precision=stated(done))
-        engines = (ours, *(replace(e, precision="float32") for e in engines[1:]))
+        peers = zip(engines[1:], given.peers, strict=True)
+        engines = (ours, *(replace(e, precision=precision_of(name)) for e, name in peers))
         layers = layer_table(chosen, folder, engines[0].median) if given.layers else []
         work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
         return Result(

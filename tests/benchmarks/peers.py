@@ -55,11 +55,20 @@ def prepare_onnxruntime(model: Path, inputs: Inputs, threads: int) -> Run:
 
 def prepare_openvino(model: Path, inputs: Inputs, threads: int) -> Run:
     """Load a model for single runs in float32."""
+    return _openvino(model, inputs, threads, "f32")
+
+
+def prepare_openvino_bf16(model: Path, inputs: Inputs, threads: int) -> Run:
+    """Load a model for single runs in bfloat16, where the CPU has products of it."""
+    return _openvino(model, inputs, threads, "bf16")
+
+
+def _openvino(model: Path, inputs: Inputs, threads: int, precision: str) -> Run:
     import openvino
 
     config = {
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
         "INFERENCE_NUM_THREADS": threads,
     }
     compiled = openvino.Core().compile_model(model, "CPU", config)
@@ -79,14 +88,21 @@ ENGINES: Mapping[str, Prepare] = {
     "atc": prepare_atc,
     "onnxruntime": prepare_onnxruntime,
     "openvino": prepare_openvino,
+    "openvino_bf16": prepare_openvino_bf16,
 }
+_BF16 = "_bf16"
 
 
 def installed(name: str) -> bool:
     """Whether an engine can be imported."""
-    return name == "atc" or find_spec(name) is not None
+    return name == "atc" or find_spec(name.removesuffix(_BF16)) is not None
 
 
 def described(name: str) -> str:
     """Return an engine's name and version."""
-    return name if name == "atc" else f"{name} {version(name)}"
+    return name if name == "atc" else f"{name} {version(name.removesuffix(_BF16))}"
+
+
+def precision_of(name: str) -> str:
+    """Return what a peer is told to compute in."""
+    return "bf16" if name.endswith(_BF16) else "float32"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -92,9 +93,21 @@ def inputs() -> Inputs:
 OPS = [Op(name, "{a}", truth, "f32", inputs) for name, truth in MATH.items()]
 
 
+def to_bf16(x: Array) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+ROUND = Op("v_round_bf16", "{a}", to_bf16, "f32", inputs)
+
+
 @pytest.fixture(scope="module", params=TABLES, ids=str)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return build(request.param, OPS, tmp_path_factory.mktemp("simd"))
+    return build(request.param, [*OPS, ROUND], tmp_path_factory.mktemp("simd"))
+
+
+def test_rounding_to_bfloat16(program: Program) -> None:
+    np.testing.assert_array_equal(program.run(ROUND.name, inputs()), to_bf16(inputs()[0]))
 
 
 def test_math_is_written_in_the_vocabulary_alone() -> None:

@@ -1,0 +1,205 @@
+"""Matrix products in bf16 and bf16x3 against float64, within what the formats may err."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import erf, prod
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_program import Call, run_calls, vector_target
+
+from atc.backends.cpu.matmul_bf16 import MatMulBf16, read_mode
+from atc.backends.kernel import Kernel, Workload
+from atc.backends.target import get_target
+from atc.expr import Input, call, const
+from atc.ir import DType, TensorType
+from atc.ops import Epilogue, MatMul, identity_epilogue
+from atc.view import View, dense, gather_view
+
+F = DType.FLOAT
+X, Y = Input(F, 0), Input(F, 1)
+KERNELS: tuple[tuple[str, Kernel], ...] = (("x86-64-avx512-bf16", MatMulBf16()),)
+EVERY = pytest.mark.parametrize(("target", "kernel"), KERNELS, ids=lambda v: getattr(v, "name", v))
+ROUNDED = {"bf16": 2 * 2.0**-8 + 2.0**-16, "bf16x3": 3.5 * 2.0**-16}
+"""The largest error of a product by precision: both operands rounded; or both to the bits of two
+halves, and the product of the lower halves left out."""
+
+
+def gelu(loops: Sequence[int]) -> Epilogue:
+    gate = call("Add", call("Erf", call("Div", X, const(2**0.5, F))), const(1, F))
+    return Epilogue(call("Mul", call("Mul", X, gate), const(0.5, F)))
+
+
+def bias_relu(loops: Sequence[int]) -> Epilogue:
+    bias = View((*(0 for _ in loops[:-1]), 1))
+    return Epilogue(call("Max", call("Add", X, Y), const(0, F)), (bias,))
+
+
+def residual(loops: Sequence[int]) -> Epilogue:
+    return Epilogue(call("Add", X, Y), (dense(loops),))
+
+
+EPILOGUES: dict[str, Callable[[Sequence[int]], Epilogue]] = {
+    "none": lambda loops: identity_epilogue(F), "bias, relu": bias_relu, "residual": residual,
+    "gelu": gelu,
+}  # fmt: skip
+TRUTH: dict[str, Callable[[Any, Any], Any]] = {
+    "none": lambda y, e: y, "bias, relu": lambda y, e: np.maximum(y + e, 0),
+    "residual": lambda y, e: y + e,
+    "gelu": lambda y, e: y * (1 + np.vectorize(erf, otypes=[float])(y / 2**0.5)) / 2,
+}  # fmt: skip
+STEEPEST = {"gelu": 1.13}
+
+
+def workload(
+    batch: tuple[int, ...], m: int, n: int, k: int, a: View, b: View, epilogue: str,
+    constant: bool = False,
+) -> Workload:  # fmt: skip
+    """Return a MatMul whose operands are as long as their views reach."""
+    loops = (*batch, m, n)
+    after = EPILOGUES[epilogue](loops)
+    op = MatMul(batch, m, n, k, a, b, after)
+    spaces = [(a, (*batch, m, k)), (b, (*batch, k, n)), *((v, loops) for v in after.views)]
+    types = tuple(TensorType(F, (v.bounds(s)[1] + 1,)) for v, s in spaces)
+    constants = (False, constant, *(False for _ in after.views))
+    return Workload(op, types, (TensorType(F, loops),), constants)
+
+
+def workloads(m: int, n: int, k: int) -> Iterator[tuple[str, Workload]]:
+    """Yield ways to read operands of one size, each with an epilogue."""
+    rows, columns = View((k, 1)), View((1, m))
+    yield "bias, relu", workload((), m, n, k, rows, View((n, 1)), "bias, relu", True)
+    yield "none", workload((), m, n, k, rows, View((1, k)), "none", True)
+    yield "residual", workload((), m, n, k, View((k + 3, 1), 2), View((n + 5, 1), 1), "residual")
+    yield "none", workload((), m, n, k, columns, View((1, k + 1)), "none")
+    heads = (2, 3)  # of [rows, heads, numbers]: batches interleaved with the rows
+    a, b = View((m * 3 * k, k, 3 * k, 1)), View((n * 3 * k, k, 1, 3 * k))
+    yield "residual", workload(heads, m, n, k, a, b, "residual")
+    yield "gelu", workload((2,), m, n, k, View((m * k, k, 1)), View((0, n, 1)), "gelu", True)
+    each = View((m * k, k, 1)), View((n * k, n, 1))
+    yield "none", workload((2,), m, n, k, *each, "none", True)
+    yield "none", workload((2,), m, n, k, View((0, k, 1)), View((k * n, 1, 2 * k)), "none")
+    yield "none", workload((), m, n, k, View((2 * k, 2)), View((2 * n, 2)), "none")
+
+
+def operands(w: Workload, seed: int) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(t.shape).astype(np.float32) for t in w.inputs if t is not None]
+
+
+def matrices(w: Workload, arrays: Sequence[Any]) -> tuple[Any, Any]:
+    op = w.op
+    assert isinstance(op, MatMul)
+    a: Any = gather_view(arrays[0], (*op.batch, op.m, op.k), op.a_view).astype(np.float64)
+    b: Any = gather_view(arrays[1], (*op.batch, op.k, op.n), op.b_view).astype(np.float64)
+    return a, b
+
+
+def check(found: Sequence[tuple[str, Call]], target: str) -> None:
+    results = run_calls([c for _, c in found], vector_target(target))
+    for (epilogue, each), (got,) in zip(found, results, strict=True):
+        op = each.workload.op
+        assert isinstance(op, MatMul)
+        a, b = matrices(each.workload, each.inputs)
+        views = zip(each.inputs[2:], op.epilogue.views, strict=True)
+        extra = [gather_view(x, op.loops, v) for x, v in views if x is not None]
+        want = TRUTH[epilogue](a @ b, extra[0] if extra else None)
+        relative = ROUNDED[each.kernel.precision] + (op.k + 8) * 2.0**-23
+        allowed = relative * STEEPEST.get(epilogue, 1) * (np.abs(a) @ np.abs(b)) + 1e-6
+        assert np.all(np.abs(got - want) <= allowed), f"{each}: {np.abs(got - want).max()}"
+
+
+SHAPES = [(1, 1, 1), (1, 5, 40), (1, 100, 7), (2, 33, 64), (3, 16, 5), (13, 64, 31), (15, 17, 16),
+          (33, 40, 70), (70, 2, 48), (31, 100, 33)]  # fmt: skip
+"""(m, n, k) below, at and above the tiles, few that they divide."""
+
+
+def every_call(shapes: Sequence[tuple[int, int, int]], target: str, kernel: Kernel) -> list[Any]:
+    record = vector_target(target)
+    found = []
+    for m, n, k in shapes:
+        for seed, (epilogue, w) in enumerate(workloads(m, n, k)):
+            assert kernel.accepts(w, record)
+            parameters = kernel.parameters(w, record)
+            assert parameters
+            found += [(epilogue, Call(kernel, p, w, operands(w, seed))) for p in parameters]
+    return found
+
+
+@EVERY
+def test_sizes_around_the_tiles_and_ways_to_read_them(target: str, kernel: Kernel) -> None:
+    found = every_call(SHAPES, target, kernel)[::13]
+    assert {read_mode(c.workload) for _, c in found} == {"packed", "rows", "columns", "any"}
+    check(found, target)
+
+
+@pytest.mark.slow
+@EVERY
+def test_every_parameter_set_of_every_shape_and_view(target: str, kernel: Kernel) -> None:
+    check(every_call(SHAPES, target, kernel), target)
+
+
+@EVERY
+def test_large_products_in_blocks_with_prefetch(target: str, kernel: Kernel) -> None:
+    record = vector_target(target)
+    found = []
+    for m, n, k in ((1, 300, 900), (40, 140, 2000), (560, 20, 1000)):
+        w = workload((), m, n, k, View((k, 1)), View((n, 1)), "bias, relu", True)
+        parameters = kernel.parameters(w, record)
+        found += [("bias, relu", Call(kernel, p, w, operands(w, m))) for p in parameters[:1]]
+    check(found, target)
+
+
+@EVERY
+def test_nan_and_infinity_reach_the_results_they_belong_to(target: str, kernel: Kernel) -> None:
+    record = vector_target(target)
+    w = workload((), 6, 20, 19, View((19, 1)), View((1, 19)), "none")
+    a, b = operands(w, 3)
+    a.reshape(6, 19)[2, 18] = np.nan
+    a.reshape(6, 19)[4, 3] = np.inf
+    b.reshape(20, 19)[7, 0] = -np.inf
+    calls = [Call(kernel, p, w, [a, b]) for p in kernel.parameters(w, record)]
+    with np.errstate(invalid="ignore"):
+        want = a.reshape(6, 19) @ b.reshape(20, 19).T
+    for each, (got,) in zip(calls, run_calls(calls, record), strict=True):
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want), str(each))
+        np.testing.assert_array_equal(got[np.isinf(want)], want[np.isinf(want)], str(each))
+        assert np.all(np.isfinite(got[np.isfinite(want)]))
+
+
+@EVERY
+def test_a_part_of_the_rows_gives_the_same_bits(target: str, kernel: Kernel) -> None:
+    record = vector_target(target)
+    whole = workload((), 45, 70, 200, View((200, 1)), View((70, 1)), "none", True)
+    part = workload((), 18, 70, 200, View((200, 1)), View((70, 1)), "none", True)
+    a, b = operands(whole, 1)
+    calls = [Call(kernel, p, whole, [a, b]) for p in kernel.parameters(whole, record)]
+    params = calls[0].params
+    calls.append(Call(kernel, params, part, [a[27 * 200 :], b]))
+    (first, *others) = [r for (r,) in run_calls(calls, record)]
+    if kernel.steady:
+        for other in others[:-1]:
+            np.testing.assert_array_equal(first, other)
+    np.testing.assert_array_equal(first[27:], others[-1])
+
+
+def test_what_the_target_lacks_is_refused() -> None:
+    w = workload((), 4, 8, 8, View((8, 1)), View((8, 1)), "none")
+    for _, kernel in KERNELS:
+        assert not kernel.accepts(w, get_target("x86-64-avx512-vnni"))
+        half = TensorType(DType.FLOAT16, (32,))
+        other = Workload(w.op, (half, w.inputs[1]), w.outputs, w.constant)
+        assert not kernel.accepts(other, get_target("x86-64-amx"))
+
+
+@EVERY
+def test_bigger_products_cost_more(target: str, kernel: Kernel) -> None:
+    record = get_target(target)
+    costs = []
+    for m, n, k in ((8, 16, 16), (8, 64, 64), (64, 64, 64), (128, 768, 768)):
+        w = workload((), m, n, k, View((k, 1)), View((n, 1)), "none", True)
+        costs.append(min(kernel.cost(w, p, record) for p in kernel.parameters(w, record)))
+    assert costs == sorted(costs)
+    assert prod(costs) > 0
