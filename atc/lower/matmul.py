@@ -21,8 +21,13 @@ def matmul(site: Site) -> str:
     return site.b.cast(result, x.dtype)
 
 
-def product(site: Site, a: str, b: str, accumulator: DType | None = None) -> str:
-    """Emit a numpy-style matrix product; the result has the operands' type or `accumulator`."""
+def product(
+    site: Site, a: str, b: str, accumulator: DType | None = None, zeros: tuple[int, int] = (0, 0)
+) -> str:
+    """Emit a numpy-style matrix product; the result has the operands' type or `accumulator`.
+
+    `zeros` are the zero points of integers.
+    """
     build = site.b
     a_shape, b_shape = build.shape(a), build.shape(b)
     site.require(len(a_shape) > 0 and len(b_shape) > 0, "an operand is a scalar")
@@ -34,7 +39,7 @@ def product(site: Site, a: str, b: str, accumulator: DType | None = None) -> str
     dtype = accumulator or build.type(a).dtype
     op = MatMul(
         batch, m, n, k, broadcast(a2, (*batch, m, k)), broadcast(b2, (*batch, k, n)),
-        identity_epilogue(dtype), dtype,
+        identity_epilogue(dtype), dtype, *zeros,
     )  # fmt: skip
     shape: Sequence[int] = (
         *batch, *([] if len(a_shape) == 1 else [m]), *([] if len(b_shape) == 1 else [n]),

@@ -235,11 +235,19 @@ def _known_zero(site: Site, zero: str) -> str:
     return "" if value is not None and not value.any() else zero
 
 
+def _whole_zero(site: Site, zero: str) -> tuple[int, str]:
+    """Return a zero point that is one known number, or the name of any other."""
+    value = site.b.value(zero) if zero else None
+    if value is None or (value != value.reshape(-1)[:1]).any():
+        return 0, zero
+    return int(value.reshape(-1)[0]), ""
+
+
 def integer_product(site: Site, a: str, b: str, a_zero: str, b_zero: str) -> str:
     """Return the INT32 product of (a - a_zero) and (b - b_zero), numpy's rules for the shapes.
 
-    The zero points are taken off afterwards, with sums over rows and columns, so that the product
-    itself is one of plain integers: (a - p)(b - q) = ab - p colsum(b) - q rowsum(a) + k p q.
+    Zero points that aren't one known number, p and q, are taken off afterwards, with sums over rows
+    and columns: (a - p)(b - q) = ab - p colsum(b) - q rowsum(a) + k p q.
     """
     build = site.b
     a_shape, b_shape = build.shape(a), build.shape(b)
@@ -248,15 +256,16 @@ def integer_product(site: Site, a: str, b: str, a_zero: str, b_zero: str) -> str
     b = build.reshape(b, (*b_shape, 1)) if len(b_shape) == 1 else b
     if a_zero and build.type(a_zero).size > 1 and len(build.shape(a_zero)) == 1:
         a_zero = build.reshape(a_zero, (*build.shape(a_zero), 1))
+    q, b_zero = _whole_zero(site, b_zero)
+    p, a_zero = _whole_zero(site, a_zero)
     b, b_zero = centred(site, b, b_zero)
     a, a_zero = centred(site, a, a_zero)
-    a_zero, b_zero = _known_zero(site, a_zero), _known_zero(site, b_zero)
-    y = product(site, a, b, DType.INT32)
+    y = product(site, a, b, DType.INT32, (p, q))
     depth = build.shape(a)[-1]
     if a_zero:
-        y = build.map(_minus_product, y, _wide(site, a_zero), _sums(site, b, -2))
+        y = build.map(_minus_product, y, _wide(site, a_zero), _sums(site, b, -2, q))
     if b_zero:
-        y = build.map(_minus_product, y, _wide(site, b_zero), _sums(site, a, -1))
+        y = build.map(_minus_product, y, _wide(site, b_zero), _sums(site, a, -1, p))
     if a_zero and b_zero:
         count = build.scalar(-depth, DType.INT32)
         both = build.map(lambda p, q: call("Mul", p, q), _wide(site, a_zero), _wide(site, b_zero))
@@ -274,12 +283,15 @@ def _wide(site: Site, x: str) -> str:
     return site.b.cast(x, DType.INT32)
 
 
-def _sums(site: Site, x: str, axis: int) -> str:
-    """Return INT32 sums along an axis, which is kept; of a constant, a constant."""
+def _sums(site: Site, x: str, axis: int, zero: int) -> str:
+    """Return INT32 sums of x - zero along an axis, which is kept; of a constant, a constant."""
     source, array = site.b.type(x), site.b.value(x)
     if array is not None:
-        return site.b.constant(array.astype(np.int32).sum(axis, keepdims=True, dtype=np.int32), x)
+        total = (array.astype(np.int32) - zero).sum(axis, keepdims=True, dtype=np.int32)
+        return site.b.constant(total, x)
     element = cast(Input(source.dtype, 0), DType.INT32)
+    if zero:
+        element = call("Sub", element, const(zero, DType.INT32))
     axes = (axis % len(source.shape),)
     return reduction(site, x, axes, True, "Sum", element, Input(DType.INT32, 0))
 

@@ -13,11 +13,11 @@ from atc.view import View
 
 @dataclass(frozen=True)
 class MatMul(Op):
-    """y[b, m, n] = epilogue(sum over k of a[b, m, k] * c[b, k, n]).
+    """y[b, m, n] = epilogue(sum over k of (a[b, m, k] - a_zero) * (c[b, k, n] - b_zero)).
 
     `a_view` is over (*batch, m, k), `b_view` over (*batch, k, n), so transposes and broadcasts cost
     nothing; the epilogue's views are over (*batch, m, n). Integer operands are summed in
-    `accumulator` (ONNX MatMul-13, Gemm-13, MatMulInteger-10).
+    `accumulator` (ONNX MatMul-13, Gemm-13, MatMulInteger-10); only they have zero points.
     """
 
     batch: tuple[int, ...]
@@ -28,6 +28,8 @@ class MatMul(Op):
     b_view: View
     epilogue: Epilogue
     accumulator: DType = DType.FLOAT
+    a_zero: int = 0
+    b_zero: int = 0
 
     @property
     def loops(self) -> tuple[int, ...]:
@@ -44,4 +46,6 @@ class MatMul(Op):
         check_views((*self.batch, self.m, self.k), (self.a_view,), inputs[:1])
         check_views((*self.batch, self.k, self.n), (self.b_view,), inputs[1:2])
         check_epilogue(self.epilogue, self.loops, inputs[2:], outputs[0])
+        plain = self.a_zero == self.b_zero == 0
+        require(plain or not self.accumulator.is_float, "zero points of floats")
         require(prod(self.loops) == outputs[0].size, f"loops {self.loops} don't fill {outputs[0]}")

@@ -2,55 +2,35 @@
 
 A convolution of a dequantized tensor by dequantized weights becomes one of integers, whose exact
 INT32 sums an epilogue scales: `float(sum + bias) * scale`, where `scale` is the product of both
-scales in float64, rounded to float once. Elementwise nodes read the integers and dequantize them
-themselves; what only moves data moves integers.
+scales in float64, rounded to float once; integer_products.py does so with matrix products.
+Elementwise nodes read the integers and dequantize them themselves; what only moves data moves
+integers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from atc.dims import is_dynamic
-from atc.expr import Call, Const, Expr, Input, call, cast, const, substitute, walk
+from atc.expr import Call, Expr, Input, call, cast, substitute, walk
 from atc.ir import Array, DType, Node, TensorType
-from atc.ops import Conv, Epilogue, Map, Pool, Reshape, Window
-from atc.ops.blocked import BYTES
+from atc.ops import Conv, Epilogue, Map, MatMul, Pool, Reshape, Window
 from atc.ops.data import Concat, Pad
+from atc.passes.dequantized import (
+    SUM_LIMIT,
+    Dequantized,
+    Integers,
+    Vector,
+    dequantized,
+    quantizes,
+    shaped,
+)  # fmt: skip
+from atc.passes.integer_products import integer_product
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 from atc.view import View
-
-Vector = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
-SUM_LIMIT = 2**31 - 1
-"""The largest sum that INT32 holds."""
-
-
-@dataclass(frozen=True)
-class Dequantized:
-    """A value that is `(source - zero) * scale`, and the node that computes it."""
-
-    source: str
-    zero: int
-    scale: float
-    dtype: DType
-    node: Node
-
-    @property
-    def numbers(self) -> tuple[int, float, DType]:
-        """What two tensors that share a scale have in common."""
-        return self.zero, self.scale, self.dtype
-
-    def expr(self, index: int) -> Expr:
-        """The value in float, of the source as operand `index`."""
-        x = cast(Input(self.dtype, index), DType.FLOAT)
-        if self.zero:
-            x = call("Sub", x, const(self.zero, DType.FLOAT))
-        return call("Mul", x, const(self.scale, DType.FLOAT))
 
 
 def quantize_integers(state: Rewriting, node: Node) -> Node:
@@ -58,6 +38,8 @@ def quantize_integers(state: Rewriting, node: Node) -> Node:
     match node.op:
         case Conv(accumulator=DType.FLOAT, zero_points=False):
             return _conv(state, node, node.op) or node
+        case MatMul(accumulator=DType.FLOAT):
+            return integer_product(state, node, node.op) or node
         case Map() if node.op.is_movement:
             return _moved(state, node) or node
         case Reshape() | Concat():
@@ -68,58 +50,6 @@ def quantize_integers(state: Rewriting, node: Node) -> Node:
             return _map(state, node, node.op)
         case _:
             return node
-
-
-# ---- what is dequantized -------------------------------------------------------------------------
-
-
-def dequantized(state: Rewriting, name: str) -> Dequantized | None:
-    """Return how a value is dequantized from integers of a byte, by one scale."""
-    node = state.producers.get(name)
-    if node is None or not isinstance(node.op, Map) or len(node.inputs) != len(node.op.views):
-        return None
-    op = node.op
-    if len(op.views) != 1 or op.views[0].offset or not op.views[0].is_dense(op.shape):
-        return None
-    match op.expr:
-        case Call(fn="Mul", args=(Call(fn="Cast", args=(x,)), Const() as scale)):
-            zero, x = _zero_of(x)
-        case Call(fn="Mul", args=(Call(fn="Sub", args=(Call(fn="Cast", args=(x,)), Const() as z)),
-                                  Const() as scale)):  # fmt: skip
-            zero = int(z.value)
-        case _:
-            return None
-    if not isinstance(x, Input) or x.dtype not in BYTES or op.expr.dtype is not DType.FLOAT:
-        return None
-    positive = 0 < float(scale.value) < float("inf")
-    whole = prod(op.shape) == state.types[node.inputs[0]].size
-    if not positive or not whole:
-        return None
-    return Dequantized(node.inputs[0], zero, float(scale.value), x.dtype, node)
-
-
-def _zero_of(x: Expr) -> tuple[int, Expr]:
-    match x:
-        case Call(fn="Sub", args=(Call(fn="Cast", dtype=DType.INT32, args=(y,)), Const() as zero)):
-            return int(zero.value), y
-        case _:
-            return 0, x
-
-
-def _quantizes(expr: Expr) -> tuple[int, float, DType] | None:
-    """Return zero point, scale and type where an expression quantizes its one operand."""
-    match expr:
-        case Call(fn="CastSaturate", args=(Call(fn="Add", args=(y, Const() as zero)),)):
-            point = int(float(zero.value))
-        case Call(fn="CastSaturate", args=(y,)):
-            point = 0
-        case _:
-            return None
-    match y:
-        case Call(fn="Round", args=(Call(fn="Div", args=(Input(), Const() as scale)),)):
-            return point, float(scale.value), expr.dtype
-        case _:
-            return None
 
 
 # ---- movement and elementwise nodes --------------------------------------------------------------
@@ -139,18 +69,10 @@ def _moved(state: Rewriting, node: Node) -> Node | None:
         op = replace(op, expr=Input(first.dtype, 0))
     sources = [f.source for f in found if f is not None]
     if isinstance(op, Pool | Concat):  # these look at the shape, which a source has only by size
-        sources = [_shaped(state, s, n, node) for s, n in zip(sources, node.inputs, strict=True)]
+        sources = [shaped(state, s, n, node) for s, n in zip(sources, node.inputs, strict=True)]
     moved = state.emit(op, sources, TensorType(first.dtype, result.shape), node, "q")
     dequantize = Map((result.size,), first.expr(0), (View((1,)),))
     return Node(dequantize, (moved,), node.outputs, merge_origin(first.node, node))
-
-
-def _shaped(state: Rewriting, source: str, like: str, node: Node) -> str:
-    """Return integers in the shape of what is dequantized from them."""
-    wanted = TensorType(state.types[source].dtype, state.types[like].shape)
-    if state.types[source] == wanted:
-        return source
-    return state.emit(Reshape(), [source], wanted, node, "q")
 
 
 def _map(state: Rewriting, node: Node, op: Map) -> Node:
@@ -160,7 +82,7 @@ def _map(state: Rewriting, node: Node, op: Map) -> Node:
     if not known or len(op.views) != len(node.inputs):
         return node
     own = known.get(0)
-    again = _quantizes(op.expr)
+    again = quantizes(op.expr)
     dense = op.views[0].offset == 0 and op.views[0].is_dense(op.shape)
     whole = prod(op.shape) == state.types[node.inputs[0]].size
     if own is not None and again == own.numbers and len(node.inputs) == 1 and dense and whole:
@@ -252,7 +174,7 @@ def _scaled_sums(
 
 def _source(state: Rewriting, node: Node, op: Conv, x: Dequantized) -> tuple[str, Window]:
     """Return x as it is, or padded in memory where padding isn't the least of its type."""
-    source = _shaped(state, x.source, node.inputs[0], node)
+    source = shaped(state, x.source, node.inputs[0], node)
     least = 0 if x.dtype is DType.UINT8 else -128
     window, size = op.window, state.types[node.inputs[0]].shape
     out = state.types[node.outputs[0]].shape[2:]

@@ -75,11 +75,13 @@ class MatMulRows(Kernel):
         b_place = address(op.b_view, [*outer, "p", "(j0 + j)"])
         if packed:
             b_place = _packed_place(op, outer)
+        a_place = address(op.a_view, [*outer, "i", "p"])
+        b_value = _centred(load(x1.dtype, f"x1[{b_place}]"), op.b_zero)
         after, value = finish(op.epilogue, w, "acc[j]", [*outer, "i", "(j0 + j)"], 2)
         return {
             "batch": batch, "op": op, "nb": COLUMNS, "acc": op.accumulator.c, "packed": packed,
-            "a": load(x0.dtype, f"x0[{address(op.a_view, [*outer, 'i', 'p'])}]"),
-            "step": multiply_add(w, "acc[j]", "a", load(x1.dtype, f"x1[{b_place}]")),
+            "a": _centred(load(x0.dtype, f"x0[{a_place}]"), op.a_zero),
+            "step": multiply_add(w, "acc[j]", "a", b_value),
             "after": after, "value": value,
             "target": address(dense(op.loops), [*outer, "i", "(j0 + j)"]),
         }  # fmt: skip
@@ -91,6 +93,10 @@ class MatMulRows(Kernel):
         factor = 1 if w.constant[1] else 2 if op.b_view.strides[-1] == 1 else 8
         products = op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor
         return float(prod(op.batch) * max(products, op.k * op.n * 4 / PORTABLE_RATE * UNITS))
+
+
+def _centred(value: str, zero: int) -> str:
+    return f"({value} - {zero})" if zero > 0 else f"({value} + {-zero})" if zero else value
 
 
 def _packed_place(op: MatMul, outer: list[str]) -> str:

@@ -13,7 +13,7 @@ from atc.backends.cpu.expr import address, literal
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.errors import InternalError
-from atc.expr import Call, Const, Expr, Input, walk
+from atc.expr import Call, Const, Expr, Extent, Input, walk
 from atc.ir import DType, TensorType
 from atc.ops import Epilogue
 from atc.view import View
@@ -45,15 +45,33 @@ LOADS = {DType.FLOAT: "v_load", DType.UINT8: "v_load_u8", DType.INT8: "v_load_i8
          DType.INT32: "v_i32_load"}  # fmt: skip
 """What reads a vector of a type; bytes become floats."""
 
+LOADED_PARTS = {
+    DType.FLOAT: "v_load_n", DType.UINT8: "v_load_u8_n", DType.INT8: "v_load_i8_n",
+    DType.INT32: "v_i32_load_n",
+}  # fmt: skip
+"""What reads the first lanes of a vector."""
+
+STORES = {DType.FLOAT: "v_store", DType.UINT8: "v_store_u8", DType.INT8: "v_store_i8",
+          DType.INT32: "v_i32_store"}  # fmt: skip
+
 BYTES = frozenset({DType.UINT8, DType.INT8})
+
+INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
+"""Functions of INT32, which wrap."""
 
 
 def vectorisable(expr: Expr) -> bool:
     """Whether every subexpression is a float or a mask that the vocabulary can compute.
 
-    Bytes and INT32 sums may be operands, where the expression makes floats of them first.
+    Bytes and INT32 sums may be operands, where the expression makes floats of them first; sums,
+    differences and products of INT32 are computed too.
     """
     return expr.dtype is DType.FLOAT and all(_supported(e) for e in walk(expr))
+
+
+def integral(expr: Expr) -> bool:
+    """Whether an expression is INT32 and the vocabulary can compute it."""
+    return expr.dtype is DType.INT32 and all(_supported(e) for e in walk(expr))
 
 
 def stored(expr: Expr) -> Expr | None:
@@ -74,24 +92,28 @@ def _whole(e: Expr) -> bool:
             return e.dtype is DType.FLOAT
         case Call(fn="Add" | "Sub" | "Max" | "Min", args=(a, b)):
             return e.dtype is DType.FLOAT and _whole(a) and _whole(b)
+        case Call(fn="Cast", args=(a,)):
+            return e.dtype is DType.FLOAT and a.dtype in BYTES
         case Const():
             return e.dtype is DType.FLOAT and float(e.value).is_integer()
         case _:
             return False
 
 
-def store_vector(dtype: DType, place: str, value: str) -> str:
-    """Return the C statement that stores a vector of floats; NaN as the integer 0."""
+def store_vector(dtype: DType, place: str, value: str, count: str = "") -> str:
+    """Return the C statement that stores a vector, or `count` lanes of it; NaN as the byte 0."""
     if dtype is DType.INT8:
         value = f"v_select(v_isnan({value}), v_zero(), {value})"
-    suffix = {DType.FLOAT: "", DType.UINT8: "_u8", DType.INT8: "_i8"}[dtype]
-    return f"v_store{suffix}({place}, {value});"
+    if count:
+        return f"{STORES[dtype]}_n({place}, {value}, {count});"
+    return f"{STORES[dtype]}({place}, {value});"
 
 
-def read_vector(dtype: DType, place: str, step: int) -> str:
-    """Return the C expression of the vector at a place: of one number where `step` is 0."""
+def read_vector(dtype: DType, place: str, step: int, count: str = "") -> str:
+    """Return the C expression of the vector at a place: of one number where `step` is 0, of
+    `count` lanes where that is given."""
     if step:
-        return f"{LOADS[dtype]}({place})"
+        return f"{LOADED_PARTS[dtype]}({place}, {count})" if count else f"{LOADS[dtype]}({place})"
     if dtype is DType.INT32:
         return f"v_i32_set1(*({place}))"
     return f"v_broadcast({place})" if dtype is DType.FLOAT else f"v_set1((float)*({place}))"
@@ -102,16 +124,18 @@ def _supported(e: Expr) -> bool:
         case Input():
             return e.dtype in LOADS
         case Call(fn="Cast", args=(a,)) if a.dtype in BYTES:
-            return e.dtype is DType.FLOAT and isinstance(a, Input)
+            return e.dtype in (DType.FLOAT, DType.INT32) and isinstance(a, Input)
         case Call(fn="Cast", args=(a,)) if a.dtype is DType.INT32:
             return e.dtype is DType.FLOAT
         case Call(fn="Cast", dtype=DType.BFLOAT16, args=(a,)):
             return a.dtype is DType.FLOAT  # what reads it must be a cast back
         case Call(fn="Cast", args=(Call(fn="Cast", dtype=DType.BFLOAT16),)):
             return e.dtype is DType.FLOAT
-        case Call(fn="Add", dtype=DType.INT32):
-            return True
+        case Call(fn=fn, dtype=DType.INT32):
+            return fn in INTEGER_FUNCTIONS
         case Const():
+            return e.dtype in (DType.FLOAT, DType.INT32)
+        case Extent():
             return e.dtype is DType.FLOAT
         case Call(fn="Where"):
             return e.dtype is DType.FLOAT
@@ -147,9 +171,8 @@ def vector_reader(
 
     def read(k: int) -> str:
         place = f"x{first + k} + {address(views[k], indices)}"
-        if count and views[k].strides[-1]:
-            return f"v_load_n({place}, {count})"
-        return read_vector(types[k] if types else DType.FLOAT, place, views[k].strides[-1])
+        dtype = types[k] if types else DType.FLOAT
+        return read_vector(dtype, place, views[k].strides[-1], count)
 
     return read
 
@@ -317,14 +340,20 @@ def _text(
     match e:
         case Input():
             return read(e.index)
+        case Const(dtype=DType.INT32):
+            return f"v_i32_set1({literal(e.value, e.dtype)})"
         case Const():
             return "v_zero()" if repr(e.value) == "0.0" else f"v_set1({literal(e.value, e.dtype)})"
+        case Extent():
+            return f"v_set1((float){e.extent})"
         case Call(fn="Max" | "Min", args=(a, b)):
             return _extreme(e.fn, a, b, args)
         case Call(fn="Cast", args=(a,)) if a.dtype in (*BYTES, DType.INT32):
-            return f"v_cvt_f32({args[0]})" if a.dtype is DType.INT32 else args[0]
-        case Call(fn="Add", dtype=DType.INT32):
-            return f"v_i32_add({args[0]}, {args[1]})"
+            if e.dtype is a.dtype or (e.dtype is DType.FLOAT and a.dtype in BYTES):
+                return args[0]  # bytes are read as floats
+            return f"v_cvt_{'f32' if e.dtype is DType.FLOAT else 'i32'}({args[0]})"
+        case Call(fn=fn, dtype=DType.INT32):
+            return f"{INTEGER_FUNCTIONS[fn]}({args[0]}, {args[1]})"
         case Call(fn=fn) if fn in COMPOSED:
             return _composed(fn, args, e.dtype)
         case Call(fn=fn):
