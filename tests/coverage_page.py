@@ -32,8 +32,8 @@ from atc.select import select
 
 TARGET = "x86-64-avx512"
 MICROSOFT = "com.microsoft"
-OWN = "atc.external"
-"""The domain of the user's own operators, which a library of theirs computes."""
+OWN = ("atc.external", "atc.map")
+"""Domains of no standard: operators of the user's own, and how the importer makes maps."""
 
 Operator = tuple[str, str]
 """A domain, '' for ai.onnx, and a name."""
@@ -171,7 +171,7 @@ def read_tiers(page: str) -> dict[Operator, str]:
 def rows() -> Mapping[Operator, Row]:
     """Return every covered operator, those of the standard and those beyond it."""
     found = {o: row for o in sorted(schemas()) if (row := _standard_row(o)) is not None}
-    beyond = sorted(o for o in LOWERINGS if o not in schemas() and o[0] != OWN)
+    beyond = sorted(o for o in LOWERINGS if o not in schemas() and o[0] not in OWN)
     return {**found, **{o: _contrib_row(o) for o in beyond}}
 
 

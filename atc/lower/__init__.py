@@ -6,7 +6,12 @@ from atc.lower import (
     concat_pad,
     contrib,
     contrib_attention,
+    contrib_blocks,
+    contrib_experts,
+    contrib_places,
+    contrib_positions,
     contrib_quantize,
+    contrib_tensor,
     control,
     conv,
     counted,
@@ -47,7 +52,8 @@ from atc.lower.registry import LOWERINGS
 
 __all__ = [
     "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "contrib_attention",
-    "contrib_quantize", "control", "conv", "counted", "deform", "derivatives_tensor", "einsum",
+    "contrib_blocks", "contrib_experts", "contrib_places", "contrib_positions", "contrib_quantize",
+    "contrib_tensor", "control", "conv", "counted", "deform", "derivatives_tensor", "einsum",
     "elementwise", "external", "gather", "generate", "gradient", "image", "linalg", "loop",
     "lower_model", "matmul", "ml", "ml_maps", "ml_svm", "ml_trees", "ngrams", "noise", "normalize",
     "quantize", "reduce", "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -25,6 +25,7 @@ from atc.lower.elementwise import compute, like
 from atc.lower.matmul import product
 from atc.lower.normalize import trailing
 from atc.lower.place import Place, gather_axis, scatter, times, total
+from atc.lower.quantize import integer_product, scale_ratio
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.view import View
@@ -73,17 +74,44 @@ def attention(site: Site) -> tuple[str, ...]:
     if site.int("do_rotary") or site.int("past_present_share_buffer") or site.has(6):
         raise site.unsupported("Attention with do_rotary or a shared past buffer")
     q, k, v = (split_heads(site, x, heads) for x in _projected(site))
-    past = 0
-    if site.has(4):
-        past = site.shape(4)[3]
-        k, v = (join(b, [_half(site, site.input(4), i), x], 2) for i, x in enumerate((k, v)))
+    y, present = _attended(site, [q, k, v], site.optional(4), site.optional(3), site.optional(5))
+    return (b.cast(y, site.type(0).dtype), present)
+
+
+def _attended(site: Site, heads: list[str], past: str, mask: str, bias: str) -> tuple[str, str]:
+    """Return [batch, steps, width], and keys and values with those of the past before them."""
+    b, (q, k, v) = site.b, heads
+    before = 0
+    if past:
+        before = b.shape(past)[3]
+        k, v = (join(b, [_half(site, past, i), x], 2) for i, x in enumerate((k, v)))
     present = _stacked(site, k, v) if site.wants(1) else ""
-    added = [_penalty(site, site.input(3), b.shape(k)[2])] if site.has(3) else []
-    added += [site.input(5)] if site.has(5) else []
-    mask = Mask(tuple(added), bool(site.int("unidirectional")), offset=past)
+    added = [_penalty(site, mask, b.shape(k)[2])] if mask else []
+    added += [bias] if bias else []
+    hides = Mask(tuple(added), bool(site.int("unidirectional")), offset=before)
     scale = site.float("scale", 0.0) or 1 / sqrt(b.shape(q)[3])
-    y = attend(site, q, k, v, mask, scale=scale).y
-    return (b.cast(merge_heads(b, y), site.type(0).dtype), present)
+    return merge_heads(b, attend(site, q, k, v, hides, scale=scale).y), present
+
+
+@lowers("QAttention", domain=MICROSOFT)
+def quantized_attention(site: Site) -> tuple[str, ...]:
+    """com.microsoft QAttention: Attention whose merged product is one of bytes."""
+    if site.int("do_rotary") or site.int("past_present_share_buffer"):
+        raise site.unsupported("QAttention with do_rotary or a shared past buffer")
+    b, width = site.b, site.shape(1)[1]
+    total = integer_product(site, site.input(0), site.input(1), site.optional(6), site.optional(7))
+    one = b.scalar(1.0, DType.FLOAT)
+    scale = scale_ratio(site, b.reshape(site.input(3), ()), site.input(4), one)
+    scale = b.reshape(scale, ()) if b.type(scale).size == 1 else scale
+
+    def real(t: Expr, s: Expr, c: Expr) -> Expr:
+        return call("Add", call("Mul", cast(t, DType.FLOAT), s), c)
+
+    whole = b.map(real, total, scale, b.cast(site.input(2), DType.FLOAT))
+    parts = _columns(site, whole, [width // 3] * 3)
+    heads = [split_heads(site, x, site.int("num_heads")) for x in parts]
+    y, present = _attended(site, heads, site.optional(8), site.optional(5), "")
+    return (b.cast(y, site.type(3).dtype), present)
 
 
 def _projected(site: Site) -> list[str]:
@@ -147,6 +175,51 @@ def multi_head_attention(site: Site) -> tuple[str, ...]:
     return (
         b.cast(merge_heads(b, result.y), dtype), k, v, b.cast(result.probabilities, dtype),
     )  # fmt: skip
+
+
+@lowers("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+def decoder_masked_attention(site: Site) -> tuple[str, ...]:
+    """com.microsoft DecoderMaskedMultiHeadAttention of one step, without beams.
+
+    The past may be a buffer for all steps, whose first `past_sequence_length` ones count.
+    """
+    if site.has(9):
+        raise site.unsupported("beams")
+    b, inputs = site.b, [site.optional(i) for i in (0, 1, 2, 10, 3, 4, 5, 6)]
+    site.require(site.shape(0)[1] == 1, f"more than one step: {site.type(0)}")
+    if not inputs[1]:
+        past = b.shape(inputs[6])[1] * b.shape(inputs[6])[3] if inputs[6] else 0
+        hidden = past or site.shape(0)[2] // 3
+        sizes = [hidden, hidden, site.shape(0)[2] - 2 * hidden]
+        inputs[:3] = _columns(site, inputs[0], sizes)
+    if not (site.int("past_present_share_buffer") and inputs[6]):
+        return multi_head_attention(replace(site, inputs=tuple(inputs)))
+    q, k, v = _operands(replace(site, inputs=tuple(inputs[:4])))
+    before = b.reshape(b.cast(site.input(7), DType.INT64), ())
+    k, v = (_written(site, i, x, before) for i, x in ((5, k), (6, v)))
+    limit, batch = b.shape(k)[2], b.shape(k)[0]
+    added = [_penalty(site, _widened(site, 3, limit), limit)] if site.has(3) else []
+    added += [_widened(site, 4, limit)] if site.has(4) else []
+    counts = b.map(lambda n: call("Add", n, like(n, 1)), before, shape=(batch,), views=[View((0,))])
+    scale = site.float("scale", 0.0) or 1 / sqrt(b.shape(q)[3])
+    y = attend(site, q, k, v, Mask(tuple(added), lengths=counts), scale=scale).y
+    return (b.cast(merge_heads(b, y), site.type(0).dtype), k, v)
+
+
+def _written(site: Site, i: int, x: str, place: str) -> str:
+    """Return the buffer (input i) with x as its step number `place`."""
+    b, shape = site.b, site.shape(i)
+    views = [View(row_major(shape)), View((shape[1] * shape[3], shape[3], 0, 1)), View((0,) * 4)]
+    return b.map(
+        lambda old, new, p, t: call("Where", call("Equal", t, p), new, old),
+        site.input(i), x, place, shape=shape, views=views, coordinates=[View((0, 0, 1, 0))],
+    )  # fmt: skip
+
+
+def _widened(site: Site, i: int, keys: int) -> str:
+    """Return a mask for so many keys; the new ones are beyond the steps that count."""
+    rank = len(site.shape(i))
+    return pad(site.b, site.input(i), [0] * rank, [*[0] * (rank - 1), keys - site.shape(i)[-1]])
 
 
 def _operands(site: Site) -> list[str]:

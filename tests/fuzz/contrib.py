@@ -215,6 +215,77 @@ def inverse(d: Draw) -> Made:
     return _made("Inverse", [d.new((d.array((d.int(1, 3), n, n)) + 4 * np.eye(n)).astype("f"))])
 
 
+def expand_dims(d: Draw) -> Made:
+    x = d.tensor("f")
+    axis = np.array(d.int(-x.array.ndim - 1, x.array.ndim), np.int32)
+    return _made("ExpandDims", [x, d.new(axis, True)])
+
+
+def distances(d: Draw) -> Made:
+    width = d.int(1, 9)
+    rows = [d.like((d.int(1, 7), width)) for _ in range(2)]
+    return _made("CDist", [*rows], metric=d.pick(("euclidean", "sqeuclidean")))
+
+
+def unfold(d: Draw) -> Made:
+    x = d.tensor("f", low=1, zero=False)
+    axis = d.axis(x.array.ndim)
+    return _made("UnfoldTensor", [x], dim=axis, size=d.int(1, x.array.shape[axis]),
+                 step=d.int(1, 3))  # fmt: skip
+
+
+def ngram_repeat_block(d: Draw) -> Made:
+    batch, words = d.int(1, 3), d.int(2, 9)
+    ids = d.rng.integers(0, min(words, 4), (batch, d.int(1, 9))).astype(np.int64)
+    return _made("NGramRepeatBlock", [d.new(ids, False), d.like((batch, words))],
+                 ngram_size=d.int(1, 4))  # fmt: skip
+
+
+def murmur_hash(d: Draw) -> Made:
+    return _made("MurmurHash3", [d.tensor(d.pick("fil"))], positive=1, **d.some(seed=d.int(0, 99)))
+
+
+def crop_and_resize(d: Draw) -> Made:
+    images, boxes = d.int(1, 3), d.int(1, 4)
+    x = d.like((images, d.int(1, 3), d.int(1, 7), d.int(1, 7)))
+    corners = d.rng.uniform(-0.2, 1.2, (boxes, 4)).astype(np.float32)
+    which = d.rng.integers(0, images, boxes).astype(np.int32)
+    size = np.array(d.ints(2, 1, 5), np.int32)
+    return _made("CropAndResize", [x, d.new(corners, False), d.new(which, False),
+                                   d.new(size, True)],
+                 extrapolation_value=0.5)  # fmt: skip
+
+
+def experts(d: Draw) -> Made:
+    rows, width, inner, count = d.int(1, 6), d.int(1, 9), d.int(1, 9), d.int(1, 5)
+    first = [d.like((count, inner, width)), d.like((count, inner)) if d.chance() else None]
+    second = [d.like((count, width, inner)), d.like((count, width)) if d.chance() else None]
+    return _made("MoE", [d.like((rows, width)), d.like((rows, count)), *first, *second],
+                 k=d.int(1, count), activation_type=d.pick(("relu", "gelu", "silu", "identity")),
+                 normalize_routing_weights=d.int(0, 1))  # fmt: skip
+
+
+def gather_block_quantized(d: Draw) -> Made:
+    rows, blocks, bits = d.int(1, 9), d.int(1, 3), d.pick((4, 8))
+    table = d.new(d.rng.integers(0, 256, (rows, 16 * blocks * bits // 8)).astype(np.uint8), True)
+    ids = d.new(d.rng.integers(-rows, rows, d.ints(2, 1, 3)).astype(np.int64), False)
+    scale = d.new(d.rng.uniform(0.02, 0.2, (rows, blocks)).astype(np.float32), True)
+    return _made("GatherBlockQuantized", [table, ids, scale], bits=bits, block_size=16,
+                 quantize_axis=1, gather_axis=0)  # fmt: skip
+
+
+def quantized_attention(d: Draw) -> Made:
+    heads, size, batch, steps = d.int(1, 3), d.int(1, 5), d.int(1, 3), d.int(1, 5)
+    width, inner, kind = heads * size, d.int(1, 9), d.pick("bB")
+    x, w = (d.new(d.array(s, k), False) for s, k in (((batch, steps, inner), "B"),
+                                                    ((inner, 3 * width), kind)))  # fmt: skip
+    small = [d.new(np.float32(v), True) for v in (0.02, 0.01)]
+    mask = d.new(np.array(d.ints(batch, 1, steps), np.int32), False) if d.chance() else None
+    return _made("QAttention", [x, w, d.like((3 * width,)), *small, mask, _zero(d, "B"),
+                                _zero(d, kind)],
+                 num_heads=heads, unidirectional=d.int(0, 1))  # fmt: skip
+
+
 TEMPLATES: dict[str, Template] = {
     **{op: biased(op) for op in ("BiasGelu", "FastGelu")},
     **{op: simple(op) for op in ("Gelu", "QuickGelu")},
@@ -226,4 +297,8 @@ TEMPLATES: dict[str, Template] = {
     "DynamicQuantizeMatMul": dynamic_quantize_matmul, "MatMulNBits": matmul_nbits,
     "RotaryEmbedding": rotary_embedding, "MultiHeadAttention": multi_head_attention,
     "Attention": attention, "Trilu": trilu, "Inverse": inverse,
+    "ExpandDims": expand_dims, "CDist": distances, "UnfoldTensor": unfold,
+    "NGramRepeatBlock": ngram_repeat_block, "MurmurHash3": murmur_hash,
+    "CropAndResize": crop_and_resize, "MoE": experts,
+    "GatherBlockQuantized": gather_block_quantized, "QAttention": quantized_attention,
 }  # fmt: skip
