@@ -379,11 +379,13 @@ def _write_unit(root: Path, emissions: Sequence[Emission]) -> None:
     (root / "weights.S").write_text("\n".join(weights) + "\n")
 
 
-_STATIC = re.compile(r"^static\b[^;={(]*?\b(\w+)\s*[\[(=]", re.MULTILINE)
+_STATIC = re.compile(
+    r"^(?:static\b[^;={(]*?|typedef struct (?=\w+ \{))\b(\w+)\s*[\[(={]", re.MULTILINE
+)
 
 
 def _static_names(text: str) -> list[str]:
-    """Return the names of a file's own functions and tables."""
+    """Return the names of a file's own functions, tables and structures."""
     return sorted(set(_STATIC.findall(text)))
 
 

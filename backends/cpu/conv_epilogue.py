@@ -135,6 +135,7 @@ class TileEpilogue:
         if self.out in BYTES:
             self.expr = shorter(self.expr)
         rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
+        self.rest = sorted(rest - {0})
         self.used = sorted((rest | {self.bias or 0}) - {0})
         floats = Input(DType.INT32, 0) not in set(walk(self.expr)) and self.out is DType.FLOAT
         self.rolled = cost(self.expr) > LONG and floats
@@ -153,6 +154,41 @@ class TileEpilogue:
             place = View((view.strides[0], view.strides[1], row, column), view.offset)
             texts.append(f", x{k + 1} + {address(place, ('n', 'block', 'row', 'col'))}")
         return "".join(texts)
+
+    def block_arguments(self) -> str:
+        """The operands at the first pixel of a block, by the C variables n and block."""
+        texts = []
+        for k in self.used:
+            view = self.views[k - 1]
+            place = View(view.strides[:2], view.offset)
+            texts.append(f", x{k + 1} + {address(place, ('n', 'block'))}")
+        return "".join(texts)
+
+    def names(self) -> str:
+        """The operands as arguments of a function that has them as parameters."""
+        return "".join(f", x{k + 1}" for k in self.used)
+
+    def dense_bias(self) -> int | None:
+        """The operand that sums may start with, if its vectors lie in memory as they are."""
+        if self.bias is None or self.views[self.bias - 1].strides[-1] != 1:
+            return None
+        return self.bias if self.types[self.bias - 1] is self.sums else None
+
+    def forget_bias(self) -> None:
+        """Leave out of the operands a bias that only the first value of sums needs."""
+        self.used = self.rest
+
+    def bias_at(self, block: str) -> str:
+        """The place of a block of the bias, by the C variable n."""
+        assert self.bias is not None
+        view = self.views[self.bias - 1]
+        place = address(View(view.strides[:2], view.offset), ("n", f"({block})"))
+        return f"x{self.bias + 1} + {place}"
+
+    def bias_step(self) -> int:
+        """Numbers from one block of the bias to the next."""
+        assert self.bias is not None
+        return self.views[self.bias - 1].strides[1]
 
     def start(self, vector: int) -> str:
         """The first value of an accumulator."""

@@ -1,0 +1,260 @@
+"""Convolutions on AMX's tiles: blocked tensors, copied to flat planes in scratch, times weights.
+
+A block of 32 pixels x 32 channels (2 x 2 tiles), or tall, 64 x 16, is summed over the channels and
+taps; while the next one is, the pixels of the last go through the epilogue. Floats are multiplied
+as bfloat16, or as sums of two (bf16x3: upper * lower, upper * upper and lower * upper part).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atc.backends.cpu.conv_amx_steps import Step, step_lines
+from atc.backends.cpu.conv_amx_weights import pack_halves, pack_quads, pack_rounded
+from atc.backends.cpu.conv_blocked import cheapest, is_depthwise, ungrouped
+from atc.backends.cpu.conv_bytes import conv_of_bytes
+from atc.backends.cpu.conv_epilogue import TileEpilogue
+from atc.backends.cpu.conv_flat import Flat
+from atc.backends.cpu.conv_tile import Geometry, geometry
+from atc.backends.cpu.vector_expr import lanes, typed_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.ir import Array, DType
+from atc.ops import ConvBlocked
+
+LINE = 64
+"""Bytes of a cache line, and of a tile's row."""
+TILE = 1024
+"""Bytes of a tile."""
+RESIDENT = 300_000
+"""Up to so many bytes of weights stay in the second-level cache while pixels go by."""
+PRODUCT = 21.0
+"""Cycles of a tile product, with its loads and real data."""
+STORED = 120.0
+"""Cycles to store the four tiles of a block, as far as nothing hides them."""
+STREAM = 4.0
+"""Bytes of weights per cycle from beyond the second-level cache."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A convolution cut into blocks for tiles.
+
+    `channels` are summed by one product; `parts` are the planes that a number is made of.
+    """
+
+    g: Geometry
+    flat: Flat
+    channels: int
+    parts: int
+    tall: bool
+
+    @property
+    def steps(self) -> int:
+        """Blocks of input channels."""
+        return -(-self.g.ic // self.channels)
+
+    @property
+    def halves(self) -> int:
+        """Output blocks of 16 channels in a panel."""
+        return 1 if self.tall else 2
+
+    @property
+    def panels(self) -> int:
+        """Panels of output channels in a group."""
+        return -(-self.g.mb // self.halves)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a panel has for one block of input channels and one tap."""
+        return self.halves * self.parts * TILE
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of a panel."""
+        return self.steps * self.g.taps * self.step_bytes
+
+    @property
+    def pixel(self) -> int:
+        """Bytes of a pixel's block of channels in the planes."""
+        return LINE * self.parts
+
+    @property
+    def plane(self) -> int:
+        """Bytes of all planes of a block of channels."""
+        return len(self.flat.phases) * self.flat.size * self.pixel
+
+    def cycles(self, from_panels: bool) -> float:
+        """Estimate the cycles: products or the stream of weights, and what comes on top."""
+        g, products = self.g, 12 if self.parts == 2 else 4
+        blocks = self.panels * self.flat.blocks
+        work = blocks * (self.steps * g.taps * products * PRODUCT + STORED)
+        weights = self.panels * self.panel_bytes
+        again = 1 if from_panels or weights <= RESIDENT else self.flat.blocks
+        stream = again * weights / STREAM
+        planes = self.steps * len(self.flat.phases) * self.flat.lines * self.flat.pitch
+        return g.batch * g.supers * (max(work, stream) + planes * 8.0 * self.parts)
+
+
+def cut(w: Workload, channels: int, parts: int, tall: bool) -> Cut:
+    """Return how a convolution is cut."""
+    y = w.outputs[0].shape
+    g = geometry(w, int(np.prod(y[2:-1])))
+    return Cut(g, Flat(g, 64 if tall else 32), channels, parts, tall)
+
+
+class ConvTiles(Kernel):
+    """What the convolutions on tiles share.
+
+    `rb`: 1 where all panels of weights meet a block of pixels before the next one, 0 where all
+    blocks meet a panel; `tall`: blocks of 64 pixels x 16 channels.
+    """
+
+    op = ConvBlocked
+    template = "cpu/conv_amx.c.j2"
+    portable = False
+    steady = True
+    headers = ("bf16", "tiles")
+    channels = 32
+    parts = 1
+
+    def cut(self, w: Workload, params: Params) -> Cut:
+        """How the parameters cut a workload."""
+        return cut(w, self.channels, self.parts, bool(params["tall"]))
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Blocked floats, known weights, two spatial axes or one."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        return op.accumulator is DType.FLOAT and self._fits(w, op, target)
+
+    def _fits(self, w: Workload, op: ConvBlocked, target: Target) -> bool:
+        able = "amx_tile" in target.features and w.outputs[0].shape[-1] == lanes(target) == 16
+        fits = able and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
+        return fits and not geometry(w, 1).plain
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Both orders; tall blocks where all pixels are two of 32 and taps meet them again."""
+        tall = self.cut(w, {"tall": True}).flat.rows
+        shapes = [False, True] if 32 < tall <= 64 else [False]
+        sets: list[Params] = [{"rb": rb, "tall": t} for t in shapes for rb in (0, 1)]
+        return cheapest(self, sets, w, target, 3)
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights in tiles, in the order of use."""
+        op, c = w.op, self.cut(w, params)
+        assert isinstance(op, ConvBlocked)
+        return {1: lambda weights: self.pack(ungrouped(weights, c.g, op.group), c, w)}
+
+    def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
+        """Return weights [supers, filters, channels, taps] as the tiles want them."""
+        raise NotImplementedError
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The planes of one image and group."""
+        c = self.cut(w, params)
+        return c.steps * c.plane
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The planes, the steps of a product and the loops over blocks and panels."""
+        c = self.cut(w, params)
+        op, sums = w.op, self.sums
+        assert isinstance(op, ConvBlocked)
+        assert w.inputs[0] is not None
+        epilogue = TileEpilogue(op.epilogue, w, c.g, target, sums)
+        bias = None if self.started(w) else epilogue.dense_bias()
+        if bias is not None:
+            epilogue.forget_bias()
+        turns = c.steps * c.g.taps
+        by_panels = params["rb"] == 0
+        lines = -(-c.step_bytes // LINE // c.flat.blocks) if by_panels and c.panels > 1 else 0
+        rest = c.g.ic % c.channels
+        step = Step(self.dot(w), c.parts, c.tall, c.pixel, lines, guarded=False)
+        return {
+            "c": c, "g": c.g, "flat": c.flat, "epilogue": epilogue, "by_panels": by_panels,
+            "step": step_lines(step), "element": w.inputs[0].dtype.c,
+            "guarded": step_lines(step.with_guard()) if c.parts == 2 else [],
+            "shifts": [s * c.pixel for s in c.flat.shifts()], "lines": lines,
+            "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "rest": rest,
+            "many": -(-c.flat.block // turns), "started": self.started(w),
+            "starts": c.g.supers * c.g.mb * 64 if self.started(w) else 0,
+            "integers": sums is DType.INT32, "bias": bias,
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles; tall blocks pay where taps find their pixels in the first cache."""
+        c, by_panels = self.cut(w, params), params["rb"] == 0
+        near = c.panels * c.panel_bytes <= RESIDENT
+        shape = 1.0 if not c.tall else 0.95 if c.g.taps > 1 and self.sums is DType.FLOAT else 1.08
+        return c.cycles(by_panels) * shape * (1.03 if by_panels and near and c.panels > 1 else 1.0)
+
+    sums = DType.FLOAT
+
+    def dot(self, w: Workload) -> str:
+        """The product of tiles."""
+        return "TILE_DOT_BF16"
+
+    def started(self, w: Workload) -> bool:
+        """Whether sums start with numbers before the weights."""
+        return False
+
+
+class ConvTilesBf16(ConvTiles):
+    """Products in bfloat16."""
+
+    name = "conv_amx_bf16"
+    precision = "bf16"
+
+    def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
+        """Rounded weights."""
+        return pack_rounded(dense, c.channels, c.halves).view(np.float32)
+
+
+class ConvTilesBf16x3(ConvTiles):
+    """Products of numbers of 16 to 17 bits, each as three of bfloat16."""
+
+    name = "conv_amx_bf16x3"
+    precision = "bf16x3"
+    parts = 2
+
+    def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
+        """Weights split in two."""
+        return pack_halves(dense, c.channels, c.halves).view(np.float32)
+
+
+class ConvTilesBytes(ConvTiles):
+    """Exact INT32 sums of u8 x s8 or s8 x s8."""
+
+    name = "conv_amx_bytes"
+    channels = 64
+    sums = DType.INT32
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Blocked bytes, known weights, two spatial axes or one; any zero point, as it pads too."""
+        op = conv_of_bytes(w)
+        fits = op is not None and self._fits(w, op, target)
+        return fits and op is not None and typed_epilogue(op.epilogue, w, 2)
+
+    def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
+        """Weights, behind what sums start with: minus the zero point times their sum."""
+        assert isinstance(w.op, ConvBlocked)
+        packed = pack_quads(dense, c.channels, c.halves)
+        if not self.started(w):
+            return packed
+        starts = -w.op.zero * dense.astype(np.int64).sum((2, 3))
+        return np.concatenate([starts.astype(np.int32).reshape(-1).view(np.int8), packed])
+
+    def dot(self, w: Workload) -> str:
+        """The product of tiles."""
+        signed = w.inputs[0] is not None and w.inputs[0].dtype is DType.INT8
+        return "TILE_DOT_S8S8" if signed else "TILE_DOT_U8S8"
+
+    def started(self, w: Workload) -> bool:
+        """Whether x has a zero point."""
+        return isinstance(w.op, ConvBlocked) and w.op.zero != 0
+
+
+KERNELS = (ConvTilesBf16x3(), ConvTilesBf16(), ConvTilesBytes())
