@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tile_emulation import TILES, emulated, emulating
 
 from atc.backends.kernel import Candidate, Kernel, KernelSource, Params, Workload, render_kernel
 from atc.backends.target import Target, get_target, host_arch, host_features
@@ -25,8 +26,6 @@ from support import CFLAGS, _static_names
 
 FENCE, FENCE_BYTE = 256, 0xA5
 VECTOR_TARGETS = ("x86-64-avx2", "x86-64-avx512", "aarch64-neon")
-TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
-"""Features that are emulated where the CPU lacks them."""
 
 _MAIN = """#include <stdint.h>
 #include <stdio.h>
@@ -140,12 +139,9 @@ def _run(
     files = {"kernel.h": verbatim("cpu/kernel.h")}
     files["simd.h"] = verbatim(f"simd/{target.simd}.h")
     files["simd_math.h"] = verbatim("simd/math.h")
-    emulated = not host_features() >= TILES
     for header in {h for s in sources for h in s.headers}:
         files[f"simd_{header}.h"] = verbatim(f"simd/{header}.h")
-        if header == "tiles" and emulated:
-            files["simd_tiles.h"] = Path(__file__).with_name("tiles_emulated.h").read_text()
-    asks = any(s.tiles for s in sources) and not emulated
+    asks = any(s.tiles for s in sources) and not emulated()
     files |= {f"kernels/{s.symbol}.c": s.text for s in distinct.values()}
     files |= {f"unit{k}.c": _unit(members) for k, members in enumerate(units)}
     files["main.c"] = _MAIN.format(
@@ -154,9 +150,9 @@ def _run(
         permission=render("project/tiles.c.j2", {}) if asks else "",
         ask="  if (!tiles_are_allowed()) return 3;" if asks else "",
     )  # fmt: skip
-    for path, text in files.items():
+    for path, data in emulating({path: text.encode() for path, text in files.items()}).items():
         (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(text)
+        (folder / path).write_bytes(data)
     (folder / "before").write_bytes(b"".join(memory.parts))
     _build(["unit0.c", "unit1.c", "main.c"], target, folder)
     command = [*target.runner, "./program", "before", "after"]

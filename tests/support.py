@@ -18,6 +18,7 @@ import onnx
 import onnx_ir
 from onnx import numpy_helper
 from onnx_ir.passes.common import InlinePass
+from tile_emulation import emulating
 
 from atc.backends.kernel import Candidate, workload_of
 from atc.backends.target import Target, get_target, host_arch, host_features
@@ -361,7 +362,7 @@ def _build_library(
 
 def _write_unit(root: Path, emissions: Sequence[Emission]) -> None:
     """Write all projects into one folder, and one C file that includes their sources."""
-    files = {path: data for e in emissions for path, data in e.files.items()}
+    files = emulating({path: data for e in emissions for path, data in e.files.items()})
     for path, data in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)

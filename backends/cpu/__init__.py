@@ -18,6 +18,7 @@ from atc.backends.cpu import (
     image,
     linalg,
     matmul,
+    matmul_amx,
     matmul_bf16,
     matmul_bytes,
     matmul_dot,
@@ -43,7 +44,8 @@ from atc.backends.kernel import Kernel
 
 KERNELS: tuple[Kernel, ...] = (
     *elementwise.KERNELS, *reduce_simd.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS,
-    *matmul_dot.KERNELS, *matmul_bf16.KERNELS, *matmul_bytes.KERNELS,
+    *matmul_dot.KERNELS, *matmul_bf16.KERNELS, *matmul_amx.KERNELS,
+    *matmul_bytes.KERNELS,
     *attention.KERNELS, *attention_simd.KERNELS, *conv.KERNELS,
     *data.KERNELS, *normalize.KERNELS, *normalize_simd.KERNELS, *conv_blocked.KERNELS,
     *conv_bytes.KERNELS, *conv_bf16.KERNELS, *conv_amx.KERNELS, *conv_window.KERNELS,

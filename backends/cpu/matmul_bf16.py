@@ -81,7 +81,7 @@ def packed_base(op: MatMul, outer: Sequence[str], size: int) -> str:
 
 
 def pack_pairs(op: MatMul, b: Array, width: int) -> Array:
-    """Return constant B as pairs [*batch, n / width, ceil(k / 2), width], zeros where nothing is."""
+    """Return constant B as pairs [*batch, n / width, ceil(k / 2), width], filled up with zeros."""
     batch, pairs, panels = kept_batch(op), -(-op.k // 2), -(-op.n // width)
     full = gather_view(b, (*batch, op.k, op.n), op.b_view)
     padded = np.zeros((prod(batch), 2 * pairs, panels * width), ml_dtypes.bfloat16)

@@ -56,6 +56,9 @@ STORES = {DType.FLOAT: "v_store", DType.UINT8: "v_store_u8", DType.INT8: "v_stor
 
 BYTES = frozenset({DType.UINT8, DType.INT8})
 
+ROUNDED = {DType.BFLOAT16: "v_round_bf16", DType.FLOAT16: "v_round_f16"}
+"""What rounds floats as casting there and back does."""
+
 INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
 """Functions of INT32, which wrap."""
 
@@ -127,9 +130,9 @@ def _supported(e: Expr) -> bool:
             return e.dtype in (DType.FLOAT, DType.INT32) and isinstance(a, Input)
         case Call(fn="Cast", args=(a,)) if a.dtype is DType.INT32:
             return e.dtype is DType.FLOAT
-        case Call(fn="Cast", dtype=DType.BFLOAT16, args=(a,)):
+        case Call(fn="Cast", args=(a,)) if e.dtype in ROUNDED:
             return a.dtype is DType.FLOAT  # what reads it must be a cast back
-        case Call(fn="Cast", args=(Call(fn="Cast", dtype=DType.BFLOAT16),)):
+        case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype),)) if dtype in ROUNDED:
             return e.dtype is DType.FLOAT
         case Call(fn=fn, dtype=DType.INT32):
             return fn in INTEGER_FUNCTIONS
@@ -270,11 +273,11 @@ def _operands(e: Expr, fused: dict[Expr, tuple[str, Expr]]) -> tuple[Expr, ...]:
 def _activation(e: Expr) -> tuple[str, Expr] | None:
     """Recognise x sigmoid(x), x tanh(softplus(x)) and 0.5 x (1 + erf(x / sqrt 2)), in any order.
 
-    And what rounds x to bfloat16.
+    And what rounds x to 16 bits.
     """
     match e:
-        case Call(fn="Cast", args=(Call(fn="Cast", dtype=DType.BFLOAT16, args=(x,)),)):
-            return "v_round_bf16", x
+        case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype in ROUNDED:
+            return ROUNDED[dtype], x
     factors = list(_factors(e))
     for x in factors:
         rest = [f for f in factors if f is not x]

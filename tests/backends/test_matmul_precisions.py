@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from kernel_program import Call, run_calls, vector_target
 
+from atc.backends.cpu.matmul_amx import MatMulAmx, MatMulAmxSplit
 from atc.backends.cpu.matmul_bf16 import MatMulBf16, read_mode
 from atc.backends.kernel import Kernel, Workload
 from atc.backends.target import get_target
@@ -20,7 +21,11 @@ from atc.view import View, dense, gather_view
 
 F = DType.FLOAT
 X, Y = Input(F, 0), Input(F, 1)
-KERNELS: tuple[tuple[str, Kernel], ...] = (("x86-64-avx512-bf16", MatMulBf16()),)
+KERNELS: tuple[tuple[str, Kernel], ...] = (
+    ("x86-64-avx512-bf16", MatMulBf16()),
+    ("x86-64-amx", MatMulAmx()),
+    ("x86-64-amx", MatMulAmxSplit()),
+)
 EVERY = pytest.mark.parametrize(("target", "kernel"), KERNELS, ids=lambda v: getattr(v, "name", v))
 ROUNDED = {"bf16": 2 * 2.0**-8 + 2.0**-16, "bf16x3": 3.5 * 2.0**-16}
 """The largest error of a product by precision: both operands rounded; or both to the bits of two

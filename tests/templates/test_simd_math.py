@@ -93,21 +93,31 @@ def inputs() -> Inputs:
 OPS = [Op(name, "{a}", truth, "f32", inputs) for name, truth in MATH.items()]
 
 
-def to_bf16(x: Array) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+def rounded(dtype: type) -> Callable[[Array], Array]:
+    def round_to(x: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return x.astype(dtype).astype(np.float32)
+
+    return round_to
 
 
-ROUND = Op("v_round_bf16", "{a}", to_bf16, "f32", inputs)
+ROUND = [
+    Op("v_round_bf16", "{a}", rounded(ml_dtypes.bfloat16), "f32", inputs),
+    Op("v_round_f16", "{a}", rounded(np.float16), "f32", inputs),
+]
 
 
 @pytest.fixture(scope="module", params=TABLES, ids=str)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return build(request.param, [*OPS, ROUND], tmp_path_factory.mktemp("simd"))
+    return build(request.param, [*OPS, *ROUND], tmp_path_factory.mktemp("simd"))
 
 
-def test_rounding_to_bfloat16(program: Program) -> None:
-    np.testing.assert_array_equal(program.run(ROUND.name, inputs()), to_bf16(inputs()[0]))
+@pytest.mark.parametrize("op", ROUND, ids=str)
+def test_rounding_to_16_bits(program: Program, op: Op) -> None:
+    x = inputs()
+    y, truth = program.run(op.name, x), op.truth(x[0])
+    np.testing.assert_array_equal(y, truth)
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(truth))
 
 
 def test_math_is_written_in_the_vocabulary_alone() -> None:

@@ -1,0 +1,130 @@
+"""What kernels compute products in: which a mode allows, what a library states, what it keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import atc
+from atc.backends.target import get_target, host_features
+from atc.driver import optimised_graph, read_model
+from atc.listener import Listener
+from atc.model_options import contract_of, limits_of
+from atc.options import Options
+from atc.passes import run_passes
+from atc.select import Limits, select
+from support import compile_graph, run_model
+
+AMX, BF16 = "x86-64-amx", "x86-64-avx512-bf16"
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((64, 1100)).astype(np.float32)
+WEIGHTS = [(RNG.standard_normal(s) / s[0] ** 0.5).astype(np.float32)
+           for s in ((1100, 200), (200, 70))]  # fmt: skip
+
+
+def two_products() -> onnx.ModelProto:
+    """Return a model of two matrix products, `first` and `second`."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["a"], "first"),
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("MatMul", ["r", "w1"], ["y"], "second"),
+    ]
+    known = [numpy_helper.from_array(w, f"w{k}") for k, w in enumerate(WEIGHTS)]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [64, 70])
+    graph = helper.make_graph(nodes, "g", [x], [y], known)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def truth() -> Any:
+    x, (w0, w1) = X.astype(np.float64), WEIGHTS
+    return np.maximum(x @ w0, 0) @ w1
+
+
+def chosen(tmp_path: Path, target: str, **given: Any) -> dict[str, str]:
+    """Return the precision of each node's products under options, and all as `products`."""
+    path = tmp_path / "model.onnx"
+    onnx.save(two_products(), path)
+    options = Options(model=path, output=tmp_path / "net", target=target, **given)
+    model = read_model(options, Listener())
+    graph = optimised_graph(model, options, Listener(), 16)
+    selection = select(graph, get_target(target), limits=limits_of(options, model))
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        choice = selection.get(node.outputs[0])
+        for name in node.origin if choice else ():
+            found[name] = choice.candidate.kernel.precision
+    return {**found, "products": "+".join(contract_of(options, selection).products)}
+
+
+KEEP = "first\n"
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "by default": (AMX, {}, {"first": "bf16x3", "second": "bf16x3", "products": "float32+bf16x3"}),
+    "high precision": (AMX, {"op_select_implmode": "high_precision"}, {"products": "float32"}),
+    "forced": (AMX, {"precision_mode": "force_fp32"}, {"products": "float32"}),
+    "one kept": (
+        AMX, {"keep_dtype": KEEP}, {"first": "float32", "second": "bf16x3"}
+    ),
+    "bf16": (AMX, {"precision_mode": "allow_mix_precision_bf16"},
+             {"first": "bf16", "second": "bf16", "products": "float32+bf16"}),
+    "bf16 but one": (
+        AMX, {"precision_mode": "allow_fp32_to_bf16", "keep_dtype": KEEP},
+        {"first": "float32", "second": "bf16"},
+    ),
+    "float16": (AMX, {"precision_mode": "allow_fp32_to_fp16"}, {"products": "float32+bf16x3"}),
+    "without tiles": (BF16, {"precision_mode": "allow_mix_precision_bf16"},
+                      {"first": "bf16", "second": "bf16"}),
+    "without tiles by default": (BF16, {}, {"products": "float32"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_precisions_are_those_that_options_allow(case: str, tmp_path: Path) -> None:
+    target, options, expected = CASES[case]
+    if "keep_dtype" in options:
+        (tmp_path / "kept.txt").write_text(options["keep_dtype"])
+        options = {**options, "keep_dtype": tmp_path / "kept.txt"}
+    found = chosen(tmp_path, target, **options)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_a_network_of_split_products_keeps_the_default_bound() -> None:
+    if missing := get_target(BF16).features - host_features():
+        pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
+    (y,) = run_model(two_products(), [X], AMX)
+    error = np.abs(y - truth()).max() / np.abs(truth()).max()
+    assert 1e-7 < error < 2e-5
+
+
+def test_without_tiles_a_library_says_so_and_never_runs(tmp_path: Path) -> None:
+    onnx.save(two_products(), tmp_path / "model.onnx")
+    done = atc.compile(tmp_path / "model.onnx", tmp_path / "net", target=AMX)
+    assert {n["precision"] for n in done.report["nodes"]} == {"bf16x3"}
+    assert done.report["precision"]["products"] == ["float32", "bf16x3"]
+    source = (done.folder / "src" / "net.c").read_text()
+    assert "products=float32+bf16x3;" in source
+    assert "tiles_are_allowed()" in source
+    if get_target(AMX).features <= host_features():
+        pytest.skip("this CPU has tiles")
+    with pytest.raises(RuntimeError, match="lacks instructions of the target, or the system"):
+        atc.load(tmp_path / "net")
+
+
+def test_the_host_never_means_a_target_that_must_be_asked_for() -> None:
+    assert get_target(AMX).opt_in
+    assert get_target("host").name != AMX
+
+
+def test_a_policy_of_nodes_goes_by_their_origin() -> None:
+    graph = run_passes(compile_graph(two_products()), width=16)
+    low = Limits(precisions=frozenset({"float32", "bf16"}), bf16_nodes=frozenset({"second"}))
+    selection = select(graph, get_target(AMX), limits=low)
+    found = [c.candidate.kernel.precision for c in selection.values()]
+    assert found == ["float32", "bf16"]
+    reasons = {reason for c in selection.values() for _, reason in c.excluded}
+    assert reasons == {"computes in bf16x3", "computes in bf16"}

@@ -1,0 +1,29 @@
+"""Runs code for AMX where the CPU has none: the tiles' header is exchanged, the CPU isn't asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from atc.backends.target import host_features
+
+TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
+"""Features that are emulated where the CPU lacks them."""
+HEADER = "simd_tiles.h"
+_ASKING, _TRUSTING = b"if (!cpu_is_able())", b"if (0 && !cpu_is_able())"
+
+
+def emulated() -> bool:
+    """Whether this CPU needs the emulation."""
+    return not host_features() >= TILES
+
+
+def emulating(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of kernels or networks, changed where they use tiles that aren't there."""
+    if not emulated() or not any(path.endswith(HEADER) for path in files):
+        return dict(files)
+    header = Path(__file__).with_name("tiles_emulated.h").read_bytes()
+    return {
+        path: header if path.endswith(HEADER) else text.replace(_ASKING, _TRUSTING)
+        for path, text in files.items()
+    }
