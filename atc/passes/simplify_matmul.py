@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from atc.expr import Call, Const, Expr, Input, call, substitute, walk
-from atc.ir import DType, Node
+from atc.ir import DType, Node, TensorType
 from atc.ops import Epilogue, Map, MatMul, Reshape
 from atc.passes.rewriting import Rewriting, merge_origin
-from atc.view import Split, View, compose, simplify_loops, split_loop
+from atc.view import Split, View, compose, dense, simplify_loops, split_loop
 
 
 def simplify_matmul(state: Rewriting, node: Node) -> Node:
@@ -41,9 +41,36 @@ def _read_through(state: Rewriting, node: Node, index: int) -> Node | None:
     if scale is not None and state.only_reader(name) and op.accumulator is scale.dtype:
         op = _scale_results(op, scale)
     elif not source.op.is_movement:
-        return None
+        return _in_memory_order(state, node, op, index)
     refined = _composed(op, index, source.op)
     return None if refined is None else _with_operand(node, refined, index, source)
+
+
+def _in_memory_order(state: Rewriting, node: Node, op: MatMul, index: int) -> Node | None:
+    """Compute an operand in the order in which its source lies, where a product of bytes, which
+    arranges them itself, is its only reader."""
+    name = node.inputs[index]
+    source = state.producers[name]
+    assert isinstance(source.op, Map)
+    shape, (view,) = source.op.shape, source.op.views
+    if op.accumulator is not DType.INT32 or not state.only_reader(name):
+        return None
+    order = sorted(range(len(shape)), key=lambda d: -view.strides[d])
+    if 0 in view.strides or order == list(range(len(shape))):
+        return None
+    extents = tuple(shape[d] for d in order)
+    strides = dense(extents).strides
+    moved = View(tuple(strides[order.index(d)] for d in range(len(shape))))
+    refined = _composed(op, index, Map(shape, Input(source.op.expr.dtype, 0), (moved,)))
+    if refined is None:
+        return None
+    sorted_view = View(tuple(view.strides[d] for d in order), view.offset)
+    computed = state.emit(
+        replace(source.op, shape=extents, views=(sorted_view,)), source.inputs,
+        TensorType(source.op.expr.dtype, extents), source, "sorted",
+    )  # fmt: skip
+    inputs = (*node.inputs[:index], computed, *node.inputs[index + 1 :])
+    return replace(node, op=refined, inputs=inputs)
 
 
 def _with_operand(node: Node, op: MatMul, index: int, source: Node) -> Node:

@@ -35,7 +35,7 @@ class MapVectors(Kernel):
     dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Floats, a last loop of half a vector or more."""
+        """Floats, bytes and INT32 read as such, a last loop of half a vector or more."""
         op = w.op
         assert isinstance(op, Map)
         wide = lanes(target) > 1 and bool(op.shape) and 2 * most(op.shape[-1]) >= lanes(target)
@@ -44,7 +44,7 @@ class MapVectors(Kernel):
             return False
         if w.outputs[0].dtype is DType.FLOAT and readable(op.views, w.inputs):
             return True
-        return op.shape[-1] % lanes(target) == 0 and readable_typed(op.views, w.inputs)
+        return readable_typed(op.views, w.inputs)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Outer loops, what is read once per row, the bodies for whole vectors and for the rest."""
@@ -61,9 +61,7 @@ class MapVectors(Kernel):
             read = vector_reader(op.views, [*indices, at], count=count, types=types)
             lines, value = render_vector(expr, lambda k: f"c{k}" if k in fixed else read(k))
             place = f"y0 + {address(dense(op.shape), [*indices, at])}"
-            whole = store_vector(w.outputs[0].dtype, place, value)
-            store = f"v_store_n({place}, {value}, {count});" if count else whole
-            return {"lines": lines, "store": store}
+            return {"lines": lines, "store": store_vector(w.outputs[0].dtype, place, value, count)}
 
         once = vector_reader(op.views, [*indices, "0"], types=types)
         kinds = {k: "vi32" if types[k] is DType.INT32 else "vf32" for k in fixed}
