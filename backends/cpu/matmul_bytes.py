@@ -101,7 +101,7 @@ def pack_quads(w: Workload, b: Array, width: int) -> Array:
         starts = np.zeros((len(padded), panels * width), np.int64)
         starts[:, : op.n] = op.k * p * q - p * signed.reshape(-1, op.k, op.n).sum(1)
         parts.insert(0, starts.astype(np.int32).view(np.int8))
-    return np.ascontiguousarray(np.concatenate(parts, 1))
+    return np.ascontiguousarray(np.concatenate(parts, 1)).view(b.dtype)
 
 
 class MatMulBytes(Kernel):
