@@ -28,6 +28,7 @@ from atc.ops import (
     Softmax,
     Unblock,
 )
+from atc.ops.quantize import MatMulPacked
 from atc.view import View
 from atc.work import operations, traffic
 
@@ -183,6 +184,37 @@ def _matmul(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...
     return _of_loops(op.loops, w, candidate, threads, make)
 
 
+def _matmul_packed(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+    """Cut the rows of x, else the columns with their weights."""
+    op = w.op
+    assert isinstance(op, MatMulPacked)
+    if op.m > 1:
+
+        def make(axis: int, begin: int, extent: int) -> Op:
+            return replace(op, m=extent, epilogue=_epilogue(op.epilogue, axis, begin))
+
+        cut = _of_loops((op.m,), w, candidate, threads, make, op.n)
+        begins = [p.result.begin // op.n * op.k for p in cut]
+        sizes = [p.result.type.size // op.n * op.k for p in cut]
+        x = w.inputs[0]
+        assert x is not None
+        return tuple(
+            replace(p, operands={0: _flat(x, b, s)})
+            for p, b, s in zip(cut, begins, sizes, strict=True)
+        )
+    found: list[Piece] = []
+    for b, e in _ranges(op.n, threads, LINE):
+        parts = {k: _part(t, op.n, b, e) for k, t in enumerate(w.inputs[1:4], 1) if t is not None}
+        part = replace(op, n=e - b, epilogue=_epilogue(op.epilogue, 1, b))
+        found.append(Piece(part, parts, _flat(w.outputs[0], b, e - b), candidate))
+    return tuple(found)
+
+
+def _part(type_: TensorType, rows: int, begin: int, end: int) -> Stretch:
+    """Return a range of the rows of equal size that a tensor consists of."""
+    return _along(TensorType(type_.dtype, (rows, type_.size // rows)), 0, begin, end)
+
+
 def _conv(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
     """Cut the images, else the filters (groups with their channels), else the rows."""
     op, (x, weights) = w.op, w.inputs[:2]
@@ -306,6 +338,7 @@ _CUTS: Mapping[type[Op], Callable[[Workload, Candidate, int], tuple[Piece, ...]]
     Map: _map,
     Reduce: _reduce,
     MatMul: _matmul,
+    MatMulPacked: _matmul_packed,
     Conv: _conv,
     ConvBlocked: _conv,
     Pool: _rows_alike,
