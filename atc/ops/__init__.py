@@ -1,7 +1,7 @@
 """The IR's op families: frozen values with typed attributes, no C and no target in them."""
 
 from atc.ops.attention import Attention
-from atc.ops.blocked import Block, ConvBlocked, Unblock
+from atc.ops.blocked import Block, ConvBlocked, NormalizeBlocked, Unblock
 from atc.ops.control import If, Loop
 from atc.ops.conv import Conv, ConvTranspose, Pool, Window
 from atc.ops.data import WriteExtents
@@ -20,6 +20,7 @@ from atc.ops.rnn import Cell, Recurrent
 
 __all__ = [
     "ArgReduce", "Attention", "Block", "Cell", "Conv", "ConvBlocked", "ConvTranspose",
-    "Epilogue", "If", "Loop", "Map", "MatMul", "Normalize", "Part", "Pool", "Recurrent", "Reduce",
-    "Reshape", "Softmax", "Unblock", "Window", "WriteExtents", "identity_epilogue",
+    "Epilogue", "If", "Loop", "Map", "MatMul", "Normalize", "NormalizeBlocked", "Part", "Pool",
+    "Recurrent", "Reduce", "Reshape", "Softmax", "Unblock", "Window", "WriteExtents",
+    "identity_epilogue",
 ]

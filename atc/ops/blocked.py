@@ -89,3 +89,37 @@ class ConvBlocked(Op):
         filters = (x.shape[0], w.shape[0], *y[2:-1])
         require(y == blocked_shape(filters, block), f"output {y}")
         check_epilogue(self.epilogue, y, inputs[2:], outputs[0])
+
+
+@dataclass(frozen=True)
+class NormalizeBlocked(Op):
+    """Normalize in channel blocks: y = epilogue((x - centre) * scale), x as y [N, B, *spatial, b].
+
+    Statistics, `how` as Normalize has it, are those of every `group` of `channels` that follow each
+    other and of all their pixels; with `single`, those of each pixel's channels. Epilogue views are
+    over the shape of y.
+    """
+
+    how: str
+    channels: int
+    group: int
+    single: bool
+    epsilon: float
+    epilogue: Epilogue
+
+    @property
+    def count(self) -> int:
+        """The channels that have statistics in common, counted at one pixel."""
+        return self.channels if self.single else self.group
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """x and y have the same blocks, which hold the channels, and groups fill these."""
+        x, y = inputs[0], outputs[0]
+        require(x is not None and x.dtype is DType.FLOAT, f"{x} is not computed in")
+        assert x is not None
+        require(x == y and len(y.shape) >= 4, f"{x} -> {y}")
+        blocks, block = y.shape[1], y.shape[-1]
+        require(-(-self.channels // block) == blocks, f"{self.channels} channels in {x}")
+        require(self.channels % self.group == 0, f"groups of {self.group} of {self.channels}")
+        require(self.how in ("Variance", "MeanSquare"), f"unknown statistic {self.how}")
+        check_epilogue(self.epilogue, y.shape, inputs[1:], y)
