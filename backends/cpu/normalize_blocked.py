@@ -1,4 +1,4 @@
-"""NormalizeBlocked: statistics in the lanes of channels, brought together where channels share them.
+"""NormalizeBlocked: statistics in the lanes of channels, added up where channels share them.
 
 Variances over pixels are computed by the corrected two-pass formula, as in normalize_simd.py.
 """
@@ -67,7 +67,7 @@ class _Normalize(Kernel):
 
 
 class NormalizeGroups(_Normalize):
-    """Statistics of groups of channels over all pixels: InstanceNorm, GroupNorm, LayerNorm of all."""
+    """Statistics of groups of channels over all pixels: instance, group and layer norms."""
 
     name = "normalize_groups"
     template = "cpu/normalize_groups.c.j2"
