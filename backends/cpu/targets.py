@@ -114,6 +114,30 @@ TARGETS: tuple[Target, ...] = (
         compiler="aarch64-linux-gnu-gcc",
         runner=("qemu-aarch64-static",),
     ),
+    Target(
+        name="aarch64-neon-dotprod",
+        arch="aarch64",
+        simd="neon",
+        vector_bytes=16,
+        vector_registers=32,
+        features=frozenset({"neon", "fma", "asimddp"}),
+        cflags=("-march=armv8.2-a+dotprod",),
+        cpu_checks=("asimddp",),
+        compiler="aarch64-linux-gnu-gcc",
+        runner=("qemu-aarch64-static",),  # whose default CPU has everything
+    ),
+    Target(
+        name="aarch64-neon-i8mm",
+        arch="aarch64",
+        simd="neon",
+        vector_bytes=16,
+        vector_registers=32,
+        features=frozenset({"neon", "fma", "asimddp", "i8mm"}),
+        cflags=("-march=armv8.2-a+dotprod+i8mm",),
+        cpu_checks=("asimddp", "i8mm"),
+        compiler="aarch64-linux-gnu-gcc",
+        runner=("qemu-aarch64-static",),  # whose default CPU has everything
+    ),
 )
 
 ALIASES = {

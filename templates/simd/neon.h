@@ -166,6 +166,13 @@ static inline vi32 v_i32_broadcast(const void *p) {
 /* acc + the sum of four products in each lane, exact but for wrapping: the bytes of a, unsigned,
  * times those of b, signed. */
 static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  return vusdotq_s32(acc, vreinterpretq_u8_s32(a), vreinterpretq_s8_s32(b));
+#elif defined(__ARM_FEATURE_DOTPROD) /* as signed bytes, 128 smaller, plus 128 times those of b */
+  const int8x16_t least = vdupq_n_s8(-128), s = vreinterpretq_s8_s32(b);
+  const int8x16_t smaller = veorq_s8(vreinterpretq_s8_s32(a), least);
+  return vsubq_s32(vdotq_s32(acc, smaller, s), vdotq_s32(vdupq_n_s32(0), least, s));
+#else
   const uint8x16_t u = vreinterpretq_u8_s32(a);
   const int8x16_t s = vreinterpretq_s8_s32(b);
   const int16x8_t u0 = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(u)));
@@ -173,6 +180,7 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
   const int16x8_t low = vmulq_s16(u0, vmovl_s8(vget_low_s8(s))); /* 255 * -128 fits */
   const int16x8_t high = vmulq_s16(u1, vmovl_s8(vget_high_s8(s)));
   return vaddq_s32(acc, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
 }
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return vreinterpretq_s32_f32(a); }

@@ -34,7 +34,11 @@ def blocks(x: Array, block: int) -> Array:
     return np.ascontiguousarray(np.moveaxis(padded.reshape(batch, -1, block, *spatial), 2, -1))
 
 
-@pytest.mark.parametrize("name", [*VECTOR_TARGETS, "x86-64-avx2-vnni", "x86-64-avx512-vnni"])
+VNNI = ("x86-64-avx2-vnni", "x86-64-avx512-vnni")
+ARM = ("aarch64-neon-dotprod", "aarch64-neon-i8mm")
+
+
+@pytest.mark.parametrize("name", [*VECTOR_TARGETS, *VNNI, *ARM])
 def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
     target = vector_target(name)
     calls, wanted = [], []

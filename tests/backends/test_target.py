@@ -50,6 +50,8 @@ def test_the_flags_switch_on_just_the_features(target: Target) -> None:
         assert names & known == target.features
     elif target.arch == "aarch64":
         assert {"arm_neon", "arm_feature_fma"} <= names
+        extras = {"asimddp": "arm_feature_dotprod", "i8mm": "arm_feature_matmul_int8"}
+        assert {k for k, macro in extras.items() if macro in names} == target.features & set(extras)
 
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())

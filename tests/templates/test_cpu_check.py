@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from atc.backends.toolchain import (
 )
 from atc.templates import TemplateRuleError, render
 
-CHECKED = [target for target in TARGETS if target.cpu_checks]
+CHECKED = [t for t in TARGETS if t.cpu_checks and t.arch == "x86_64"]
 MAIN = "int main(void)\n{\n  return cpu_is_able();\n}\n"
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="asks x86 CPUs")
@@ -66,6 +67,28 @@ def test_it_agrees_with_the_kernel(target: Target, cc: str, tmp_path: Path) -> N
 def test_it_refuses_a_lesser_cpu(name: str, cpu: str, able: int, tmp_path: Path) -> None:
     path = program(get_target(name), tmp_path, "gcc")
     assert run_binary(["qemu-x86_64-static", "-cpu", cpu, path], 60).status == able
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "able"),
+    [
+        ("aarch64-neon-dotprod", "cortex-a53", 0),
+        ("aarch64-neon-dotprod", "neoverse-n1", 1),
+        ("aarch64-neon-i8mm", "neoverse-n1", 0),
+        ("aarch64-neon-i8mm", "max", 1),
+    ],
+)
+def test_it_asks_linux_on_arm(name: str, cpu: str, able: int, tmp_path: Path) -> None:
+    target = get_target(name)
+    for tool in (target.compiler, target.runner[0]):
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs {tool}")
+    text = render("project/cpu_check.c.j2", {"checks": target.cpu_checks, "tiles": False})
+    (tmp_path / "a.c").write_text(f"{text}\n{MAIN}")
+    command = [target.compiler, "-static", "-Wall", "-Werror", "a.c", "-o", "a"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run([target.runner[0], "-cpu", cpu, str(tmp_path / "a")], check=False)
+    assert done.returncode == able
 
 
 def test_a_feature_without_a_known_bit_is_not_left_out() -> None:
