@@ -81,8 +81,10 @@ BINARY = frozenset(
         "BitwiseXor",
         "ShiftLeft",
         "ShiftRight",
+        "Lookup",
     ]
 )
+"""`Lookup(Input(k), place)` is the element `place` behind the one that operand k's view shows."""
 TERNARY = frozenset({"Where"})
 
 LARGEST = {DType.FLOAT8E4M3FN: 448.0, DType.FLOAT8E4M3FNUZ: 240.0, DType.FLOAT8E5M2: 57344.0,
@@ -159,6 +161,8 @@ def const(value: float | int | bool, dtype: DType) -> Expr:
 
 def call(fn: str, *args: Expr) -> Expr:
     """Apply a function; the result has the type of the last operand, BOOL for comparisons."""
+    if fn == "Lookup":
+        return Call(args[0].dtype, fn, args)
     dtype = DType.BOOL if fn in COMPARISONS else args[-1].dtype
     return Call(dtype, fn, args)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_ir
 
 from atc.dims import plain
+from atc.in_float import in_float
 from atc.lower.site import node_name
 from atc.model_options import contract_of
 from atc.program import Call, Program, calls
@@ -43,6 +44,7 @@ def report_json(done: Compilation) -> str:
             ],
         },
         "model": done.source,
+        "in_float": in_float(done.program, done.source),
         **({} if done.cache.mode == "disable" else {"cache": _cache(done)}),
         "nodes": [
             {

@@ -169,6 +169,16 @@ static void typed_tails(const float *a, float *y) {
   }
 }
 
+/* Bytes of a as places in a table of the bytes of b, in two parts: one in place, one not. */
+static void lookup(const float *a, const float *b, float *y, size_t n) {
+  const uint8_t *const x = (const uint8_t *)a, *const table = (const uint8_t *)b;
+  uint8_t *const to = (uint8_t *)y;
+  const size_t half = n / 2 + 3;
+  v_lookup(to, x, half, table);
+  memcpy(to + half, x + half, n - half);
+  v_lookup(to + half, to + half, n - half - 1, table);
+}
+
 int main(int count, char **arguments) {
   const size_t n = count > 2 ? (size_t)strtoul(arguments[2], NULL, 10) : 0;
   float *const a = malloc(4 * n * sizeof *a);
@@ -180,6 +190,7 @@ int main(int count, char **arguments) {
 @CALLS@
   if (strcmp(name, "tails") == 0) tails(a, y);
   if (strcmp(name, "typed_tails") == 0) typed_tails(a, y);
+  if (strcmp(name, "v_lookup") == 0) lookup(a, b, y, 4 * n);
   if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
   if (strcmp(name, "constants") == 0) y[0] = V_LANES, y[1] = V_REGISTERS;
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;

@@ -22,6 +22,7 @@ from atc.passes.rewriting import Rule, rewrite
 from atc.passes.share import share_equal_nodes
 from atc.passes.simplify_matmul import simplify_matmul
 from atc.passes.slice_in_place import slice_in_place
+from atc.passes.tabulate import tabulate
 from atc.verify import verify
 
 
@@ -44,6 +45,7 @@ def _rewrite(rule: Rule, graph: Graph, outer: Mapping[str, Array]) -> Graph:
 PASSES: tuple[Pass, ...] = (
     Pass("share_equal_nodes", share_equal_nodes),  # first: fewer nodes, truer reader counts
     _rule("quantize_integers", quantize_integers),  # while every (de)quantization is a node
+    _rule("tabulate", tabulate),  # before anything else joins the steps
     _rule("cancel_movement", cancel_movement),  # before fusion, which then sees arithmetic only
     _rule("fuse_epilogue", fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
     _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue

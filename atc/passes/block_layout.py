@@ -29,7 +29,7 @@ from atc.ops import (
     Window,
 )  # fmt: skip
 from atc.ops.blocked import BYTES, blocked_shape
-from atc.ops.data import Concat
+from atc.ops.data import Concat, Pad
 from atc.passes.block_bytes import integer_zero
 from atc.passes.rewriting import fresh_name
 from atc.view import Split, View, compose, compose_refining, dense, gather_view
@@ -57,9 +57,8 @@ def block_layout(graph: Graph, outer: Mapping[str, Array], width: int) -> Graph:
         state.plain(name)
     if not state.blocks:
         return graph
-    return prune(
-        replace(graph, nodes=tuple(state.nodes), types=state.types, constants=state.constants)
-    )
+    nodes = tuple(state.nodes)
+    return prune(replace(graph, nodes=nodes, types=state.types, constants=state.constants))
 
 
 @dataclass
@@ -166,6 +165,8 @@ def _convert(state: _Layout, node: Node) -> bool:
             return _reduce(state, node, node.op)
         case Concat():
             return _concat(state, node, node.op)
+        case Pad():
+            return _pad(state, node, node.op)
         case Reshape():
             return _same(state, node)
         case _:
@@ -208,7 +209,8 @@ def _pays(state: _Layout, node: Node, op: Conv) -> bool:
     moved = y.size + (0 if node.inputs[0] in state.blocks else x.size)
     wasted = -(-y.shape[1] // state.width) * state.width / y.shape[1]
     products = y.size * prod(w.shape[1:])
-    return products >= GAIN * moved and wasted <= state.width / 2
+    small = op.accumulator is DType.INT32 and node.inputs[0] in state.blocks
+    return products >= GAIN * moved and (small or wasted <= state.width / 2)
 
 
 def _same(state: _Layout, node: Node) -> bool:
@@ -273,21 +275,15 @@ def _reduce(state: _Layout, node: Node, op: Reduce) -> bool:
     found = compose(out, dense(out), op.shape, op.epilogue.views)
     if found is None or isinstance(found, Split):
         return False
-    operands = _operands(state, node.inputs[1:], found, out)
-    if operands is None:
+    if (operands := _operands(state, node.inputs[1:], found, out)) is None:
         return False
     names, views = operands
     b = state.width
     stored = blocked_shape((batch, channels), b)
     short = tuple(View((*v.strides[:2], v.strides[-1]), v.offset) for v in views)
     view = View((stored[1] * pixels * b, pixels * b, 1, b))
-    new = replace(
-        op,
-        shape=stored,
-        reduced=(pixels,),
-        views=(view,),
-        epilogue=Epilogue(op.epilogue.expr, short),
-    )
+    after = Epilogue(op.epilogue.expr, short)
+    new = replace(op, shape=stored, reduced=(pixels,), views=(view,), epilogue=after)
     state.emit(node, new, (state.blocked(node.inputs[0]), *names()))
     return True
 
@@ -307,6 +303,17 @@ def _concat(state: _Layout, node: Node, op: Concat) -> bool:
     names = [state.blocked(i) for i in node.inputs]
     parts = tuple(state.types[n].size // shape[0] for n in names)
     state.emit(node, replace(op, parts=parts), names)
+    return True
+
+
+def _pad(state: _Layout, node: Node, op: Pad) -> bool:
+    """Padding of pixels around whole blocks."""
+    first, shape = node.inputs[0], state.types[node.inputs[0]].shape
+    if first not in state.blocks or op.shape != shape or any((*op.begins[:2], *op.ends[:2])):
+        return False
+    wider = replace(op, shape=state.blocked_type(first).shape, begins=(*op.begins, 0),
+                    ends=(*op.ends, 0))  # fmt: skip
+    state.emit(node, wider, (state.blocked(first), *node.inputs[1:]))
     return True
 
 
@@ -381,9 +388,8 @@ def _operand(
         return _constant(name, array, View(moving, view.offset), shape, state.width, names)
     if state.types[name].dtype not in BLOCKED:
         return None
-    blocked = _through_blocks(
-        state.types[name].shape, View(moving, view.offset), shape, state.width
-    )
+    stored, moved = state.types[name].shape, View(moving, view.offset)
+    blocked = _through_blocks(stored, moved, shape, state.width)
     if blocked is not None:
         names.makers.append((name, "blocked"))
     return blocked

@@ -12,7 +12,7 @@ import numpy as np
 
 from atc.expr import Call, Const, Expr, Input, call, cast, const, walk
 from atc.ir import DType, Node
-from atc.ops import Conv, Epilogue, Map, MatMul
+from atc.ops import Conv, Epilogue, Map, MatMul, Reduce
 from atc.ops.blocked import BYTES
 from atc.passes.rewriting import Rewriting, distinct_operands
 from atc.view import View
@@ -21,12 +21,14 @@ _BOUNDS = {DType.UINT8: (0, 255), DType.INT8: (-128, 127)}
 
 
 def fold_scales(state: Rewriting, node: Node) -> Node:
-    """Rewrite the expression of a Map or of an integer convolution that reads integers."""
+    """Rewrite the expression of a Map that reads integers, or of an op's epilogue."""
     match node.op:
         case Conv(accumulator=DType.INT32, epilogue=Epilogue(expr, views)):
             own = node.op.operands
         case MatMul(epilogue=Epilogue(expr, views)):
             own = 2
+        case Reduce(epilogue=Epilogue(expr, views)):
+            own = len(node.inputs) - len(views)
         case Map(expr=expr, views=views) if len(views) == len(node.inputs):
             own = 0
         case _:
@@ -41,7 +43,7 @@ def fold_scales(state: Rewriting, node: Node) -> Node:
     new, names, shown = distinct_operands(new, operands.names, operands.views, base)
     op = (
         replace(node.op, epilogue=Epilogue(new, shown))
-        if isinstance(node.op, Conv | MatMul)
+        if isinstance(node.op, Conv | MatMul | Reduce)
         else replace(node.op, expr=new, views=shown)
     )
     return replace(node, op=op, inputs=(*node.inputs[:own], *names))

@@ -10,6 +10,7 @@ from atc.ir import Node
 from atc.ops import Map, Reduce
 from atc.passes.cancel_movement import refine, tidy
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+from atc.passes.tabulate import looks_up
 from atc.view import View
 
 MAX_COST = 120
@@ -49,6 +50,8 @@ def _inline(
 ) -> Node | None:
     inner = source.op
     assert isinstance(inner, Map)
+    if looks_up(op.expr) or looks_up(inner.expr):
+        return None  # a table is read fastest byte after byte
     if not _worthwhile(state, op, inner, node.inputs[index]):
         return None
     if cost(op.expr) + cost(inner.expr) > 2 * MAX_COST:

@@ -7,9 +7,10 @@ from math import prod
 
 from atc.expr import Expr, Input, substitute, walk
 from atc.ir import DType, Node
-from atc.ops import Epilogue, Map, Reshape
+from atc.ops import Epilogue, Map, Reduce, Reshape
 from atc.ops.blocked import BYTES
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+from atc.passes.tabulate import looks_up
 from atc.view import Split, View, compose, dense
 
 MAX_OPERANDS = 6
@@ -20,8 +21,8 @@ def fuse_epilogue(state: Rewriting, node: Node) -> Node:
 
     The result must be read by nothing else; other operands (bias, residual) join the node.
     """
-    if not isinstance(node.op, Map):
-        return node
+    if not isinstance(node.op, Map) or looks_up(node.op.expr):
+        return node  # a table is read fastest byte after byte
     latest_first = sorted(
         range(len(node.inputs)), key=lambda k: -state.position.get(node.inputs[k], -1)
     )
@@ -74,6 +75,9 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
 
 
 def _sums_integers(node: Node) -> bool:
+    """Whether the result is computed of integers: kernels of these store bytes too."""
+    if isinstance(node.op, Reduce):
+        return node.op.expr.dtype is DType.INT32 or node.op.expr.dtype in BYTES
     return getattr(node.op, "accumulator", DType.FLOAT) is DType.INT32
 
 

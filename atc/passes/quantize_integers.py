@@ -17,8 +17,8 @@ import numpy as np
 from atc.dims import is_dynamic
 from atc.expr import Call, Expr, Input, call, cast, substitute, walk
 from atc.ir import Array, DType, Node, TensorType
-from atc.ops import Conv, Epilogue, Map, MatMul, Pool, Reshape, Window
-from atc.ops.data import Concat, Pad
+from atc.ops import ArgReduce, Conv, Epilogue, Map, MatMul, Pool, Reduce, Reshape, Window
+from atc.ops.data import Concat, Gather, Pad
 from atc.passes.dequantized import (
     SUM_LIMIT,
     Dequantized,
@@ -28,7 +28,9 @@ from atc.passes.dequantized import (
     quantizes,
     shaped,
 )  # fmt: skip
+from atc.passes.integer_moves import joined_integers, moved_integers
 from atc.passes.integer_products import integer_product
+from atc.passes.integer_sums import averaged_integers, compared_integers, reduced_integers
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 from atc.view import View
 
@@ -46,8 +48,16 @@ def quantize_integers(state: Rewriting, node: Node) -> Node:
             return _moved(state, node) or node
         case Pool(how="Max") if len(node.outputs) == 1:
             return _moved(state, node) or node
+        case Pool(how="Average"):
+            return averaged_integers(state, node, node.op) or node
+        case Reduce():
+            return reduced_integers(state, node, node.op) or node
+        case ArgReduce():
+            return compared_integers(state, node, node.op) or node
+        case Pad() | Gather():
+            return moved_integers(state, node, node.op) or node
         case Map():
-            return _map(state, node, node.op)
+            return joined_integers(state, node, node.op) or _map(state, node, node.op)
         case _:
             return node
 
@@ -173,7 +183,10 @@ def _scaled_sums(
 
 
 def _source(state: Rewriting, node: Node, op: Conv, x: Dequantized) -> tuple[str, Window]:
-    """Return x as it is, or padded in memory where padding isn't the least of its type."""
+    """Return x as it is, or padded in memory where padding isn't the least of its type.
+
+    One channel at a time, padding is left out of the sums.
+    """
     source = shaped(state, x.source, node.inputs[0], node)
     least = 0 if x.dtype is DType.UINT8 else -128
     window, size = op.window, state.types[node.inputs[0]].shape
@@ -184,7 +197,8 @@ def _source(state: Rewriting, node: Node, op: Conv, x: Dequantized) -> tuple[str
             out, window.strides, window.kernel, window.dilations, window.pads, size[2:], strict=True
         )
     ]
-    if x.zero == least or not any((*window.pads, *ends)):
+    depthwise = op.group == size[1] == state.types[node.outputs[0]].shape[1]
+    if x.zero == least or depthwise or not any((*window.pads, *ends)):
         return source, window
     value = state.add_constant(np.asarray(x.zero, x.dtype.numpy), f"{node.inputs[0]}.padding")
     pad = Pad("constant", size, (0, 0, *window.pads), (0, 0, *ends))

@@ -17,6 +17,7 @@ from atc.backends.cpu import (
     external,
     image,
     linalg,
+    lookup,
     matmul,
     matmul_amx,
     matmul_bf16,
@@ -55,7 +56,8 @@ KERNELS: tuple[Kernel, ...] = (
     *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS,
     *matmul_packed_simd.KERNELS, *linalg.KERNELS, *trees.KERNELS,
-    *vector_map.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
+    *vector_map.KERNELS, *lookup.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS,
+    *signal.KERNELS,
     *strings.KERNELS, *image.KERNELS, *counted.KERNELS, *ngrams.KERNELS, *external.KERNELS,
     *svm.KERNELS,
 )  # fmt: skip

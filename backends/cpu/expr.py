@@ -107,6 +107,7 @@ def render_expr(expr: Expr, read: Callable[[int], str], prefix: str = "v") -> tu
     ones get a `const` variable named by `prefix`.
     """
     uses: dict[Expr, int] = {}
+    tables = {e.args[0] for e in walk(expr) if isinstance(e, Call) and e.fn == "Lookup"}
     for e in walk(expr):
         if isinstance(e, Call):
             twice = e.fn in ("Max", "Min") and isinstance(e.args[-1], Const)
@@ -116,7 +117,8 @@ def render_expr(expr: Expr, read: Callable[[int], str], prefix: str = "v") -> tu
     done: dict[Expr, str] = {}
     for e in walk(expr):
         text = _text(e, [done[a] for a in e.args] if isinstance(e, Call) else [], read)
-        if e is not expr and not isinstance(e, Const) and (uses.get(e, 0) > 1 or len(text) > 72):
+        shared = uses.get(e, 0) > 1 and e not in tables
+        if e is not expr and not isinstance(e, Const) and (shared or len(text) > 72):
             name = f"{prefix}{len(lines)}"
             lines.append(f"const {value_type(e.dtype)} {name} = {_bare(text)};")
             text = name
@@ -197,6 +199,8 @@ def _call(e: Call, args: list[str]) -> str:
     match e.fn:
         case "Cast":
             return _cast(e.args[0].dtype, e.dtype, args[0])
+        case "Lookup":
+            return _behind(args[0], _bare(args[1]))
         case "CastSaturate":
             return f"k_sat_{e.dtype.label}({args[0]})"
         case "Bitcast":
@@ -234,6 +238,12 @@ def _call(e: Call, args: list[str]) -> str:
     if work.is_float or e.fn not in FLOAT_FUNCTIONS:
         raise InternalError(f"no C for {e.fn} of {work.label}")
     return args[0] if e.fn in ("Floor", "Ceil", "Round", "Trunc") else _via_double(e.fn, work, args)
+
+
+def _behind(place: str, steps: str) -> str:
+    """Return the C place of the element so many behind `x[at]`."""
+    start, at = place.removesuffix("]").rsplit("[", 1)
+    return f"{start}[{steps}]" if at == "0" else f"{start}[{at} + {steps}]"
 
 
 def _via_double(fn: str, work: DType, args: list[str]) -> str:

@@ -9,18 +9,20 @@ from math import prod
 from atc.backends.cpu.elementwise import finish, loop_names, neutral
 from atc.backends.cpu.expr import address
 from atc.backends.cpu.vector_expr import (
+    BYTES,
     lanes,
-    readable,
+    readable_typed,
     render_vector,
-    vector_epilogue,
-    vector_finish,
+    store_vector,
+    stored,
+    typed_epilogue,
     vector_reader,
     vectorisable,
 )
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.dims import most
-from atc.expr import cost
+from atc.expr import Call, Input, cast, cost
 from atc.ir import DType
 from atc.ops import Reduce
 from atc.view import View, dense, simplify_loops
@@ -68,18 +70,44 @@ def merged(op: Reduce) -> Reduce:
     return replace(op, shape=shape, reduced=reduced, views=tuple(views), epilogue=after)
 
 
-def _floats(w: Workload, op: Reduce, target: Target) -> bool:
+EXACT_BYTES = (1 << 24) // 255
+"""Up to so many bytes have an exact sum in float: that is how they are summed."""
+
+
+def in_floats(op: Reduce) -> Reduce:
+    """Return a Reduce of bytes with elements in float, which have the same sums and extremes."""
+    match op.expr:
+        case Call(fn="Cast", dtype=DType.INT32, args=(Input() as x,)) if x.dtype in BYTES:
+            count = prod(most(n) for n in op.reduced)
+            exact = op.how == "Sum" and count <= EXACT_BYTES
+            return replace(op, expr=cast(x, DType.FLOAT)) if exact else op
+        case Input() as x if x.dtype in BYTES and op.how in ("Max", "Min"):
+            return replace(op, expr=cast(x, DType.FLOAT))
+        case _:
+            return op
+
+
+def _types(w: Workload, op: Reduce) -> list[DType]:
+    """Return the types of the operands that are reduced."""
+    return [t.dtype for t in w.inputs[: len(op.views)] if t is not None]
+
+
+def _fits(w: Workload, op: Reduce, target: Target) -> bool:
     """Whether the elements can be computed in vectors; no coordinates."""
-    types = w.inputs[: len(w.inputs) - len(op.epilogue.views)]
+    own = len(w.inputs) - len(op.epilogue.views)
     return (
         lanes(target) > 1
         and op.how in STEPS
-        and vectorisable(op.expr)
-        and len(op.views) == len(types)
-        and all(t is not None and t.dtype is DType.FLOAT for t in types)
-        and w.outputs[0].dtype is DType.FLOAT
+        and vectorisable(in_floats(op).expr)
+        and len(op.views) == own == len(_types(w, op))
         and prod((*op.shape, *op.reduced)) != 0
     )
+
+
+def _total(op: Reduce, text: str) -> str:
+    """Return the C of a float result as the epilogue's operand."""
+    kind = op.expr.dtype
+    return text if kind is DType.FLOAT else f"({kind.c}){text}"
 
 
 class ReduceRows(Kernel):
@@ -92,13 +120,13 @@ class ReduceRows(Kernel):
     dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Floats, a last reduced loop of half a vector or more."""
+        """Floats or bytes, a last reduced loop of half a vector or more."""
         assert isinstance(w.op, Reduce)
-        if not _floats(w, w.op, target):
+        if not _fits(w, w.op, target):
             return False
         op = merged(w.op)
         wide = bool(op.reduced) and 2 * most(op.reduced[-1]) >= lanes(target)
-        return wide and readable(op.views, w.inputs[: len(op.views)])
+        return wide and readable_typed(op.views, w.inputs[: len(op.views)])
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Loops, the bodies of each stretch of the last loop, and the stored value."""
@@ -108,12 +136,13 @@ class ReduceRows(Kernel):
         kept = [v for v, _ in outer]
         around = [*kept, *(v for v, _ in inner[:-1])]
         start = f"v_set1({neutral(op.how, DType.FLOAT)})"
-        parts = stretches(op.reduced[-1], width)
+        parts, types = stretches(op.reduced[-1], width), _types(w, op)
         after, value = finish(op.epilogue, w, "total", kept, len(op.views))
+        bodies = [(s, _bodies(in_floats(op), types, around, s, width, start)) for s in parts]
         return {
             "outer": outer, "inner": inner[:-1], "start": start, "step": STEPS[op.how],
-            "accumulators": max(s.vectors for s in parts), "how": op.how,
-            "parts": [(s, _bodies(op, around, s, width, start)) for s in parts],
+            "accumulators": max(s.vectors for s in parts), "how": op.how, "parts": bodies,
+            "type": op.expr.dtype.c, "total": lambda sum_: _total(op, sum_),
             "after": after, "value": value, "target": address(dense(op.shape), kept),
         }  # fmt: skip
 
@@ -124,14 +153,14 @@ class ReduceRows(Kernel):
 
 
 def _bodies(
-    op: Reduce, around: Sequence[str], part: Stretch, width: int, start: str
+    op: Reduce, types: Sequence[DType], around: Sequence[str], part: Stretch, width: int, start: str
 ) -> list[dict[str, object]]:
     """Return the element's lines and value for each vector of a stretch; lanes beyond it are
     neutral."""
     bodies: list[dict[str, object]] = []
     for v in range(part.vectors):
         at = str(part.first) if part.count else f"(j + {v * width})" if v else "j"
-        read = vector_reader(op.views, [*around, at], count=str(part.count or ""))
+        read = vector_reader(op.views, [*around, at], count=str(part.count or ""), types=types)
         lines, value = render_vector(op.expr, read)
         if part.count:
             value = f"v_select(v_mask_n({part.count}), {value}, {start})"
@@ -149,17 +178,16 @@ class ReduceColumns(Kernel):
     dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Floats, a last kept loop of half a vector or more, an epilogue in vectors."""
+        """Floats or bytes, a last kept loop of half a vector or more, an epilogue in vectors."""
         assert isinstance(w.op, Reduce)
-        if not _floats(w, w.op, target):
+        if not _fits(w, w.op, target):
             return False
         op = merged(w.op)
         if not op.shape or 2 * most(op.shape[-1]) < lanes(target):
             return False
         inputs = w.inputs[: len(op.views)]
-        changed = replace(w, op=op)
-        return readable(_column_views(op), inputs) and vector_epilogue(
-            op.epilogue, changed, target, len(op.views)
+        return readable_typed(_column_views(op), inputs) and typed_epilogue(
+            op.epilogue, w, len(op.views)
         )
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
@@ -172,7 +200,7 @@ class ReduceColumns(Kernel):
         return {
             "outer": outer, "inner": inner, "step": STEPS[op.how],
             "start": f"v_set1({neutral(op.how, DType.FLOAT)})",
-            "parts": [(s, _columns(op, outer, inner, s, width)) for s in parts],
+            "parts": [(s, _columns(w, op, outer, inner, s, width)) for s in parts],
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
@@ -190,23 +218,33 @@ def _column_views(op: Reduce) -> list[View]:
 
 
 def _columns(
-    op: Reduce, outer: Sequence[tuple[str, int]], inner: Sequence[tuple[str, int]],
+    w: Workload, op: Reduce, outer: Sequence[tuple[str, int]], inner: Sequence[tuple[str, int]],
     part: Stretch, width: int,
 ) -> list[dict[str, object]]:  # fmt: skip
     """Return what is done for each vector of a stretch of columns."""
     kept, around = [v for v, _ in outer], [v for v, _ in (*outer, *inner)]
     count = str(part.count or "")
+    types, views = [t.dtype for t in w.inputs if t is not None], _column_views(op)
+    own = len(views)
+    result = "v_cvt_i32(t{})" if op.expr.dtype is DType.INT32 else "t{}"
+    final = stored(op.epilogue.expr) or op.epilogue.expr
     found: list[dict[str, object]] = []
     for v in range(part.vectors):
         at = str(part.first) if part.count else f"(c + {v * width})" if v else "c"
-        read: Callable[[int], str] = vector_reader(_column_views(op), [*around, at], count=count)
-        lines, element = render_vector(op.expr, read)
-        after, value = vector_finish(op.epilogue, f"t{v}", [*kept, at], len(op.views), count)
-        place = address(dense(op.shape), [*kept, at])
-        found.append(
-            {"lines": lines, "element": element, "after": after, "value": value, "place": place}
-        )
+        read = vector_reader(views, [*around, at], count=count, types=types)
+        lines, element = render_vector(in_floats(op).expr, read)
+        later = vector_reader(op.epilogue.views, [*kept, at], own, count, types[own:])
+        operand = _operand(result.format(v), later)
+        after, value = render_vector(final, operand, "e")
+        place = f"y0 + {address(dense(op.shape), [*kept, at])}"
+        store = store_vector(w.outputs[0].dtype, place, value, count)
+        found.append({"lines": lines, "element": element, "after": after, "store": store})
     return found
+
+
+def _operand(result: str, read: Callable[[int], str]) -> Callable[[int], str]:
+    """Return how an epilogue reads its operands, the first of which is the result."""
+    return lambda k: result if k == 0 else read(k - 1)
 
 
 KERNELS = (ReduceRows(), ReduceColumns())

@@ -105,6 +105,29 @@ static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
   const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_set1(-128.0f)), v_set1(127.0f));
   _mm_mask_storeu_epi8(p, v_mask_n(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held)));
 }
+/* The bytes of a table of 256 in t at places p, all in words. */
+static inline __m512i lookup_words(const __m512i *t, __m512i p) {
+  const __m512i pair = _mm512_srli_epi16(p, 1);
+  const __m512i low = _mm512_permutex2var_epi16(t[0], pair, t[1]);
+  const __m512i high = _mm512_permutex2var_epi16(t[2], pair, t[3]);
+  const __mmask32 upper = _mm512_movepi16_mask(_mm512_slli_epi16(p, 8));
+  const __m512i both = _mm512_mask_blend_epi16(upper, low, high);
+  const __m512i odd = _mm512_slli_epi16(_mm512_and_si512(p, _mm512_set1_epi16(1)), 3);
+  return _mm512_and_si512(_mm512_srlv_epi16(both, odd), _mm512_set1_epi16(255));
+}
+/* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
+static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {
+  __m512i t[4];
+  size_t i = 0;
+  for (int k = 0; k < 4; k++) t[k] = _mm512_loadu_si512(table + 64 * k);
+  for (; i + 64 <= n; i += 64) {
+    const __m512i p = _mm512_loadu_si512(x + i);
+    const __m512i even = lookup_words(t, _mm512_and_si512(p, _mm512_set1_epi16(255)));
+    const __m512i odd = lookup_words(t, _mm512_srli_epi16(p, 8));
+    _mm512_storeu_si512(y + i, _mm512_or_si512(even, _mm512_slli_epi16(odd, 8)));
+  }
+  for (; i < n; i++) y[i] = table[x[i]];
+}
 /* Ask for the cache line at p, which need not be a valid address. */
 static inline void v_prefetch_l1(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 static inline void v_prefetch_l2(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }

@@ -112,6 +112,21 @@ static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
   v_store_i8(bytes, a);
   for (size_t i = 0; i < n; i++) p[i] = bytes[i];
 }
+/* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
+static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {
+  const uint8x16x4_t t0 = vld1q_u8_x4(table), t1 = vld1q_u8_x4(table + 64);
+  const uint8x16x4_t t2 = vld1q_u8_x4(table + 128), t3 = vld1q_u8_x4(table + 192);
+  const uint8x16_t step = vdupq_n_u8(64);
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    uint8x16_t p = vld1q_u8(x + i);
+    uint8x16_t found = vqtbl4q_u8(t0, p);
+    found = vqtbx4q_u8(found, t1, p = vsubq_u8(p, step));
+    found = vqtbx4q_u8(found, t2, p = vsubq_u8(p, step));
+    vst1q_u8(y + i, vqtbx4q_u8(found, t3, vsubq_u8(p, step)));
+  }
+  for (; i < n; i++) y[i] = table[x[i]];
+}
 /* Ask for the cache line at p, which need not be a valid address. */
 static inline void v_prefetch_l1(const void *p) {
 #if defined(__GNUC__)

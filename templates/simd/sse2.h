@@ -115,6 +115,10 @@ static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
   v_store_i8(bytes, a);
   for (size_t i = 0; i < n; i++) p[i] = bytes[i];
 }
+/* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
+static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {
+  for (size_t i = 0; i < n; i++) y[i] = table[x[i]];
+}
 /* Ask for the cache line at p, which need not be a valid address. */
 static inline void v_prefetch_l1(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
 static inline void v_prefetch_l2(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }

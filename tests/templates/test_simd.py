@@ -303,6 +303,16 @@ def test_tails_of_bytes_and_integers_touch_nothing_else(program: Program) -> Non
         assert rows[5] == [*rest, *(values + 1)]
 
 
+def test_lookup(program: Program) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.integers(0, 256, 4 * COUNT).astype(np.uint8)
+    table = np.resize(rng.permutation(256).astype(np.uint8), 4 * COUNT)
+    words = x.view(np.float32), table.view(np.float32), x.view(np.float32)
+    y = program.run("v_lookup", words, np.uint8)
+    np.testing.assert_array_equal(y[:-1], table[x[:-1]])
+    assert y[-1] == x[-1]  # beyond the last
+
+
 def test_transpose(program: Program) -> None:
     lanes = program.table.lanes
     a = np.arange(1, COUNT + 1, dtype=np.float32)
