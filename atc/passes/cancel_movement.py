@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atc.ir import Node
-from atc.ops import Map, MatMul, Reduce, Reshape
+from atc.ops import Map, MatMul, Normalize, Reduce, Reshape, Softmax
 from atc.passes.rewriting import Rewriting, merge_origin
 from atc.view import Split, View, compose, compose_refining, dense, simplify_loops
 
@@ -13,7 +13,7 @@ from atc.view import Split, View, compose, compose_refining, dense, simplify_loo
 def cancel_movement(state: Rewriting, node: Node) -> Node:
     """Let Map, Reduce and MatMul read the source of a Reshape or pure-movement operand.
 
-    Views address flat memory, so a Reshape is transparent to them.
+    Views address flat memory, so a Reshape is transparent to them; it is to Normalize and Softmax.
     """
     match node.op:
         case Map() | Reduce():
@@ -24,14 +24,18 @@ def cancel_movement(state: Rewriting, node: Node) -> Node:
             source = state.producers.get(node.inputs[0])
             if source is not None and isinstance(source.op, Reshape):
                 return replace(node, inputs=source.inputs)
-            if source is not None and isinstance(source.op, Map | Reduce):
+            if source is not None and isinstance(source.op, Map | Reduce | Normalize | Softmax):
                 return _reshaped(state, node, source)
+        case Normalize() | Softmax():
+            source = state.producers.get(node.inputs[0])
+            if source is not None and isinstance(source.op, Reshape):
+                return _with_input(node, 0, source.inputs[0])
     return node
 
 
 def _reshaped(state: Rewriting, node: Node, source: Node) -> Node:
-    """Let a Map or Reduce make the reshaped value itself, if nothing reads the other."""
-    if not state.only_reader(node.inputs[0]):
+    """Let a node that knows no shapes make the reshaped value, if nothing reads the other."""
+    if not state.only_reader(node.inputs[0]) or len(source.outputs) > 1:
         return node
     return replace(source, outputs=node.outputs, origin=merge_origin(source, node))
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from atc.expr import Expr, Input, substitute, walk
-from atc.ir import DType, Node
-from atc.ops import Epilogue, Map, Reduce, Reshape
+from atc.ir import DType, Node, Op
+from atc.ops import Epilogue, Map, Normalize, Reduce, Reshape
 from atc.ops.blocked import BYTES
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 from atc.passes.tabulate import looks_up
-from atc.view import Split, View, compose, dense
+from atc.view import Split, View, compose, compose_refining, dense
 
 MAX_OPERANDS = 6
 
@@ -58,20 +59,53 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     others = [k for k in range(len(node.inputs)) if k != index]
     if any(node.inputs[k] == node.inputs[index] for k in others):
         return None
-    views: list[View] = []
-    for k in others:
-        found = compose(space, dense(space), op.shape, [op.views[k]])
-        if found is None or isinstance(found, Split):
-            return None
-        views += found
+    found = _read_over(heavy.op, space, op.shape, [op.views[k] for k in others])
+    if found is None:
+        return None
+    target, views = found
+    epilogue = target.epilogue  # type: ignore[attr-defined]
     fused = _joined(epilogue, op, index, others)
     first = len(heavy.inputs) - len(epilogue.views)
     names = (*heavy.inputs[first:], *(node.inputs[k] for k in others))
     expr, extra, all_views = distinct_operands(fused, names, (*epilogue.views, *views), 1)
     if len(extra) > MAX_OPERANDS:
         return None
-    new_op = replace(heavy.op, epilogue=Epilogue(expr, all_views))  # type: ignore[type-var]
+    new_op = replace(target, epilogue=Epilogue(expr, all_views))  # type: ignore[type-var]
     return Node(new_op, (*heavy.inputs[:first], *extra), node.outputs, merge_origin(heavy, node))
+
+
+def _read_over(
+    op: Op, space: tuple[int, ...], shape: tuple[int, ...], views: Sequence[View]
+) -> tuple[Op, tuple[View, ...]] | None:
+    """Return the views of a Map's operands over the space of an epilogue, and the op with that.
+
+    Only Normalize may have its loops split for them.
+    """
+    if not views:
+        return op, ()
+    found = compose(space, dense(space), shape, views)
+    if isinstance(found, Split):
+        return _split(op, shape, views) if isinstance(op, Normalize) else None
+    return None if found is None else (op, found)
+
+
+def _split(
+    op: Normalize, shape: tuple[int, ...], views: Sequence[View]
+) -> tuple[Op, tuple[View, ...]] | None:
+    own = (op.outer, op.axis, op.inner)
+    marks = [View(tuple(int(k == part) for k in range(3) for _ in own[k])) for part in (0, 1)]
+    nest = (dense(op.loops), *op.epilogue.views, *marks)
+    composed = compose_refining(op.loops, nest, 0, shape, views)
+    if composed is None:
+        return None
+    loops, refined, found = composed
+    outer, axis = (sum(s != 0 for s in mark.strides) for mark in refined[-2:])
+    epilogue = replace(op.epilogue, views=refined[1:-2])
+    return (
+        replace(op, outer=loops[:outer], axis=loops[outer : outer + axis],
+                inner=loops[outer + axis :], epilogue=epilogue),
+        found,
+    )  # fmt: skip
 
 
 def _sums_integers(node: Node) -> bool:
