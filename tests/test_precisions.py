@@ -128,3 +128,19 @@ def test_a_policy_of_nodes_goes_by_their_origin() -> None:
     assert found == ["float32", "bf16"]
     reasons = {reason for c in selection.values() for _, reason in c.excluded}
     assert reasons == {"computes in bf16x3", "computes in bf16"}
+
+
+@pytest.mark.slow
+def test_an_error_bound_allows_bf16_where_it_is_kept(tmp_path: Path) -> None:
+    if missing := get_target(BF16).features - host_features():
+        pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
+    onnx.save(two_products(), tmp_path / "model.onnx")
+    found = {}
+    for error in (2e-2, 2e-4, 1e-5):
+        done = atc.compile(
+            tmp_path / "model.onnx", tmp_path / f"net{error}", target=BF16, max_error=error
+        )
+        stated = done.report["precision"]
+        assert stated["measured_error"] <= error
+        found[error] = stated["products"]
+    assert found == {2e-2: ["float32", "bf16"], 2e-4: ["float32"], 1e-5: ["float32"]}

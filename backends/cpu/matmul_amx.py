@@ -1,12 +1,12 @@
 """MatMul in AMX's tiles: bf16, or bf16x3, three products of numbers split into two bfloat16.
 
-A block of 32 x 32 results is four tiles. A is rounded or split into scratch when the network runs, B
-when compiling where it is constant. bf16x3 leaves out the product of both lower halves and sums the
-small products first; where a result isn't finite, its row is computed again in plain float, for the
-halves of an infinity are no infinity. A block's epilogue waits until the next block's products run
-beside it.
+A block of 32 x 32 results is four tiles. A is rounded or split into scratch when the network runs,
+B when compiling where it is constant. bf16x3 leaves out the product of both lower halves and sums
+the small products first; where a result isn't finite, its row is computed again in plain float, for
+halves of an infinity times halves of a number make NaN. A block's epilogue waits until the next
+block's products run beside it.
 
-Blocks, order and prefetch as measured on Sapphire Rapids; K blocks where A overflows the L2 cache.
+Blocks, order and prefetch as measured on Sapphire Rapids with hand-made code; this was never timed.
 """
 
 from __future__ import annotations

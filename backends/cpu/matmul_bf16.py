@@ -37,7 +37,7 @@ from atc.view import View, dense, gather_view
 
 WIDTHS, STREAMING_WIDTHS = (2, 3, 4, 1), (8, 4, 6, 2, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
-BLOCK_BYTES = 3 << 18
+BLOCK_BYTES = 3 << 17
 """Bytes of A's rows, as pairs, that are multiplied by all of B before the next ones are rounded."""
 STREAMED = 1 << 19
 """Bytes of B above which what comes next is prefetched."""
@@ -177,8 +177,9 @@ class MatMulBf16(Kernel):
                 tiles += 0.5 * b.rows * shape.stride * 4 / L2_RATE * columns / shape.width
             copied = 0 if mode == "packed" else op.k * columns / wide * CONVERTED[mode]
             stream = shape.pairs * columns * 4
-            streamed = stream / MEMORY_RATE if mode == "packed" and stream > STREAMED else 0
-            cycles += b.count * (copied + max(tiles, streamed))
+            if mode == "packed" and stream > STREAMED and int(params["mr"]) < b.rows:
+                tiles += 0.1 * (nv - 1) * stream / MEMORY_RATE  # late for tiles that share it
+            cycles += b.count * (copied + tiles)
         return prod(op.batch) * cycles * UNITS
 
 
