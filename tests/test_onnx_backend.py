@@ -96,9 +96,9 @@ def test_is_compatible_tells_what_is_not_covered() -> None:
     assert backend.is_compatible(affine_model())
     assert backend.is_compatible(dynamic_model())
     assert not backend.is_compatible(affine_model(), "CUDA")
-    node = helper.make_node("StringSplit", ["x"], ["y", "n"])
-    texts = [(name, TensorProto.STRING, (2,)) for name in "xy"]
-    assert not backend.is_compatible(make_model([node], texts[:1], texts[1:]))
+    node = helper.make_node("ConstantOfShape", ["x"], ["y"])
+    given = [("x", TensorProto.INT64, (2,)), ("y", TensorProto.FLOAT, (2, 2))]
+    assert not backend.is_compatible(make_model([node], given[:1], given[1:]))
 
 
 def test_an_invalid_model_is_refused() -> None:

@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import Dim, maximum, minimum
+from atc.dims import Dim, low, maximum, minimum
+from atc.expr import call
 from atc.ir import DType, TensorType
 from atc.lower.place import gather_axis, take
 from atc.lower.registry import lowers
@@ -40,7 +41,11 @@ def resolve_slice(site: Site, start: str, end: str, step: int, size: int) -> tup
 @lowers("NonZero")
 def non_zero(site: Site) -> str:
     """ONNX NonZero-13: as many columns as there are elements that aren't zero."""
-    return indices_of(site, site.input(0))
+    x = site.input(0)
+    if site.type(0).dtype is DType.STRING:  # numpy's rule: an empty string is no
+        empty = site.b.constant(np.asarray(b"", DType.STRING.numpy))
+        x = site.b.map(lambda v, e: call("Not", call("Equal", v, e)), x, empty)
+    return indices_of(site, x)
 
 
 def indices_of(site: Site, x: str) -> str:

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from atc.expr import Expr, call, const
 from atc.ir import DType, TensorType
 from atc.lower.counted import read_extent
 from atc.lower.registry import lowers
@@ -15,12 +16,34 @@ from atc.ops.data import Cumulate, TopK
 
 @lowers("CumSum", "CumProd")
 def cumulate(site: Site) -> str:
-    """ONNX CumSum-14, CumProd-26; 16-bit floats are summed in float."""
-    x = site.type(0)
-    (given,) = site.ints_const(1, "the axis")
-    axis = site.axis(given, len(x.shape))
+    """ONNX CumSum-14, CumProd-26; 16-bit floats are summed in float.
+
+    For an axis that only the run knows, the sums along each one are computed and one is chosen.
+    """
+    b, x = site.b, site.type(0)
+    rank = len(x.shape)
     if not x.size:
         return site.input(0)
+    given = site.extents(1)
+    if given is not None:
+        return _cumulated(site, site.axis(given[0], rank))
+    axis = b.reshape(b.cast(site.input(1), DType.INT64), ())
+    sums = [_cumulated(site, k) for k in range(rank)]
+    site.require(rank > 0, f"x is {x}")
+    y = sums[0]
+    for k, other in enumerate(sums[1:], 1):
+        y = b.map(lambda v, w, a, k=k: call("Where", _is_axis(a, k, rank), w, v), y, other, axis)
+    return y
+
+
+def _is_axis(given: Expr, k: int, rank: int) -> Expr:
+    """Whether an axis is number k, counted from either end."""
+    places = (call("Equal", given, const(n, DType.INT64)) for n in (k, k - rank))
+    return call("Or", *places)
+
+
+def _cumulated(site: Site, axis: int) -> str:
+    x = site.type(0)
     work = DType.FLOAT if x.dtype.is_half else x.dtype
     op = Cumulate(
         site.node.op_type.removeprefix("Cum"),

@@ -10,13 +10,14 @@ from atc.errors import UnsupportedError
 from atc.expr import Call, Expr, walk
 from atc.ir import STRING_BYTES, Array, DType, Op
 from atc.ops import If, Loop, Map, Reduce, Reshape
+from atc.ops.counted import Unique
 from atc.ops.data import Concat, Gather, Pad, Scatter
 from atc.ops.strings import StringOp
 
 LONGEST = STRING_BYTES - 1
 """Bytes of the longest string."""
 
-_MOVEMENT = (Map, Reduce, Reshape, Concat, Pad, Gather, Scatter, If, Loop)
+_MOVEMENT = (Map, Reduce, Reshape, Concat, Pad, Gather, Scatter, If, Loop, Unique)
 
 
 def is_text(array: Array) -> bool:

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 
 import numpy as np
 
+from atc.dims import Dim
 from atc.errors import AtcError
-from atc.ir import Array, DType, TensorType
-from atc.lower.regex_automaton import automaton
+from atc.expr import call, const
+from atc.ir import STRING_BYTES, Array, DType, TensorType
+from atc.lower.concat_pad import join
+from atc.lower.contrib import MICROSOFT
+from atc.lower.counted import indices_of
+from atc.lower.ml import match_keys
+from atc.lower.place import gather_axis
+from atc.lower.reduce import reduce_axes
+from atc.lower.regex_automaton import Automaton, automaton
 from atc.lower.registry import lowers
 from atc.lower.site import Site
-from atc.lower.strings import cells, decoded
-from atc.ops.strings import StringConcat, StringMatch, StringOf, StringRewrite, StringValue
-
-UNKNOWN_SHAPE = "the output shape of {} depends on values known only at run time"
-CUT = "cut the model before this node with --out_nodes"
+from atc.lower.strings import attribute_cells, cell, cells, decoded
+from atc.ops.strings import (
+    StringConcat,
+    StringMatch,
+    StringOf,
+    StringPieces,
+    StringRewrite,
+    StringTokens,
+    StringValue,
+)
 
 
 def _strings(site: Site, i: int) -> str:
@@ -53,11 +67,7 @@ def regex_full_match(site: Site) -> str:
     site.require(pattern is not None, "attribute 'pattern' is missing")
     if isinstance(pattern, bytes):
         raise site.unsupported("a pattern that is not UTF-8")
-    try:
-        found = automaton(pattern)
-    except AtcError as error:
-        error.where = site.label
-        raise
+    found = _automaton(site, pattern)
     states, classes = found.steps.shape
     x = _strings(site, 0)
     tables = [site.b.constant(t) for t in (found.classes, found.steps, found.accepting)]
@@ -65,54 +75,81 @@ def regex_full_match(site: Site) -> str:
     return site.b.emit1(op, [x, *tables], TensorType(DType.BOOL, site.shape(0)))
 
 
+def _automaton(site: Site, pattern: str) -> Automaton:
+    try:
+        return automaton(pattern)
+    except AtcError as error:
+        error.where = site.label
+        raise
+
+
 @lowers("StringNormalizer")
 def string_normalizer(site: Site) -> str:
-    """ONNX StringNormalizer-10: the default case mappings of Unicode, and whole stopwords."""
-    how = site.str("case_change_action", "NONE")
+    """ONNX StringNormalizer-10: Unicode's mappings of single code points, and whole stopwords.
+
+    Of locales only those of Turkish and Azerbaijani map otherwise.
+    """
+    b, how = site.b, site.str("case_change_action", "NONE")
     site.require(how in ("NONE", "LOWER", "UPPER"), f"case_change_action is '{how}'")
     shape = site.shape(0)
     site.require(len(shape) == 1 or (len(shape) == 2 and shape[0] == 1), f"x is {site.type(0)}")
-    stopwords = site.strs("stopwords") or []
-    if stopwords or not shape[-1]:
-        x = site.const(0)
-        if x is None and shape[-1]:
-            raise site.unsupported(UNKNOWN_SHAPE.format(site.node.op_type), CUT)
-        given = [] if x is None else decoded(x)
-        kept = _kept(given, stopwords, bool(site.int("is_case_sensitive")))
-        row = np.asarray([_cased(how, word) for word in kept] or [""], object)
-        return site.b.constant(cells(row.reshape((*shape[:-1], -1))))
-    x_ = _strings(site, 0)
+    if not prod(shape):
+        return b.constant(cells(np.asarray([""], object)).reshape((*shape[:-1], 1)))
+    words, stopwords = b.reshape(_strings(site, 0), (shape[-1],)), site.strs("stopwords") or []
+    y = _recased(site, words, how)
+    if stopwords:
+        y = _without(site, words, stopwords, y)
+    return b.reshape(y, (*shape[:-1], *b.shape(y)))
+
+
+def _without(site: Site, words: str, stopwords: Sequence[str], results: str) -> str:
+    """Return the results of words that aren't listed; one empty string where none is left."""
+    b, compared = site.b, words
+    if not site.int("is_case_sensitive"):
+        stopwords = [_cased("LOWER", word, _is_turkic(site)) for word in stopwords]
+        compared = _recased(site, words, "LOWER")
+    listed = match_keys(site, compared, attribute_cells(stopwords))
+    kept = b.map(lambda k: call("Equal", k, const(0, DType.INT64)), listed)
+    some = reduce_axes(site, b.cast(kept, DType.INT32), (0,), True, "Max")
+    none = b.map(lambda s: call("Equal", s, const(0, DType.INT32)), some)
+    empty = b.constant(cells(np.asarray([""], object)))
+    found = indices_of(site, join(b, [kept, none], 0))
+    places = b.reshape(found, b.shape(found)[1:])
+    return gather_axis(b, join(b, [results, empty], 0), 0, places, proven=False)
+
+
+def _recased(site: Site, words: str, how: str) -> str:
     if how == "NONE":
-        return x_
-    table = case_table(how)
+        return words
+    table, known = case_table(how, _is_turkic(site)), site.b.value(words)
+    if known is not None:
+        changed = [_cased(how, word, _is_turkic(site)) for word in decoded(known)]
+        return site.b.constant(cells(np.asarray(changed, object)).reshape(known.shape))
     op = StringRewrite(len(table), table.shape[1] - 1)
-    return site.b.emit1(op, [x_, site.b.constant(table)], site.type(0))
+    return site.b.emit1(op, [words, site.b.constant(table)], site.b.type(words))
 
 
-def _kept(words: Sequence[str], stopwords: Sequence[str], exact: bool) -> list[str]:
-    if exact:
-        return [w for w in words if w not in stopwords]
-    lower = {_cased("LOWER", w) for w in stopwords}
-    return [w for w in words if _cased("LOWER", w) not in lower]
+def _is_turkic(site: Site) -> bool:
+    """Whether the locale's i has no dot where it's a capital, but for two letters of their own."""
+    return site.str("locale").replace("-", "_").split("_")[0].lower() in ("tr", "az")
 
 
-def _cased(how: str, word: str) -> str:
+_TURKIC = {"LOWER": {"I": "\u0131", "\u0130": "i"}, "UPPER": {"i": "\u0130"}}
+
+
+def _cased(how: str, word: str, turkic: bool = False) -> str:
     """Change every code point's case by itself, as the network does."""
-    match how:
-        case "LOWER":
-            return "".join(c.lower() for c in word)
-        case "UPPER":
-            return "".join(c.upper() for c in word)
-    return word
+    special = _TURKIC[how] if turkic else {}
+    return "".join(special.get(c) or (c.lower() if how == "LOWER" else c.upper()) for c in word)
 
 
 @cache
-def case_table(how: str) -> Array:
+def case_table(how: str, turkic: bool = False) -> Array:
     """Return INT32 rows: a code point, then those of its other case and zeros."""
     rows = []
     for code in range(0x110000):
         char = chr(code)
-        other = _cased(how, char)
+        other = _cased(how, char, turkic)
         if other != char:
             rows.append([code, *map(ord, other)])
     table = np.zeros((len(rows), max(map(len, rows))), np.int32)
@@ -123,15 +160,36 @@ def case_table(how: str) -> Array:
 
 @lowers("StringSplit")
 def string_split(site: Site) -> tuple[str, str]:
-    """ONNX StringSplit-20 of strings that are known when compiling."""
-    x = site.const(0)
-    if x is None:
-        raise site.unsupported(UNKNOWN_SHAPE.format(site.node.op_type), CUT)
-    delimiter, most = site.str("delimiter") or None, site.int("maxsplit", -1)
-    rows = [text.split(delimiter, most) for text in decoded(x)]
-    width = max(map(len, rows), default=0)
-    padded = np.empty((len(rows), width), object)
-    for row, parts in zip(padded, rows, strict=True):
-        row[:] = parts + [""] * (width - len(parts))
-    counts = np.asarray([len(parts) for parts in rows], np.int64).reshape(x.shape)
-    return site.b.constant(cells(padded.reshape((*x.shape, width)))), site.b.constant(counts)
+    """ONNX StringSplit-20: rows are as long as the longest one, which the run finds."""
+    b, shape = site.b, site.shape(0)
+    delimiter, most = cell(site.str("delimiter")), max(site.int("maxsplit", -1), -1)
+    parts = STRING_BYTES // max(len(delimiter), 2 if not delimiter else 1) + 1
+    bound = min(parts, most + 1) if most >= 0 else parts
+    width = b.symbol(f"parts that {site.name} finds", 0, bound if prod(shape) else 0)
+    if not isinstance(width, Dim):
+        empty = b.constant(np.empty((*shape, 0), DType.STRING.numpy))
+        return empty, b.constant(np.zeros(shape, np.int64))
+    types = TensorType(DType.STRING, (*shape, width)), TensorType(DType.INT64, shape)
+    parts_, counts = b.emit(StringPieces(width, delimiter, most), [_strings(site, 0)], *types)
+    return parts_, counts
+
+
+@lowers("Tokenizer", domain=MICROSOFT)
+def tokenizer(site: Site) -> str:
+    """com.microsoft Tokenizer: the longest matches of an expression, from left to right."""
+    b, shape = site.b, site.shape(0)
+    pattern = site.attribute("tokenexp")
+    if not isinstance(pattern, str):
+        raise site.unsupported("a Tokenizer with separators", "give it tokenexp")
+    least, mark = max(site.int("mincharnum", 1), 1), bool(site.int("mark"))
+    found = _automaton(site, pattern)
+    bound = STRING_BYTES // least + 2 * mark
+    width = b.symbol(f"tokens that {site.name} finds", 0, bound if prod(shape) else 0)
+    if not isinstance(width, Dim):
+        return b.constant(np.empty((*shape, 0), DType.STRING.numpy))
+    states, classes = found.steps.shape
+    tables = [b.constant(t) for t in (found.classes, found.steps, found.accepting)]
+    pad = b.constant(attribute_cells(site.attribute("pad_value") or ""))
+    op = StringTokens(width, states, classes, least, mark)
+    type_ = TensorType(DType.STRING, (*shape, width))
+    return b.emit1(op, [_strings(site, 0), *tables, pad], type_)

@@ -104,3 +104,60 @@ class StringMatch(StringOp):
         require(sizes == (256, self.states * self.classes, self.states), f"tables of {sizes}")
         dtypes = (byte.dtype, step.dtype, accept.dtype)
         require(dtypes == (DType.UINT8, DType.UINT16, DType.BOOL), f"tables of {dtypes}")
+
+
+@dataclass(frozen=True)
+class StringPieces(StringOp):
+    """y0 [n, width] = the parts of each string between delimiters, then ""; y1 [n] how many.
+
+    `width` is the greatest number of parts. Without a `delimiter` white space divides, and begins
+    and ends no part. Behind `most` delimiters all is one part, unless that is -1.
+    ONNX StringSplit-20.
+    """
+
+    width: int
+    delimiter: bytes
+    most: int
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The extent that the kernel writes."""
+        return (self.width,)
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """A row of parts for each string."""
+        parts, counts = outputs
+        require(counts.dtype is DType.INT64, f"{counts}")
+        _all_strings(inputs, counts.size)
+        _all_strings((parts,), counts.size * self.width)
+
+
+@dataclass(frozen=True)
+class StringTokens(StringOp):
+    """y0 [n, width] = what an automaton finds in each string, the longest first, then x4[0].
+
+    What has fewer than `least` characters is no token. With `mark` the bytes 2 and 3 stand before
+    and behind a row's tokens. Operands beside x4 are those of StringMatch. onnxruntime's Tokenizer.
+    """
+
+    width: int
+    states: int
+    classes: int
+    least: int
+    mark: bool
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The extent that the kernel writes."""
+        return (self.width,)
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """A row of tokens for each string; the tables have their sizes."""
+        require(len(inputs) == 5, f"{len(inputs)} operands")
+        x, *tables, pad = inputs
+        assert x is not None
+        _all_strings((x,), x.size)
+        _all_strings(outputs, x.size * self.width)
+        _all_strings((pad,), 1)
+        sizes = tuple(t.size for t in tables if t is not None)
+        require(sizes == (256, self.states * self.classes, self.states), f"tables of {sizes}")

@@ -6,6 +6,7 @@ from atc.backends.cpu.data import operand
 from atc.backends.cpu.expr import address, load, value_type
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
+from atc.ir import DType
 from atc.ops.counted import NonMaxSuppression, NonZero, ReadExtents, ResolveSlice, Unique
 from atc.view import dense
 
@@ -67,7 +68,7 @@ class UniqueSorted(Kernel):
         op, dtype = w.op, operand(w, 0).dtype
         return {
             "op": op, "element": dtype.c, "type": value_type(dtype), "real": dtype.is_float,
-            "a": load(dtype, "a[k]"), "b": load(dtype, "b[k]"),
+            "text": dtype is DType.STRING, "a": load(dtype, "a[k]"), "b": load(dtype, "b[k]"),
         }  # fmt: skip
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:

@@ -10,7 +10,9 @@ from atc.ops.strings import (
     StringConcat,
     StringMatch,
     StringOf,
+    StringPieces,
     StringRewrite,
+    StringTokens,
     StringValue,
 )
 
@@ -97,4 +99,36 @@ class ReadNumbers(Kernel):
         }  # fmt: skip
 
 
-KERNELS = (ConcatStrings(), RewriteStrings(), MatchStrings(), WriteNumbers(), ReadNumbers())
+class SplitStrings(Kernel):
+    """The parts between delimiters, counted first."""
+
+    name = "string_pieces"
+    op = StringPieces
+    template = "cpu/string_pieces.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The op, how many strings there are, and the delimiter as C's bytes."""
+        op = w.op
+        assert isinstance(op, StringPieces)
+        codes = ", ".join(f"0x{byte:02x}" for byte in op.delimiter)
+        return {"op": op, "count": w.outputs[1].size, "codes": codes, "size": len(op.delimiter)}
+
+
+class FindTokens(Kernel):
+    """What a deterministic automaton finds, counted first."""
+
+    name = "string_tokens"
+    op = StringTokens
+    template = "cpu/string_tokens.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The op and how many strings there are."""
+        x = w.inputs[0]
+        assert x is not None
+        return {"op": w.op, "count": x.size}
+
+
+KERNELS = (ConcatStrings(), RewriteStrings(), MatchStrings(), WriteNumbers(), ReadNumbers(),
+           SplitStrings(), FindTokens())  # fmt: skip

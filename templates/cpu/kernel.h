@@ -24,6 +24,11 @@ static inline bool k_equal_str(atc_string a, atc_string b) {
   return strncmp(a.text, b.text, ATC_STRING_SIZE) == 0;
 }
 
+/* Below, equal or above 0 as a comes before, is or comes behind b in the order of code points. */
+static inline int k_compare_str(const atc_string *a, const atc_string *b) {
+  return strncmp(a->text, b->text, ATC_STRING_SIZE);
+}
+
 static inline size_t k_length_str(const atc_string *s) {
   const char *const end = memchr(s->text, 0, ATC_STRING_SIZE);
   return end == NULL ? ATC_STRING_SIZE : (size_t)(end - s->text);

@@ -24,6 +24,13 @@ def test_standard(name: str, standard: Batch) -> None:
         assert_close(standard[name](inputs), outputs)
 
 
+def test_an_axis_that_only_the_run_knows() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    model = node_model("CumSum", [x, np.array(0)], constant=[])
+    for axis in (0, 1, -1):
+        assert_close(run_model(model, [x, np.array(axis)]), [np.cumsum(x, axis)])
+
+
 # ---- TopK ---------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from atc.errors import AtcError
 from atc.ir import STRING_BYTES
 from atc.verify_run import Subject, verify_library
 
-ML = "ai.onnx.ml"
+ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
 TYPES = {"O": TensorProto.STRING, "f": TensorProto.FLOAT, "i": TensorProto.INT64,
          "b": TensorProto.BOOL}  # fmt: skip
 
@@ -77,7 +77,7 @@ class Case:
             [helper.make_tensor_value_info("y", TYPES[expected.dtype.kind], expected.shape)],
             [tensor(n, v) for n, v in values.items() if n not in given],
         )  # fmt: skip
-        opsets = [helper.make_opsetid("", 20), helper.make_opsetid(ML, 4)]
+        opsets = [helper.make_opsetid(d, v) for d, v in (("", 20), (ML, 4), (MICROSOFT, 1))]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
@@ -93,7 +93,60 @@ X = text(*NASTY)
 GRID = text("a", "b", "c", "d", "e", "f").reshape(2, 3)
 LOWER = text("straße", "àé日本 abc", "i̇", "\udcffx")
 
+WORDS = text("b", "a", "", "Ab", "é", "abc", "ab", "B", "日本", "a")
+SENTENCES = text("a b", "  c\u3000d\te ", "", "x", "é\u00a0f\u2028g", "a--b--c--", "-", " \x1f ")
+
+
+def pieces(delimiter: str | None, most: int = -1) -> Any:
+    """Return what Python splits the sentences into."""
+    rows = [sentence.split(delimiter, most) for sentence in SENTENCES]
+    width = max(map(len, rows))
+    return text(*(part for row in rows for part in [*row, *[""] * (width - len(row))])).reshape(
+        len(rows), width
+    )
+
+
+def split(delimiter: str, most: int = -1) -> Case:
+    given = {"delimiter": delimiter, "maxsplit": most} if most >= 0 else {"delimiter": delimiter}
+    return Case("StringSplit", (SENTENCES,), pieces(delimiter or None, most), attributes=given)
+
+
+def without(expected: tuple[str, ...], words: Any = WORDS, **attributes: Any) -> Case:
+    shape = (*words.shape[:-1], len(expected))
+    return Case("StringNormalizer", (words,), text(*expected).reshape(shape), attributes=attributes)
+
+
+def tokens(pattern: str, *rows: str, **attributes: Any) -> Case:
+    """Return the tokens of the words, each row's joined by spaces; # fills them."""
+    given = {"mark": 0, "mincharnum": 1, "pad_value": "#", "tokenexp": pattern, **attributes}
+    expected = text(*" ".join(rows).split(" ")).reshape(len(rows), -1)
+    sentences = text("abab c", "", "é1 x_2")
+    return Case("Tokenizer", (sentences,), expected, MICROSOFT, attributes=given)
+
+
+COUNTED = {
+    **{f"split {d!r} {m}": split(d, m) for d in ("", "--", "-") for m in (-1, 0, 1, 2)},
+    "stopwords": without(("", "ÉX"), text("b", "", "Éx", "B"), stopwords=["b"],
+                         case_change_action="UPPER"),
+    "stopwords as they are": without(("", "Ab", "é", "abc", "ab", "B", "日本"), is_case_sensitive=1,
+                                     stopwords=["a", "b"]),
+    "nothing is left": without(("",), text("B", "b").reshape(1, 2), stopwords=["b"]),
+    "Turkish": without(("ıi",), text("Iİ", "ix"), stopwords=["İX"], locale="tr_TR",
+                       case_change_action="LOWER"),
+    "Unique": Case("Unique", (WORDS,), text(*sorted(set(WORDS)))),
+    "Unique columns": Case(
+        "Unique", (WORDS[:6].reshape(2, 3),), text("", "a", "b", "abc", "é", "Ab").reshape(2, 3),
+        attributes={"axis": 1}),
+    "NonZero": Case("NonZero", (text("a", "", "b"),), np.array([[0, 2]])),
+    "Compress": Case("Compress", (WORDS, WORDS == "a"), text("a", "a")),
+    "tokens": tokens("[a-z0-9_]+", "abab c", "# #", "1 x_2"),
+    "the longest": tokens("a|ab|aba", "aba", "#", "#"),
+    "marked": tokens(r"\w+", "\x02 abab \x03", "\x02 \x03 #", "\x02 x_2 \x03",
+                                   mincharnum=3, mark=1),
+}  # fmt: skip
+
 CASES = {
+    **COUNTED,
     "Identity": Case("Identity", (X,), X),
     "constants": Case("Concat", (text("a"),), text("a", *NASTY), "", (X,), {"axis": 0}),
     "Transpose": Case("Transpose", (GRID,), GRID.T),
