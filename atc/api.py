@@ -78,6 +78,7 @@ def compile(
     customize_dtypes: Name = "",
     op_precision_mode: Name = "",
     max_error: float = 0,
+    cal_conf: Name = "",
     op_select_implmode: str = "high_performance",
     optypelist_for_implmode: str | Sequence[str] = "",
     oo_level: str = "O3",

@@ -114,6 +114,12 @@ def compile_model(
     Raises AtcError; the output folder is then as it was before.
     """
     env = dict(os.environ) if environ is None else environ
+    if options.cal_conf is not None:
+        from atc.quantize_first import quantised_first  # late: it compiles, too
+
+        check_folder(options.output, "--output")
+        with quantised_first(options, listen or Listener()) as settled:
+            return compile_model(settled, env, listen)
     if options.max_error and options.measured_error is None:
         from atc.max_error import within_error  # late: it compiles, too
 

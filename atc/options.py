@@ -68,6 +68,7 @@ class Options:
     optypelist_for_implmode: tuple[str, ...] = ()
     op_precision_mode: Path | None = None
     max_error: float = 0.0
+    cal_conf: Path | None = None
     oo_level: str = "O3"
     fusion_switch_file: Path | None = None
     optimization_switch: str = ""

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from atc import cli, quantize
+from atc import cli, quantize, quantize_first
 from atc.calibration import read_labelled, read_samples
 from atc.errors import OptionError
 
@@ -20,6 +20,7 @@ pytest.importorskip("onnxruntime")
 SAMPLES = Path(__file__).parents[1] / "samples"
 sys.path.insert(0, str(SAMPLES))
 
+import compare_precisions  # noqa: E402
 import digits  # noqa: E402
 
 TYPES = {"x": ((1, 2), np.dtype("float32"))}
@@ -187,3 +188,34 @@ def test_a_pickle_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], object), allow_pickle=True)
     with pytest.raises(OptionError, match="can't be read"):
         read_samples(tmp_path / "x.npy", TYPES)
+
+
+@pytest.mark.slow
+def test_every_precision_reads_the_digits(tmp_path: Path) -> None:
+    found = compare_precisions.compare(300, tmp_path)
+    assert found.keys() == compare_precisions.PRECISIONS.keys()
+    assert all(right is None or right >= 0.97 for right in found.values())
+    report = json.loads((tmp_path / "int8" / "int8.report.json").read_text())
+    kernels = {n["op"]: n["operands"][0] for n in report["nodes"]}
+    assert kernels["MatMul"].startswith("u8")
+    assert {e["why"] for e in report["in_float"] if e["op"] == "Map"} <= {
+        "an input of the network is float", "what reads it computes in float",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("method=percentile", "says nothing of inputs"),
+        ("calibration=x.npy\nbatch=4", "'batch=4' is none of its lines.*line 2.*names are"),
+        ("calibration=x.npy\n\npercentile=101", "percentile: 101 is more than 100.*line 3"),
+    ],
+)
+def test_a_wrong_calibration_file_is_named_with_its_line(
+    text: str, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "calibration.conf"
+    file.write_text(text)
+    with pytest.raises(OptionError) as caught:
+        quantize_first.read_calibration(file)
+    assert re.search(told, str(caught.value))

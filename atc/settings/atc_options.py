@@ -197,6 +197,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="Measured on seeded inputs against the model in float64. Of the nodes "
             "with faster, less precise kernels the worst offenders get precise ones until it is "
             "kept."),
+    Setting("cal_conf", "Optimisation", "quantise the model to 8-bit integers first: a file of "
+            "what atc quantize takes for that, a line each (calibration=data/, method=percentile)",
+            "FILE", path, system="ATC", row="A-35",
+            documentation="The names are those of atc quantize in its group Calibration. It needs "
+            "onnxruntime and inputs of known shapes."),
     Setting("op_select_implmode", "Optimisation", "high_precision leaves out kernels that "
             "round more than the operator's definition; _for_all may follow either",
             "high_precision|high_performance", choice(_IMPLMODES), "high_performance",
