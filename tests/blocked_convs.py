@@ -77,6 +77,17 @@ DIRECT = {
     "first layer, grey": Case(1, 16, (12, 11), (4, 10), pad=4, plain=True, epilogue="swish"),
     "libm": Case(16, 16, (5, 6), epilogue="libm"),
 }
+FEW = {
+    "one": Case(16, 1, (5, 28)),
+    "two": Case(40, 2, (9, 17), (5, 7), pad=3, epilogue="residual"),
+    "ragged": Case(21, 2, (7, 7), epilogue="swish"),
+    "strided": Case(16, 2, (15, 13), stride=2, epilogue="gated"),
+    "dilated": Case(24, 1, (11, 12), pad=2, dilation=2, epilogue="none"),
+    "pointwise": Case(64, 2, (14, 12), (1, 1), pad=0),
+    "batch": Case(8, 2, (6, 6), batch=3, epilogue="residual"),
+    "one dimension": Case(20, 2, (31,), (5,), stride=2, pad=2),
+    "libm": Case(16, 2, (5, 6), epilogue="libm"),
+}
 WINOGRAD = {
     "whole tiles": Case(16, 16, (8, 8)),
     "ragged tiles": Case(16, 32, (13, 15), epilogue="residual"),

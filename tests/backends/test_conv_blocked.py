@@ -10,6 +10,7 @@ import pytest
 from blocked_convs import (
     DEPTHWISE,
     DIRECT,
+    FEW,
     LARGE,
     WINOGRAD,
     Case,
@@ -19,6 +20,7 @@ from blocked_convs import (
 )  # fmt: skip
 
 from atc.backends.cpu.conv_blocked import ConvDirect
+from atc.backends.cpu.conv_few import ConvFew
 from atc.backends.cpu.conv_window import DepthwiseTiles, PoolTiles
 from atc.backends.cpu.conv_window_loops import DepthwiseLoops, PoolLoops
 from atc.backends.cpu.conv_winograd import ConvWinograd
@@ -62,6 +64,7 @@ def check(kernel: Blocked, cases: Sequence[Case], target: str, tolerance: float,
 
 KERNELS: dict[str, tuple[Blocked, dict[str, Case], float]] = {
     "direct": (ConvDirect(), DIRECT, 2e-6),
+    "few": (ConvFew(), FEW, 2e-6),
     "winograd": (ConvWinograd(), WINOGRAD, 3e-5),
     "depthwise": (DepthwiseTiles(), DEPTHWISE, 2e-6),
     "depthwise loops": (DepthwiseLoops(), DEPTHWISE | LARGE, 2e-6),
