@@ -190,6 +190,10 @@ class Builder:
         """Note how a constant was dequantized."""
         self._grids[name] = grid
 
+    def grid(self, name: str) -> Dequantization | None:
+        """Return how a constant was dequantized, None where it wasn't."""
+        return self._grids.get(name)
+
     @contextmanager
     def repeated(self, copies: int) -> Iterator[None]:
         """Mark what is lowered inside as the body of a loop that is written out so often."""

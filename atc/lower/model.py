@@ -18,7 +18,7 @@ from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
 from atc.lower.precision import Precision
-from atc.lower.quantize import remember_grid
+from atc.lower.quantize import remember_grid, remember_transposed
 from atc.lower.registry import LOWERINGS
 from atc.lower.schema import type_error
 from atc.lower.site import Site, node_label
@@ -320,6 +320,8 @@ class _Walker:
                 names = tuple(builder.constant(a, site.name) for a in folded)
                 if node.op_type == "DequantizeLinear":
                     remember_grid(site, names[0])
+                elif node.op_type == "Transpose":
+                    remember_transposed(site, names[0])
                 return names
         if domain == "":
             extents = evaluate_extents(node, inputs, opset, builder)

@@ -31,6 +31,7 @@ from atc.passes.dequantized import (
 from atc.passes.integer_moves import joined_integers, moved_integers
 from atc.passes.integer_products import integer_product
 from atc.passes.integer_sums import averaged_integers, compared_integers, reduced_integers
+from atc.passes.packed_weights import packed_product
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 from atc.view import View
 
@@ -41,7 +42,8 @@ def quantize_integers(state: Rewriting, node: Node) -> Node:
         case Conv(accumulator=DType.FLOAT, zero_points=False):
             return _conv(state, node, node.op) or node
         case MatMul(accumulator=DType.FLOAT):
-            return integer_product(state, node, node.op) or node
+            product = integer_product(state, node, node.op)
+            return product or packed_product(state, node, node.op) or node
         case Map() if node.op.is_movement:
             return _moved(state, node) or node
         case Reshape() | Concat():
