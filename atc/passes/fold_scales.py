@@ -17,7 +17,10 @@ from atc.ops.blocked import BYTES
 from atc.passes.rewriting import Rewriting, distinct_operands
 from atc.view import View
 
-_BOUNDS = {DType.UINT8: (0, 255), DType.INT8: (-128, 127)}
+_BOUNDS = {
+    DType.UINT8: (0, 255), DType.INT8: (-128, 127),
+    DType.UINT16: (0, 65535), DType.INT16: (-32768, 32767),
+}  # fmt: skip
 
 
 def fold_scales(state: Rewriting, node: Node) -> Node:
@@ -79,7 +82,7 @@ def _in_float(e: Expr) -> Expr:
     match e:
         case Call(fn="Cast", dtype=DType.FLOAT, args=(
             Call(fn="Sub", args=(Call(fn="Cast", dtype=DType.INT32, args=(x,)), Const() as zero)),
-        )) if x.dtype in BYTES:  # fmt: skip
+        )) if x.dtype in _BOUNDS:  # fmt: skip
             point = const(int(zero.value), DType.FLOAT)
             return call("Sub", _in_float(cast(x, DType.FLOAT)), point)
         case Call(fn="Cast", dtype=DType.FLOAT, args=(Call(fn="CastSaturate", args=(x,)) as q,)):

@@ -15,6 +15,8 @@ from atc.passes.tabulate import looks_up
 from atc.view import Split, View, compose, compose_refining, dense
 
 MAX_OPERANDS = 6
+SMALL = (*BYTES, DType.UINT16, DType.INT16)
+"""Types that tensors are quantized to."""
 
 
 def fuse_epilogue(state: Rewriting, node: Node) -> Node:
@@ -49,7 +51,7 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     if view.offset or not view.is_dense(op.shape):
         return None
     result = state.types[heavy.outputs[0]]
-    if result.dtype is DType.FLOAT and op.expr.dtype in BYTES and not _sums_integers(heavy):
+    if result.dtype is DType.FLOAT and op.expr.dtype in SMALL and not _sums_integers(heavy):
         return None  # tuned kernels of floats store floats
     if prod(op.shape) != result.size:
         return None  # the Map reads a part of the result only
