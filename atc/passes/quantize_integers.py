@@ -18,6 +18,7 @@ from atc.dims import is_dynamic
 from atc.expr import Call, Expr, Input, call, cast, substitute, walk
 from atc.ir import Array, DType, Node, TensorType
 from atc.ops import ArgReduce, Conv, Epilogue, Map, MatMul, Pool, Reduce, Reshape, Window
+from atc.ops.blocked import BYTES
 from atc.ops.data import Concat, Gather, Pad
 from atc.passes.dequantized import (
     SUM_LIMIT,
@@ -41,6 +42,8 @@ def quantize_integers(state: Rewriting, node: Node) -> Node:
     match node.op:
         case Conv(accumulator=DType.FLOAT, zero_points=False):
             return _conv(state, node, node.op) or node
+        case Conv(accumulator=DType.INT32):
+            return _conv_of_integers(state, node, node.op) or node
         case MatMul(accumulator=DType.FLOAT):
             product = integer_product(state, node, node.op)
             return product or packed_product(state, node, node.op) or node
@@ -119,24 +122,67 @@ def _conv(state: Rewriting, node: Node, op: Conv) -> Node | None:
     filters = result.shape[1]
     scales = _per_filter(grid.scale, filters)
     w = grid.integers.reshape(state.types[node.inputs[1]].shape)
-    if scales is None or w.size == 0 or w.min() < -128 or w.max() > 127:
+    if scales is None or w.size == 0 or w.min() < -(1 << 15) or w.max() >= 1 << 15:
         return None
     if not np.isfinite(scales).all() or (scales <= 0).any():
         return None
     factors = scales * float(np.float32(x.scale))
     bias = _integer_bias(state, node, op, factors)
-    room = SUM_LIMIT - 256 * np.abs(w.astype(np.int64)).reshape(filters, -1).sum(1)
+    room = SUM_LIMIT - 256**x.dtype.itemsize * np.abs(w, dtype=np.int64).reshape(filters, -1).sum(1)
     if (room < 0).any() or bias is not None and (np.abs(bias) > room).any():
         return None
     expr, extra, views = _scaled_sums(state, node, op, factors, bias)
     expr, extra, views = distinct_operands(expr, extra, views, 1)
     source, window = _source(state, node, op, x)
+    source, w = _in_bytes(state, node, op, source, w)
     zero = np.asarray(x.zero, x.dtype.numpy)
     points = (state.add_constant(zero, f"{node.inputs[0]}.zero"), "") if x.zero else ()
-    weights = state.add_constant(w.astype(np.int8), f"{node.inputs[1]}.integers")
+    weights = state.add_constant(w, f"{node.inputs[1]}.integers")
     new = Conv(window, op.group, Epilogue(expr, views), DType.INT32, bool(points))
     inputs = (source, weights, *points, *extra)
     return Node(new, inputs, node.outputs, merge_origin(x.node, node))
+
+
+def _conv_of_integers(state: Rewriting, node: Node, op: Conv) -> Node | None:
+    """Return a convolution that the model has in integers, in the form that vectors compute."""
+    x, w = state.types[node.inputs[0]], state.constant(node.inputs[1])
+    point = state.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
+    plain = not (op.zero_points and node.inputs[3])
+    if w is None or point is None or point.size != 1 or not plain or x.dtype not in BYTES:
+        return None
+    if is_dynamic((*x.shape, *state.types[node.outputs[0]].shape)):
+        return None
+    given = Dequantized(node.inputs[0], int(point.reshape(())), 1.0, x.dtype, node)
+    padded, window = _source(state, node, op, given)
+    source, weights = _in_bytes(state, node, op, padded, w.astype(np.int32))
+    if source == node.inputs[0]:
+        return None
+    name = node.inputs[1] if weights.shape == w.shape else ""
+    name = name or state.add_constant(weights, f"{node.inputs[1]}.integers")
+    return replace(node, op=replace(op, window=window), inputs=(source, name, *node.inputs[2:]))
+
+
+def _in_bytes(
+    state: Rewriting, node: Node, op: Conv, source: str, w: Array
+) -> tuple[str, Array]:
+    """Return operand and weights of the same sums, the weights as bytes where that is possible.
+
+    Those of 9 bits, as UINT8 with a zero point has them, become sums of bytes: as many times the
+    channels. Wider ones, or in groups, are INT16.
+    """
+    parts = [np.clip(w, -128, 127)]
+    while (rest := w - sum(parts)).any() and len(parts) < 4:
+        parts.append(np.clip(rest, -128, 127))
+    x = state.types[source]
+    if len(parts) == 1:
+        return source, parts[0].astype(np.int8)
+    if rest.any() or op.group > 1 or x.dtype not in BYTES:
+        return source, w.astype(np.int16)
+    n = len(parts)
+    joined = TensorType(x.dtype, (x.shape[0], n * x.shape[1], *x.shape[2:]))
+    concat = Concat(x.shape[0], (x.size // x.shape[0],) * n)
+    again = state.emit(concat, [source] * n, joined, node, "q")
+    return again, np.concatenate(parts, 1).astype(np.int8)
 
 
 def _per_filter(scale: Array, filters: int) -> Vector | None:
@@ -190,7 +236,7 @@ def _source(state: Rewriting, node: Node, op: Conv, x: Dequantized) -> tuple[str
     One channel at a time, padding is left out of the sums.
     """
     source = shaped(state, x.source, node.inputs[0], node)
-    least = 0 if x.dtype is DType.UINT8 else -128
+    least = 0 if not x.dtype.is_signed else -(1 << 8 * x.dtype.itemsize - 1)
     window, size = op.window, state.types[node.inputs[0]].shape
     out = state.types[node.outputs[0]].shape[2:]
     ends = [
