@@ -21,6 +21,7 @@ from atc.backends.cpu import (
     lookup,
     matmul,
     matmul_amx,
+    matmul_amx_bytes,
     matmul_bf16,
     matmul_bytes,
     matmul_dot,
@@ -49,6 +50,7 @@ from atc.backends.kernel import Kernel
 KERNELS: tuple[Kernel, ...] = (
     *elementwise.KERNELS, *reduce_simd.KERNELS, *matmul.KERNELS, *matmul_tile.KERNELS,
     *matmul_dot.KERNELS, *matmul_bf16.KERNELS, *matmul_amx.KERNELS,
+    *matmul_amx_bytes.KERNELS,
     *matmul_bytes.KERNELS,
     *attention.KERNELS, *attention_simd.KERNELS, *conv.KERNELS,
     *data.KERNELS, *normalize.KERNELS, *normalize_simd.KERNELS,

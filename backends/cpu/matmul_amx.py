@@ -92,7 +92,7 @@ class MatMulAmx(Kernel):
         lines = -(-shape.step // 16 // shape.largest)
         return {
             "batch": batch, "op": op, "mode": mode, "planes": self.planes, "shape": shape,
-            "text": _Text(finish, op.n, self.planes), "orders": _orders(self.planes, lines),
+            "text": _Text(finish, op.n, self.planes), "orders": step_orders(self.planes, lines),
             "lines": lines, "ahead": NEAR if shape.largest == 1 else 0,
             "each": -(-SIDE // shape.deep),
             "finishes": finish.functions(op.n >= 16, op.n % 16 != 0),
@@ -154,6 +154,14 @@ class RowBlock:
         return int(0 < self.rows % SIDE <= 16)
 
 
+def row_blocks(m: int, row: int) -> tuple[RowBlock, ...]:
+    """Cut m rows of so many bytes in scratch into equal blocks and one of what is left."""
+    count = -(-m * row // ROWS_BYTES)
+    rows = min(m, -(-m // count // SIDE) * SIDE)
+    cut = [(0, m // rows, rows), (m // rows * rows, 1, m % rows)]
+    return tuple(RowBlock(first, times, n) for first, times, n in cut if n)
+
+
 @dataclass(frozen=True)
 class _Shape:
     """Steps of the depth, of a block of it, panels of 32 columns, floats of a step of packed B,
@@ -181,18 +189,15 @@ def _shape(w: Workload, planes: int) -> _Shape:
     if planes == 2 and op.k > DEEP and w.constant[1]:
         deep = largest_divisor(steps, DEPTH_BLOCK // STEP)
         deep = deep if 2 * deep * STEP >= DEPTH_BLOCK else steps
-    count = -(-op.m * steps * planes * 64 // ROWS_BYTES)
-    rows = min(op.m, -(-op.m // count // SIDE) * SIDE)
-    cut = [(0, op.m // rows, rows), (op.m // rows * rows, 1, op.m % rows)]
-    blocks = tuple(RowBlock(f, n, r) for f, n, r in cut if r)
-    padded = blocks[0].padded
+    blocks = row_blocks(op.m, steps * planes * 64)
+    rows, padded = blocks[0].rows, blocks[0].padded
     a = steps * padded * planes * 16
     panel = 0 if w.constant[1] else steps * planes * 512
     kept = 0 if deep == steps else panels * -(-rows // SIDE) * SIDE * SIDE
-    starts = [a, a + 2 * SIDE * SIDE, a + 2 * SIDE * SIDE + panel]
+    after = a + 2 * SIDE * SIDE
     return _Shape(
-        steps, deep, panels, planes * 512, blocks, -(-rows // SIDE), padded, *starts,
-        starts[-1] + kept,
+        steps, deep, panels, planes * 512, blocks, -(-rows // SIDE), padded, sums=a, panel=after,
+        kept=after + panel, room=after + panel + kept,
     )  # fmt: skip
 
 
@@ -226,7 +231,7 @@ def pack_tiles(op: MatMul, b: Array, planes: int, deep: int) -> Array:
             parts = [padded.astype(ml_dtypes.bfloat16).view(np.uint16)]
     else:
         upper, lower = halves(padded)
-        parts = [(part >> 16).astype(np.uint16) for part in (lower, upper)]
+        parts = [(part.view(np.uint32) >> 16).astype(np.uint16) for part in (lower, upper)]
     split = np.stack(parts).reshape(planes, -1, steps // deep, deep, 2, 16, panels, 2, 16)
     ordered = split.transpose(1, 2, 6, 3, 0, 7, 5, 8, 4)
     return np.ascontiguousarray(ordered).view(np.float32)[..., 0]
@@ -236,7 +241,7 @@ _ONE = "A0 W0 00 W1 01 A1 10 11"
 _THREE = "A0 W0 00 W1 01 A1 10 11 W2 00 W3 01 10 11 A2 00 01 A3 10 11"
 
 
-def _orders(planes: int, lines: int) -> dict[int, list[tuple[str, int, int]]]:
+def step_orders(planes: int, lines: int) -> dict[int, list[tuple[str, int, int]]]:
     """Return a step's instructions by row tiles: (kind, i, j), each load before its first product.
 
     A i is row tile i % 2 of plane i // 2, W i column tile i % 2 of plane i // 2. After each product
