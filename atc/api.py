@@ -37,6 +37,7 @@ def compile(
     dynamic_batch_size: str | Sequence[int] = "",
     dynamic_image_size: str | Sequence[Sequence[int]] = "",
     dynamic_dims: str | Sequence[Sequence[int]] = "",
+    value_range: str | Mapping[str, Sequence[int | str]] = "",
     out_nodes: str | Sequence[str] = "",
     input_format: str = "",
     input_fp16_nodes: str | Sequence[str] = "",

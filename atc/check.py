@@ -14,7 +14,7 @@ from atc.backends.kernel import workload_of
 from atc.backends.target import Target, get_target
 from atc.driver import Listener, optimised_graph, read_model, write_project
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
-from atc.gears import gears_of
+from atc.gears import gears_of, general_of
 from atc.ir import Array, Graph, Node
 from atc.lower.trace import Visit
 from atc.model_options import limits_of
@@ -134,7 +134,9 @@ def _dry_run(
     visits: Mapping[int, Visit],
 ) -> tuple[Kernels | None, list[AtcError]]:
     """Return each node's kernels and what failed after the lowering."""
-    first, *others = gears_of(options) or (options,)
+    general = general_of(options)
+    every = (*gears_of(options), *([general] if general else [])) or (options,)
+    first, *others = every
     model = read_model(first, heard)
     limits, width = limits_of(options, model), target.vector_bytes // 4
     try:

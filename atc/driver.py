@@ -45,12 +45,13 @@ from atc.dump import dump
 from atc.emit import Emission, emit
 from atc.errors import OptionError, one_line
 from atc.external import ExternalLibrary
-from atc.gears import gears_of
+from atc.gears import gears_of, general_of
 from atc.graph_file import stored_graph
 from atc.importers import load_model
 from atc.ir import Graph
 from atc.listener import Listener, remembering
 from atc.lower import lower_model
+from atc.lower.bounded import declare_ranges
 from atc.lower.external import bind_operators
 from atc.lower.ranges import check_range
 from atc.lower.trace import Visit
@@ -136,7 +137,9 @@ def compile_model(
     chosen = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
     compiler = find_compiler(target, {**env, **chosen}, log=heard.process)
     gears = gears_of(options)
-    models = [read_model(each, heard) for each in gears or (options,)]
+    general = general_of(options)
+    every = (*gears, *([general] if general else [])) or (options,)
+    models = [read_model(each, heard) for each in every]
     model = models[0]
     operators = operator_types(model)
     for text in debugging.warnings(operators):
@@ -192,6 +195,7 @@ def read_model(options: Options, heard: Listener) -> onnx_ir.Model:
         heard.warn(one_line(text))
     for text in adapt(model, adaptation_of(options), find_outputs(model, options.out_nodes)):
         heard.warn(text)
+    declare_ranges(model, options.value_range)
     return model
 
 
@@ -249,6 +253,7 @@ def write_project(
     """Choose kernels, plan memory and write the C; nothing is stored.
 
     With `more` graphs, they are gears of one library; what is told of it is told of the largest.
+    The last of them may hold for ranges of shapes: for all that are no gear's.
     """
     watched = options.hooks or options.sanity_check
     several = bool(more or graph.dims)
@@ -271,6 +276,9 @@ def write_project(
 
     plans = [plan_within(each, options, plan, heard.stage) for each in (graph, *more)]
     planned = max(reversed(plans), key=lambda p: p.arena.plan.size)
+    open_ = bool(more) and bool(plans[-1].program.dims)
+    if open_:
+        planned = plans[-1]
     heard.stage("writing C")
     emission = emit(
         planned.program, planned.arena, target, name=network_name(options.output),
@@ -279,7 +287,7 @@ def write_project(
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
         hooks=options.hooks, checks=options.sanity_check, threads=threads,
-        gears=[(p.program, p.arena) for p in plans] if more else (),
+        gears=[(p.program, p.arena) for p in (plans[:-1] if open_ else plans)] if more else (),
     )  # fmt: skip
     return Project(planned.graph, planned.selection, planned.program, planned.arena, emission)
 

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.dims import Dim, Symbol, ceiling, functions_in, low, plain, symbols_of
+from atc.dims import (
+    Dim,
+    Function,
+    Symbol,
+    ceiling,
+    functions_in,
+    is_counted,
+    low,
+    plain,
+    symbols_of,
+)
 from atc.ir import TensorType
 from atc.memory import ALIGNMENT, Arena
 from atc.program import Program
@@ -52,6 +62,8 @@ class Dynamic:
     inputs: tuple[tuple[str, ...], ...]
     outputs: tuple[tuple[str, ...], ...]
     """The extents of each."""
+    bounds: tuple[tuple[str, ...], ...]
+    """Of the outputs' extents: the most that each may be where counts are at their most."""
     lowest: tuple[tuple[int, ...], ...]
     """The smallest extents of each input."""
     fixed: bool
@@ -61,6 +73,11 @@ class Dynamic:
     def moves(self) -> bool:
         """Whether the size of a buffer depends on the inputs' extents."""
         return self.uses_dims([self.sizes])
+
+    @property
+    def changes(self) -> bool:
+        """Whether an output's extent before a run is told otherwise than after it."""
+        return self.bounds != self.outputs
 
     @staticmethod
     def uses_dims(shapes: Sequence[Sequence[str]]) -> bool:
@@ -88,14 +105,28 @@ def make_dynamic(program: Program, arena: Arena, lines: Sequence[str]) -> Dynami
         plain(f) for f in program.faults if all(s.given for s in symbols_of(f))
     )  # fmt: skip
     own = (n for side in shapes for shape in side for n in shape)
-    texts = (*lines, *sizes, *(limit for _, limit in limits), *faults, *own)
+    bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
+    most = (n for shape in bounds for n in shape)
+    texts = (*lines, *sizes, *(limit for _, limit in limits), *faults, *own, *most)
     return Dynamic(
         1 + max(s.index for s in program.dims), _checks(types[0]),
         tuple(len(t.shape) for t in types[0]), limits, faults, functions_in(texts), sizes,
         tuple(starts), tuple(k for below in arena.below for k in below), shapes[0], shapes[1],
+        bounds,
         tuple(tuple(low(n) for n in t.shape) for t in types[0]),
         not any(s.given for s in program.dims),
     )  # fmt: skip
+
+
+def _bound(extent: int) -> str:
+    """Return the C of the most that an extent may be, where counts are at their most.
+
+    Of a sum of products of counts that is its value; a quotient may be larger for smaller counts.
+    """
+    atoms = [a for m, _ in extent.terms for a, _ in m] if isinstance(extent, Dim) else []
+    counted = any(isinstance(a, Function) and is_counted(a) for a in atoms)
+    falls = isinstance(extent, Dim) and is_counted(extent) and any(c < 0 for _, c in extent.terms)
+    return plain(ceiling(extent)) if counted or falls else plain(extent)
 
 
 def _checks(types: Sequence[TensorType]) -> tuple[Check, ...]:

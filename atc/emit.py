@@ -72,21 +72,23 @@ def emit(
     are left to the caller. A network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
-    With `gears` the library runs several programs of one model for other shapes, `program` is one
-    of them; they share kernels and weights.
+    With `gears` the library runs several programs of one model for other shapes; they share kernels
+    and weights. `program` is one of them, or what runs all other shapes of its ranges.
     """
     name = network_identifier(name)
-    programs = [p for p, _ in gears] or [program]
+    general = bool(gears) and all(p is not program for p, _ in gears)
+    programs = [*(p for p, _ in gears), *([program] if general or not gears else [])]
     kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
     places, blob = _layout_weights(programs)
     offsets = places[programs.index(program)]
     schedule = make_schedule(program, arena, offsets, name, profile, hooks, checks is not None)
     ports = (*schedule.inputs, *schedule.outputs)
-    if gears:
+    if gears and not general:
         ports = _widest(ports, programs)
-    planned = [a for _, a in gears] or [arena]
+    planned = [*(a for _, a in gears), *([arena] if general or not gears else [])]
     has_arena = any(a.offsets or a.scratch for a in planned)
     own_gears = make_gears(gears, name) if gears else None
+    ranges = None if gears and not general else make_dynamic(program, arena, schedule.lines)
     values: dict[str, object] = {
         "name": name, "upper": name.upper(), "module": module_name(name), "version": __version__,
         "model": comment(model), "target": target.name, "cflags": target.cflags,
@@ -96,8 +98,7 @@ def emit(
         "string_bytes": STRING_BYTES, "fallible": any(k.fallible for k in kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
-        "dynamic": own_gears or make_dynamic(program, arena, schedule.lines),
-        "gears": own_gears,
+        "dynamic": ranges or own_gears, "gears": own_gears, "ranges": ranges,
         "arena_size": max(max(a.plan.size for a in planned), ALIGNMENT) if has_arena else 0,
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
         "external": external_weights and bool(blob),
@@ -114,7 +115,7 @@ def emit(
         plan = make_schedule(*gears[k], places[k], name)
         runs[f"src/{run.file}"] = render("project/gear.c.j2", {
             **values, "gear": run, "net": plan, "inputs": plan.inputs, "outputs": plan.outputs,
-            "dynamic": None, "arena_size": run.arena,
+            "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
     values["sources"] = [*runs, *(k.path for k in kernels)]
     texts = {**_library(values, kernels, target), **runs, **_project(values, ports)}

@@ -1,7 +1,8 @@
 """The shapes that one library is compiled for: ATC's gears, as the options list them.
 
 --dynamic_batch_size, --dynamic_image_size and --dynamic_dims say what the -1s of --input_shape
-stand for. Each gear is a compilation of its own; the driver puts them in one library.
+stand for, or shapes inside its ranges. Each gear is a compilation of its own; the driver puts them
+in one library, with ranges beside a plan for any other shape of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from atc.dims import Range
 from atc.errors import OptionError
 from atc.option_values import InputShape
 from atc.options import Options
@@ -21,6 +23,8 @@ _NO_PLACE = {"dynamic_batch_size": "E10012", "dynamic_image_size": "E10019",
 
 def gears_of(options: Options) -> tuple[Options, ...]:
     """Return the options of each gear, whose shapes have no -1; nothing without gears.
+
+    Where --input_shape has ranges they take the place of -1s.
 
     Raises OptionError: E10009 for two lists, E10035, E10036 and E10039 for too few, too many and
     equal gears, E10037 for rows of unlike length, E10045 and E10046 for too few and too many
@@ -44,13 +48,48 @@ def gears_of(options: Options) -> tuple[Options, ...]:
             )  # fmt: skip
     _check_place(options, name)
     rows = _rows(options, name)
-    open_axes = [(i, a) for i, shape in _tensors(options) for a, n in enumerate(shape) if n == -1]
+    open_axes = [
+        (i, a, n) for i, shape in _tensors(options) for a, n in enumerate(shape) if _is_open(n)
+    ]
     _check_rows(name, rows, len(open_axes))
+    _check_ranges(name, rows, [n for _, _, n in open_axes])
     none: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys(_LISTS, ())
     return tuple(
         replace(options, input_shape=_pinned(options, open_axes, row), **none)  # type: ignore[arg-type]
         for row in rows
     )
+
+
+def general_of(options: Options) -> Options | None:
+    """Return the options of the plan for all shapes beside the gears, None where there is none."""
+    extents = [n for _, shape in _tensors(options) for n in shape]
+    if not any(getattr(options, name) for name in _LISTS):
+        return None
+    if not any(isinstance(n, Range) for n in extents):
+        return None
+    none: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys(_LISTS, ())
+    return replace(options, **none)  # type: ignore[arg-type]
+
+
+def _is_open(extent: object) -> bool:
+    return extent == -1 or isinstance(extent, Range)
+
+
+def _check_ranges(name: str, rows: Sequence[tuple[int, ...]], extents: Sequence[object]) -> None:
+    """Raise OptionError for -1s beside ranges, and for values outside the ranges."""
+    ranges = [n for n in extents if isinstance(n, Range)]
+    if ranges and len(ranges) < len(extents):
+        raise OptionError(
+            "--input_shape has -1s beside ranges", where="--input_shape", code="E10002",
+            hint=f"write ranges for all, or list every value with --{name} and write -1s",
+        )  # fmt: skip
+    for row in rows:
+        for value, given in zip(row, ranges, strict=False):
+            if not given.low <= value <= given.high:
+                raise OptionError(
+                    f"'{','.join(map(str, row))}' lies outside the range {given}",
+                    where=f"--{name}", hint="widen the range in --input_shape", code="E10014",
+                )  # fmt: skip
 
 
 def _tensors(options: Options) -> Iterator[tuple[str, Sequence[object]]]:
@@ -61,7 +100,7 @@ def _tensors(options: Options) -> Iterator[tuple[str, Sequence[object]]]:
 
 def _check_place(options: Options, name: str) -> None:
     """Raise OptionError unless the -1s of --input_shape are where the list's values belong."""
-    found = [(i, [a for a, n in enumerate(s) if n == -1], len(s)) for i, s in _tensors(options)]
+    found = [(i, [a for a, n in enumerate(s) if _is_open(n)], len(s)) for i, s in _tensors(options)]
     held = [each for each in found if each[1]]
     if not held:
         raise OptionError(
@@ -88,7 +127,7 @@ def _check_place(options: Options, name: str) -> None:
 
 def _rows(options: Options, name: str) -> tuple[tuple[int, ...], ...]:
     """Return the values of all -1s, in their order, of each gear."""
-    count = sum(1 for _, shape in _tensors(options) for n in shape if n == -1)
+    count = sum(1 for _, shape in _tensors(options) for n in shape if _is_open(n))
     rows: tuple[tuple[int, ...], ...] = getattr(options, name)
     if name == "dynamic_dims":
         return rows
@@ -124,10 +163,10 @@ def _check_rows(name: str, rows: Sequence[tuple[int, ...]], count: int) -> None:
 
 
 def _pinned(
-    options: Options, axes: Sequence[tuple[str, int]], row: Sequence[int]
+    options: Options, axes: Sequence[tuple[str, int, object]], row: Sequence[int]
 ) -> Mapping[str, InputShape]:
     shapes = {name: shape for name, shape in options.input_shape.items()}
-    for (name, axis), value in zip(axes, row, strict=True):
+    for (name, axis, _), value in zip(axes, row, strict=True):
         shape = shapes[name]
         assert isinstance(shape, tuple)
         shapes[name] = (*shape[:axis], value, *shape[axis + 1 :])

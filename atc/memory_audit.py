@@ -71,6 +71,8 @@ class _Auditor:
                     self._read(step.condition, intact, "If")
                     ends = [self.run(s, dict(intact)) for s in (step.then, step.otherwise)]
                     intact = {k: v for k, v in ends[0].items() if ends[1].get(k) == v}
+                    if step.extents:  # results that are not as long in both
+                        intact = self._fill(step.node.outputs, intact)
                 case Repeat():
                     intact = self._loop(step, intact)
                 case Parallel():

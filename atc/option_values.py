@@ -240,6 +240,26 @@ def shapes(value: object) -> Mapping[str, InputShape]:
     return result
 
 
+def value_ranges(value: object) -> Mapping[str, tuple[Range, ...]]:
+    """Return ranges of integers by the name of a value, from `name:0~9;name2:1~8,1~64`."""
+    if isinstance(value, Mapping):
+        items = [(str(name), tuple(map(str, given))) for name, given in value.items()]
+    else:
+        pairs = [item.rpartition(":") for item in str(value).split(";")] if value else []
+        items = [(name.strip(), tuple(given.split(","))) for name, _, given in pairs]
+    result: dict[str, tuple[Range, ...]] = {}
+    for name, given in items:
+        found = [re.fullmatch(r"\s*(-?\d{1,18})(?:~(-?\d{1,18}))?\s*", text) for text in given]
+        ends = [(int(m[1]), int(m[2] or m[1])) for m in found if m]
+        if not name or name in result or len(ends) < len(given) or any(a > b for a, b in ends):
+            raise OptionError(
+                f"'{_shown(name)}:{_shown(','.join(given))}' gives no ranges, or twice",
+                hint='write e.g. "count:0~100;sizes:1~8,1~64"', code="E10002",
+            )  # fmt: skip
+        result[name] = tuple(Range(*each) for each in ends)
+    return result
+
+
 def _given(name: str, dims: object) -> InputShape:
     if dims is None or isinstance(dims, str):
         return _written(name, dims or "none")

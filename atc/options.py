@@ -29,6 +29,7 @@ class Options:
     dynamic_batch_size: tuple[tuple[int, ...], ...] = ()
     dynamic_image_size: tuple[tuple[int, ...], ...] = ()
     dynamic_dims: tuple[tuple[int, ...], ...] = ()
+    value_range: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
     out_nodes: tuple[str, ...] = ()
     input_format: str = ""
     input_fp16_nodes: tuple[str, ...] = ()

@@ -53,6 +53,8 @@ class Branch:
     condition: str
     then: tuple[Step, ...]
     otherwise: tuple[Step, ...]
+    extents: tuple[tuple[int, int, int], ...] = ()
+    """Extents that the branches write: each with its value in one and in the other."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,12 @@ class Repeat:
     body: tuple[Step, ...]
     collected: tuple[str, ...]
     """Results that the iterations write part by part."""
+    turns: int = -1
+    """An extent that the loop writes, the iterations that it ran; -1 where there is none."""
+    grown: tuple[tuple[int, int, int], ...] = ()
+    """Extents that change: each with its first value, and with that after an iteration."""
+    strict: bool = False
+    """Whether the run ends with a status where the loop would go on after `trips` iterations."""
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -309,7 +317,7 @@ class _Scribe:
         assert isinstance(op, If)
         then = self.scope(op.then_branch, node.outputs)
         otherwise = self.scope(op.else_branch, node.outputs)
-        return Branch(node, self._same(node.inputs[0]), then, otherwise)
+        return Branch(node, self._same(node.inputs[0]), then, otherwise, op.extents)
 
     def _loop(self, node: Node) -> Iterator[Step]:
         """Yield the copies of the initial states and the loop.
@@ -334,7 +342,10 @@ class _Scribe:
         for value, whole, backwards in zip(parts, collected, op.backwards, strict=True):
             slot = Slot(self.types[value].size, op.trips, backwards)
             body.append(replace(self._copy(value, whole, slot.size), slot=slot))
-        yield Repeat(node, op.trips, count, start, iteration, going, tuple(body), collected)
+        yield Repeat(
+            node, op.trips, count, start, iteration, going, tuple(body), collected, op.turns,
+            op.grown, op.strict,
+        )  # fmt: skip
 
     def _bind_outputs(
         self, graph: Graph, outputs: Sequence[str], made: set[str], steps: list[Step]
@@ -360,7 +371,9 @@ class _Scribe:
             taken.add(place)
 
     def _copy(self, source: str, place: str, size: int | None = None) -> Call:
-        type_ = self.types[place] if size is None else TensorType(self.types[place].dtype, (size,))
+        type_, own = self.types[place], self.types[source].size
+        if size is not None or own != type_.size:  # as much as there is, where that changes
+            type_ = TensorType(type_.dtype, (own if size is None else size,))
         op = Map((type_.size,), Input(type_.dtype, 0), (View((1,)),))
         node = Node(op, (source,), (place,), ())
         types = {source: self.types[source], place: type_}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atc.dims import Symbol, concrete, high, low, plain, symbols_of
+from atc.dims import Symbol, concrete, high, is_counted, low, plain, symbols_of
 from atc.ir import DType, TensorType
 from atc.memory import Arena
 from atc.names import c_string, comment, tensor_identifiers
@@ -139,18 +139,19 @@ def make_schedule(
         Local(f"w{k}", program.types[v].dtype.c, at, f"{comment(v)} {program.types[v]}")
         for k, (v, at) in enumerate(weights.items())
     )
+    named = [v for v in arena.offsets if not is_counted(program.shift(v))]
     values = tuple(
         Local(
             f"t{k}", program.types[v].dtype.c, _place(arena, v, at, program.shift(v)),
             _life(program, v, *spans[program.home(v)]),
         )  # fmt: skip
-        for k, (v, at) in enumerate(arena.offsets.items())
-    )
+        for k, (v, at) in enumerate((v, arena.offsets[v]) for v in named)
+    )  # where others begin is found at every call
     pointers = {
         **{p.name: p.c_name for p in inputs},
         **{program.home(v): p.c_name for v, p in zip(program.outputs, outputs, strict=True)},
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
-        **{v: c.c_name for v, c in zip(arena.offsets, values, strict=True)},
+        **{v: c.c_name for v, c in zip(named, values, strict=True)},
     }
     scribe = _Scribe(program, arena, pointers, timed, observed, checked, network.upper())
     lines = tuple(scribe.steps(program.steps))
@@ -159,6 +160,18 @@ def make_schedule(
 
 def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"[\w\[\]]+", text) else f"({text})"
+
+
+def _assigned(pairs: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yield C that gives extents new values, all at once."""
+    if len(pairs) > 1:
+        values = ", ".join(plain(value) for _, value in pairs)
+        yield "{"
+        yield f"  const int64_t next[] = {{{values}}};"
+        yield from (f"  {plain(own)} = next[{k}];" for k, (own, _) in enumerate(pairs))
+        yield "}"
+    else:
+        yield from (f"{plain(own)} = {plain(value)};" for own, value in pairs)
 
 
 def _place(arena: Arena, key: str, offset: int, shift: int = 0) -> int | str:
@@ -303,6 +316,15 @@ class _Scribe:
                 wrong.append(f"({plain(fault)}) != 0")
         yield from (f"if ({each}) return {self.upper}_ERROR_SHAPE;" for each in wrong)
 
+    def _consistent(self, extents: Sequence[int]) -> Iterator[str]:
+        """Yield the checks of what depends on extents that control flow has written."""
+        own = {s for extent in extents for s in symbols_of(extent) if not s.given}
+        self.known |= own
+        for fault in self.program.faults:
+            symbols = {s for s in symbols_of(fault) if not s.given}
+            if symbols & own and symbols <= self.known:
+                yield f"if (({plain(fault)}) != 0) return {self.upper}_ERROR_SHAPE;"
+
     def _checked(self, lines: Sequence[str], results: Sequence[str]) -> list[str]:
         """Return a call's lines between the checks before and after it."""
         after = f"atc_leave(ctx, {self.called}, (const void *const[]){{{', '.join(results)}}})"
@@ -355,27 +377,51 @@ class _Scribe:
         yield f"/* {self._head(branch, 'If')} */"
         yield f"if (*{self._pointer(branch.condition)}) {{"
         yield from (f"  {line}" for line in self.steps(branch.then))
+        yield from (f"  {plain(own)} = {plain(n)};" for own, n, _ in branch.extents)
         yield "} else {"
         yield from (f"  {line}" for line in self.steps(branch.otherwise))
+        yield from (f"  {plain(own)} = {plain(n)};" for own, _, n in branch.extents)
         yield "}"
+        yield from self._consistent([own for own, _, _ in branch.extents])
 
     def _place(self, slot: Slot) -> str:
         """Return the C index of the iteration's part."""
         turn = f"atc_i{self.depth}"
-        turn = f"({slot.trips - 1} - {turn})" if slot.backwards else turn
-        return f"{turn} * {slot.size}"
+        turn = f"({plain(slot.trips - 1)} - {turn})" if slot.backwards else turn
+        return f"{turn} * {_bracketed(plain(slot.size))}"
 
     def _repeat(self, loop: Repeat) -> Iterator[str]:
         yield f"/* {self._head(loop, 'Loop')} */"
         self.depth += 1
         turn = f"atc_i{self.depth}"
-        bounds = [f"{turn} < {loop.trips}"] if loop.trips >= 0 else []
+        grown = [own for own, _, _ in loop.grown]
+        counted = loop.turns != -1 or loop.strict
+        bounds = [f"{turn} < {_bracketed(plain(loop.trips))}"] if loop.trips != -1 else []
         bounds += [f"{turn} < *{self._pointer(loop.count)}"] if loop.count else []
         bounds += [f"*{self._pointer(loop.start)}"] if loop.start else []
-        yield f"for (int64_t {turn} = 0; {' && '.join(bounds)}; {turn}++) {{"
+        yield from _assigned([(own, first) for own, first, _ in loop.grown])
+        yield from [f"int64_t {turn} = 0;"] * counted
+        begin = "" if counted else f"int64_t {turn} = 0"
+        yield f"for ({begin}; {' && '.join(bounds)}; {turn}++) {{"
+        yield from (f"  {line}" for line in self._consistent(grown))
         yield f"  *{self._pointer(loop.iteration)} = {turn};"
         yield from (f"  {line}" for line in self.steps(loop.body))
-        if loop.going:
+        yield from (f"  {line}" for line in _assigned([(own, n) for own, _, n in loop.grown]))
+        if loop.strict:
+            more = f"*{self._pointer(loop.going)} && " if loop.going else ""
+            more += f"{turn} + 1 < *{self._pointer(loop.count)} && " if loop.count else ""
+            last = f"{turn} + 1 == {plain(loop.trips)}"
+            yield f"  if ({more}{last}) return {self.upper}_ERROR_SHAPE;"
+        if loop.going and loop.turns != -1:
+            yield f"  if (!*{self._pointer(loop.going)}) {{"
+            yield f"    {turn}++;"
+            yield "    break;"
+            yield "  }"
+        elif loop.going:
             yield f"  if (!*{self._pointer(loop.going)}) break;"
         yield "}"
         self.depth -= 1
+        if loop.turns != -1:
+            yield f"{plain(loop.turns)} = {turn};"
+            grown.append(loop.turns)
+        yield from self._consistent(grown)

@@ -35,6 +35,28 @@ class View:
                 highest += reach(s, n)
         return lowest, highest
 
+    def is_inside(self, shape: Sequence[int], size: int) -> bool:
+        """Whether all addresses over a non-empty index space lie in a tensor of `size` elements."""
+        lowest, highest = self.bounds(shape)
+        try:
+            return lowest >= 0 and highest < size
+        except Undecided:
+            if self._nests(shape, size):
+                return True
+            raise
+
+    def _nests(self, shape: Sequence[int], size: int) -> bool:
+        """Whether each axis stays inside a step of the next one, and the last inside the tensor.
+
+        Tells it of extents of which no bound is found for the whole sum.
+        """
+        axes = [(s, n) for s, n in zip(self.strides, shape, strict=True) if s != 0 and n != 1]
+        if any(low(s) <= 0 for s, _ in axes) or low(self.offset) < 0:
+            return False
+        axes.sort(key=cmp_to_key(_by_stride))
+        ends = [*(s for s, _ in axes[1:]), size - self.offset]
+        return all(low(end - s * n) >= 0 for (s, n), end in zip(axes, ends, strict=True))
+
     def is_dense(self, shape: Sequence[int]) -> bool:
         """Whether the view walks memory from its offset in row-major order without gaps."""
         dense = row_major(shape)

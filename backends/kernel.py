@@ -156,6 +156,7 @@ class KernelSource:
 
 
 _PLACEHOLDER = "ATC_SYMBOL"
+_FUNCTION = re.compile(r"(?P<head>^[^\n]*\)\n{\n)(?P<body>.*?)(?=^})", re.DOTALL | re.MULTILINE)
 
 
 def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSource:
@@ -167,7 +168,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     if dims:
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
-        text = re.sub(r"(?<=^{\n).*?(?=^})", _with_dims, text, flags=re.DOTALL | re.MULTILINE)
+        text = _FUNCTION.sub(_with_dims, text)
     dtype = w.outputs[0].dtype.label
     # The target too: two networks with different compiler flags may meet in one program.
     digest = hashlib.sha256(f"{target.name}\n{text}".encode()).hexdigest()[:12]
@@ -179,10 +180,13 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
 
 
 def _with_dims(function: re.Match[str]) -> str:
-    """Return a C function's body with the extents that it uses read from `dims` first."""
-    used = sorted({int(k) for k in re.findall(r"\bdim(\d+)\b", function[0])})
+    """Return a C function with the extents that it uses read from `dims` first."""
+    head, body = function["head"], function["body"]
+    used = sorted({int(k) for k in re.findall(r"\bdim(\d+)\b", body)})
     lines = [f"  const ptrdiff_t dim{k} = (ptrdiff_t)dims[{k}];\n" for k in used]
-    return "".join(lines) + function[0]
+    if head.endswith("dims)\n{\n") and not used and not re.search(r"\bdims\b", body):
+        lines = ["  (void)dims; /* this one needs none */\n"]
+    return head + "".join(lines) + body
 
 
 def _parameters(arguments: Sequence[Argument]) -> str:

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import atc
 from atc.errors import OptionError
-from atc.gears import gears_of
+from atc.gears import gears_of, general_of
 from atc.options import make_options
 from atc.settings import read_values
 
@@ -36,6 +36,19 @@ def test_what_the_lists_stand_for() -> None:
     assert gears(input_shape={"x": (-1, 3), "y": (2, -1)}, dynamic_dims=[(1, 2), (3, 4)]) == [
         {"x": (1, 3), "y": (2, 2)}, {"x": (3, 3), "y": (2, 4)}
     ]  # fmt: skip
+
+
+def test_lists_beside_ranges_say_which_shapes_are_fast() -> None:
+    values = {"model": "net.onnx", "output": "out", "input_shape": "x:1~8,3,8~64,8~64"}
+    given = read_values({**values, "dynamic_dims": "1,8,8;8,64,32"}, "compile")
+    options = make_options(given)
+    shapes = [dict(o.input_shape) for o in gears_of(options)]
+    assert shapes == [{"x": (1, 3, 8, 8)}, {"x": (8, 3, 64, 32)}]
+    general = general_of(options)
+    assert general is not None
+    assert general.input_shape == options.input_shape
+    assert not general.dynamic_dims
+    assert general_of(make_options(read_values(values, "compile"))) is None
 
 
 BATCH, IMAGE, DIMS = "dynamic_batch_size", "dynamic_image_size", "dynamic_dims"
@@ -64,6 +77,9 @@ BATCH, IMAGE, DIMS = "dynamic_batch_size", "dynamic_image_size", "dynamic_dims"
         ("x:1,3,-1,-1", {IMAGE: "1;2"}, "E10014"),
         ("x:-1,3", {DIMS: "1;b"}, "E10014"),
         ("x:-1,3", {BATCH: "1,2", "profile": "1"}, "E10047"),
+        ("x:1~4,3", {BATCH: "1,5"}, "E10014"),
+        ("x:1~4,-1", {DIMS: "1,5;2,6"}, "E10002"),
+        ("x:1~4,3~6", {BATCH: "1,2"}, "E10031"),
     ],
 )
 def test_wrong_lists(shape: str, lists: dict[str, str], code: str) -> None:
@@ -94,6 +110,32 @@ def test_a_batch_of_each_size(folder: Path) -> None:
     for wrong in (3, 4):
         with pytest.raises(ValueError, match="out of its range"):
             network(np.zeros((wrong, 3, 8, 8), np.float32))
+
+
+@pytest.mark.slow
+def test_gears_and_all_other_shapes_of_a_range(folder: Path) -> None:
+    atc.compile(
+        folder / "net.onnx", folder / "both", input_shape="x:1~5,3,8,8",
+        dynamic_batch_size="1,4", target="c99",
+    )  # fmt: skip
+    network = atc.load(folder / "both")
+    reference = ReferenceEvaluator(str(folder / "net.onnx"))
+    assert str(network.inputs[0]) == "x: float32 [1~5, 3, 8, 8]"
+    sizes = []
+    library = network._library
+    assert library is not None
+    for batch in (1, 2, 4, 5, 3, 1):
+        x = np.random.default_rng(batch).standard_normal((batch, 3, 8, 8)).astype(np.float32)
+        (want,) = reference.run(None, {"x": x})
+        np.testing.assert_allclose(network(x), want, atol=1e-5)
+        shape = library.ffi.new("int64_t[]", [batch, 3, 8, 8])
+        pointers = library.ffi.new("int64_t *[]", [shape])
+        sizes.append(library.function("arena_size_for")(pointers))
+    assert sizes[0] < sizes[1] < sizes[4] < sizes[3] <= library.function("arena_size")()
+    with pytest.raises(ValueError, match="out of its range"):
+        network(np.zeros((6, 3, 8, 8), np.float32))
+    gear = (folder / "net" / "net_weights.bin").read_bytes()
+    assert len((folder / "both" / "both_weights.bin").read_bytes()) == len(gear)
 
 
 def test_gears_share_the_weights(folder: Path) -> None:

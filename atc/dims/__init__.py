@@ -22,6 +22,7 @@ from atc.dims.extents import (
     ceiling,
     concrete,
     evaluate,
+    is_counted,
     is_dynamic,
     most,
     reach,
@@ -33,6 +34,6 @@ __all__ = [
     "NARROWER", "RANGES", "Dim", "Function", "Range", "Symbol", "Undecided", "as_int",
     "bind_tokens",
     "broadcast_extents", "broadcast_fault", "broadcast_faults", "broadcast_shapes", "ceiling",
-    "concrete", "dim", "equals", "evaluate", "functions_in", "high", "is_dynamic", "is_open", "low",
-    "maximum", "minimum", "most", "plain", "reach", "symbols_of", "unlike",
+    "concrete", "dim", "equals", "evaluate", "functions_in", "high", "is_counted", "is_dynamic",
+    "is_open", "low", "maximum", "minimum", "most", "plain", "reach", "symbols_of", "unlike",
 ]

@@ -146,10 +146,12 @@ def _by_constant(quotient: int, rest: int, b: int) -> tuple[int, int]:
     shorter = made({m: c // common for m, c in terms.items()})
     if b == common:
         return quotient + shorter, 0
-    return (
-        quotient + atom_of(Function("div", (shorter, b // common))),
-        atom_of(Function("mod", (shorter, b // common))) * common,
-    )
+    below_zero = high(shorter) <= 0 and isinstance(shorter, Dim)
+    if below_zero:  # floor(n / q) is -floor((-n + q - 1) / q)
+        whole = -divided(b // common - 1 - shorter, b // common)[0]
+    else:
+        whole = atom_of(Function("div", (shorter, b // common)))
+    return quotient + whole, rest - whole * b
 
 
 def _long_division(a: int, b: int) -> tuple[int, int]:

@@ -52,6 +52,9 @@ def _highest(terms: Terms, depth: int = 0) -> int:
     """Return an upper bound of a polynomial."""
     best = min(_highest_by_intervals(terms), _highest_from_corners(terms))
     if depth < _DEPTH:
+        shorter = without_quotients(terms)
+        if shorter is not None:
+            best = min(best, _highest(shorter, depth + 1))
         for atom in dict.fromkeys(a for m in terms for a, _ in m):
             for relaxed, divisor in _relaxed(terms, atom):
                 best = min(best, _highest(relaxed, depth + 1) // divisor)
@@ -59,6 +62,31 @@ def _highest(terms: Terms, depth: int = 0) -> int:
                 cases = [_highest(_replaced(terms, atom, a), depth + 1) for a in atom.args]
                 best = min(best, max(cases))
     return best
+
+
+def without_quotients(terms: Terms) -> Terms | None:
+    """Return a polynomial that is never less, where floor(n / q) * q gives way to n; else None."""
+    for monomial, factor in terms.items():
+        for atom, _ in monomial if factor > 0 else ():
+            divided = _undivided(monomial, atom)
+            if divided is not None:
+                rest = algebra.made({m: c for m, c in terms.items() if m != monomial})
+                return algebra.terms_of(rest + divided * factor)
+    return None
+
+
+def _undivided(monomial: Monomial, atom: Atom) -> int | None:
+    """Return a monomial that holds floor(n / q) * q with n in their place."""
+    if not isinstance(atom, Function) or atom.fn != "div" or not isinstance(atom.args[1], Dim):
+        return None
+    ((divisor, factor), *more) = atom.args[1].terms
+    others = algebra.without(monomial, ((atom, 1),))
+    left = algebra.without(others, divisor) if others is not None else None
+    if more or factor != 1 or left is None or low(atom.args[0]) < 0:
+        return None
+    if any(atom_bounds(a)[0] < 0 for a, _ in left):
+        return None
+    return atom.args[0] * algebra.made({left: 1})
 
 
 def _highest_by_intervals(terms: Terms) -> int:

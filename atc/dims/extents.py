@@ -8,8 +8,8 @@ from itertools import combinations
 from math import prod
 from typing import TypeVar, cast
 
-from atc.dims.algebra import atom_of, maximum, minimum, unlike, without_atom
-from atc.dims.bounds import atom_bounds
+from atc.dims.algebra import atom_of, made, maximum, minimum, unlike, without_atom
+from atc.dims.bounds import atom_bounds, without_quotients
 from atc.dims.dim import Atom, Dim, Function, Symbol, as_int, dim, high, low
 from atc.dims.text import plain
 
@@ -75,6 +75,9 @@ def ceiling(value: int) -> int:
     """Return an extent over the inputs' symbols alone that is never smaller."""
     if not isinstance(value, Dim) or all(s.given for s in symbols_of(value)):
         return value
+    shorter = without_quotients(dict(value.terms))
+    if shorter is not None:
+        return ceiling(made(shorter))
     total = 0
     for monomial, factor in value.terms:
         atoms = [_atom_limit(a, factor > 0) ** power for a, power in monomial]
@@ -162,6 +165,11 @@ def _atom_limit(atom: Atom, up: bool) -> int:
             return ceiling(atom.args[0]) // atom.args[1]
         case _:
             return atom_bounds(atom)[1]
+
+
+def is_counted(value: object) -> bool:
+    """Whether an extent, or one of a tuple, depends on numbers that only kernels know."""
+    return any(not s.given for s in symbols_of(value))
 
 
 def is_dynamic(value: object) -> bool:

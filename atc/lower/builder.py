@@ -10,7 +10,16 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from atc.dims import Dim, Symbol, broadcast_faults, broadcast_shapes, dim, high, is_dynamic
+from atc.dims import (
+    Dim,
+    Symbol,
+    broadcast_faults,
+    broadcast_shapes,
+    dim,
+    high,
+    is_dynamic,
+    unlike,
+)
 from atc.errors import InternalError, ModelError, UnsupportedError
 from atc.expr import Call, Expr, Input, cast, const, inputs_of, renumber, walk
 from atc.ir import (
@@ -86,6 +95,9 @@ class Builder:
         self.loops: int = parent.loops if parent else 0
         """How many loops are around it."""
         self.nodes: list[Node] = []
+        self._makers: dict[str, Node] = {}
+        self.given: tuple[str, ...] = ()
+        """The inputs of a loop's body."""
         self._types: dict[str, TensorType] = {}
         self._constants: dict[str, Array] = {}
         self._grids: dict[str, Dequantization] = {}
@@ -97,6 +109,21 @@ class Builder:
         self._faults: dict[int, None] = parent._faults if parent else {}
         self._extents: dict[str, Extents] = {}
         self._written: dict[str, str] = {}
+
+    @contextmanager
+    def attempt(self) -> Iterator[Callable[[], None]]:
+        """Yield a function that takes back the checks noted since, where a lowering is tried."""
+        before = dict(self._faults)
+
+        def forget() -> None:
+            self._faults.clear()
+            self._faults.update(before)
+
+        try:
+            yield forget
+        except Exception:
+            forget()
+            raise
 
     @contextmanager
     def origin(self, name: str) -> Iterator[None]:
@@ -133,6 +160,21 @@ class Builder:
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a value."""
         return self.type(name).shape
+
+    def maker(self, name: str) -> Node | None:
+        """Return the node that computes a value of this graph or of an enclosing one, if any."""
+        if name in self._makers:
+            return self._makers[name]
+        return self.parent.maker(name) if self.parent and name not in self._types else None
+
+    def must_be_equal(self, a: int, b: int) -> None:
+        """Note that two extents are the same, or the run ends."""
+        self.must_be_zero(unlike(a, b))
+
+    def must_be_zero(self, fault: int) -> None:
+        """Note that an extent is 0, or the run ends."""
+        if isinstance(fault, Dim):
+            self._faults[fault] = None
 
     def value(self, name: str) -> Array | None:
         """Return a constant's array, or None when the value is computed at run time."""
@@ -247,6 +289,7 @@ class Builder:
             raise InternalError(f"{op.kind} of {self._origin}: {error}") from error
         outputs = tuple(self.declare(self.fresh(), t) for t in types)
         self.nodes.append(Node(op, tuple(inputs), outputs, self._origin))
+        self._makers.update(dict.fromkeys(outputs, self.nodes[-1]))
         return outputs
 
     def emit1(self, op: Op, inputs: Sequence[str], type_: TensorType) -> str:

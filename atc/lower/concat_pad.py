@@ -161,8 +161,8 @@ def _check_extents(site: Site, begins: Sequence[int], ends: Sequence[int], mode:
         place = f"pads {low} and {high} of axis {axis} with {n} elements"
         kept = n + minimum(low, 0) + minimum(high, 0)
         site.require(n + low + high >= 0 and kept >= 0, f"{place} leave nothing")
-        grows = low > 0 or high > 0
-        site.require(mode == "constant" or kept > 0 or not grows, f"{place} repeat nothing")
+        if mode != "constant":
+            site.require(kept > 0 or not (low > 0 or high > 0), f"{place} repeat nothing")
 
 
 def _fill_value(site: Site) -> str:

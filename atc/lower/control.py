@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir
 
+from atc.dims import ceiling, low, maximum
 from atc.errors import UnsupportedError
 from atc.ir import TensorType
 from atc.lower.builder import Builder
@@ -29,15 +30,33 @@ def if_(site: Site) -> tuple[str, ...]:
         b.graph(site.subgraph(n).name or "branch", (), [*_tensors(b, made)])
         for n, b, made in zip(names, (then, other), (then_made, other_made), strict=True)
     ]
-    types: list[TensorType] = []
-    for a, b in zip(*(g.types_of(g.outputs) for g in graphs), strict=True):
-        if a is None or a != b:
-            raise UnsupportedError(
-                f"the branches give different shapes, {a} and {b}", where=site.label
-            )
-        types.append(a)
-    results = iter(site.b.emit(If(graphs[0], graphs[1]), [site.input(0)], *types))
+    extents: dict[tuple[int, int], int] = {}
+    types = [
+        _common(site, a, b, extents)
+        for a, b in zip(*(g.types_of(g.outputs) for g in graphs), strict=True)
+    ]
+    written = tuple((own, *pair) for pair, own in extents.items())
+    results = iter(site.b.emit(If(graphs[0], graphs[1], written), [site.input(0)], *types))
     return tuple(bundle(site.b, results) for bundle in counts)
+
+
+def _common(
+    site: Site, a: TensorType | None, b: TensorType | None, extents: dict[tuple[int, int], int]
+) -> TensorType:
+    """Return the type of a result; where extents differ it is one that the branch taken writes."""
+    if a is None or b is None or a.dtype is not b.dtype or len(a.shape) != len(b.shape):
+        raise UnsupportedError(
+            f"the branches give different types, {a} and {b}", where=site.label,
+            hint="make the condition a constant, or give both the same rank",
+        )  # fmt: skip
+    shape: list[int] = []
+    for pair in zip(a.shape, b.shape, strict=True):
+        if pair[0] != pair[1] and pair not in extents:
+            label = f"an extent of {site.name}"
+            most = maximum(*map(ceiling, pair))
+            extents[pair] = site.b.symbol(label, min(map(low, pair)), most)
+        shape.append(pair[0] if pair[0] == pair[1] else extents[pair])
+    return TensorType(a.dtype, tuple(shape))
 
 
 def _branch(site: Site, graph: onnx_ir.Graph) -> tuple[Builder, tuple[str, ...]]:

@@ -89,7 +89,7 @@ def unique(site: Site) -> tuple[str, ...]:
     shape = b.shape(x)
     order = [place, *(d for d in range(len(shape)) if d != place)]
     rows, inner = shape[place], prod(shape[:place]) * prod(shape[place + 1 :])
-    count = b.symbol(f"distinct values of {site.name}", 0, rows)
+    count = b.symbol(f"distinct values of {site.name}", min(low(rows), 1), rows)
     if not isinstance(count, Dim):
         raise site.unsupported("no elements")
     op = Unique(rows, inner, bool(site.int("sorted", 1)), count)

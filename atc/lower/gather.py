@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.dims import low
+from atc.dims import high, low
 from atc.expr import Expr, call, cast
 from atc.ir import DType, row_major
 from atc.lower.place import (
@@ -39,7 +39,7 @@ def lower_gather(site: Site) -> str:
     if single is not None and single.size == 1 and -low(shape[axis]) <= single.item() < 0:
         return _from_end(site, axis, int(single.item()))
     indices, _ = index_operand(site, 1, [shape[axis]])
-    site.require(shape[axis] > 0 or not site.type(1).size, f"axis {axis} is empty")
+    site.require(high(shape[axis]) > 0 or not site.type(1).size, f"axis {axis} is empty")
     return gather_axis(site.b, site.input(0), axis, indices, proven=False)
 
 

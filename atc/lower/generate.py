@@ -10,6 +10,7 @@ import numpy as np
 from atc.dims import Dim, maximum
 from atc.expr import Expr, call, cast, const
 from atc.ir import DType, row_major
+from atc.lower.bounded import bounded_integers, unbounded
 from atc.lower.place import index
 from atc.lower.registry import lowers
 from atc.lower.site import Site
@@ -29,11 +30,14 @@ def on_axis(rank: int, axis: int) -> View:
 
 @lowers("Range")
 def range_(site: Site) -> str:
-    """ONNX Range-11: start + i * delta; all three decide the shape, so they are constants."""
+    """ONNX Range-11: start + i * delta; what the run computes of them needs a bound."""
     names = ("the start", "the limit", "the step")
     extents = [site.extents(i) for i in range(3)]
-    if any(site.const(i) is None for i in range(3)) and None not in extents:
+    open_ = any(site.const(i) is None for i in range(3))
+    if open_ and None not in extents and not isinstance(extents[2][0], Dim):  # type: ignore[index]
         return _range_of_extents(site, [e[0] for e in extents if e is not None])
+    if open_:
+        return _range_of_values(site)
     start, limit, delta = (site.required_const(i, n).reshape(()) for i, n in enumerate(names))
     dtype = site.type(0).dtype
     first, last, step = float(start), float(limit), float(delta)
@@ -59,8 +63,6 @@ def _range_of_extents(site: Site, operands: Sequence[int]) -> str:
     """Return a range of integers whose ends depend on the inputs' shapes."""
     start, limit, delta = operands
     dtype = site.type(0).dtype
-    if isinstance(delta, Dim) or dtype.is_float:
-        raise site.unsupported("a step that depends on the inputs' shapes")
     site.require(delta != 0, "the step is 0")
     room = limit - start if delta > 0 else start - limit
     count = maximum(0, -(-room // abs(delta)))
@@ -69,6 +71,39 @@ def _range_of_extents(site: Site, operands: Sequence[int]) -> str:
         return call("Add", const(start, dtype), call("Mul", cast(i, dtype), const(delta, dtype)))
 
     return site.b.map(value, shape=[count], views=[], coordinates=[View((1,))])
+
+
+def _range_of_values(site: Site) -> str:
+    """Return a range whose ends the run computes; their bounds say how long it gets."""
+    b, dtype = site.b, site.type(0).dtype
+    ends = [b.cast(b.reshape(site.input(i), ()), DType.DOUBLE) for i in range(3)]
+    if not dtype.is_float:
+        ends = [b.cast(b.reshape(site.input(i), ()), DType.INT64) for i in range(3)]
+
+    def steps(start: Expr, limit: Expr, delta: Expr) -> Expr:
+        room = call("Sub", limit, start)
+        if dtype.is_float:
+            return cast(call("Ceil", call("Div", room, delta)), DType.INT64)
+        way = call("Where", call("Less", delta, index(0)), index(-1), index(1))
+        whole = call("Div", call("Sub", call("Add", room, delta), way), delta)
+        ahead = call("Greater", call("Mul", room, way), index(0))
+        return call("Where", ahead, whole, index(0))
+
+    count = b.map(lambda *e: call("Max", steps(*e), index(0)), *ends)
+    found = bounded_integers(b, count, 0, f"elements of {site.name}")
+    if found is None:
+        names = [v.name for i, v in enumerate(site.node.inputs) if v and site.const(i) is None]
+        where = "limit" if site.const(1) is None else "start or step"
+        raise unbounded(f"the {where}", names[0] or "", site.label)
+    scalar = View((0,))
+
+    def value(start: Expr, delta: Expr, i: Expr) -> Expr:
+        work = DType.DOUBLE if dtype.is_float else DType.INT64
+        return cast(call("Add", start, call("Mul", cast(i, work), delta)), dtype)
+
+    return b.map(
+        value, ends[0], ends[2], shape=found, views=[scalar, scalar], coordinates=[View((1,))]
+    )
 
 
 @lowers("Trilu", domain="com.microsoft")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir
 
+from atc.dims import Dim, ceiling, dim, high, low, maximum, plain, symbols_of
 from atc.errors import AtcError, UnsupportedError
 from atc.expr import Expr, call, const
 from atc.ir import DType, TensorType
+from atc.lower.bounded import VALUE_RANGES, bounded_integers
 from atc.lower.builder import Builder
 from atc.lower.concat_pad import join
+from atc.lower.intervals import interval_of
 from atc.lower.place import Place, gather, times
 from atc.lower.registry import lowers
 from atc.lower.site import Site
@@ -30,6 +33,9 @@ MOST_UNROLLED = 512
 
 DEEP = 5
 """Loops around a loop from which on it is lowered in one way only."""
+
+ATTEMPTS = 6
+"""How often a body is lowered until the shapes of its states are known."""
 
 COUNTER = TensorType(DType.INT64, ())
 
@@ -60,6 +66,8 @@ class Repetition:
     has_condition: bool
     collected: tuple[bool, ...]
     """Per collected result, whether it is written from the end."""
+    strict: bool = False
+    """Whether `trips` is a declared bound: a loop that would go on ends the run."""
 
 
 def lower_repetition(site: Site, loop: Repetition) -> tuple[str, ...]:
@@ -67,6 +75,8 @@ def lower_repetition(site: Site, loop: Repetition) -> tuple[str, ...]:
     trips = -1 if loop.start else loop.trips  # only a loop that surely runs can be written out
     if any(site.b.parts(state) is not None for state in loop.states):
         return _written_out(site, loop, trips)
+    if isinstance(loop.trips, Dim) or loop.strict:
+        return _kept(site, loop)
     room = MOST_UNROLLED // site.b.copies
     short = 0 <= trips <= min(UNROLLED, MOST_COPIES // site.b.copies)
     if site.b.loops >= DEEP:  # each other way here is tried for each other way of those around
@@ -74,7 +84,7 @@ def lower_repetition(site: Site, loop: Repetition) -> tuple[str, ...]:
     if short:
         unrolled = _try(lambda: _unrolled(site, loop))
         return unrolled if isinstance(unrolled, tuple) else _kept(site, loop)
-    kept = _try(lambda: _kept(site, loop))
+    kept = _try(lambda: _kept(site, loop, growing=not 0 <= trips <= room))
     if isinstance(kept, tuple):
         return kept
     if not 0 <= trips <= room:
@@ -86,7 +96,7 @@ def lower_repetition(site: Site, loop: Repetition) -> tuple[str, ...]:
 
 def _written_out(site: Site, loop: Repetition, trips: int) -> tuple[str, ...]:
     """Unroll a loop that carries sequences, whose lengths must be known."""
-    if trips < 0:
+    if isinstance(loop.trips, Dim) or trips < 0:
         raise UnsupportedError(
             "a loop that carries a sequence or an optional runs a number of times that only the "
             "run knows", where=site.label, hint="make its trip count and first condition constants",
@@ -163,12 +173,28 @@ def _part(b: Builder, x: str, number: str, backwards: bool) -> str:
 # ---- keeping the loop ---------------------------------------------------------------------------
 
 
-def _kept(site: Site, loop: Repetition) -> tuple[str, ...]:
-    """Emit a Loop op: every iteration is alike."""
-    b = site.b
-    body = Builder(b)
+def _kept(site: Site, loop: Repetition, *, growing: bool = True) -> tuple[str, ...]:
+    """Emit a Loop op: every iteration is alike, but for extents of states that change."""
+    growth = _Growth(site, loop, growing)
+    for _ in range(ATTEMPTS):
+        with site.b.attempt() as forget:
+            body, made, known = _body(site, loop, growth.types)
+            if not growth.learns([body.type(m) for m in made[: len(loop.states)]]):
+                return _emit(site, loop, growth, body, made, known)
+            forget()
+    raise UnsupportedError("a state's shape changes in every iteration anew", where=site.label)
+
+
+def _body(
+    site: Site, loop: Repetition, types: Sequence[TensorType]
+) -> tuple[Builder, list[str], str]:
+    """Lower the body for states of these types; returns its results, the condition's name last.
+
+    The builder's inputs are the iteration and the states.
+    """
+    body = Builder(site.b)
     number = body.declare(body.fresh("iteration"), COUNTER)
-    states = [body.declare(body.fresh("state"), b.type(s)) for s in loop.states]
+    states = [body.declare(body.fresh("state"), type_) for type_ in types]
     slices = [_part(body, x, number, back) for x, back in _each(loop.sequences)]
     loop.bind(body, number, states, slices)
     with body.repeated(1):
@@ -177,24 +203,100 @@ def _kept(site: Site, loop: Repetition) -> tuple[str, ...]:
     known = body.value(going) if going else np.asarray(True)
     if known is not None and not bool(known.reshape(-1)[0]):
         raise UnsupportedError("a loop that always ends after one iteration", where=site.label)
-    for i, (old, new) in enumerate(zip(states, made[: len(states)], strict=True)):
-        if body.type(old) != body.type(new):
-            raise UnsupportedError(
-                f"state {i} is {body.type(old)}, then {body.type(new)}", where=site.label
+    body.given = (number, *states)
+    return body, made, going if known is None else ""
+
+
+def _emit(
+    site: Site, loop: Repetition, growth: _Growth, body: Builder, made: Sequence[str], going: str
+) -> tuple[str, ...]:
+    b, count = site.b, len(loop.states)
+    parts = [body.type(p) for p in made[count:]]
+    changing = {e for e, _, _ in growth.extents}
+    if any(not changing.isdisjoint(p.shape) for p in parts):
+        raise UnsupportedError("the parts that a result collects differ in shape", where=site.label)
+    turns = -1
+    if parts and (going or loop.start or loop.count or loop.trips == -1):
+        if loop.trips == -1:
+            raise site.unsupported(
+                "how many parts a result collects is known only at run time, and nothing bounds it",
+                f'say how often the loop runs: --value_range="{site.name}:0~100"',
             )
-    parts = [body.type(p) for p in made[len(states) :]]
-    conditional = known is None
-    if parts and (loop.trips < 0 or conditional):
-        raise UnsupportedError(
-            "how many parts a result collects is known only at run time", where=site.label
-        )
-    graph = body.graph(
-        loop.graph.name or "body", (number, *states), (*([going] if conditional else []), *made)
+        turns = b.symbol(f"iterations of {site.name}", 0, loop.trips)
+    outputs = (*([going] if going else []), *made)
+    graph = body.graph(loop.graph.name or "body", body.given, outputs)
+    op = Loop(
+        graph, loop.trips, count, bool(going), loop.collected, turns, growth.extents, loop.strict
     )
-    op = Loop(graph, loop.trips, len(states), conditional, loop.collected)
-    types = [b.type(s) for s in loop.states]
-    types += [TensorType(p.dtype, (loop.trips, *p.shape)) for p in parts]
+    whole = loop.trips if turns == -1 else turns
+    types = [*growth.types, *(TensorType(p.dtype, (whole, *p.shape)) for p in parts)]
     return b.emit(op, [loop.count, loop.start, *loop.states], *types)
+
+
+class _Growth:
+    """How the shapes of states change: found by lowering the body with what is known so far."""
+
+    def __init__(self, site: Site, loop: Repetition, allowed: bool) -> None:
+        self.site, self.loop, self.allowed = site, loop, allowed
+        self.initial = [site.b.type(s) for s in loop.states]
+        self.types = list(self.initial)
+        self.steps: dict[tuple[int, int], int | None] = {}
+        """By state and axis: what an iteration adds, None where the extent is another then."""
+        self.tops: dict[tuple[int, int], int] = {}
+        """The most that each may be."""
+        self.extents: tuple[tuple[int, int, int], ...] = ()
+
+    def learns(self, made: Sequence[TensorType]) -> bool:
+        """Take the types that an iteration made; whether the body must be lowered anew."""
+        found: list[tuple[int, int, int]] = []
+        news = False
+        for i, (old, new) in enumerate(zip(self.types, made, strict=True)):
+            same = old.dtype is new.dtype and len(old.shape) == len(new.shape)
+            if not same or (old != new and not self.allowed):
+                raise UnsupportedError(f"state {i} is {old}, then {new}", where=self.site.label)
+            for axis, (n, m) in enumerate(zip(old.shape, new.shape, strict=True)):
+                if (i, axis) in self.steps:
+                    news |= self._settles(i, axis, n, m)
+                    found.append((n, self.initial[i].shape[axis], m))
+                elif n != m:
+                    self._vary(i, axis, m - n)
+                    news = True
+        self.extents = () if news else tuple(found)
+        return news
+
+    def _settles(self, i: int, axis: int, n: int, m: int) -> bool:
+        """Whether another bound is needed for an extent that becomes m after an iteration."""
+        step, top = self.steps[i, axis], self.tops[i, axis]
+        if high(m - top) <= 0 if step is None else m - n == step:
+            return False
+        if n in [dim(s) for s in symbols_of(m)]:
+            raise self._unbounded(i, axis)
+        first = self.initial[i].shape[axis]
+        self._replace(i, axis, None, min(low(first), low(m)), maximum(ceiling(first), ceiling(m)))
+        return True
+
+    def _vary(self, i: int, axis: int, step: int) -> None:
+        """Let an axis vary, by `step` each time as far as is known."""
+        first, trips = self.initial[i].shape[axis], self.loop.trips
+        if low(step) < 0:
+            self._replace(i, axis, None, 0, maximum(ceiling(first), ceiling(first + step)))
+        elif trips == -1:
+            self._replace(i, axis, None, low(first), maximum(first, ceiling(first + step)))
+        else:
+            self._replace(i, axis, step, low(first), ceiling(first + step * trips))
+
+    def _unbounded(self, i: int, axis: int) -> UnsupportedError:
+        return self.site.unsupported(
+            f"axis {axis} of state {i} grows from iteration to iteration, and nothing bounds it",
+            f'say how often the loop runs at most: --value_range="{self.site.name}:0~100"',
+        )
+
+    def _replace(self, i: int, axis: int, step: int | None, lowest: int, highest: int) -> None:
+        label = f"axis {axis} of state {i} of {self.site.name}"
+        extent = self.site.b.symbol(label, lowest, highest)
+        shape = self.types[i].shape
+        self.types[i] = replace(self.types[i], shape=(*shape[:axis], extent, *shape[axis + 1 :]))
+        self.steps[i, axis], self.tops[i, axis] = step, highest
 
 
 # ---- Loop ---------------------------------------------------------------------------------------
@@ -204,16 +306,13 @@ def _kept(site: Site, loop: Repetition) -> tuple[str, ...]:
 def loop_(site: Site) -> tuple[str, ...]:
     """ONNX Loop-21: at most so many times, and while the body says so."""
     graph = site.subgraph("body")
-    limit, start = site.const(0), site.const(1)
+    start = site.const(1)
     states = tuple(site.input(i) for i in range(2, len(site.inputs)))
     collected = len(graph.outputs) - 1 - len(states)
     site.require(len(graph.inputs) == 2 + len(states) and collected >= 0, "the body does not fit")
-    trips = -1 if limit is None else max(0, int(limit.reshape(-1)[0]))
-    count = site.optional(0) if limit is None else ""
+    trips, count, strict = _iterations(site)
     begin = site.optional(1) if start is None else ""
     never = trips == 0 or (start is not None and not bool(start.reshape(-1)[0]))
-    if collected and begin:
-        raise site.unsupported("collected results of a loop that may not begin")
 
     def bind(builder: Builder, number: str, held: Sequence[str], _: Sequence[str]) -> None:
         going = builder.scalar(True, DType.BOOL)
@@ -224,8 +323,25 @@ def loop_(site: Site) -> tuple[str, ...]:
         return (*states, *(_nothing_collected(site, graph, bind, states) if collected else ()))
     backwards = (False,) * collected
     return lower_repetition(
-        site, Repetition(graph, bind, trips, count, begin, states, Sequences(), True, backwards)
+        site,
+        Repetition(
+            graph, bind, trips, count, begin, states, Sequences(), True, backwards, strict
+        ),
     )
+
+
+def _iterations(site: Site) -> tuple[int, str, bool]:
+    """Return the most iterations (-1: any number), the value that says so when the network runs,
+    and whether a loop that would go on ends the run."""
+    limit, declared = site.extents(0), site.node.meta.get(VALUE_RANGES)
+    if limit is None and site.has(0) and interval_of(site.b, site.input(0))[0] >= 0:
+        limit = bounded_integers(site.b, site.input(0), 0, f"iterations of {site.name}")
+    trips = -1 if limit is None else maximum(0, limit[0])
+    if declared is not None:
+        most = declared[0].high
+        longer = trips == -1 or high(trips) > most
+        return (most if longer else trips), site.optional(0) if trips == -1 else "", longer
+    return trips, site.optional(0) if trips == -1 else "", False
 
 
 def _nothing_collected(
@@ -283,7 +399,7 @@ def _scan(site: Site, inputs: Sequence[str]) -> tuple[str, ...]:
         for x, axis in zip(given, axes, strict=True)
     ]
     lengths = {b.shape(x)[0] for x in sequences}
-    site.require(len(lengths) == 1, f"sequences of different lengths, {sorted(lengths)}")
+    site.require(len(lengths) == 1, plain(f"sequences of different lengths, {lengths}"))
     collected = len(graph.outputs) - split
     out_axes = site.ints("scan_output_axes", [0] * collected) or []
     out_turns = site.ints("scan_output_directions", [0] * collected) or []

@@ -12,6 +12,7 @@ import onnx_ir
 from atc.dims import NARROWER, RANGES, Range
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line
 from atc.ir import Array, DType, Graph, TensorType, prune
+from atc.lower.bounded import as_declared
 from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.bundles import input_bundles, output_tensors, refuse_bundle
 from atc.lower.extents import evaluate_extents
@@ -159,6 +160,7 @@ class _Walker:
     """The run-time extents of the inputs' axes."""
 
     def bind(self, builder: Builder, value: onnx_ir.Value, name: str) -> None:
+        name = as_declared(builder, value, name)
         if self.precision is not None:
             name = self.precision.given(builder, name)
         self.env[id(value)] = name

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic, low
+from atc.dims import high, is_dynamic, low, unlike
 from atc.expr import Const, Expr, Input, call, cast, const
 from atc.ir import Array, DType, TensorType, row_major
 from atc.lower.builder import Builder
@@ -85,9 +85,17 @@ def gather(b: Builder, x: str, place: Place, run: int, shape: Sequence[int]) -> 
     type_ = TensorType(b.type(x).dtype, tuple(shape))
     if not type_.size:
         return b.constant(np.empty(shape, type_.dtype.numpy))
+    _not_of_nothing(b, x, run, place)
     loops, views, address = place.nest(b)
     op = Gather(loops, run, address, views, place.proven)
     return b.emit1(op, [x, *place.names], type_)
+
+
+def _not_of_nothing(b: Builder, x: str, run: int, place: Place) -> None:
+    """Note that a tensor that may turn out to be empty is read or written at no place then."""
+    size = b.type(x).size
+    if low(size) < run:
+        b.must_be_zero((1 - unlike(size, 0)) * prod(place.loops))
 
 
 def scatter(
@@ -97,6 +105,7 @@ def scatter(
     type_ = b.type(x)
     if not b.type(updates).size or not type_.size:
         return x
+    _not_of_nothing(b, x, run, place)
     loops, views, address = place.nest(b)
     op = Scatter(loops, run, address, views, combination(reduction, type_.dtype), place.proven)
     return b.emit1(op, [x, updates, *place.names], type_)
@@ -201,7 +210,7 @@ def element_place(site: Site, axis: int, indices: str, proven: bool) -> Place:
     site.require(len(loops) == len(shape), f"indices {list(loops)} for data {list(shape)}")
     fits = all(n <= m for d, (n, m) in enumerate(zip(loops, shape, strict=True)) if d != axis)
     site.require(fits or not prod(loops), f"indices {list(loops)} leave data {list(shape)}")
-    site.require(shape[axis] > 0 or not prod(loops), f"axis {axis} is empty")
+    site.require(high(shape[axis]) > 0 or not prod(loops), f"axis {axis} is empty")
 
     def address(i: Expr, base: Expr) -> Expr:
         return total(base, times(i if proven else wrapped(i, shape[axis]), strides[axis]))
@@ -227,7 +236,7 @@ def slice_place(site: Site, batch: int, indices: str, proven: bool) -> tuple[Pla
     depth, loops = table[-1], table[:-1]
     strides = row_major(shape)
     extents, steps = shape[batch : batch + depth], strides[batch : batch + depth]
-    full = all(n > 0 for n in extents)
+    full = all(high(n) > 0 for n in extents)
     site.require(full or not prod(loops), f"data {list(shape)} is empty")
 
     def address(*args: Expr) -> Expr:

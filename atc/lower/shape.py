@@ -6,9 +6,10 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic, maximum, minimum, plain
+from atc.dims import is_counted, is_dynamic, low, maximum, minimum, plain
 from atc.ir import DType, row_major
 from atc.lower.counted import resolve_slice
+from atc.lower.place import Place, clamped, gather
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.lower.strings import cells
@@ -19,8 +20,9 @@ from atc.view import View
 def reshape(site: Site) -> str:
     """ONNX Reshape-21: 0 copies an extent (unless allowzero), -1 is inferred."""
     source = site.shape(0)
-    target = site.ints("shape") if site.opset < 5 else site.ints_const(1, "the target shape")
-    target = list(target or [])
+    least = 0 if site.int("allowzero") else 1
+    given = site.ints("shape") if site.opset < 5 else site.ints_const(1, "the target shape", least)
+    target = list(given or [])
     if not site.int("allowzero"):
         for d, n in enumerate(target):
             if n == 0:
@@ -28,12 +30,33 @@ def reshape(site: Site) -> str:
                 target[d] = source[d]
     if -1 in target:
         rest = prod(n for n in target if n != -1)
-        fits = rest > 0 and prod(source) % rest == 0
+        fits = is_counted(rest) or (rest > 0 and prod(source) % rest == 0)
         site.require(fits, plain(f"{list(source)} to {target}"))
         target[target.index(-1)] = prod(source) // rest
+    if prod(target) != prod(source) and is_counted((*target, *source)):
+        return _reshaped_when_run(site, target)
     same = prod(target) == prod(source)
     site.require(same, plain(f"{list(source)} cannot become {target}"))
     return site.b.reshape(site.input(0), target)
+
+
+def _reshaped_when_run(site: Site, target: list[int]) -> str:
+    """Reshape where only the run knows whether it can be done; it ends if not.
+
+    One extent follows from the others, so that the result is never larger than the operand.
+    """
+    b, size = site.b, prod(site.shape(0))
+    free = [d for d, n in enumerate(target) if is_counted(n)]
+    for d in free[-1:]:
+        rest = prod(n for k, n in enumerate(target) if k != d)
+        if low(rest) > 0:
+            b.must_be_equal(target[d], size // rest)
+            target[d] = size // rest
+    b.must_be_equal(prod(target), size)
+    count = prod(target)
+    address = lambda i: clamped(i, size)  # noqa: E731
+    place = Place((count,), (), (), (View((1,)),), address)
+    return gather(b, site.input(0), place, 1, target)
 
 
 @lowers("Flatten")
@@ -131,8 +154,8 @@ def constant(site: Site) -> str:
 @lowers("ConstantOfShape")
 def constant_of_shape(site: Site) -> str:
     """ONNX ConstantOfShape-24."""
-    shape = site.ints_const(0, "the shape")
-    site.require(min(shape, default=0) >= 0, f"shape {shape} is negative")
+    shape = site.ints_const(0, "the shape", 0)
+    site.require(all(low(n) >= 0 for n in shape), f"shape {shape} is negative")
     value = site.tensor("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value).reshape(1)
     if not is_dynamic(tuple(shape)) and prod(shape) <= 1 << 16:
@@ -148,7 +171,7 @@ def constant_of_shape(site: Site) -> str:
 @lowers("Expand")
 def expand(site: Site) -> str:
     """ONNX Expand-13: two-way broadcast."""
-    shape = site.b.broadcast(site.shape(0), tuple(site.ints_const(1, "the target shape")))
+    shape = site.b.broadcast(site.shape(0), tuple(site.ints_const(1, "the target shape", 1)))
     return site.b.expand(site.input(0), shape)
 
 
@@ -156,7 +179,7 @@ def expand(site: Site) -> str:
 def tile(site: Site) -> str:
     """ONNX Tile-13: each axis becomes (repeats, n), the repeats reading the same data."""
     shape = site.shape(0)
-    repeats = site.ints_const(1, "the repeats")
+    repeats = site.ints_const(1, "the repeats", 0)
     site.require(len(repeats) == len(shape), f"{len(repeats)} repeats for rank {len(shape)}")
     loops, strides = [], []
     for r, n, s in zip(repeats, shape, row_major(shape), strict=True):

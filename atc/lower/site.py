@@ -12,6 +12,7 @@ import onnx_ir
 
 from atc.errors import ModelError, UnsupportedError
 from atc.ir import Array, TensorType
+from atc.lower.bounded import bounded_integers, unbounded
 from atc.lower.builder import Builder
 from atc.lower.strings import cells, is_text
 
@@ -109,11 +110,21 @@ class Site:
             )
         return array
 
-    def ints_const(self, i: int, what: str) -> list[int]:
-        """Return an input of integers as a list; they are constants or run-time extents."""
+    def ints_const(self, i: int, what: str, least: int | None = None) -> list[int]:
+        """Return an input of integers as a list; they are constants or run-time extents.
+
+        With `least`, numbers that only the run knows are taken too where something bounds them;
+        one below it ends the run.
+        """
         extents = self.extents(i)
         if extents is not None and self.b.value(self.inputs[i]) is None:
             return extents
+        if least is not None and self.has(i) and self.const(i) is None:
+            found = bounded_integers(self.b, self.inputs[i], least, f"{what} of {self.name}")
+            if found is None:
+                value = self.node.inputs[i]
+                raise unbounded(what, (value.name if value else "") or "", self.label)
+            return found
         return [int(v) for v in np.asarray(self.required_const(i, what)).reshape(-1)]
 
     # ---- attributes ---------------------------------------------------------------------------

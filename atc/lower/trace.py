@@ -65,7 +65,7 @@ class Trace:
         reads = {id(v) for v in node.inputs if v is not None}
         depends = bool(reads & self.tainted)
         consequence = isinstance(error, UnknownOperand) or (
-            depends and error is not None and error.message.endswith("is computed at run time")
+            depends and error is not None and "is computed at run time" in error.message
         )
         visit = Visit(id(node), node_name(node), node.op_type, node.domain, error, not consequence)
         self.listen(visit)

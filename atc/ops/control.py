@@ -5,25 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from atc.dims import Dim
 from atc.ir import DType, Graph, Op, TensorType
 from atc.ops.elementwise import require
+
+
+def same_type(a: TensorType | None, b: TensorType | None, pairs: Sequence[Sequence[int]]) -> bool:
+    """Whether two types agree, with axes that may differ as the pairs of extents say."""
+    if a is None or b is None or a.dtype is not b.dtype or len(a.shape) != len(b.shape):
+        return False
+    both = zip(a.shape, b.shape, strict=True)
+    return all(n == m or (n, m) in map(tuple, pairs) for n, m in both)
 
 
 @dataclass(frozen=True)
 class If(Op):
     """Run one of two graphs, as the one BOOL input says.  ONNX If-19.
 
-    The branches have no inputs: they read outer values by name. Their outputs have equal types.
+    The branches have no inputs: they read outer values by name. Their outputs have equal types but
+    for extents of the results that the branches write: (extent, in one branch, in the other).
     """
 
     then_branch: Graph
     else_branch: Graph
+    extents: tuple[tuple[int, int, int], ...] = ()
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """Both branches make the outputs' types."""
-        for graph in self.subgraphs():
+        for k, graph in enumerate(self.subgraphs(), 1):
             types = graph.types_of(graph.outputs)
-            require(types == tuple(outputs), "the branches' outputs differ in type")
+            pairs = [(e[0], e[k]) for e in self.extents]
+            same = [same_type(o, t, pairs) for o, t in zip(outputs, types, strict=True)]
+            require(all(same), "the branches' outputs differ in type")
         require(
             inputs[0] is not None and inputs[0].dtype is DType.BOOL, "the condition is not BOOL"
         )
@@ -42,6 +55,10 @@ class Loop(Op):
     the iteration (INT64, from 0) and the states; it makes, where `conditional`, whether to go on
     (BOOL), then the new states, then a part of each collected result. Results are the last states
     and, [trips, ...], what was collected; where `backwards` says so, from the end to the begin.
+
+    `turns` is an extent that the loop writes, the iterations that it ran; -1 where all `trips` are.
+    `grown` are extents of states: (extent, at first, after an iteration). A `strict` loop that
+    would go on after `trips` iterations ends the run.
     """
 
     body: Graph
@@ -49,6 +66,9 @@ class Loop(Op):
     states: int
     conditional: bool = False
     backwards: tuple[bool, ...] = ()
+    turns: int = -1
+    grown: tuple[tuple[int, int, int], ...] = ()
+    strict: bool = False
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """States keep their types, and what is collected has a known extent."""
@@ -56,19 +76,25 @@ class Loop(Op):
         given, made = body.types_of(body.inputs), body.types_of(body.outputs)
         initial = tuple(inputs[2:])
         require(len(given) == n + 1 and given[0] == TensorType(DType.INT64, ()), "body's inputs")
-        require(len(initial) == n and given[1:] == initial == tuple(outputs[:n]), "states")
+        require(len(initial) == n and given[1:] == tuple(outputs[:n]), "states")
+        first, later = [[(e[0], e[k]) for e in self.grown] for k in (1, 2)]
+        begun = all(same_type(a, b, first) for a, b in zip(given[1:], initial, strict=True))
+        require(begun, "the initial states")
         if self.conditional:
             going, *made_ = made
             require(going is not None and going.dtype is DType.BOOL, "the condition is not BOOL")
             made = tuple(made_)
-        require(made[:n] == given[1:], "a state changes its type")
+        kept = all(same_type(a, b, later) for a, b in zip(given[1:], made[:n], strict=True))
+        require(kept, "a state changes its type")
         parts, wholes = made[n:], outputs[n:]
         require(len(parts) == len(wholes) == len(self.backwards), "collected results")
-        require(not parts or (self.trips >= 0 and not self.conditional), "an unknown extent")
+        count = self.trips if self.turns == -1 else self.turns
+        known = count != -1 and (isinstance(self.turns, Dim) or not self.conditional)
+        require(not parts or known, "an unknown extent")
         for part, whole in zip(parts, wholes, strict=True):
             require(part is not None, "a part has no type")
             assert part is not None
-            require(whole == TensorType(part.dtype, (self.trips, *part.shape)), f"{whole}")
+            require(whole == TensorType(part.dtype, (count, *part.shape)), f"{whole}")
 
     def subgraphs(self) -> tuple[Graph, ...]:
         """The body."""

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import high, low
 from atc.expr import Expr
 from atc.ir import Array, DType, Op, TensorType
 from atc.ops.elementwise import check_operands, check_views, require
@@ -67,8 +68,8 @@ class Pad(Op):
         require(x is not None and x.size == prod(self.shape), f"{x} is not {self.shape}")
         require(x is not None and x.dtype is y.dtype, f"{x} -> {y}")
         require(y.size == prod(self.extents), f"{y} is not {self.extents}")
-        require(min((*self.begins, *self.ends), default=0) >= 0, "a pad is negative")
-        require(self.mode == "constant" or prod(self.shape) > 0, "nothing to repeat")
+        require(all(low(n) >= 0 for n in (*self.begins, *self.ends)), "a pad is negative")
+        require(self.mode == "constant" or prod(self.shape) != 0, "nothing to repeat")
         if len(inputs) > 1:
             value = inputs[1]
             require(self.mode == "constant", f"a value in mode {self.mode}")
@@ -116,7 +117,7 @@ class Gather(Op):
         x, y = inputs[0], outputs[0]
         require(x is not None and x.dtype is y.dtype, f"{x} -> {y}")
         require(prod(self.shape) * self.run == y.size, f"{self.shape} x {self.run} is not {y}")
-        require(x is not None and (x.size >= self.run or not y.size), f"a run leaves {x}")
+        require(x is not None and (high(x.size) >= self.run or not y.size), f"a run leaves {x}")
         check_address(self.shape, self.address, self.views, inputs[1:])
 
 
@@ -143,7 +144,7 @@ class Scatter(Op):
         require(updates is not None and updates.dtype is y.dtype, f"updates {updates}")
         count = prod(self.shape) * self.run
         require(updates is not None and updates.size == count, f"{updates} for {count} updates")
-        require(y.size >= self.run or not count, f"a run leaves {y}")
+        require(high(y.size) >= self.run or not count, f"a run leaves {y}")
         require(self.combine.dtype is y.dtype, f"combine makes {self.combine.dtype.label}")
         check_address(self.shape, self.address, self.views, inputs[2:])
 

@@ -28,8 +28,7 @@ def check_views(
             operand = inputs[k]
             require(operand is not None, f"operand {k} is missing")
             assert operand is not None
-            low, high = view.bounds(loops)
-            require(low >= 0 and high < operand.size, f"view {k} leaves {operand}")
+            require(view.is_inside(loops, operand.size), f"view {k} leaves {operand}")
 
 
 def check_operands(expr: Expr, inputs: Sequence[TensorType | None], views: Sequence[View]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from atc.dims import is_dynamic
 from atc.expr import Call, Const, Expr, Input, call, inputs_of, walk
 from atc.ir import DType, Node
 from atc.ops import Conv, ConvTranspose, Epilogue, MatMul
@@ -47,6 +48,8 @@ def fold_affine(state: Rewriting, node: Node) -> Node:
     if weights is None or not space:
         return node
     channel = axis % len(space)
+    if is_dynamic(space[channel]):
+        return node
     chain = _leading_chain(state, node, epilogue, space, channel)
     if chain is None or (chain.length < 2 and np.all(chain.scale == 1)):
         return node

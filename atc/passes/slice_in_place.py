@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atc.dims import is_dynamic
 from atc.ir import Node
 from atc.ops import Map, Part
 from atc.passes.rewriting import Rewriting
@@ -22,4 +23,6 @@ def slice_in_place(state: Rewriting, node: Node) -> Node:
         return node
     if node.outputs[0] in state.graph.outputs or not type_.size:
         return node
+    if is_dynamic((view.offset, type_.shape)) and state.constant(node.inputs[0]) is not None:
+        return node  # a constant's part is a constant
     return replace(node, op=Part(view.offset))

@@ -20,6 +20,7 @@ from atc.option_values import (
     shapes,
     switch,
     text,
+    value_ranges,
     words,
 )
 from atc.settings.setting import Setting
@@ -63,6 +64,12 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "<name>_set_input_shapes chooses one."),
     Setting("dynamic_image_size", "Model", "the image sizes to compile for: what the -1s at height "
             "and width of --input_shape stand for", "h,w;h,w", profiles, system="ATC", row="A-11"),
+    Setting("value_range", "Model", "what integers may be that only the run knows and that decide "
+            "shapes", "name:0~100;name2:1~8,1~64", value_ranges,
+            documentation="A name is an input's or a node's result's; one range holds for all "
+            "elements, else there is one for each. The name of a Loop bounds its iterations. "
+            "Memory is for the largest, the actual shapes are asked after the run, and what "
+            "exceeds its range is a status code."),
     Setting("dynamic_dims", "Model", "the shapes to compile for: a value for each -1 of "
             "--input_shape", "d1,d2;d1,d2", profiles, system="ATC", row="A-12",
             documentation="The three lists exclude each other."),

@@ -88,6 +88,7 @@ class RoiAlignBins(Kernel):
     name = "roi_align"
     op = RoiAlign
     template = "cpu/roi_align.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Extents and the reads."""
@@ -100,6 +101,7 @@ class RoiPoolBins(Kernel):
     name = "roi_pool"
     op = RoiPool
     template = "cpu/roi_pool.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Extents and the reads."""
