@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir
 
+from atc.expr import cast
 from atc.ir import DType
 from atc.lower.builder import Builder
 
@@ -103,11 +104,17 @@ class Precision:
             return name
         key = (builder, name, dtype)
         if key not in self._made:
-            with np.errstate(over="ignore"):  # beyond the type's range is infinite, as in C
-                rounded = builder.cast(builder.cast(name, dtype), DType.FLOAT)
-            self._made[key] = rounded
+            rounded = self._made[key] = _round(builder, name, dtype)
             self._kept[rounded] = dtype
         return self._made[key]
+
+
+def _round(builder: Builder, name: str, dtype: DType) -> str:
+    """Return what a float rounded to a type is: one expression, so that no pass tears it apart."""
+    if builder.value(name) is None:
+        return builder.map(lambda x: cast(cast(x, dtype), DType.FLOAT), name)
+    with np.errstate(over="ignore"):  # beyond the type's range is infinite, as in C
+        return builder.cast(builder.cast(name, dtype), DType.FLOAT)
 
 
 def _is_float(builder: Builder, name: str) -> bool:
