@@ -31,6 +31,7 @@ class Case:
     scale: float = 0.02
     residual: bool = False
     bias: str = "integer"
+    dilation: int = 1
 
 
 CASES = {
@@ -49,6 +50,24 @@ CASES = {
     "residual": Case(16, 16, 3, pad=1, residual=True, zero=3),
     "float bias": Case(16, 32, bias="float"),
 }
+
+
+def drawn(seed: int) -> Case:
+    """Return a convolution that kernels of bytes take, drawn by a seed."""
+    rng = np.random.default_rng(seed)
+    group, kernel = int(rng.choice([1, 1, 1, 2])), int(rng.choice([1, 1, 2, 3, 5]))
+    pad, signed = int(rng.integers(0, kernel)), bool(rng.integers(2))
+    x = np.int8 if signed else np.uint8
+    least = -128 if signed else 0
+    stride = int(rng.integers(1, 3))
+    return Case(
+        16 * group * int(rng.integers(1, 6)) - (0 if group > 1 else int(rng.integers(0, 8))),
+        16 * group * int(rng.integers(1, 6)) - (0 if group > 1 else int(rng.integers(0, 8))),
+        kernel, stride, pad, group, int(rng.integers(11, 20)), x, rng.choice([np.uint8, np.int8]),
+        least if pad else least + int(rng.integers(0, 256)), bool(rng.integers(2)),
+        float(rng.choice([0.02, 0.5, 3.0])), False,
+        str(rng.choice(["integer", "float"])), int(rng.integers(1, 3)),
+    )  # fmt: skip
 
 
 def parts(case: Case) -> dict[str, Array]:
@@ -86,7 +105,7 @@ def model(case: Case) -> onnx.ModelProto:
         helper.make_node("DequantizeLinear", ["b", "bs", "bz"], ["bf"], axis=0),
         helper.make_node(
             "Conv", ["xf", "wf", "bf"], ["c"], group=case.group, pads=[case.pad] * 4,
-            strides=[case.stride] * 2,
+            strides=[case.stride] * 2, dilations=[case.dilation] * 2,
         ),
         helper.make_node("QuantizeLinear", ["c", "ys", "yz"], ["q"]),
     ]  # fmt: skip
@@ -120,8 +139,9 @@ def sums(case: Case) -> Array:
     x = p["x"].astype(np.int64) - case.zero
     x = np.pad(x, ((0, 0), (0, 0), (case.pad, case.pad), (case.pad, case.pad)))
     k, group = case.kernel, case.group
-    windows = np.lib.stride_tricks.sliding_window_view(x, (k, k), (2, 3))
-    windows = windows[:, :, :: case.stride, :: case.stride]
+    reach = (k - 1) * case.dilation + 1
+    windows = np.lib.stride_tricks.sliding_window_view(x, (reach, reach), (2, 3))
+    windows = windows[:, :, :: case.stride, :: case.stride, :: case.dilation, :: case.dilation]
     windows = windows.reshape(1, group, -1, *windows.shape[2:])
     w = p["w"].astype(np.int64).reshape(group, case.filters // group, -1, k, k)
     y = np.einsum("ngchwij,gfcij->ngfhw", windows, w)

@@ -7,6 +7,7 @@ of the float kernel, with a pair of channels for each number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from atc.backends.cpu.conv_words import Words, in_words, tile_sets
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
-from atc.ir import Array, DType
+from atc.ir import Array, DType, TensorType
 from atc.ops import ConvBlocked
 
 PAIR = 2
@@ -37,6 +38,26 @@ def pack_pairs(w: Array, words: Words, group: int) -> Array:
     """Return weights [M, C / group, *kernel] in pairs of bfloat16, two to a float of the result."""
     packed = words.pack(to_bf16(ungrouped(w, words.g, group)))
     return packed.view(np.float32)
+
+
+def sampled(w: Workload) -> Workload:
+    """Return a strided pointwise convolution as one of the pixels that it reads, made dense."""
+    op, x = w.op, w.inputs[0]
+    assert isinstance(op, ConvBlocked)
+    assert x is not None
+    window, rank = op.window, op.window.rank
+    strided = max(window.strides) > 1 and set(window.kernel) == {1} and not any(window.pads)
+    if not strided or _odd_rest(w):
+        return w
+    shape = (*x.shape[:2], *w.outputs[0].shape[2:-1], x.shape[-1])
+    dense = replace(op, window=replace(window, strides=(1,) * rank))
+    return replace(w, op=dense, inputs=(TensorType(x.dtype, shape), *w.inputs[1:]))
+
+
+def _odd_rest(w: Workload) -> int:
+    """Return the channels of the last block where a pair would hold one that is none."""
+    g = geometry(w, 1)
+    return g.ic % g.block if g.ic % PAIR else 0
 
 
 class ConvBf16(Kernel):
@@ -60,28 +81,28 @@ class ConvBf16(Kernel):
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """The most promising sets."""
-        return cheapest(self, tile_sets(w, target), w, target, 5)
+        return cheapest(self, tile_sets(sampled(w), target), w, target, 5)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Weights in the order of use."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        words = in_words(w, params, PAIR)
+        words = in_words(sampled(w), params, PAIR)
         return {1: lambda weights: pack_pairs(weights, words, op.group)}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """One image in bfloat16."""
-        g = geometry(w, 1)
+        g = geometry(sampled(w), 1)
         return g.supers * g.icb * g.in_plane * 2
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The tiles, and how many vectors of an image are rounded."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        words = in_words(w, params, PAIR)
+        words = in_words(sampled(w), params, PAIR)
         g = words.g
         epilogue = TileEpilogue(op.epilogue, w, g, target)
-        rest = g.ic % g.block if g.ic % PAIR else 0
+        rest, axes = _odd_rest(w), geometry(w, 1)
         return {
             **words.values(), "element": "uint16_t", "weight": "uint16_t",
             "result": w.outputs[0].dtype.c, "sums": "vf32", "dot": "v_dot_pairs_acc",
@@ -90,12 +111,13 @@ class ConvBf16(Kernel):
             "start": epilogue.start, "started": False, "starts": 0, "source": "pairs",
             "packed": "(const uint16_t *)(const void *)x1", "converted": True,
             "image": g.supers * g.icb * g.in_plane, "epilogue": epilogue, "rest": rest,
+            "axes": axes if sampled(w) != w else None,
             "whole": (g.supers * g.icb - (rest > 0)) * g.in_plane,
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        words = in_words(w, params, PAIR)
+        words = in_words(sampled(w), params, PAIR)
         g = words.g
         rounded = g.batch * g.supers * g.icb * g.in_plane / g.block * ROUNDING
         return words.cycles() + rounded

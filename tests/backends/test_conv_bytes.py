@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 from numpy.typing import NDArray
-from quantized_convs import CASES, expected, model, parts
+from quantized_convs import CASES, Case, drawn, expected, model, parts
 
+from atc.backends.cpu.conv_amx import ConvTilesBytes
 from atc.backends.cpu.conv_bytes import ConvBytes
 from atc.backends.cpu.conv_window import DepthwiseTiles
 from atc.backends.cpu.vector_expr import lanes
-from atc.backends.kernel import workload_of
+from atc.backends.kernel import Kernel, workload_of
 from atc.ops import ConvBlocked
 from atc.passes import run_passes
 from support import compile_graph
@@ -38,23 +40,42 @@ VNNI = ("x86-64-avx2-vnni", "x86-64-avx512-vnni")
 ARM = ("aarch64-neon-dotprod", "aarch64-neon-i8mm")
 
 
-@pytest.mark.parametrize("name", [*VECTOR_TARGETS, *VNNI, *ARM])
-def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
+def check(cases: Mapping[str, Case], name: str, most: int) -> int:
+    """Compare up to `most` parameter sets of each case's kernels; return how many cases had any."""
     target = vector_target(name)
     calls, wanted = [], []
-    for label, case in BLOCKED.items():
+    for label, case in cases.items():
         graph = run_passes(compile_graph(model(case)), width=lanes(target))
         node = next((n for n in graph.nodes if isinstance(n.op, ConvBlocked)), None)
         if node is None:  # the vectors are too wide for its channels, or it doesn't pay
             continue
         w = workload_of(graph, node, graph.constants)
         operands = [graph.constants[i] for i in node.inputs[1:]]
-        (kernel,) = (k for k in (ConvBytes(), DepthwiseTiles()) if k.accepts(w, target))
-        for params in kernel.parameters(w, target)[:2]:
-            x = blocks(parts(case)["x"], lanes(target))
-            calls.append(Call(kernel, params, w, [x, *operands]))
-            wanted.append((label, expected(case)))
-    assert len({label for label, _ in wanted}) > len(BLOCKED) // 2
+        kernels: list[Kernel] = [ConvBytes(), DepthwiseTiles(), ConvTilesBytes()]
+        for kernel in (k for k in kernels if k.accepts(w, target)):
+            for params in kernel.parameters(w, target)[:most]:
+                x = blocks(parts(case)["x"], lanes(target))
+                calls.append(Call(kernel, params, w, [x, *operands]))
+                wanted.append((label, expected(case)))
     for call, (label, want), (got,) in zip(calls, wanted, run_calls(calls, target), strict=True):
         plain = np.moveaxis(got, -1, 2).reshape(1, -1, *want.shape[2:])
         np.testing.assert_array_equal(plain[:, : want.shape[1]], want, err_msg=f"{label}: {call}")
+    return len({label for label, _ in wanted})
+
+
+@pytest.mark.parametrize("name", [*VECTOR_TARGETS, *VNNI, *ARM])
+def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
+    assert check(BLOCKED, name, 2) > len(BLOCKED) // 2
+
+
+DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
+
+
+def test_drawn_convolutions_give_the_exact_sums() -> None:
+    assert check(dict(list(DRAWN.items())[:6]), "x86-64-amx", 1) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*VECTOR_TARGETS, *VNNI, *ARM, "x86-64-amx"])
+def test_many_drawn_convolutions_give_the_exact_sums(name: str) -> None:
+    assert check(DRAWN, name, 2) > len(DRAWN) // 2
