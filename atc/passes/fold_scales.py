@@ -12,8 +12,9 @@ import numpy as np
 
 from atc.expr import Call, Const, Expr, Input, call, cast, const, walk
 from atc.ir import DType, Node
-from atc.ops import Conv, Epilogue, Map, MatMul, Reduce
+from atc.ops import Conv, Epilogue, Map, MatMul, Normalize, Reduce, Softmax
 from atc.ops.blocked import BYTES
+from atc.ops.quantize import MatMulPacked
 from atc.passes.rewriting import Rewriting, distinct_operands
 from atc.view import View
 
@@ -21,21 +22,19 @@ _BOUNDS = {
     DType.UINT8: (0, 255), DType.INT8: (-128, 127),
     DType.UINT16: (0, 65535), DType.INT16: (-32768, 32767),
 }  # fmt: skip
+HEAVY = Conv | MatMul | MatMulPacked | Normalize | Reduce | Softmax
+"""Ops with an epilogue."""
 
 
 def fold_scales(state: Rewriting, node: Node) -> Node:
     """Rewrite the expression of a Map that reads integers, or of an op's epilogue."""
-    match node.op:
-        case Conv(accumulator=DType.INT32, epilogue=Epilogue(expr, views)):
-            own = node.op.operands
-        case MatMul(epilogue=Epilogue(expr, views)):
-            own = 2
-        case Reduce(epilogue=Epilogue(expr, views)):
-            own = len(node.inputs) - len(views)
-        case Map(expr=expr, views=views) if len(views) == len(node.inputs):
-            own = 0
-        case _:
-            return node
+    if isinstance(node.op, HEAVY):
+        expr, views = node.op.epilogue.expr, node.op.epilogue.views
+        own = len(node.inputs) - len(views)
+    elif isinstance(node.op, Map) and len(node.op.views) == len(node.inputs):
+        expr, views, own = node.op.expr, node.op.views, 0
+    else:
+        return node
     integers = any(isinstance(e, Input) and e.dtype in (*BYTES, DType.INT32) for e in walk(expr))
     base = 1 if own else 0
     operands = _Operands(state, base, list(node.inputs[own:]), list(views))
@@ -46,7 +45,7 @@ def fold_scales(state: Rewriting, node: Node) -> Node:
     new, names, shown = distinct_operands(new, operands.names, operands.views, base)
     op = (
         replace(node.op, epilogue=Epilogue(new, shown))
-        if isinstance(node.op, Conv | MatMul | Reduce)
+        if isinstance(node.op, HEAVY)
         else replace(node.op, expr=new, views=shown)
     )
     return replace(node, op=op, inputs=(*node.inputs[:own], *names))
