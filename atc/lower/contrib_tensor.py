@@ -152,7 +152,8 @@ def gemm_fast_gelu(site: Site) -> str:
     """com.microsoft GemmFastGelu: FastGelu of x w + bias."""
     dtype = site.type(0).dtype
     work = DType.FLOAT if dtype.is_half else dtype
-    y = product(site, *(site.b.cast(site.input(i), work) for i in (0, 1)))
+    a, w = (site.b.cast(site.input(i), work) for i in (0, 1))
+    y = product(site, a, w)
     if site.has(2):
         y = site.b.map(lambda v, c: call("Add", v, c), y, site.b.cast(site.input(2), work))
     return site.b.cast(site.b.map(gelu_tanh, y), dtype)
@@ -175,7 +176,8 @@ def pairwise_distances(site: Site) -> str:
 @lowers("MatMulInteger16", domain=MICROSOFT)
 def matmul_integer_16(site: Site) -> str:
     """com.microsoft MatMulInteger16: products of 16-bit integers in 32 bits."""
-    return product(site, *(site.b.cast(site.input(i), DType.INT32) for i in (0, 1)))
+    a, b = (site.b.cast(site.input(i), DType.INT32) for i in (0, 1))
+    return product(site, a, b)
 
 
 @lowers("MulInteger", domain=MICROSOFT)

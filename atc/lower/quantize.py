@@ -182,7 +182,7 @@ def remember_grid(site: Site, result: str) -> None:
 
     integers = x.astype(np.int64)
     if zero is not None:
-        integers = integers - spread(zero.astype(np.int64))
+        integers = integers - spread(zero).astype(np.int64)
     shaped = spread(scale) if scale.size > 1 or block else scale.reshape(())
     whole = integers.reshape(x.shape).astype(np.int32)
     site.b.remember(result, Dequantization(whole, shaped))

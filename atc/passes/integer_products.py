@@ -69,16 +69,16 @@ def _factor(state: Rewriting, node: Node, op: MatMul, index: int) -> Factor | No
         return None
     shape, view = state.types[name].shape, op.a_view if index == 0 else op.b_view
     loops = (*op.batch, op.m, op.k) if index == 0 else (*op.batch, op.k, op.n)
-    scale = _scale_along(grid, shape, loops, view, -2 if index == 0 else -1)
+    along = _scale_along(grid, shape, loops, view, -2 if index == 0 else -1)
     integers = grid.integers.reshape(shape)
     low, high = min(0, int(integers.min())), max(0, int(integers.max()))
-    if scale is None or high - low > 255:
+    if along is None or high - low > 255:
         return None
     sums = np.abs(gather_view(integers, loops, view)).sum(-1 if index == 0 else -2, np.int64)
     signed = low >= -128 and high <= 127
     stored = integers.astype(np.int8) if signed else (integers - low).astype(np.uint8)
     source = state.add_constant(stored, f"{name}.integers")
-    return Factor(source, 0 if signed else -low, scale, max(high, -low), int(sums.max()))
+    return Factor(source, 0 if signed else -low, along, max(high, -low), int(sums.max()))
 
 
 def _scale_along(

@@ -7,6 +7,7 @@ MatMulPacked, whose weights take as much memory as the model's own.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from atc.dims import is_dynamic
 from atc.ir import Array, DType, Node
@@ -16,6 +17,7 @@ from atc.passes.dequantized import Integers
 from atc.passes.rewriting import Rewriting
 from atc.view import View, gather_view
 
+Floats = npt.NDArray[np.float32]
 BLOCKS = (256, 128, 64, 32, 16)
 """Numbers of a column that share a scale, the longest first."""
 FEW_ROWS = 16
@@ -32,7 +34,7 @@ def packed_product(state: Rewriting, node: Node, op: MatMul) -> Node | None:
     shape, view = state.types[node.inputs[1]].shape, View(op.b_view.strides[-2:], op.b_view.offset)
     integers = gather_view(grid.integers.reshape(shape), (op.k, op.n), view).T
     spread = np.ascontiguousarray(np.broadcast_to(grid.scale, shape))
-    scales = gather_view(spread, (op.k, op.n), view).T
+    scales = gather_view(spread, (op.k, op.n), view).T.astype(np.float32)
     block = next((b for b in BLOCKS if _blocked(scales, b)), 0)
     rows = x.size // op.k
     if block == 0 or not (np.isfinite(scales).all() and (scales > 0).all()):
@@ -45,7 +47,7 @@ def packed_product(state: Rewriting, node: Node, op: MatMul) -> Node | None:
     name = node.inputs[1]
     names = (
         state.add_constant(q, f"{name}.packed"),
-        state.add_constant(np.ascontiguousarray(scales[:, ::block], np.float32), f"{name}.scale"),
+        state.add_constant(np.ascontiguousarray(scales[:, ::block]), f"{name}.scale"),
         "" if zeros is None else state.add_constant(zeros, f"{name}.zero"),
     )
     new = MatMulPacked(rows, op.n, op.k, block, bits, op.epilogue)
@@ -60,7 +62,7 @@ def _plain(op: MatMul) -> bool:
     return op.accumulator is DType.FLOAT and shared and alone and dense
 
 
-def _blocked(scales: Array, block: int) -> bool:
+def _blocked(scales: Floats, block: int) -> bool:
     """Whether scales [n, k] are the same throughout each block."""
     first = np.repeat(scales[:, ::block], block, 1)[:, : scales.shape[1]]
     return bool((scales == first).all())

@@ -44,8 +44,10 @@ WIDTHS = (2, 3, 4, 1)
 STREAMING_WIDTHS = (8, 6, 4, 2, 3, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
 BYTES = frozenset({DType.UINT8, DType.INT8})
-DOT_FEATURES = frozenset({"avx_vnni", "avx512_vnni", "dotprod", "i8mm"})
-"""Features with which v_dot4 is one instruction; else it takes about `SPLIT` times as long."""
+LEAN_FEATURES = frozenset({"avx_vnni", "avx512_vnni", "i8mm"})
+"""Features with which v_dot4 is one instruction."""
+DOT_FEATURES = LEAN_FEATURES | {"asimddp"}
+"""Features with which it is little more; else it takes about `SPLIT` times as long."""
 SPLIT = 4.5
 DEEPEST = 1 << 15
 """The depth up to which no sum of a row times a zero point leaves INT32."""
@@ -131,7 +133,7 @@ class MatMulBytes(Kernel):
         native = bool(DOT_FEATURES & target.features)
         found: list[Params] = []
         for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
-            spare = SPARE + nv if native else SPARE_SPLIT + 2 * nv
+            spare = SPARE + nv if LEAN_FEATURES & target.features else SPARE_SPLIT + 2 * nv
             high = min((target.vector_registers - spare) // nv, op.m)
             if high < 1 or nv > -(-op.n // width):
                 continue

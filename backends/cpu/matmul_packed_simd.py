@@ -49,7 +49,7 @@ def pack_words(op: MatMulPacked, q: Array, width: int) -> Array:
     depth and the columns are anything."""
     per, panels = 8 // op.bits, -(-op.n // width)
     shifts = np.arange(per, dtype=np.uint8) * op.bits
-    fields = (q.reshape(op.n, -1, 1) >> shifts) & ((1 << op.bits) - 1)
+    fields = (q.astype(np.uint8).reshape(op.n, -1, 1) >> shifts) & ((1 << op.bits) - 1)
     signed = (fields.reshape(op.n, -1) ^ (1 << (op.bits - 1))).astype(np.uint32)
     each = 32 // op.bits
     words = signed.reshape(op.n, -1, each) << (np.arange(each, dtype=np.uint32) * op.bits)

@@ -140,7 +140,9 @@ def test_the_portable_kernel_sums_exactly() -> None:
     "name",
     [
         *VECTOR_TARGETS, "x86-64-avx512-vnni",
-        *(pytest.param(t, marks=pytest.mark.slow) for t in ("x86-64-sse2", "x86-64-avx2-vnni")),
+        *(pytest.param(t, marks=pytest.mark.slow)
+          for t in ("x86-64-sse2", "x86-64-avx2-vnni", "aarch64-neon-dotprod",
+                    "aarch64-neon-i8mm")),
     ],
 )  # fmt: skip
 def test_tiles_give_the_bits_of_the_portable_kernel(name: str) -> None:
