@@ -149,8 +149,14 @@ def dynamic_quantize_lstm(site: Site) -> tuple[str, ...]:
         for j in (scale, scale + 1):
             per_column = site.type(j).size == directions * width and width > 1
             spread.append(b.reshape(site.input(j), (directions, 1, width if per_column else 1)))
-        real = b.map(dequantized, site.input(i), *spread)
-        weights.append(b.transpose(real, (0, 2, 1)))
+        known = [b.value(name) for name in (site.input(i), *spread)]
+        if all(v is not None for v in known):
+            q, s, z = (np.asarray(v) for v in known)
+            real = (q.astype(np.int32) - z.astype(np.int32)).astype(np.float32) * s
+            weights.append(b.constant(np.ascontiguousarray(real.swapaxes(1, 2)), site.input(i)))
+        else:
+            computed = b.map(dequantized, site.input(i), *spread)
+            weights.append(b.transpose(computed, (0, 2, 1)))
     inputs = [site.input(0), *weights, *(site.optional(i) for i in range(3, 8))]
     attributes = list(site.node.attributes.values())
     if site.attribute("hidden_size") is None:
