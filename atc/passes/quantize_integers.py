@@ -170,9 +170,11 @@ def _in_bytes(
     Those of 9 bits, as UINT8 with a zero point has them, become sums of bytes: as many times the
     channels. Wider ones, or in groups, are INT16.
     """
-    parts = [np.clip(w, -128, 127)]
-    while (rest := w - sum(parts)).any() and len(parts) < 4:
+    rest: Integers = w.astype(np.int64)
+    parts: list[Integers] = []
+    while not parts or rest.any() and len(parts) < 4:
         parts.append(np.clip(rest, -128, 127))
+        rest = rest - parts[-1]
     x = state.types[source]
     if len(parts) == 1:
         return source, parts[0].astype(np.int8)

@@ -32,6 +32,7 @@ from atc.backends.cpu import (
     normalize,
     normalize_blocked,
     normalize_simd,
+    pool_bytes,
     reduce_simd,
     relayout,
     resize,
@@ -59,8 +60,8 @@ KERNELS: tuple[Kernel, ...] = (
     *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *conv_few.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS,
     *matmul_packed_simd.KERNELS, *linalg.KERNELS, *trees.KERNELS,
-    *vector_map.KERNELS, *lookup.KERNELS, *resize.KERNELS, *sort.KERNELS, *sampling.KERNELS,
-    *signal.KERNELS,
+    *vector_map.KERNELS, *lookup.KERNELS, *pool_bytes.KERNELS, *resize.KERNELS, *sort.KERNELS,
+    *sampling.KERNELS, *signal.KERNELS,
     *strings.KERNELS, *image.KERNELS, *counted.KERNELS, *ngrams.KERNELS, *external.KERNELS,
     *svm.KERNELS,
 )  # fmt: skip
