@@ -154,9 +154,9 @@ class ConvTiles(Kernel):
         raise NotImplementedError
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The planes of one image and group."""
+        """The planes of one image and group, and two blocks of sums."""
         c = self.cut(w, params)
-        return c.steps * c.plane
+        return c.steps * c.plane + 2 * 4 * TILE
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The planes, the steps of a product and the loops over blocks and panels."""
