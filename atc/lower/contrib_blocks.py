@@ -5,19 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir
 
 from atc.expr import Expr, call, cast
 from atc.ir import Array, DType, row_major
 from atc.lower.contrib import MICROSOFT, embed_layer_normalization
-from atc.lower.contrib_tensor import delegate
+from atc.lower.contrib_tensor import standing_for
 from atc.lower.elementwise import like
 from atc.lower.matmul import product
 from atc.lower.place import gather_axis, take
 from atc.lower.quantize import dequantized
 from atc.lower.registry import lowers
+from atc.lower.rnn import IntegerWeights, recurrent_layer
 from atc.lower.site import Site
 from atc.view import View
+
+Integers = npt.NDArray[np.int32]
+Scales = npt.NDArray[np.float32]
 
 # ---- tables -------------------------------------------------------------------------------------
 
@@ -120,7 +125,7 @@ def matmul_bnb4(site: Site) -> str:
     k, n = site.int("K"), site.int("N")
     kind, block = site.int("quant_type"), site.int("block_size")
     site.require(kind in (0, 1) and block > 0 and k > 0 < n, f"quant_type {kind}, blocks {block}")
-    codes = np.asarray(site.required_const(1, "the weight")).reshape(-1)
+    codes = np.asarray(site.required_const(1, "the weight"), np.uint8).reshape(-1)
     scales = np.asarray(site.required_const(2, "the scale"), np.float32).reshape(-1)
     fits = codes.size == -(-n * k // 2) and scales.size == -(-n * k // block)
     site.require(fits, f"{codes.size} bytes and {scales.size} scales for {n} x {k}")
@@ -137,12 +142,14 @@ def matmul_bnb4(site: Site) -> str:
 
 @lowers("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(site: Site) -> tuple[str, ...]:
-    """com.microsoft DynamicQuantizeLSTM: weights are dequantized, states and inputs stay real.
+    """com.microsoft DynamicQuantizeLSTM: inputs and states are rounded to bytes at every step.
 
-    onnxruntime rounds both to bytes at every step; the exact products lie within that rounding.
+    Where weights aren't known, signed and of one scale per direction they are dequantized instead,
+    and all else stays real: the exact products lie within that rounding.
     """
     b = site.b
-    weights = []
+    weights: list[str] = []
+    exact: list[tuple[Integers, Scales]] = []
     for i, scale in ((1, 8), (2, 10)):  # [directions, inputs, 4 * hidden]
         directions, _, width = site.shape(i)
         spread = []
@@ -150,15 +157,38 @@ def dynamic_quantize_lstm(site: Site) -> tuple[str, ...]:
             per_column = site.type(j).size == directions * width and width > 1
             spread.append(b.reshape(site.input(j), (directions, 1, width if per_column else 1)))
         known = [b.value(name) for name in (site.input(i), *spread)]
-        if all(v is not None for v in known):
-            q, s, z = (np.asarray(v) for v in known)
-            real = (q.astype(np.int32) - z.astype(np.int32)).astype(np.float32) * s
-            weights.append(b.constant(np.ascontiguousarray(real.swapaxes(1, 2)), site.input(i)))
-        else:
+        if any(v is None for v in known):
             computed = b.map(dequantized, site.input(i), *spread)
             weights.append(b.transpose(computed, (0, 2, 1)))
+            continue
+        q, s, z = (np.asarray(v) for v in known)
+        centred = q.astype(np.int32) - z.astype(np.int32)
+        exact.append((centred, np.asarray(s, np.float32)))
+        real = (centred.astype(np.float32) * s).swapaxes(1, 2)
+        weights.append(b.constant(np.ascontiguousarray(real), site.input(i)))
     inputs = [site.input(0), *weights, *(site.optional(i) for i in range(3, 8))]
     attributes = list(site.node.attributes.values())
     if site.attribute("hidden_size") is None:
         attributes.append(onnx_ir.AttrInt64("hidden_size", site.shape(2)[1]))
-    return delegate(site, "LSTM", inputs, attributes, opset=14, outputs=3)
+    inner = standing_for(site, "LSTM", inputs, attributes, opset=14, outputs=3)
+    return recurrent_layer(inner, _integer_weights(site, exact))
+
+
+def _integer_weights(site: Site, exact: list[tuple[Integers, Scales]]) -> IntegerWeights | None:
+    """Return known weights [D, inputs, 4 * H] with their scales in bytes, None where such don't do.
+
+    Sums of a byte times 32768 weights fit 32 bits.
+    """
+    fits = all(c.min() >= -128 and c.max() <= 127 and c.shape[1] <= 1 << 15 for c, _ in exact)
+    if len(exact) != 2 or not fits or exact[1][1].shape[2] != 1 or 0 in site.shape(0):
+        return None
+    (w, w_scale), (r, r_scale) = exact
+    directions, inputs, width = w.shape
+    columns = np.ascontiguousarray(w.transpose(1, 0, 2).reshape(inputs, directions * width))
+    scale = np.broadcast_to(w_scale, (directions, 1, width)).reshape(-1)
+    b = site.b
+    return IntegerWeights(
+        b.constant(columns.astype(np.int8), site.input(1)),
+        b.constant(np.ascontiguousarray(scale), site.input(1)),
+        b.constant(r.astype(np.int8), site.input(2)), tuple(map(float, r_scale.reshape(-1))),
+    )  # fmt: skip

@@ -26,11 +26,20 @@ def delegate(
     opset: int = 22, outputs: int = 1,
 ) -> tuple[str, ...]:  # fmt: skip
     """Lower one of the standard's operators with attributes of its own."""
+    inner = standing_for(site, op_type, inputs, attributes, opset, outputs)
+    result = LOWERINGS["", op_type](inner)
+    return (result,) if isinstance(result, str) else result
+
+
+def standing_for(
+    site: Site, op_type: str, inputs: Sequence[str], attributes: Sequence[onnx_ir.Attr],
+    opset: int = 22, outputs: int = 1,
+) -> Site:  # fmt: skip
+    """Return the site of one of the standard's operators in the place of a node."""
     node = onnx_ir.Node("", op_type, [], attributes, num_outputs=outputs, name=site.name)
     for k, value in enumerate(node.outputs):
         value.name = f"{site.name}{k}"
-    result = LOWERINGS["", op_type](replace(site, node=node, inputs=tuple(inputs), opset=opset))
-    return (result,) if isinstance(result, str) else result
+    return replace(site, node=node, inputs=tuple(inputs), opset=opset)
 
 
 def channels_first(site: Site, x: str) -> str:

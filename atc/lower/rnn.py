@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.expr import Expr, Input, call, const
+from atc.expr import Expr, Input, call, cast, const
 from atc.ir import DType, TensorType
 from atc.lower.conv import widen
 from atc.lower.elementwise import hard_sigmoid, like, negative, prelu, relu
+from atc.lower.quantize import dynamic_quantize, integer_product
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.ops import Cell, Epilogue, MatMul, Recurrent, identity_epilogue
@@ -196,9 +197,25 @@ KINDS = {
 }
 
 
+@dataclass(frozen=True)
+class IntegerWeights:
+    """Weights of a layer that quantizes x and h itself: INT8 `w` [inputs, D * G * H], its scale per
+    column, INT8 `r` [D, H, G * H] and its scale per direction."""
+
+    w: str
+    w_scale: str
+    r: str
+    r_scales: tuple[float, ...]
+
+
 @lowers("RNN", "GRU", "LSTM")
 def recurrent(site: Site) -> tuple[str, ...]:
     """ONNX RNN-22, GRU-22, LSTM-22, in all directions and layouts."""
+    return recurrent_layer(site)
+
+
+def recurrent_layer(site: Site, given: IntegerWeights | None = None) -> tuple[str, ...]:
+    """Lower a layer, whose products are those of integers where such weights are given."""
     b, kind = site.b, KINDS[site.node.op_type]
     reverse = _directions(site)
     directions, layout = len(reverse), site.int("layout")
@@ -219,10 +236,13 @@ def recurrent(site: Site) -> tuple[str, ...]:
     reads = _Reads(dtype, kind.gates)
     cells = tuple(kind.cell(site, reads, f, r) for f, r in zip(functions, reverse, strict=True))
     op = Recurrent(
-        steps, batch, units, kind.gates, cells, _rows(site, vectors), layout == 1, site.wants(0)
-    )
+        steps, batch, units, kind.gates, cells, _rows(site, vectors), layout == 1, site.wants(0),
+        given.r_scales if given else (),
+    )  # fmt: skip
+    share = _integer_input_product(site, x, bias, given) if given else _input_product(site, x, bias)
+    weights = given.r if given else b.transpose(r, [0, 2, 1])
     operands = [
-        _input_product(site, x, bias), b.transpose(r, [0, 2, 1]), vectors, _lengths(site, steps),
+        share, weights, vectors, _lengths(site, steps),
         *(widen(site, site.input(i)) if site.has(i) else "" for i in (5, 6)),
     ]  # fmt: skip
     if not op.has_memory:
@@ -336,6 +356,21 @@ def _input_product(site: Site, x: str, bias: str) -> str:
     )
     operands = [x, w, *([bias] if bias else [])]
     return b.emit1(op, operands, TensorType(dtype, (first, second, n)))
+
+
+def _integer_input_product(site: Site, x: str, bias: str, given: IntegerWeights) -> str:
+    """Return W x + b of x quantized by its own range."""
+    b = site.b
+    first, second, features = b.shape(x)
+    q, scale, zero = dynamic_quantize(site, b.reshape(x, (first * second, features)))
+    total = integer_product(site, q, given.w, zero, "")
+
+    def real(t: Expr, s: Expr, f: Expr, c: Expr | None = None) -> Expr:
+        y = call("Mul", cast(t, DType.FLOAT), call("Mul", s, f))
+        return y if c is None else call("Add", y, c)
+
+    y = b.map(real, total, scale, given.w_scale, *([bias] if bias else []))
+    return b.reshape(y, (first, second, b.shape(given.w)[1]))
 
 
 def _lengths(site: Site, steps: int) -> str:

@@ -39,8 +39,11 @@ class Recurrent(Op):
 
     Results are the last h [D, B, H], then c the same where the cells have one, then with `sequence`
     every h [T, D, B, H], zero past a row's length. With `batch_major` B comes first in all of them
-    (ONNX layout 1). In the cells' expressions Input(k) is the input's share of gate k for k < G,
-    the recurrent share of gate k - G for k < 2 G, then h, c, the new c and each vector's element.
+    (ONNX layout 1). Where there are `scales`, one per direction, R is INT8 and what meets it is
+    quantized before, each row by the range that it and 0 span (DynamicQuantizeLinear-11).
+
+    In the cells' expressions Input(k) is the input's share of gate k for k < G, the recurrent share
+    of gate k - G for k < 2 G, then h, c, the new c and each vector's element.
     """
 
     steps: int
@@ -51,6 +54,7 @@ class Recurrent(Op):
     vectors: int = 0
     batch_major: bool = False
     sequence: bool = True
+    scales: tuple[float, ...] = ()
 
     @property
     def state(self) -> int:
@@ -74,6 +78,9 @@ class Recurrent(Op):
         for k, (type_, size) in enumerate(zip(inputs, sizes, strict=True)):
             require(type_ is None or type_.size == size, f"operand {k} is {type_}")
         require(inputs[0] is not None and inputs[1] is not None, "x or R is missing")
+        weights = None if inputs[1] is None else inputs[1].dtype
+        require(bool(self.scales) == (weights is DType.INT8), f"{self.scales} for {weights}")
+        require(len(self.scales) in (0, directions), f"{len(self.scales)} scales")
         require((inputs[2] is not None) == (self.vectors > 0), "vectors")
         require(inputs[3] is None or inputs[3].dtype is DType.INT32, "lengths are not INT32")
         wanted = [state] * (2 if self.has_memory else 1) + [self.steps * state] * self.sequence

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.backends.cpu.expr import address, render_expr
+from atc.backends.cpu.expr import address, literal, render_expr
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
-from atc.ir import Array
+from atc.ir import Array, DType
 from atc.ops import Cell, Recurrent
 from atc.view import View
 
@@ -73,10 +73,11 @@ class RecurrentRows(Kernel):
     dynamic = True
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The recurrent shares of one row, and its reset h."""
+        """The recurrent shares of one row, its reset h, and h in bytes."""
         op = w.op
         assert isinstance(op, Recurrent)
-        return (shares(op) + op.hidden) * w.outputs[0].dtype.itemsize
+        floats = (shares(op) + op.hidden) * w.outputs[0].dtype.itemsize
+        return floats + (op.hidden if op.scales else 0)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Pack constant weights."""
@@ -91,6 +92,8 @@ class RecurrentRows(Kernel):
         packed = w.constant[1]
         return {
             "op": op, "type": w.outputs[0].dtype.c, "nb": COLUMNS, "packed": packed,
+            "weight": "int8_t" if op.scales else w.outputs[0].dtype.c,
+            "scales": [literal(s, DType.FLOAT) for s in op.scales],
             "products": products(op), "shares": shares(op),
             "weights": (shares(op) if packed else op.gates * op.hidden) * op.hidden,
             "panel": COLUMNS * op.hidden if packed else COLUMNS,
