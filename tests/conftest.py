@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-import zlib
 
 import pytest
+from support import LEVEL, repeats
 
 os.environ["ATC_CONFIG"] = os.devnull
 
-SHARE = 4
-"""One of so many of the standard's tests of single nodes is run by default; `-m suite` runs all."""
+NARROWER = frozenset({"x86-64-avx2", "x86-64-avx2-vnni"})
+"""Targets that show what AVX-512 shows, with narrower vectors."""
+DRAWN = ("test_standard", "test_resize_is_the_reference")
+"""Tests of many cases, some of which are run by default."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the default run compile what many tests share without optimisation; others optimise."""
+    quick = "not slow" in str(config.getoption("markexpr"))
+    os.environ.setdefault(LEVEL, "-O0" if quick else "-O1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,9 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         values = getattr(getattr(item, "callspec", None), "params", {})
         words = {v for v in values.values() if isinstance(v, str)}
-        repeats = "x86-64-avx2" in words  # as on AVX-512, with narrower vectors
         name = values.get("name", "")
-        if item.name.startswith("test_standard") and isinstance(name, str):
-            repeats = repeats or zlib.crc32(name.encode()) % SHARE != 0
-        if repeats:
+        drawn = item.name.startswith(DRAWN) and isinstance(name, str)
+        if words & NARROWER or (drawn and repeats(name)):
             item.add_marker(pytest.mark.slow)

@@ -173,7 +173,7 @@ def _unit(sources: Sequence[KernelSource]) -> str:
 
 @cache
 def _flags() -> tuple[str, ...]:
-    return tuple(f for f in CFLAGS if f not in ("-fPIC", "-shared"))
+    return ("-O1", *(f for f in CFLAGS if f not in ("-fPIC", "-shared")))
 
 
 def _build(units: Sequence[str], target: Target, folder: Path) -> None:

@@ -526,6 +526,7 @@ def test_switches_for_listed_operators_only(
     assert "W10001: 'absent' of op_debug_list is no operator of the model" in out
 
 
+@pytest.mark.slow
 def test_a_checked_library_finds_a_buffer_that_is_too_small(model: Path, tmp_path: Path) -> None:
     runtime = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True

@@ -270,6 +270,7 @@ print(hashlib.sha256(repr((sorted(e.files.items()), e.weights)).encode()).hexdig
 """
 
 
+@pytest.mark.slow
 def test_bytes_depend_on_neither_folder_nor_hash_seed(tmp_path: Path) -> None:
     running = []
     for seed in ("1", "2"):

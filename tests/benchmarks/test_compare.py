@@ -66,6 +66,7 @@ def test_all_that_is_measured_is_told(tmp_path: Path) -> None:
     assert all(layer["kernel"] for layer in result["layers"])
 
 
+@pytest.mark.slow
 def test_tables_and_a_peer(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     done = compare(tiny_model(tmp_path / "tiny.onnx"), "--peers=onnxruntime,nothing", "--layers",
@@ -79,6 +80,7 @@ def test_tables_and_a_peer(tmp_path: Path) -> None:
     assert "1 models" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_stored_inputs_decide_the_shapes(tmp_path: Path) -> None:
     x = np.ones((2, 2, 8, 8), np.float32)
     for name, arrays in (("a", {"x": x}), ("b", {"i0": x})):
@@ -91,6 +93,7 @@ def test_stored_inputs_decide_the_shapes(tmp_path: Path) -> None:
     assert {r["operations"] for r in found} == {2 * 2 * 3 * 6 * 6 * 2 * 9}
 
 
+@pytest.mark.slow
 def test_what_fails_is_told(tmp_path: Path) -> None:
     done = compare(tmp_path / "none.onnx")
     assert done.returncode != 0

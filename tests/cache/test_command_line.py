@@ -97,6 +97,7 @@ def test_enable_compiles_once(bench: Bench) -> None:  # 1, 2, 5
     assert result(bench.folder / "net") == made
 
 
+@pytest.mark.slow
 def test_kernels_are_shared_by_models_that_have_them_in_common(bench: Bench) -> None:  # 1
     bench.compile("enable")
     assert bench.compile("enable", output="other") == ["src/other.c"]
@@ -291,6 +292,7 @@ def start(bench: Bench, output: str, *more: str, seed: str = "0") -> subprocess.
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_parallel_runs_agree(bench: Bench) -> None:  # 41
     runs = [
         start(bench, f"{number}/net", f"-j{number}", seed=str(number)) for number in (1, 2)
@@ -308,6 +310,7 @@ def test_parallel_runs_agree(bench: Bench) -> None:  # 41
     assert f"{len(bench.entries)} entries checked, 0 damaged" in bench.said()
 
 
+@pytest.mark.slow
 def test_bytes_depend_on_no_folder_and_no_number_of_jobs(bench: Bench) -> None:  # 5
     outputs = []
     for jobs, mode, output in ((1, "disable", "a/net"), (2, "enable", "b/c/net")):

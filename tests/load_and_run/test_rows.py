@@ -209,6 +209,7 @@ def test_l08_reproducible(run: Any, library: Path, picture: Path, tmp_path: Path
     assert len({r.tobytes() for r in results}) == 1
 
 
+@pytest.mark.slow
 @needs_vectors
 def test_l09_fast_run_shared_batch_size(run: Any, small: Path) -> None:
     found = run(small, "--fast-run-shared-batch-size=4", status=1)
@@ -330,6 +331,7 @@ def test_l23_enable_nchw44_dot(run: Any, model: Path) -> None:
     assert "aarch64-neon has no dot product" in found.err
 
 
+@pytest.mark.slow
 def test_l24_layout_transform(run: Any, model: Path) -> None:
     found = run(model, "--layout-transform=cpu", "--iter=1", "--json").json["layout_transform"]
     assert set(found["costs"]) == {"plain", "mixed"}

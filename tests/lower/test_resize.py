@@ -91,7 +91,7 @@ MODES = modes()
 @pytest.fixture(scope="module")
 def resized() -> Batch:
     models = {n: resize_model(SIZES[size], **attributes) for n, (size, attributes) in MODES.items()}
-    return Batch(models, chunk=64)
+    return Batch(models, chunk=64, drawn=True)
 
 
 @pytest.mark.parametrize("name", MODES)

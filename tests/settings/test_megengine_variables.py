@@ -279,6 +279,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_m_33_the_build_is_kept(built: Path) -> None:
     (work,) = (built / "work").iterdir()
     assert (work / "src/net.c").is_file()
