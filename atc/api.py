@@ -86,6 +86,7 @@ def compile(
     fusion_switch_file: Name = "",
     optimization_switch: str = "",
     op_bank_path: Name = "",
+    layout_transform: str = "auto",
     disable_reuse_memory: bool = False,
     memory_in_place: bool = True,
     recompute: str = "none",

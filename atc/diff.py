@@ -25,7 +25,7 @@ from atc.strict_json import dumps
 from atc.verify_run import TOLERANCE, compare, run_reference
 
 BLOCKED = ".blocked"
-"""How the names of channel-blocked values end, as atc/passes/block_layout.py makes them."""
+"""How the names of channel-blocked values end, as atc/passes/layout/forms.py makes them."""
 
 _DECLARATIONS = """
 typedef struct { NET_tensor_info tensor; int32_t kind; } NET_value;

@@ -16,6 +16,7 @@ import onnx_ir
 from atc import __version__
 from atc.adapt import adapt
 from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS
+from atc.backends.kernel import Workload
 from atc.backends.target import Target, get_target
 from atc.backends.toolchain import Compiler, find_compiler
 from atc.budget import Planned, plan_within
@@ -49,6 +50,7 @@ from atc.gears import gears_of, general_of
 from atc.graph_file import stored_graph
 from atc.importers import load_model
 from atc.ir import Graph
+from atc.layout_prices import Weighing
 from atc.listener import Listener, remembering
 from atc.lower import lower_model
 from atc.lower.bounded import declare_ranges
@@ -61,11 +63,12 @@ from atc.names import network_identifier
 from atc.options import Options
 from atc.out_nodes import find_outputs
 from atc.passes import run_passes
+from atc.passes.layout import LayoutReport
 from atc.program import Program, build_program
 from atc.report import report_json, source_nodes
 from atc.sanity import GUARD
 from atc.select import Limits, Selection, Timings, select
-from atc.timings import measured, replayed, times_root
+from atc.timings import measured, replayed, timed_graphs, times_root
 from atc.weights import included_weights, split_weights
 
 __all__ = [
@@ -94,6 +97,8 @@ class Compilation:
     warnings: tuple[str, ...]
     source: Sequence[Mapping[str, object]] = ()
     """The model's own nodes, as the report tells them."""
+    layouts: tuple[LayoutReport, ...] = ()
+    """What was weighed when the layouts were chosen, graph by graph."""
 
     @property
     def library(self) -> Path:
@@ -144,18 +149,23 @@ def compile_model(
     operators = operator_types(model)
     for text in debugging.warnings(operators):
         heard.warn(text)
-    graphs = [optimised_graph(m, options, heard, target.vector_bytes // 4) for m in models]
     limits = limits_of(options, model)
-    timings: Timings = {}
-    for graph in graphs:
-        timings = {**timings, **replayed(graph, options, target, limits, heard)}
-    if options.measures or options.op_bank_path is not None:
+
+    def timed(todo: Sequence[Workload], known: Timings, chosen: bool) -> Timings:
+        found = {**known, **replayed(todo, options, target, limits, heard, chosen)}
+        if not options.measures and options.op_bank_path is None:
+            return found
         with _cache(options, target, debugging, env, heard) as cache:
             flags = _flags(options, compiler, target)
             workers = options.jobs or os.cpu_count() or 1
             shop = Shop(target, compiler, flags, cache, workers, heard.process)
-            for graph in graphs:
-                timings = measured(graph, timings, options, limits, shop, env, heard)
+            return measured(todo, found, options, limits, shop, env, heard)
+
+    def optimised(weighing: Weighing) -> list[Graph]:
+        width = target.vector_bytes // 4
+        return [optimised_graph(m, options, heard, width, weighing=weighing) for m in models]
+
+    graphs, timings, layouts = timed_graphs(optimised, Weighing(target, limits), timed)
     project = write_project(graphs[0], timings, options, target, limits, heard, graphs[1:])
     emission = project.emission
     heard.stage("compiling C")
@@ -175,7 +185,7 @@ def compile_model(
         done = Compilation(
             options.output, emission.name, options, target, compiler, project.graph,
             project.selection, project.program, project.arena, emission, build, cache.stats,
-            tuple(warnings), source_nodes(model),
+            tuple(warnings), source_nodes(model), layouts,
         )  # fmt: skip
         heard.stage("writing the output folder")
         _keep_kernels(done, debugging, recipe.flags, listed)
@@ -205,10 +215,12 @@ def optimised_graph(
     heard: Listener,
     width: int = 1,
     visit: Callable[[Visit], None] | None = None,
+    weighing: Weighing | None = None,
 ) -> Graph:
     """Lower what `read_model` gave and run the passes for vectors of `width` floats, with dumps.
 
-    With `visit`, nodes that can't be lowered are only told; see `lower_model`.
+    With `visit`, nodes that can't be lowered are only told; see `lower_model`. Layouts are chosen
+    by what `weighing` knows of costs, without one by estimates.
     """
     heard.stage("lowering")
     stored = stored_graph(model, get_target(options.target).name)
@@ -231,7 +243,9 @@ def optimised_graph(
             _write_dump(options.dump / dumped[-1], dump(current))
 
     lanes = 1 if options.kernels == "portable" else width
-    return run_passes(graph, observe, switches.off, width=lanes)
+    weighing = weighing or Weighing(get_target(options.target), limits_of(options, model))
+    layouts = weighing.layouts(options.layout_transform)
+    return run_passes(graph, observe, switches.off, width=lanes, layouts=layouts)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class Options:
     fusion_switch_file: Path | None = None
     optimization_switch: str = ""
     op_bank_path: Path | None = None
+    layout_transform: str = "auto"
     disable_reuse_memory: bool = False
     memory_in_place: bool = True
     recompute: str = "none"

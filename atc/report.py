@@ -13,6 +13,7 @@ from atc.dims import plain
 from atc.in_float import in_float
 from atc.lower.site import node_name
 from atc.model_options import contract_of
+from atc.passes.layout import LayoutReport
 from atc.program import Call, Program, calls
 from atc.work import operations
 
@@ -43,6 +44,7 @@ def report_json(done: Compilation) -> str:
                 for b in done.arena.buffers
             ],
         },
+        "layouts": [_layouts(report) for report in done.layouts],
         "model": done.source,
         "in_float": in_float(done.program, done.source),
         **({} if done.cache.mode == "disable" else {"cache": _cache(done)}),
@@ -73,6 +75,16 @@ def report_json(done: Compilation) -> str:
         ],
     }  # fmt: skip
     return json.dumps(report, indent=1, ensure_ascii=True, default=plain) + "\n"
+
+
+def _layouts(report: LayoutReport) -> dict[str, object]:
+    """Return what the layouts of a graph cost and would have cost, in estimated cycles."""
+    return {
+        "wanted": report.wanted,
+        "exact": report.exact,
+        "totals": {name: asdict(total) for name, total in report.totals.items()},
+        "regions": [asdict(region) for region in report.regions],
+    }
 
 
 def call_sources(program: Program) -> Iterator[list[int | str]]:

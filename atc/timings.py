@@ -1,18 +1,21 @@
-"""The times that kernels are chosen by: replayed from a policy, known, or measured now."""
+"""The times that layouts and kernels are chosen by: replayed, known, or measured now."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.build import Shop
 from atc.cache import find_root
 from atc.cache.algo import open_algo_cache
 from atc.fast_run import Bench, fast_run, machine_name, runs_here, workloads
 from atc.ir import Graph
+from atc.layout_prices import Weighing
 from atc.listener import Listener
 from atc.options import Options
+from atc.passes.layout import LayoutReport
 from atc.policy import picks, read_policy, replay, uncovered, workload_summary, write_policy
 from atc.select import Limits, Timings
 
@@ -20,16 +23,39 @@ _NO_TIMEOUT = 86400.0
 """Seconds that stand for no limit: a day."""
 
 
+def timed_graphs(
+    optimised: Callable[[Weighing], list[Graph]], weighing: Weighing,
+    timed: Callable[[Sequence[Workload], Timings, bool], Timings],
+) -> tuple[list[Graph], Timings, tuple[LayoutReport, ...]]:  # fmt: skip
+    """Return graphs, their kernels' times, and what was told of layouts.
+
+    Where times are known or measured, layouts are chosen by them: once the estimates have said
+    which forms are worth a look.
+    """
+    graphs = optimised(weighing)
+    timings = timed(list(weighing.contested()), {}, False)
+    if timings:
+        weighing = weighing.measured(timings)
+        graphs = optimised(weighing)
+    timings = timed([w for graph in graphs for w in workloads(graph, {})], timings, True)
+    return graphs, timings, tuple(weighing.reports)
+
+
 def replayed(
-    graph: Graph, options: Options, target: Target, limits: Limits, heard: Listener
-) -> Timings:
-    """Return what the policy says, if there is one; there must be if nothing is measured."""
+    wanted: Iterable[Workload], options: Options, target: Target, limits: Limits,
+    heard: Listener, all_chosen: bool = True,
+) -> Timings:  # fmt: skip
+    """Return what the policy says, if there is one; there must be if nothing is measured.
+
+    What it says nothing of is told, unless only some of the workloads will be part of the network.
+    """
     path = options.fast_run_algo_policy
     if path is None or (options.measures and not path.exists()):
         return {}
-    todo = list(dict.fromkeys(workloads(graph, {})))
+    todo = list(dict.fromkeys(wanted))
     timings = replay(todo, read_policy(path), target, limits, heard.warn)
-    if not options.measures and (missing := uncovered(todo, timings, target, limits)):
+    missing = uncovered(todo, timings, target, limits) if all_chosen else []
+    if missing and not options.measures:
         heard.warn(
             f"--fast_run_algo_policy: {path} says nothing of {len(missing)} of {len(todo)} "
             f"workloads, the first is {workload_summary(missing[0])}; estimates choose for them"
@@ -38,7 +64,7 @@ def replayed(
 
 
 def measured(
-    graph: Graph, known: Timings, options: Options, limits: Limits, shop: Shop,
+    wanted: Iterable[Workload], known: Timings, options: Options, limits: Limits, shop: Shop,
     env: Mapping[str, str], heard: Listener,
 ) -> Timings:  # fmt: skip
     """Measure what isn't known; the times are kept in the algo cache, the picks in the policy.
@@ -55,7 +81,7 @@ def measured(
     timeout = options.fast_run_timeout or _NO_TIMEOUT
     bench = Bench(shop, algo, options.full_run, limits, timeout, options.measures)
     fresh = fast_run(
-        [w for w in workloads(graph, {}) if w not in known], bench,
+        [w for w in wanted if w not in known], bench,
         lambda done, total: heard.progress("measuring kernels", done, total),
     )  # fmt: skip
     path = options.fast_run_algo_policy

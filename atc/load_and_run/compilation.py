@@ -18,6 +18,7 @@ from atc.driver import Compilation, Listener, compile_model, optimised_graph, re
 from atc.errors import OptionError, UnsupportedError, one_line
 from atc.graph_file import write_graph
 from atc.importers import load_model
+from atc.layout_prices import Weighing
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console
@@ -29,7 +30,6 @@ from atc.model_options import limits_of
 from atc.options import Options, make_options
 from atc.passes import RESIDUAL
 from atc.program import calls
-from atc.select import select
 from atc.settings.resolve import settle
 from atc.work import operations
 
@@ -156,31 +156,18 @@ def _narrower(size: int, option: str) -> Target:
 
 
 def cheapest_layout(options: Options, console: Console) -> Options:
-    """Return the options with the layouts that the whole graph is estimated to cost least with.
-
-    The candidates are the model's own layout everywhere, and channels in blocks wherever that is
-    estimated to pay, with relayouts between.
-    """
-    heard = Listener()
-    model = read_model(options, heard)
-    target = get_target(options.target)
-    costs: dict[str, float] = {}
-    for name, skipped in (("plain", {"block_layout"}), ("mixed", set[str]())):
-        choice = replace(options, skip_passes=options.skip_passes | skipped)
-        graph = optimised_graph(model, choice, heard, target.vector_bytes // 4)
-        selection = select(graph, target, limits=limits_of(choice, model))
-        costs[name] = sum(
-            dict(selection[n.outputs[0]].estimates)[selection[n.outputs[0]].candidate.label]
-            for n in graph.nodes
-            if n.outputs[0] in selection
-        )
-    best = min(costs, key=lambda name: costs[name])
-    console.result["layout_transform"] = {"costs": costs, "chosen": best}
+    """Return the options with layouts chosen for the whole graph by cost, and tell the costs."""
+    chosen = replace(options, layout_transform="auto")
+    model, target = read_model(chosen, Listener()), get_target(chosen.target)
+    weighing = Weighing(target, limits_of(chosen, model))
+    optimised_graph(model, chosen, Listener(), target.vector_bytes // 4, weighing=weighing)
+    totals = [report.totals for report in weighing.reports]
+    names = dict.fromkeys(name for each in totals for name in each)
+    costs = {name: sum(each[name].cycles for each in totals) for name in names}
+    console.result["layout_transform"] = {"costs": costs, "chosen": "auto"}
     shown = ", ".join(f"{name} {cost:.0f}" for name, cost in costs.items())
-    console.line(f"layout transform: estimated costs {shown}; {best} is taken")
-    if best == "mixed":
-        return options
-    return replace(options, skip_passes=options.skip_passes | {"block_layout"})
+    console.line(f"layout transform: estimated cycles {shown or 'of no convolution'}")
+    return chosen
 
 
 # ---- kernels ------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from functools import partial
 
 from atc.ir import Array, Graph, Op
 from atc.ops import If, Loop
-from atc.passes.block_layout import block_layout
 from atc.passes.cancel_movement import cancel_movement
 from atc.passes.conv_planes import conv_planes
 from atc.passes.conv_transpose import conv_transpose_as_conv
@@ -17,10 +16,12 @@ from atc.passes.fold_scales import fold_scales
 from atc.passes.fuse_attention import fuse_attention
 from atc.passes.fuse_elementwise import fuse_elementwise, fuse_maps
 from atc.passes.fuse_epilogue import fuse_epilogue, fuse_known_epilogue
+from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.quantize_integers import quantize_integers
 from atc.passes.rewriting import Rule, rewrite
 from atc.passes.share import share_equal_nodes
 from atc.passes.simplify_matmul import simplify_matmul
+from atc.passes.sink_transposes import sink_transposes
 from atc.passes.slice_in_place import slice_in_place
 from atc.passes.tabulate import tabulate
 from atc.verify import verify
@@ -46,6 +47,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("share_equal_nodes", share_equal_nodes),  # first: fewer nodes, truer reader counts
     _rule("quantize_integers", quantize_integers),  # while every (de)quantization is a node
     _rule("tabulate", tabulate),  # before anything else joins the steps
+    Pass("sink_transposes", sink_transposes),  # while every transpose is a node
     _rule("cancel_movement", cancel_movement),  # before fusion, which then sees arithmetic only
     _rule("fuse_epilogue", fuse_epilogue),  # before fuse_elementwise, lest it merge two branches
     _rule("fold_affine", fold_affine),  # needs the BatchNorm in the epilogue
@@ -63,12 +65,17 @@ RESIDUAL = "fuse_residual"
 """A name to skip: epilogues then take no operands that are computed, only constants."""
 
 
-def layout_passes(width: int) -> tuple[Pass, ...]:
+BY_ESTIMATE = Layouts()
+"""Layouts of least cost, as far as that is known without the kernels."""
+
+
+def layout_passes(width: int, layouts: Layouts = BY_ESTIMATE) -> tuple[Pass, ...]:
     """Return the passes that run last; `width` is the number of floats in a vector."""
+    choose = partial(choose_layouts, width=width, layouts=layouts)
     blocked = (
         _rule("conv_transpose_as_conv", conv_transpose_as_conv),  # only Conv has vector kernels
         _rule("conv_planes", conv_planes),  # and only over two axes
-        Pass("block_layout", partial(block_layout, width=width)),
+        Pass("block_layout", choose),
         _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
     )
     return (*(blocked if width > 1 else ()), _rule("slice_in_place", slice_in_place))
@@ -89,16 +96,18 @@ def run_passes(
     skip: frozenset[str] = frozenset(),
     outer: Mapping[str, Array] | None = None,
     width: int = 1,
+    layouts: Layouts = BY_ESTIMATE,
 ) -> Graph:
     """Run every pass that isn't skipped; each result is verified and shown to `observe`.
 
-    `width` is the number of floats in a vector of the machine, 1 where it has none. A name in
+    `width` is the number of floats in a vector of the machine, 1 where it has none; `layouts` says
+    how values are laid out where there is a choice. A name in
     `skip` leaves out all runs of a pass, one that ends in `_again` only the later one.
     """
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    for each in (*PASSES, *layout_passes(width)):
+    for each in (*PASSES, *layout_passes(width, layouts)):
         if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
         if RESIDUAL in skip and each.name.startswith("fuse_epilogue"):
@@ -106,23 +115,24 @@ def run_passes(
         graph = each.run(graph, outside)
         verify(graph, each.name)
         observe(each.name, graph)
-    return _inside(graph, skip, outside, width)
+    return _inside(graph, skip, outside, width, layouts)
 
 
-def _inside(graph: Graph, skip: frozenset[str], outer: Mapping[str, Array], width: int) -> Graph:
+def _inside(
+    graph: Graph, skip: frozenset[str], outer: Mapping[str, Array], width: int, layouts: Layouts
+) -> Graph:
     """Run the passes on the graphs inside control flow."""
     if not any(node.op.subgraphs() for node in graph.nodes):
         return graph
     constants = {**outer, **graph.constants}
+    inside = partial(run_passes, skip=skip, outer=constants, width=width, layouts=layouts)
     nodes = tuple(
-        replace(n, op=_op_inside(n.op, skip, constants, width)) if n.op.subgraphs() else n
-        for n in graph.nodes
+        replace(n, op=_op_inside(n.op, inside)) if n.op.subgraphs() else n for n in graph.nodes
     )
     return replace(graph, nodes=nodes)
 
 
-def _op_inside(op: Op, skip: frozenset[str], outer: Mapping[str, Array], width: int) -> Op:
-    inside = partial(run_passes, skip=skip, outer=outer, width=width)
+def _op_inside(op: Op, inside: Callable[[Graph], Graph]) -> Op:
     match op:
         case If():
             then, other = inside(op.then_branch), inside(op.else_branch)

@@ -21,8 +21,8 @@ def simplify_matmul(state: Rewriting, node: Node) -> Node:
             node = found
     node = _column_as_row(node)
     assert isinstance(node.op, MatMul)
-    merged = _merged(node.op)
-    return node if merged == node.op else replace(node, op=merged)
+    simpler = merged(node.op)
+    return node if simpler == node.op else replace(node, op=simpler)
 
 
 def _read_through(state: Rewriting, node: Node, index: int) -> Node | None:
@@ -42,7 +42,7 @@ def _read_through(state: Rewriting, node: Node, index: int) -> Node | None:
         op = _scale_results(op, scale)
     elif not source.op.is_movement:
         return _in_memory_order(state, node, op, index)
-    refined = _composed(op, index, source.op)
+    refined = read_through(op, index, source.op.shape, source.op.views)
     return None if refined is None else _with_operand(node, refined, index, source)
 
 
@@ -61,7 +61,7 @@ def _in_memory_order(state: Rewriting, node: Node, op: MatMul, index: int) -> No
     extents = tuple(shape[d] for d in order)
     strides = dense(extents).strides
     moved = View(tuple(strides[order.index(d)] for d in range(len(shape))))
-    refined = _composed(op, index, Map(shape, Input(source.op.expr.dtype, 0), (moved,)))
+    refined = read_through(op, index, shape, (moved,))
     if refined is None:
         return None
     sorted_view = View(tuple(view.strides[d] for d in order), view.offset)
@@ -86,12 +86,17 @@ def _scale_results(op: MatMul, scale: Call) -> MatMul:
     return replace(op, epilogue=Epilogue(expr, op.epilogue.views))
 
 
-def _composed(op: MatMul, index: int, inner: Map) -> MatMul | None:
-    """Return the product with operand `index` read through a Map's view; batches are split."""
+def read_through(
+    op: MatMul, index: int, shape: tuple[int, ...], views: tuple[View, ...]
+) -> MatMul | None:
+    """Return the product with operand `index` read through the view that moves it.
+
+    The movement's loops are `shape`; batches are split where that helps.
+    """
     for _ in range(8):
         view = op.a_view if index == 0 else op.b_view
         tail = (op.m, op.k) if index == 0 else (op.k, op.n)
-        found = compose((*op.batch, *tail), view, inner.shape, inner.views)
+        found = compose((*op.batch, *tail), view, shape, views)
         if isinstance(found, tuple):
             return replace(op, a_view=found[0]) if index == 0 else replace(op, b_view=found[0])
         if found is None or found.axis >= len(op.batch):
@@ -141,7 +146,7 @@ def _transposed(view: View) -> View:
     return View((*batch, column, row), view.offset)
 
 
-def _merged(op: MatMul) -> MatMul:
+def merged(op: MatMul) -> MatMul:
     """Fold batches that share B into the rows, and merge batches that all views walk as one."""
     batch, m = list(op.batch), op.m
     rows = [list(v.strides) for v in (op.a_view, *op.epilogue.views)]

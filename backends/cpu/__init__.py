@@ -3,6 +3,7 @@
 from atc.backends.cpu import (
     attention,
     attention_simd,
+    channels_last,
     conv,
     conv_amx,
     conv_bf16,
@@ -63,5 +64,5 @@ KERNELS: tuple[Kernel, ...] = (
     *vector_map.KERNELS, *lookup.KERNELS, *pool_bytes.KERNELS, *resize.KERNELS, *sort.KERNELS,
     *sampling.KERNELS, *signal.KERNELS,
     *strings.KERNELS, *image.KERNELS, *counted.KERNELS, *ngrams.KERNELS, *external.KERNELS,
-    *svm.KERNELS,
+    *svm.KERNELS, *channels_last.KERNELS,
 )  # fmt: skip

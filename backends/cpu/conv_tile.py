@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 
 from atc.backends.kernel import Workload
@@ -168,6 +169,11 @@ class Columns:
 
 def cut_columns(axis: Axis, width: int) -> list[Columns]:
     """Cut the columns into tiles of at most `width`, as equal as can be, and group equal ones."""
+    return list(_cut_columns(axis, width))
+
+
+@cache  # costs are asked for thousands of times, of some dozen axes
+def _cut_columns(axis: Axis, width: int) -> tuple[Columns, ...]:
     count = -(-axis.out // width)
     small, larger = divmod(axis.out, count)
     tiles = []
@@ -183,7 +189,7 @@ def cut_columns(axis: Axis, width: int) -> list[Columns]:
     for (n, taps), members in groupby(tiles, key=lambda t: (t[1], t[2])):
         same = list(members)
         groups.append(Columns(same[0][0], len(same), n, taps))
-    return groups
+    return tuple(groups)
 
 
 def tile_rows(g: Geometry, pixels: int) -> int:

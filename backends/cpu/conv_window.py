@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -131,7 +132,12 @@ def _length(g: Geometry, rows: int, cols: int) -> int:
 
 def window_cycles(g: Geometry, params: Params, registers: int) -> float:
     """Estimate the cycles of a windowed kernel: arithmetic, loads, and what spills."""
-    _, _, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
+    return _window_cycles(g, int(params["r"]), int(params["c"]), registers)
+
+
+@cache  # costs are asked for several times
+def _window_cycles(g: Geometry, rows: int, cols: int, registers: int) -> float:
+    _, _, tiles = tiles_of(g, rows, cols)
     total = 0.0
     for tile in tiles:
         taps = tile.taps()

@@ -15,13 +15,20 @@ from atc.ops import ConvBlocked, Pool, identity_epilogue
 def loop_values(g: Geometry, c: int) -> dict[str, object]:
     """Return the columns that `c` outputs at a time can cover without meeting padding."""
     low, high = g.cols.interior
-    return {"g": g, "c": c, "low": low, "high": low + (high - low) // c * c,
-            "widths": (c, 1) if high - low >= c else (1,)}  # fmt: skip
+    return {
+        "g": g, "c": c, "low": low, "high": low + (high - low) // c * c,
+        "widths": (c, 1) if high - low >= c else (1,), "pixel": g.block,
+        "x_block": g.in_plane, "y_block": g.out_plane,
+    }  # fmt: skip
 
 
-def loop_cycles(g: Geometry) -> float:
-    """Estimate cycles: a load for every tap of every output, and loop overhead."""
-    return g.batch * g.supers * g.rows.out * g.cols.out * (CALL + 1.2 * g.taps)
+def loop_cycles(g: Geometry, c: int) -> float:
+    """Estimate cycles: the loads of `c` outputs at a time, or one by one at the borders."""
+    low, high = g.cols.interior
+    tiles = (high - low) // c
+    alone = g.cols.out - tiles * c
+    row = tiles * (CALL + g.taps * (c + 1) / 2 + 1.5 * c) + alone * (CALL + 1.2 * g.taps)
+    return g.batch * g.supers * g.rows.out * row
 
 
 class DepthwiseLoops(DepthwiseTiles):
@@ -51,7 +58,7 @@ class DepthwiseLoops(DepthwiseTiles):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return loop_cycles(channelwise(w))
+        return loop_cycles(channelwise(w), int(params["c"]))
 
 
 class PoolLoops(PoolTiles):
@@ -84,7 +91,7 @@ class PoolLoops(PoolTiles):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return loop_cycles(channelwise(w))
+        return loop_cycles(channelwise(w), int(params["c"]))
 
 
 KERNELS = (DepthwiseLoops(), PoolLoops())

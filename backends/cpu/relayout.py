@@ -1,4 +1,7 @@
-"""Block and Unblock: [N, C, *spatial] to and from [N, C / b, *spatial, b], square by square."""
+"""Block and Unblock: [N, C, *spatial] to and from [N, C / b, *spatial, b], square by square.
+
+Blocks are as wide as vectors, or hold all channels: these then lie last.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,32 @@ class _Relayout(Kernel):
     dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Floats or bytes in blocks as wide as vectors."""
-        _, blocked = _sides(w)
-        known = blocked.dtype in (DType.FLOAT, *BYTES)
-        return known and blocked.shape[-1] == lanes(target) > 1
+        """Floats or bytes in blocks as wide as vectors, or in one block of all channels."""
+        plain, blocked = _sides(w)
+        known = blocked.dtype in (DType.FLOAT, *BYTES) and lanes(target) > 1
+        return known and blocked.shape[-1] in (lanes(target), plain.shape[1])
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """Extents, and which way the data goes."""
+        """Extents, steps in the blocked tensor, and which way the data goes."""
         plain, blocked = _sides(w)
-        channels, block = plain.shape[1], blocked.shape[-1]
+        channels, block, wide = plain.shape[1], blocked.shape[-1], lanes(target)
         pixels = prod(plain.shape[2:])
         return {
             "into": isinstance(w.op, Block), "batch": plain.shape[0], "channels": channels,
-            "lanes": block, "blocks": blocked.shape[1], "pixels": pixels,
-            "whole": pixels // block * block if plain.dtype is DType.FLOAT else 0,
-            "rest": channels % block, "element": plain.dtype.c,
+            "lanes": wide, "blocks": -(-channels // wide), "pixels": pixels,
+            "whole": pixels // wide * wide if plain.dtype is DType.FLOAT else 0,
+            "rest": channels % wide, "element": plain.dtype.c, "image": prod(blocked.shape[1:]),
+            "step": block, "stride": pixels * wide if block == wide else wide,
+            "padded": block == wide,
         }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles of squares and of what is left over."""
+        plain, _ = _sides(w)
+        channels, pixels, wide = plain.shape[1], prod(plain.shape[2:]), lanes(target)
+        square = plain.dtype is DType.FLOAT
+        inside = channels // wide * wide * (pixels // wide * wide) if square else 0
+        return plain.shape[0] * (0.3 * inside + 1.2 * (channels * pixels - inside))
 
 
 class BlockChannels(_Relayout):

@@ -1,9 +1,10 @@
-"""Channel blocking: which nodes are blocked, where relayouts stay, that results don't change."""
+"""Layouts: which nodes lie how, where relayouts stay, that results don't change."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import onnx
@@ -11,8 +12,10 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import support
 from atc.ir import Graph
 from atc.passes import run_passes
+from atc.passes.layout import LayoutReport, Layouts
 from support import assert_close, compile_graph, run_model, runnable
 
 WIDTH = 8
@@ -188,6 +191,30 @@ def build(name: str) -> onnx.ModelProto:
     return net.model(make(net))
 
 
+def channels_last(net: Net) -> str:
+    """As TensorFlow's models come: a transpose before and after every convolution."""
+
+    def conv(x: str, ic: int, oc: int, k: int = 3, group: int = 1, **more: object) -> str:
+        x = net.op("Transpose", x, perm=[0, 3, 1, 2])
+        y = net.op("Conv", x, net.weights(oc, ic // group, k, k), group=group,
+                   pads=[k // 2] * 4, **more)  # fmt: skip
+        y = net.op("Transpose", y, perm=[0, 2, 3, 1])
+        return net.op("Add", y, net.weights(oc))
+
+    x = net.op("Relu", conv("x", 3, 16, strides=[2, 2]))
+    y = net.op("Relu", conv(x, 16, 32, 1))
+    y = net.op("Relu", conv(y, 32, 32, 3, 32))
+    x = net.op("Add", conv(y, 32, 16, 1), x)
+    y = net.op("Concat", x, net.op("Relu", conv(x, 16, 8, 1)), axis=3)
+    y = net.op("Pad", y, net.constant(np.array([0, 1, 1, 0, 0, 1, 1, 0])))
+    y = net.op("MaxPool", net.op("Transpose", y, perm=[0, 3, 1, 2]), kernel_shape=[2, 2])
+    y = net.op("Transpose", y, perm=[0, 2, 3, 1])
+    return net.op("ReduceMean", y, net.constant(np.array([1, 2])), keepdims=0)
+
+
+NETS["channels last"] = (channels_last, (1, 18, 20, 3))
+
+
 def blocked(name: str) -> Graph:
     return run_passes(compile_graph(build(name)), width=WIDTH)
 
@@ -205,6 +232,66 @@ def test_blocking_keeps_results(name: str, target: str) -> None:
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     expected = ReferenceEvaluator(model).run(None, {"x": x})
     assert_close(run_model(model, [x], target), expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["nchw", "nhwc", "nchw8c"])
+@pytest.mark.parametrize("name", list(NETS))
+def test_any_layout_keeps_results(
+    name: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not runnable("x86-64-avx2"):
+        pytest.skip("this CPU can't run x86-64-avx2")
+    forced = partial(run_passes, layouts=Layouts(layout))
+    monkeypatch.setattr(support, "run_passes", forced)
+    model, shape = build(name), NETS[name][1]
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    expected = ReferenceEvaluator(model).run(None, {"x": x})
+    assert_close(run_model(model, [x], "x86-64-avx2"), expected, rtol=1e-4, atol=2e-5)
+
+
+def test_channels_last_keep_results() -> None:
+    """Two networks at once, one of them with depthwise windows and pooling over them."""
+    net = Net((1, 32, 9, 11))
+    y = net.op("Relu", net.conv("x", 32, 32, 3, 32))
+    y = net.op("Softmax", net.op("Transpose", y, perm=[0, 2, 3, 1]), axis=3)
+    y = net.conv(net.op("Transpose", y, perm=[0, 3, 1, 2]), 32, 48, 1)
+    y = net.op("AveragePool", y, kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+    model = net.model(net.op("Transpose", y, perm=[0, 2, 3, 1]))
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    expected = ReferenceEvaluator(model).run(None, {"x": x})
+    for layouts in (Layouts("nhwc"), Layouts()):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(support, "run_passes", partial(run_passes, layouts=layouts))
+            assert_close(run_model(model, [x]), expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", list(NETS))
+def test_no_single_layout_is_estimated_to_cost_less(name: str) -> None:
+    heard: list[LayoutReport] = []
+    run_passes(compile_graph(build(name)), width=WIDTH, layouts=Layouts(tell=heard.append))
+    (report,) = heard
+    assert set(report.totals) == {"nchw", "nhwc", "nchw8c", "auto"}
+    assert report.totals["auto"].cycles == min(t.cycles for t in report.totals.values())
+    for region in report.regions:
+        assert region.cycles >= min(region.alternatives.values()) >= 0
+
+
+def test_transposes_between_convolutions_are_gone() -> None:
+    found = kinds(blocked("channels last"))
+    assert found["Map"] == 0
+    assert (found["Block"], found["Unblock"]) == (0, 1)  # only that of the input
+
+
+def test_a_forced_layout_is_taken_where_it_can_be() -> None:
+    graph = compile_graph(build("inverted"))
+    counts = {
+        layout: kinds(run_passes(graph, width=WIDTH, layouts=Layouts(layout)))
+        for layout in ("nchw", "nhwc", "nchw8c")
+    }
+    assert counts["nchw"]["ConvBlocked"] == counts["nchw"]["Block"] == 0
+    assert (counts["nhwc"]["ConvBlocked"], counts["nhwc"]["MatMul"]) == (1, 2)
+    assert counts["nchw8c"]["ConvBlocked"] == 3
 
 
 @pytest.mark.parametrize(

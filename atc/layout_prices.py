@@ -1,0 +1,90 @@
+"""What forms of nodes cost by the kernels that would compute them: measured, else estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from statistics import median
+
+from atc.backends.cpu.matmul_cost import UNITS
+from atc.backends.kernel import Workload
+from atc.backends.target import Target
+from atc.dims import concrete
+from atc.errors import OptionError
+from atc.ops import Block, ConvBlocked, MatMul, Pool, Unblock
+from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
+from atc.select import Limits, Timings, candidates
+
+CYCLE_UNITS: Mapping[type, float] = {
+    ConvBlocked: 1.0, MatMul: UNITS, Pool: 1.0, Block: 1.0, Unblock: 1.0,
+}  # fmt: skip
+"""Ops whose kernels estimate their cost in cycles, and the units of it that make one."""
+
+
+@dataclass
+class Weighing:
+    """Weighs the layouts of a compilation's graphs, and remembers what was weighed."""
+
+    target: Target
+    limits: Limits
+    timings: Timings = field(default_factory=dict)
+    reports: list[LayoutReport] = field(default_factory=list)
+    estimates: dict[Workload, float | None] = field(default_factory=dict)
+
+    def layouts(self, wanted: str) -> Layouts:
+        """Return how the passes are to choose layouts; OptionError for one that isn't there."""
+        width = self.target.vector_bytes // 4
+        names = ("auto", *(layout_names(width).values() if width > 1 else ("nchw",)))
+        if wanted not in names:
+            raise OptionError(
+                f"target {self.target.name} has no layout {wanted}", where="--layout_transform",
+                hint=f"it has {', '.join(names)}",
+            )  # fmt: skip
+        return Layouts(wanted, self.price, self.reports.append)
+
+    def price(self, task: Task) -> float | None:
+        """Return the cycles of a task, infinite where no kernel does it."""
+        w = workload(task)
+        if w not in self.estimates:
+            self.estimates[w] = estimate(w, self.target, self.limits)
+        known = self.estimates[w]
+        times = [m.time_ns for m in self.timings.get(w, ()) if m.time_ns is not None]
+        return round(min(times), 1) / self.nanoseconds() if times else known
+
+    def nanoseconds(self) -> float:
+        """Return the time of a cycle of the estimates, by all that is measured."""
+        ratios = []
+        for w, measured in self.timings.items():
+            times = [m.time_ns for m in measured if m.time_ns is not None]
+            cycles = self.estimates.get(w)
+            if times and cycles:
+                ratios.append(round(min(times), 1) / cycles)
+        return median(ratios) if ratios else 1.0
+
+    def contested(self) -> Iterator[Workload]:
+        """Yield the workloads of forms that measuring might prefer."""
+        tasks = (task for report in self.reports for task in report.contested)
+        yield from dict.fromkeys(map(workload, tasks))
+
+    def measured(self, timings: Timings) -> Weighing:
+        """Return a new weighing by the times of what was contested."""
+        own = set(self.contested())
+        known = {w: times for w, times in timings.items() if w in own}
+        return Weighing(self.target, self.limits, known, [], self.estimates)
+
+
+def workload(task: Task) -> Workload:
+    """Return the workload of a task."""
+    return Workload(task.op, task.inputs, task.outputs, task.constant)
+
+
+def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
+    """Return the estimated cycles of the best kernel; None where they aren't in cycles."""
+    units = CYCLE_UNITS.get(type(w.op))
+    if units is None:
+        return None
+    found = candidates(w, target, limits)
+    largest = concrete(w)
+    costs: Iterable[float] = (c.kernel.cost(largest, c.params, target) for c in found)
+    return min(costs, default=inf) / units

@@ -1,0 +1,122 @@
+"""Layouts for the whole graph: forms of nodes and relayouts between them, solved together by cost.
+
+`forms.py` and its families say what a node may become, `costs.py` what that takes, `choice.py`
+makes of both a problem for `solver.py`, `apply.py` rewrites the graph by its solution, and
+`report.py` tells what the alternatives would have cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from atc.ir import Array, Graph
+from atc.ops import Conv
+from atc.passes.layout.apply import apply
+from atc.passes.layout.choice import (
+    Choices,
+    Kept,
+    build_problem,
+    choices,
+    completed,
+    worthwhile,
+)  # fmt: skip
+from atc.passes.layout.costs import Price, Task, no_price
+from atc.passes.layout.forms import Form, Layout, Read, Scene
+from atc.passes.layout.report import LayoutReport, contested, layout_names, regions, total
+from atc.passes.layout.solver import solve
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """How layouts are chosen: by whose prices, or which one if possible; who hears of it."""
+
+    wanted: str = AUTO
+    price: Price = no_price
+    tell: Callable[[LayoutReport], None] = lambda report: None
+    margin: float = 1.5
+    """Forms that cost up to so many times the best one are told as contested."""
+
+
+def choose_layouts(
+    graph: Graph, outer: Mapping[str, Array], width: int, layouts: Layouts
+) -> Graph:
+    """Lay out values so that all calls and relayouts cost least; vectors hold `width` floats."""
+    names = layout_names(width)
+    if width < 2 or not any(isinstance(n.op, Conv) for n in graph.nodes):
+        return graph
+    found = choices(Scene(graph, outer, width), layouts.price)
+    kept = worthwhile(found)
+    solved = {
+        name: _solved(found, _forced(found, kept, layout), ()) for layout, name in names.items()
+    }
+    solved[AUTO] = _solved(found, kept, tuple(solved.values()))
+    chosen = solved[layouts.wanted]
+    layouts.tell(
+        LayoutReport(
+            layouts.wanted, chosen.exact,
+            {name: total(found, s.forms, s.cost) for name, s in solved.items()},
+            regions(found, chosen.forms), contested(found, layouts.margin),
+        )
+    )  # fmt: skip
+    return apply(found, chosen.forms)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The number of every node's form, what that costs, and whether nothing costs less."""
+
+    forms: tuple[int, ...]
+    cost: float
+    exact: bool
+
+
+def _solved(found: Choices, kept: Kept, others: Sequence[_Chosen]) -> _Chosen:
+    """Return the best choice among the forms kept, or one of the others where that costs less."""
+    problem = build_problem(found, kept)
+    nodes = [list(own) for own in kept]
+    starts = [_near(found, nodes, other.forms) for other in others]
+    if not starts:
+        starts = [[min(range(len(own)), key=lambda s: c[s]) for own, c in zip(
+            nodes, problem.single, strict=False)]]  # fmt: skip
+    solution = solve(problem, [completed(problem, start) for start in starts])
+    forms = tuple(own[s] for own, s in zip(nodes, solution.states, strict=False))
+    own = _Chosen(forms, solution.cost, solution.exact)
+    return own if own.exact else min((own, *others), key=lambda c: c.cost)
+
+
+def _near(found: Choices, kept: Sequence[list[int]], forms: Sequence[int]) -> list[int]:
+    """Return states with these forms, or where one isn't kept with the cheapest in its layout."""
+    states = []
+    for k, (own, form) in enumerate(zip(kept, forms, strict=True)):
+        layout = found.forms[k][form].layout
+
+        def rank(state: int, k: int = k, form: int = form, layout: Layout = layout) -> object:
+            number = kept[k][state]
+            same = found.forms[k][number].layout is layout
+            return number != form, not same, found.costs[k][number]
+
+        states.append(min(range(len(own)), key=rank))  # type: ignore[arg-type]
+    return states
+
+
+def _forced(found: Choices, kept: Kept, layout: Layout) -> Kept:
+    """Return the forms in one layout, wherever a node can be computed in it."""
+    return [
+        [n for n, form in enumerate(forms) if _keeps_to(form, layout) and costs[n] < inf] or own
+        for forms, costs, own in zip(found.forms, found.costs, kept, strict=True)
+    ]
+
+
+def _keeps_to(form: Form, layout: Layout) -> bool:
+    """Whether a form's result has a layout, and what it reads has that or the plain one."""
+    near = (layout, Layout.PLAIN)
+    return form.layout is layout and all(
+        a.layout in near for a in form.arguments if isinstance(a, Read)
+    )
+
+
+__all__ = ["AUTO", "LayoutReport", "Layouts", "Price", "Task", "choose_layouts", "layout_names"]

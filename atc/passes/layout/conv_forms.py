@@ -1,0 +1,143 @@
+"""Forms of convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from atc.ir import DType, Node, row_major
+from atc.ops import Conv, ConvBlocked, Epilogue, MatMul, Pool, Window
+from atc.passes.block_bytes import integer_zero
+from atc.passes.layout.forms import Form, Layout, Read, Scene, plain_form
+from atc.passes.layout.loop_forms import folded_pixels
+from atc.passes.layout.operands import operands
+from atc.passes.simplify_matmul import merged
+from atc.view import View
+
+PLAIN_CHANNELS = 4
+"""Up to so many channels a first convolution reads its operand as it is."""
+
+
+def conv_forms(scene: Scene, node: Node, op: Conv, layout: Layout) -> Iterator[Form]:
+    """Yield the forms of a convolution whose result lies in a layout."""
+    if layout is Layout.PLAIN:
+        yield plain_form(node)
+    if scene.constant(node.inputs[1]) is None or op.window.rank > 2:
+        return
+    match layout:
+        case Layout.PLAIN:
+            yield from _pixels_as_columns(scene, node, op)
+        case Layout.BLOCKS:
+            yield from _blocked(scene, node, op)
+        case Layout.LAST:
+            yield from _pixels_as_rows(scene, node, op)
+            yield from _depthwise(scene, node, op)
+
+
+def _blocked(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
+    x, w = scene.type(node.inputs[0]), scene.type(node.inputs[1])
+    y = scene.type(node.outputs[0])
+    floats = _is_float(scene, node, op)
+    if op.zero_points and node.inputs[3]:
+        return
+    point = scene.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
+    zero = 0 if floats else integer_zero(op, x, w, y, point, scene.width)
+    wasteful = floats and -(-y.shape[1] // scene.width) * 2 > y.shape[1]
+    if zero is None or wasteful:  # most of the lanes would be of no use
+        return
+    found = operands(
+        scene, Layout.BLOCKS, node.inputs[op.operands :], op.epilogue.views, y.shape, move=True
+    )
+    if found is None:
+        return
+    arguments, views = found
+    epilogue = Epilogue(op.epilogue.expr, views)
+    result = ConvBlocked(op.window, op.group, epilogue, op.accumulator, zero)
+    first, weights = node.inputs[:2]
+    yield Form(Layout.BLOCKS, result, (Read(first, Layout.BLOCKS), Read(weights), *arguments))
+    if floats and x.shape[1] <= PLAIN_CHANNELS and op.group == 1:
+        yield Form(Layout.BLOCKS, result, (Read(first), Read(weights), *arguments))
+
+
+def _is_float(scene: Scene, node: Node, op: Conv) -> bool:
+    names = (*node.inputs[:2], *node.outputs)
+    return op.accumulator is DType.FLOAT and all(
+        scene.type(name).dtype is DType.FLOAT for name in names
+    )
+
+
+def _is_pointwise(scene: Scene, node: Node, op: Conv) -> bool:
+    """Whether it is a matrix product for each pixel."""
+    one = set(op.window.kernel) == {1} and not any(op.window.pads) and op.group == 1
+    return one and _is_float(scene, node, op) and scene.type(node.outputs[0]).size > 0
+
+
+def _pixels_as_rows(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
+    """A 1x1 convolution whose channels lie last is a product of pixels and filters."""
+    x, y = scene.type(node.inputs[0]).shape, scene.type(node.outputs[0]).shape
+    if not _is_pointwise(scene, node, op):
+        return
+    found = operands(
+        scene, Layout.LAST, node.inputs[2:], op.epilogue.views, y, move=True
+    )
+    if found is None:
+        return
+    steps = row_major((*x[2:], x[1]))[:-1]
+    rows = tuple(s * t for s, t in zip(steps, op.window.strides, strict=True))
+    views = tuple(View((v.strides[0], *v.strides[2:]), v.offset) for v in found[1])
+    batch = (y[0], *y[2:-1])
+    product = MatMul(
+        batch, y[-1], y[1], x[1], View((prod(x[1:]), *rows, 1)),
+        View((*[0] * len(batch), 1, x[1])), Epilogue(op.epilogue.expr, views),
+    )  # fmt: skip
+    first, weights = node.inputs[:2]
+    yield Form(Layout.LAST, merged(product), (Read(first, Layout.LAST), Read(weights), *found[0]))
+
+
+def _pixels_as_columns(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
+    """A 1x1 convolution is a product of filters and pixels."""
+    x, y = scene.type(node.inputs[0]).shape, scene.type(node.outputs[0]).shape
+    if not _is_pointwise(scene, node, op) or set(op.window.strides) != {1}:
+        return
+    views = folded_pixels(op.epilogue.views, y[2:])
+    if views is None:
+        return
+    pixels = prod(y[2:])
+    product = MatMul(
+        (y[0],), y[1], pixels, x[1], View((0, x[1], 1)), View((prod(x[1:]), pixels, 1)),
+        Epilogue(op.epilogue.expr, views),
+    )  # fmt: skip
+    first, weights = node.inputs[:2]
+    arguments = (weights, first, *node.inputs[2:])
+    yield Form(Layout.PLAIN, merged(product), tuple(map(Read, arguments)))
+
+
+def _depthwise(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
+    """One filter per channel, with the channels last: whole vectors of them."""
+    w, y = scene.type(node.inputs[1]).shape, scene.type(node.outputs[0]).shape
+    each = w[:2] == (op.group, 1) and y[1] % scene.width == 0
+    if not each or not _is_float(scene, node, op):
+        return
+    found = operands(
+        scene, Layout.LAST, node.inputs[2:], op.epilogue.views, y, move=True
+    )
+    if found is None:
+        return
+    result = ConvBlocked(op.window, op.group, Epilogue(op.epilogue.expr, found[1]))
+    first, weights = node.inputs[:2]
+    yield Form(Layout.LAST, result, (Read(first, Layout.LAST), Read(weights), *found[0]))
+
+
+def pool_forms(scene: Scene, node: Node, op: Pool, layout: Layout) -> Iterator[Form]:
+    """Yield the form of pooling: the window has one more axis, the channels that lie together."""
+    if op.how == "Lp" or op.window.rank > 2:
+        return
+    if layout is Layout.LAST and scene.type(node.outputs[0]).shape[1] % scene.width:
+        return
+    w = op.window
+    lanes = Window((*w.kernel, 1), (*w.strides, 1), (*w.dilations, 1), (*w.pads, 0))
+    wider = replace(op, window=lanes, end_pads=(*op.end_pads, 0))
+    yield Form(layout, wider, (Read(node.inputs[0], layout),))

@@ -1,0 +1,115 @@
+"""What a node costs: an estimate by its op, in cycles of one core, good enough to compare forms.
+
+Whoever knows the kernels can do better and says so by a `Price`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from atc.expr import cost as expression_cost
+from atc.expr import inputs_of
+from atc.ir import DType, Op, TensorType
+from atc.ops import Block, Conv, ConvBlocked, Map, MatMul, Part, Pool, Reduce, Reshape, Unblock
+from atc.ops.blocked import BYTES
+from atc.ops.data import Concat
+from atc.passes.slice_in_place import ALIGNMENT
+from atc.view import View
+
+CALL = 50.0
+"""Cycles that any call takes."""
+RATE = 24.0
+"""Bytes per cycle to and from the caches."""
+ROW, PLAIN_PRODUCTS, VECTOR_SHARE = 4.0, 8.0, 1.4
+"""Of a plain convolution: cycles that each tap takes per row, products per cycle in a row. Products
+per cycle of others as a part of a vector."""
+SCALAR, GATHERED = 1.2, 1.5
+"""Cycles per element of a loop that isn't in vectors, and per operand that isn't read in order."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """An op with the types of its operands and results, and which operands are constants."""
+
+    op: Op
+    inputs: tuple[TensorType | None, ...]
+    outputs: tuple[TensorType, ...]
+    constant: tuple[bool, ...]
+
+
+Price = Callable[[Task], float | None]
+"""Returns the cycles of a task, None where nothing better is known than `estimate`."""
+
+
+def no_price(task: Task) -> None:
+    """Know nothing better."""
+
+
+def estimate(task: Task, width: int) -> float:
+    """Return the cycles of a task on a machine with vectors of `width` floats."""
+    op, y = task.op, task.outputs[0]
+    moved = CALL + (y.nbytes + sum(t.nbytes for t in task.inputs if t is not None)) / RATE
+    match op:
+        case Reshape() | Part():
+            return 0.0
+        case Conv():
+            across = y.shape[-1]
+            rows = y.size / max(across, 1) * prod(_shape(task, 1)[1:])
+            steps = across / PLAIN_PRODUCTS if op.window.strides[-1] == 1 else across
+            return moved + rows * (ROW + steps)
+        case ConvBlocked():
+            w = _shape(task, 1)
+            wide = VECTOR_SHARE * width * (1 if y.dtype is DType.FLOAT else 2)
+            return moved + y.size * prod(w[1:]) / wide
+        case MatMul():
+            columns = -(-op.n // width) * width
+            return moved + prod(op.batch) * op.m * op.k * columns / (VECTOR_SHARE * width)
+        case Map() if op.is_movement and _is_part(op, y):
+            return 0.0
+        case Map() | Reduce():
+            return moved + _loops(op, task, width)
+        case Pool():
+            lanes = y.shape[-1] % width == 0 and op.window.kernel[-1] == 1
+            return moved + y.size * prod(op.window.kernel) * (1 / width if lanes else SCALAR)
+        case Concat():
+            return CALL if op.outer == 1 else moved + op.outer * len(op.parts) * 5
+        case Block() | Unblock():
+            return moved + y.size * (0.3 if y.dtype not in BYTES else SCALAR)
+        case _:
+            return moved
+
+
+def _is_part(op: Map, y: TensorType) -> bool:
+    """Whether readers of a slice can read it where it lies; see `slice_in_place.py`."""
+    view = op.views[0]
+    return view.is_dense(op.shape) and view.offset * y.dtype.itemsize % ALIGNMENT == 0
+
+
+def _shape(task: Task, k: int) -> tuple[int, ...]:
+    type_ = task.inputs[k]
+    return () if type_ is None else type_.shape
+
+
+def _loops(op: Map | Reduce, task: Task, width: int) -> float:
+    """Return the cycles of a loop nest, in vectors where all operands follow one loop."""
+    loops = op.shape if isinstance(op, Map) else (*op.shape, *op.reduced)
+    count, work = prod(loops), 0.25 * expression_cost(op.expr)
+    read = [op.views[k] for k in sorted(inputs_of(op.expr))]
+    lines = [len(loops) - 1]
+    if isinstance(op, Reduce):
+        lines.append(len(op.shape) - 1)
+    if any(d >= 0 and _in_step(read, loops, d, width) for d in lines) and _is_float(task):
+        return count * (0.5 + work) / width * (1 + 0.25 * len(read))
+    apart = sum(v.strides[-1] not in (0, 1) for v in read if v.strides)
+    return count * (SCALAR + work + GATHERED * apart)
+
+
+def _is_float(task: Task) -> bool:
+    return all(t is None or t.dtype in (DType.FLOAT, *BYTES) for t in (*task.inputs, *task.outputs))
+
+
+def _in_step(views: Sequence[View], loops: Sequence[int], axis: int, width: int) -> bool:
+    steps = all(v.strides[axis] in (0, 1) for v in views)
+    return steps and 2 * loops[axis] >= width
