@@ -1,6 +1,7 @@
 """Operators for onnx's reference evaluator where its own are slow or not what the standard says.
 
-Its Conv is slow; its BatchNormalization of opsets below 14 takes the batch's statistics.
+Its Conv is slow; its BatchNormalization of opsets below 14 takes the batch's statistics; its
+GatherElements wants as many indices as numbers.
 """
 
 from __future__ import annotations
@@ -57,6 +58,19 @@ class BatchNormalization(OpRun):
         shape = (-1, *[1] * (x.ndim - 2))
         factor = scale / np.sqrt(variance + epsilon)
         return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
+
+
+class GatherElements(OpRun):
+    """ONNX's GatherElements."""
+
+    op_domain = ""
+
+    def _run(
+        self, data: Floats, indices: np.ndarray[Any, np.dtype[np.int64]], *, axis: int = 0
+    ) -> tuple[Floats]:
+        along = axis % data.ndim
+        seen = [slice(None if d == along else n) for d, n in enumerate(indices.shape)]
+        return (np.take_along_axis(data[tuple(seen)], indices, along),)
 
 
 def _pads(

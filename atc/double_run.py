@@ -40,10 +40,11 @@ def run_in_double(
     """Return NAME and the values of these names; UnsupportedError where that can't be computed."""
     from onnx.reference import ReferenceEvaluator
 
-    from atc.double_ops import BatchNormalization, Conv  # late: it imports much of onnx
+    from atc.double_ops import BatchNormalization, Conv, GatherElements  # late: imports much
 
     proto = in_double(_newer(onnx_ir.to_proto(model)), outputs)
-    own: list[Any] = [Conv, BatchNormalization] if _opset(proto) < _TRAINING_MODE else [Conv]
+    own: list[Any] = [Conv, GatherElements]
+    own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
     wide = {name: _wide(array) for name, array in feeds.items()}
     try:
         with np.errstate(all="ignore"):

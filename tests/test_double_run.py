@@ -38,7 +38,9 @@ def test_floats_are_not_rounded() -> None:
     assert y[0] == float(x[0]) * float(np.float32(1 / 3)) + 0.5
 
 
-@pytest.mark.parametrize("operator", ["Conv", "BatchNormalization", "Gemm", "QuantizeLinear"])
+@pytest.mark.parametrize(
+    "operator", ["Conv", "BatchNormalization", "GatherElements", "Gemm", "QuantizeLinear"]
+)
 def test_the_standard_agrees(operator: str) -> None:
     compared = 0
     for name, model, runs in node_cases([operator]):
@@ -50,6 +52,13 @@ def test_the_standard_agrees(operator: str) -> None:
                 np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=name)
                 compared += 1
     assert compared > 0
+
+
+def test_fewer_elements_are_gathered_than_there_are() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(3, 8)
+    at = np.array([[7, -2, 0], [1, 1, 5]])
+    (y,) = evaluate(node_model("GatherElements", [x, at], constant=[], axis=1), x, at)
+    np.testing.assert_array_equal(y, np.take_along_axis(x[:2], at, 1))
 
 
 @pytest.mark.parametrize("groups", [1, 2])
