@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -15,11 +15,15 @@ from atc.dims import RANGES, Range
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
 from atc.importers.sequences import is_bundle, pin_nothing, pin_sequence, pin_value
+from atc.importers.tensors import check_tensor, prepare_tensors
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # errors are told in our words
 
 OLDEST_OPSET = 1
 NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
+
+MOST_NODES = 1 << 20
+"""Nodes that a model may have once its functions' bodies stand where they are called."""
 
 InputShape = tuple[int | Range, ...] | list[tuple[int | Range, ...]] | None
 """The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
@@ -34,25 +38,36 @@ def load_onnx(path: Path) -> onnx_ir.Model:
     try:
         proto = onnx.load_model(path, format="protobuf", load_external_data=False)
         _check_names(proto.graph, path)
+        prepare_tensors(proto.graph, str(path))
         maps = without_maps(proto.graph, str(path))
         model = onnx_ir.from_proto(proto)
         _check_model(proto, model, path)
         for tensor in _tensors(model):
+            check_tensor(tensor, path)
             if isinstance(tensor, onnx_ir.ExternalTensor):
-                _check_external_data(tensor, path)
                 tensor.base_dir = path.parent
         model = inlined(model)
         mark_maps(model, maps)
-    except AtcError:
+    except AtcError as error:
+        error.where = error.where or str(path)
         raise
     except RecursionError:
         raise ModelError("is nested too deeply", where=str(path)) from None
     except Exception as error:  # protobuf, onnx and onnx_ir raise many kinds for a damaged file
+        cause = _first_cause(error)
+        reason = f"nothing is called {cause}" if isinstance(cause, KeyError) else str(cause)
         raise ModelError(
-            f"is not a readable ONNX model: {one_line(str(error), 200)}", where=str(path),
+            f"is not a readable ONNX model: {one_line(reason, 200)}", where=str(path),
             hint="export it again, or look at it with onnx.checker",
         ) from error  # fmt: skip
     return model
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return the error that others were raised from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def inlined(model: onnx_ir.Model) -> onnx_ir.Model:
@@ -62,6 +77,7 @@ def inlined(model: onnx_ir.Model) -> onnx_ir.Model:
     """
     if not len(model.functions):
         return model
+    _check_calls(model)
     for function in model.functions.values():
         for domain, version in [*function.opset_imports.items()]:
             if model.opset_imports.get(domain, version) == version:
@@ -73,12 +89,30 @@ def inlined(model: onnx_ir.Model) -> onnx_ir.Model:
     return InlinePass()(model).model
 
 
+def _check_calls(model: onnx_ir.Model) -> None:
+    """Refuse functions that call functions that ... so often that no machine holds the nodes."""
+    sizes: dict[object, int] = {}
+
+    def size(nodes: Iterable[onnx_ir.Node]) -> int:
+        total = 0
+        for node in nodes:
+            key = node.op_identifier()
+            function = model.functions.get(key)
+            if function is not None and key not in sizes:
+                sizes[key] = 0  # where it calls itself, of which the inliner tells
+                sizes[key] = size(function.all_nodes())
+            total += 1 if function is None else sizes[key]
+        return total
+
+    count = size(model.graph.all_nodes())
+    if count > MOST_NODES:
+        raise UnsupportedError(f"its functions expand to {count} nodes; {MOST_NODES} are possible")
+
+
 def _check_model(proto: onnx.ModelProto, model: onnx_ir.Model, path: Path) -> None:
     if not proto.HasField("graph") or not proto.graph.output:
         raise ModelError("is not an ONNX model: it has no graph with outputs", where=str(path))
-    for name, count in Counter(v.name for v in proto.graph.output).items():
-        if count > 1:
-            raise ModelError(f"the output '{name}' is listed {count} times", where=str(path))
+    _check_once("output", (v.name for v in proto.graph.output), str(path))
     opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
     if opset is None and any(n.domain in ("", "ai.onnx") for n in proto.graph.node):
         raise ModelError("names no opset of the domain ai.onnx", where=str(path))
@@ -90,15 +124,18 @@ def _check_model(proto: onnx.ModelProto, model: onnx_ir.Model, path: Path) -> No
 
 
 def _check_names(graph: onnx.GraphProto, path: Path) -> None:
-    """Refuse names that aren't UTF-8, which protobuf gives as bytes, and results of two nodes."""
+    """Refuse names that aren't UTF-8, which protobuf gives as bytes, and names of two things."""
     values = (*graph.input, *graph.output, *graph.initializer)
+    _check_once("input", (v.name for v in graph.input), str(path))
+    _check_once("initializer", (t.name for t in graph.initializer), str(path))
     names = [graph.name, *(v.name for v in values)]
     for node in graph.node:
         names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        place = f"{path}, node '{node.name}' ({node.op_type})"
+        _check_once("attribute", (a.name for a in node.attribute), place)
         for attribute in node.attribute:
             names.append(attribute.name)
             if attribute.type == onnx.AttributeProto.UNDEFINED:
-                place = f"{path}, node '{node.name}' ({node.op_type})"
                 raise ModelError(f"attribute '{attribute.name}' has no type", where=place)
             for inner in (attribute.g, *attribute.graphs):
                 if inner.node:
@@ -115,6 +152,12 @@ def _check_names(graph: onnx.GraphProto, path: Path) -> None:
             made.update([name] if name else [])
 
 
+def _check_once(what: str, names: Iterable[str], where: str) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ModelError(f"the {what} '{name}' is listed {count} times", where=where)
+
+
 def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
     """Yield every tensor of the model: initializers and attributes, of subgraphs too."""
     graphs = [model.graph, *model.graph.subgraphs()]
@@ -124,25 +167,6 @@ def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
             for attribute in node.attributes.values():
                 if isinstance(attribute.value, onnx_ir.TensorProtocol):
                     yield attribute.value
-
-
-def _check_external_data(tensor: onnx_ir.ExternalTensor, path: Path) -> None:
-    """Refuse a data file outside the model's folder, and data that the file doesn't hold."""
-    folder = path.parent.resolve()
-    location = str(tensor.location)
-    label = f"{path}, tensor '{tensor.name}'"
-    file = (folder / location).resolve()
-    if not location or Path(location).is_absolute() or not file.is_relative_to(folder):
-        raise ModelError(f"external data '{location}' lies outside the model's folder", where=label)
-    if not file.is_file():
-        raise ModelError(f"external data file '{location}' is missing", where=label)
-    offset, length, available = tensor.offset or 0, tensor.length or 0, file.stat().st_size
-    if min(offset, length) < 0 or offset + max(length, tensor.nbytes) > available:
-        raise ModelError(
-            f"external data at {offset} of {max(length, tensor.nbytes)} bytes is not in the file "
-            f"of {available} bytes",
-            where=label,
-        )
 
 
 def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str) -> onnx_ir.Model:

@@ -142,7 +142,7 @@ class Builder:
     def declare(self, name: str, type_: TensorType) -> str:
         """Add a value that is given from outside (a graph input)."""
         if high(type_.size) > MAX_ELEMENTS:
-            raise UnsupportedError(f"a tensor of {type_.size} elements is too large", where=name)
+            raise UnsupportedError(f"a tensor of {type_.size} elements is too large")
         self._types[name] = type_
         self._declared.add(name)
         return name

@@ -382,14 +382,22 @@ def bit_shift(site: Site) -> str:
     return compute(site, lambda x, y: call(fn, x, y), site.input(0), site.input(1))
 
 
+LONGEST_CHAIN = 64
+"""Operands that one expression adds up."""
+
+
 def _chain(site: Site, fn: str, finish: Callable[[Expr], Expr] = lambda e: e) -> str:
-    def body(*xs: Expr) -> Expr:
+    def body(*xs: Expr, last: bool = True) -> Expr:
         total = xs[0]
         for x in xs[1:]:
             total = call(fn, total, x)
-        return finish(total)
+        return finish(total) if last else total
 
-    return compute(site, body, *(site.input(i) for i in range(len(site.inputs))))
+    first, *rest = (site.input(i) for i in range(len(site.inputs)))
+    while len(rest) > LONGEST_CHAIN:  # expressions are trees, whose depth is bounded
+        first = compute(site, lambda *xs: body(*xs, last=False), first, *rest[:LONGEST_CHAIN])
+        rest = rest[LONGEST_CHAIN:]
+    return compute(site, body, first, *rest)
 
 
 @lowers("Sum", "Max", "Min")

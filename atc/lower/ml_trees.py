@@ -219,6 +219,9 @@ def _classic(site: Site, kind: str) -> Forest:
             forest.children[number[key]] = [number[s] for s in sides]
             pointed.update(number[s] for s in sides)
     forest.roots = [n for n in number.values() if n not in pointed]
+    rooted = {tree for (tree, _), n in number.items() if n not in pointed}
+    for tree in dict.fromkeys(trees):
+        site.require(tree in rooted, f"tree {tree} is a circle")
     return forest
 
 

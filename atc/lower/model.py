@@ -91,7 +91,11 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
             where=walker.file,
         ) from None
     shape = _extents(value, builder, walker)
-    walker.bind(builder, value, builder.declare(name, TensorType(dtype, shape)))
+    try:
+        walker.bind(builder, value, builder.declare(name, TensorType(dtype, shape)))
+    except UnsupportedError as error:
+        error.where = error.where or f"{walker.file}, input '{name}'"
+        raise
     return name
 
 
@@ -350,6 +354,8 @@ class _Walker:
             if not error.where:
                 error.where = site.label
             raise
+        except MemoryError as error:
+            raise UnsupportedError("needs more memory than there is", where=site.label) from error
         except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
             if isinstance(error, TypeError) and "Dim" in str(error):
                 raise UnsupportedError(

@@ -7,10 +7,10 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import Dim, is_dynamic
+from atc.dims import Dim, high, is_dynamic
 from atc.expr import Expr, call, cast, const
 from atc.ir import Array, DType, TensorType, row_major
-from atc.lower.builder import Builder
+from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.place import Place, affine_table, gather, take, total
 from atc.lower.registry import lowers
 from atc.lower.resample import (
@@ -158,6 +158,8 @@ def _resize(site: Site, axes: Sequence[Axis], sampling: Sampling) -> str:
     dtype = b.type(x).dtype
     if not prod(shape):
         return b.constant(np.empty(shape, dtype.numpy))
+    if high(prod(shape)) > MAX_ELEMENTS:
+        raise site.unsupported(f"a tensor of {prod(shape)} elements is too large")
     site.require(all(a.size for a in axes), f"{site.type(0)} is empty")
     if is_dynamic(tuple(axes)):
         return _resize_open(site, axes, sampling)

@@ -25,6 +25,8 @@ class _Signature:
     inputs: tuple[_Input, ...]
     homogeneous: bool
     """Whether all inputs in the place of a variadic last one have one type."""
+    most: int | None
+    """How many inputs there may be; None where the last one is variadic."""
 
 
 def type_error(op_type: str, domain: str, opset: int, types: Sequence[DType | None]) -> str:
@@ -37,6 +39,8 @@ def type_error(op_type: str, domain: str, opset: int, types: Sequence[DType | No
     signature = _signature(op_type, domain, opset)
     if signature is None or not signature.inputs:
         return ""
+    if signature.most is not None and len(types) > signature.most:
+        return f"{len(types)} inputs, of which the operator takes {signature.most}"
     bound: dict[str, tuple[int, DType]] = {}
     last = len(signature.inputs) - 1
     for k, dtype in enumerate(types):
@@ -79,5 +83,11 @@ def _signature(op_type: str, domain: str, opset: int) -> _Signature | None:
         same = later.get(each.name, each)
         kinds = frozenset(map(_kind, (*each.types, *same.types)))
         inputs.append(_Input(each.name, each.type_str, kinds))
-    variadic = bool(schema.inputs) and schema.inputs[-1].option.name == "Variadic"
-    return _Signature(tuple(inputs), not variadic or schema.inputs[-1].is_homogeneous)
+    variadic = _is_variadic(schema)
+    limited = not (variadic or _is_variadic(newest))
+    most = max(len(schema.inputs), len(newest.inputs)) if limited else None
+    return _Signature(tuple(inputs), not variadic or schema.inputs[-1].is_homogeneous, most)
+
+
+def _is_variadic(schema: Any) -> bool:
+    return bool(schema.inputs) and schema.inputs[-1].option.name == "Variadic"

@@ -243,6 +243,15 @@ def test_probit_is_the_inverse_of_the_normal_distribution() -> None:
             ),
             "circle",
         ),
+        (
+            case(
+                "TreeEnsembleRegressor", noise(2, 4), nodes_treeids=[3], nodes_nodeids=[0],
+                nodes_modes=["BRANCH_LEQ"], nodes_featureids=[0], nodes_values=[0.0],
+                nodes_truenodeids=[0], nodes_falsenodeids=[0], target_treeids=[3],
+                target_nodeids=[0], target_ids=[0], target_weights=[1.0],
+            ),
+            "tree 3 is a circle",
+        ),
     ],
 )
 def test_mistakes_are_named(bad: Case, message: str) -> None:
