@@ -120,6 +120,9 @@ def _divided(e: Expr, divisor: float, operands: _Operands) -> Expr | None:
         case Call(fn="Mul", dtype=DType.FLOAT, args=(x, factor)):
             scaled = _divided(factor, divisor, operands)
             return None if scaled is None else call("Mul", x, scaled)
+        case Call(fn="Div", dtype=DType.FLOAT, args=(x, count)):
+            scaled = _divided(x, divisor, operands)
+            return None if scaled is None else call("Div", scaled, count)
         case Call(fn="Add" | "Sub" | "Max" | "Min", dtype=DType.FLOAT, args=(a, b)):
             parts = _divided(a, divisor, operands), _divided(b, divisor, operands)
             if parts[0] is None or parts[1] is None:

@@ -100,16 +100,18 @@ def averaged_integers(state: Rewriting, node: Node, op: Pool) -> Node | None:
     if _is_global(op, shape, result):
         return _global(x, source, shape, node, taps)
     counts = _counts(op, shape[2:], result[2:])
-    factors = np.divide(np.float64(np.float32(x.scale)), counts).astype(np.float32)
-    value = call("Mul", cast(Input(DType.INT32, 0), DType.FLOAT), Input(DType.FLOAT, 1))
-    if (factors == factors.flat[0]).all():
-        factors = factors.reshape(-1)[:1]
-    strides = row_major(factors.shape) if factors.size > 1 else (0,) * len(counts.shape)
-    names = [state.add_constant(factors, f"{node.outputs[0]}.scale")]
+    total = call("Mul", cast(Input(DType.INT32, 0), DType.FLOAT), const(x.scale, DType.FLOAT))
+    names: list[str] = []
+    views: tuple[View, ...] = ()
+    divisor = const(float(counts.flat[0]), DType.FLOAT)
+    if (counts != counts.flat[0]).any():
+        names = [state.add_constant(counts.astype(np.float32), f"{node.outputs[0]}.counts")]
+        views = (View((0, 0, *row_major(counts.shape))),)
+        divisor = Input(DType.FLOAT, 1)
     ones = state.add_constant(np.ones((shape[1], 1, *op.window.kernel), np.int8), "ones")
     zero = state.add_constant(np.asarray(x.zero, x.dtype.numpy), f"{node.inputs[0]}.zero")
     points = (zero, "") if x.zero else ()
-    epilogue = Epilogue(value, (View((0, 0, *strides)),))
+    epilogue = Epilogue(call("Div", total, divisor), views)
     conv = Conv(op.window, shape[1], epilogue, DType.INT32, bool(points))
     return Node(conv, (source, ones, *points, *names), node.outputs, origin)
 
