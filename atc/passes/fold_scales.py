@@ -40,6 +40,8 @@ def fold_scales(state: Rewriting, node: Node) -> Node:
     operands = _Operands(state, base, list(node.inputs[own:]), list(views))
     new = _in_float(expr)
     new = _folded(new, operands) if integers else new
+    if isinstance(node.op, Reduce):
+        node = _elements_in_float(node, node.op)
     if new == expr:
         return node
     new, names, shown = distinct_operands(new, operands.names, operands.views, base)
@@ -49,6 +51,11 @@ def fold_scales(state: Rewriting, node: Node) -> Node:
         else replace(node.op, expr=new, views=shown)
     )
     return replace(node, op=op, inputs=(*node.inputs[:own], *names))
+
+
+def _elements_in_float(node: Node, op: Reduce) -> Node:
+    new = _in_float(op.expr)
+    return node if new == op.expr else replace(node, op=replace(op, expr=new))
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from atc.expr import Expr, Input, substitute, walk
-from atc.ir import DType, Node, Op
+from atc.ir import DType, Node, Op, TensorType
 from atc.ops import Epilogue, Map, Normalize, Reduce, Reshape
 from atc.ops.blocked import BYTES
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
@@ -56,7 +56,8 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     if prod(op.shape) != result.size:
         return None  # the Map reads a part of the result only
     space = epilogue_space(heavy, result.shape)
-    if space is result.shape and state.types[node.outputs[0]].shape != result.shape:
+    reshaped = space is result.shape and state.types[node.outputs[0]].shape != result.shape
+    if reshaped and not _sums_integers(heavy):
         return None  # a Conv keeps its shape, whatever reshape follows
     others = [k for k in range(len(node.inputs)) if k != index]
     if any(node.inputs[k] == node.inputs[index] for k in others):
@@ -73,7 +74,17 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     if len(extra) > MAX_OPERANDS:
         return None
     new_op = replace(target, epilogue=Epilogue(expr, all_views))  # type: ignore[type-var]
-    return Node(new_op, (*heavy.inputs[:first], *extra), node.outputs, merge_origin(heavy, node))
+    fused_node = Node(
+        new_op, (*heavy.inputs[:first], *extra), node.outputs, merge_origin(heavy, node)
+    )
+    return _reshaped(state, fused_node, result.shape) if reshaped else fused_node
+
+
+def _reshaped(state: Rewriting, node: Node, shape: tuple[int, ...]) -> Node:
+    """Return a node whose result has another shape first, and then its own."""
+    own = TensorType(state.types[node.outputs[0]].dtype, shape)
+    name = state.emit(node.op, node.inputs, own, node, "whole")
+    return Node(Reshape(), (name,), node.outputs, node.origin)
 
 
 def _read_over(

@@ -22,7 +22,7 @@ from atc.backends.cpu.vector_expr import (
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.dims import most
-from atc.expr import Call, Input, cast, cost
+from atc.expr import Call, Expr, Input, call, cast, const, cost
 from atc.ir import DType
 from atc.ops import Reduce
 from atc.view import View, dense, simplify_loops
@@ -76,15 +76,24 @@ EXACT_BYTES = (1 << 24) // 255
 
 def in_floats(op: Reduce) -> Reduce:
     """Return a Reduce of bytes with elements in float, which have the same sums and extremes."""
+    exact = op.how == "Sum" and prod(most(n) for n in op.reduced) <= EXACT_BYTES
     match op.expr:
         case Call(fn="Cast", dtype=DType.INT32, args=(Input() as x,)) if x.dtype in BYTES:
-            count = prod(most(n) for n in op.reduced)
-            exact = op.how == "Sum" and count <= EXACT_BYTES
             return replace(op, expr=cast(x, DType.FLOAT)) if exact else op
+        case Call(fn="Cast", dtype=DType.INT32, args=(Call(fn="CastSaturate") as x,)):
+            value = stored(x)
+            return replace(op, expr=_held(value, x.dtype)) if exact and value is not None else op
         case Input() as x if x.dtype in BYTES and op.how in ("Max", "Min"):
             return replace(op, expr=cast(x, DType.FLOAT))
         case _:
             return op
+
+
+def _held(x: Expr, dtype: DType) -> Expr:
+    """Return a whole number as a type of bytes has it, in float; NaN as 0."""
+    low, high = (0, 255) if dtype is DType.UINT8 else (-128, 127)
+    held = call("Min", call("Max", x, const(low, DType.FLOAT)), const(high, DType.FLOAT))
+    return call("Where", call("IsNaN", x), const(0, DType.FLOAT), held)
 
 
 def _types(w: Workload, op: Reduce) -> list[DType]:
