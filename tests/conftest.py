@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from support import LEVEL, repeats
+from default_run import compile_quickly, repeats
 
 os.environ["ATC_CONFIG"] = os.devnull
 
@@ -17,8 +17,8 @@ DRAWN = ("test_standard", "test_resize_is_the_reference")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the default run compile what many tests share without optimisation; others optimise."""
-    quick = "not slow" in str(config.getoption("markexpr"))
-    os.environ.setdefault(LEVEL, "-O0" if quick else "-O1")
+    if "not slow" in str(config.getoption("markexpr")):
+        compile_quickly()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tempfile
 import warnings
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +16,7 @@ import cffi
 import numpy as np
 import onnx
 import onnx_ir
+from default_run import level, repeats
 from onnx import numpy_helper
 from onnx_ir.passes.common import InlinePass
 from tile_emulation import emulating
@@ -39,9 +38,6 @@ Data = tuple[list[Array], list[Array]]
 
 NodeCase = tuple[str, onnx.ModelProto, list[Data]]
 """Name, model, runs."""
-
-LEVEL = "ATC_TESTS_LEVEL"
-"""The variable with the optimisation level of the models that tests compile."""
 
 CFLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off",
           "-fPIC", "-shared")  # fmt: skip
@@ -357,8 +353,8 @@ def _build_library(
         root = Path(folder)
         _write_unit(root, emissions)
         command = [
-            target.compiler, os.environ.get(LEVEL, "-O1"), *CFLAGS, *target.cflags, *flags, "-I", "include",
-            "-o", "lib.so", "unit.c", "weights.S", "-lm",
+            target.compiler, level(), *CFLAGS, *target.cflags, *flags,
+            "-I", "include", "-o", "lib.so", "unit.c", "weights.S", "-lm",
         ]  # fmt: skip
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:4000]
@@ -416,15 +412,6 @@ def run_model(
     if isinstance(result, Exception):
         raise result
     return result
-
-
-SHARE = 4
-"""One of so many of the standard's tests of single nodes is run by default; `-m suite` runs all."""
-
-
-def repeats(name: str) -> bool:
-    """Whether a case of many isn't run by default."""
-    return zlib.crc32(name.encode()) % SHARE != 0
 
 
 @dataclass

@@ -1,0 +1,26 @@
+"""What the default run of the tests is: a share of many cases, compiled without optimisation."""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+_VARIABLE = "ATC_TESTS_LEVEL"
+
+SHARE = 4
+"""One of so many of the standard's tests of single nodes is run by default; `-m suite` runs all."""
+
+
+def repeats(name: str) -> bool:
+    """Whether a case of many isn't run by default."""
+    return zlib.crc32(name.encode()) % SHARE != 0
+
+
+def level() -> str:
+    """Return the optimisation level of the models that tests compile."""
+    return os.environ.get(_VARIABLE, "-O1")
+
+
+def compile_quickly() -> None:
+    """Let this process and its children compile models without optimisation."""
+    os.environ.setdefault(_VARIABLE, "-O0")
