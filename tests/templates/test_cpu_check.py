@@ -25,7 +25,7 @@ MAIN = "int main(void)\n{\n  return cpu_is_able();\n}\n"
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="asks x86 CPUs")
 
 
-def program(target: Target, folder: Path, cc: str) -> str:
+def program(target: Target, folder: Path, cc: str, tiles: bool = False) -> str:
     """Build a program whose exit status is what `cpu_is_able` says; baseline code only."""
     environ = {**os.environ, "CC": cc}
     if cc == "zig":
@@ -37,7 +37,7 @@ def program(target: Target, folder: Path, cc: str) -> str:
     compiler = find_compiler(baseline, environ)
     flags = compile_flags(compiler, baseline)
     (folder / "a.c").write_text(
-        render("project/cpu_check.c.j2", {"checks": target.cpu_checks, "tiles": False})
+        render("project/cpu_check.c.j2", {"checks": target.cpu_checks, "tiles": tiles})
         + "\n" + MAIN
     )
     compile_object(compiler, flags, "a.c", folder)
@@ -50,6 +50,22 @@ def test_it_agrees_with_the_kernel(target: Target, cc: str, tmp_path: Path) -> N
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = set(next(line for line in lines if line.startswith("flags")).split())
     assert run_binary([program(target, tmp_path, cc)], 60).status == (target.features <= flags)
+
+
+def test_tiles_are_allowed_only_where_there_are_some(tmp_path: Path) -> None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = set(next(line for line in lines if line.startswith("flags")).split())
+    target = get_target("x86-64-amx")
+    able = run_binary([program(target, tmp_path, "gcc", tiles=True)], 60).status
+    assert able == (target.features <= flags)
+    alone = render("project/tiles.c.j2", {})
+    (tmp_path / "a.c").write_text(f"{alone}\nint main(void) {{ return tiles_are_allowed(); }}\n")
+    baseline = get_target("c99")
+    compiler = find_compiler(baseline, {**os.environ, "CC": "gcc"})
+    compile_object(compiler, compile_flags(compiler, baseline), "a.c", tmp_path)
+    path = link_program(compiler, compile_flags(compiler, baseline), ["a.c.o"], "b", tmp_path)
+    asked = run_binary([str(path)], 60).status
+    assert asked == 0 or "amx_tile" in flags
 
 
 @pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="needs qemu-x86_64-static")
