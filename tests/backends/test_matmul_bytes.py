@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from atc.backends.cpu.matmul import MatMulRows
 from atc.backends.cpu.matmul_bytes import MatMulBytes
-from atc.backends.kernel import Workload
+from atc.backends.kernel import Candidate, Workload
 from atc.expr import Expr, Input, call, cast, const
 from atc.ir import DType, type_of
 from atc.ops import Epilogue, MatMul
+from atc.parallel import pieces
 from atc.view import View, dense, gather_view
 
 Array = NDArray[Any]
@@ -125,6 +126,7 @@ def sums(w: Workload, arrays: list[Array]) -> Array:
     return a @ b
 
 
+@pytest.mark.slow
 def test_the_portable_kernel_sums_exactly() -> None:
     target = vector_target("c99")
     calls, wanted = [], []
@@ -139,9 +141,9 @@ def test_the_portable_kernel_sums_exactly() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *VECTOR_TARGETS, "x86-64-avx512-vnni",
+        "x86-64-avx512-vnni",
         *(pytest.param(t, marks=pytest.mark.slow)
-          for t in ("x86-64-sse2", "x86-64-avx2-vnni", "aarch64-neon-dotprod",
+          for t in (*VECTOR_TARGETS, "x86-64-sse2", "x86-64-avx2-vnni", "aarch64-neon-dotprod",
                     "aarch64-neon-i8mm")),
     ],
 )  # fmt: skip
@@ -151,7 +153,8 @@ def test_tiles_give_the_bits_of_the_portable_kernel(name: str) -> None:
     for label, case in CASES.items():
         w, arrays = prepared(case)
         assert MatMulBytes().accepts(w, target), label
-        for params in MatMulBytes().parameters(w, target)[:3]:
+        count = 1 if "vnni" in name else 3
+        for params in MatMulBytes().parameters(w, target)[:count]:
             tuned.append(Call(MatMulBytes(), params, w, arrays))
             plain.append(Call(MatMulRows(), {}, w, arrays))
             labels.append(label)
@@ -160,6 +163,20 @@ def test_tiles_give_the_bits_of_the_portable_kernel(name: str) -> None:
         labels, tuned, found[: len(plain)], found[len(plain) :], strict=True
     ):
         np.testing.assert_array_equal(got, want, err_msg=f"{label}: {c}")
+
+
+@pytest.mark.parametrize("m", [1, 48])
+def test_threads_compute_parts_of_the_whole(m: int) -> None:
+    target = vector_target("x86-64-avx512-vnni")
+    w, arrays = prepared(replace(CASES["unsigned B"], m=m, n=500, k=700))
+    kernel, whole = MatMulBytes(), sums(w, arrays).reshape(-1)
+    found = pieces(w, Candidate(kernel, kernel.parameters(w, target)[0]), target, 3)
+    assert len(found) == 3
+    for piece in found:
+        part = piece.workload(w)
+        assert kernel.accepts(part, target)
+        begin, size = piece.result.begin, piece.result.type.size
+        np.testing.assert_array_equal(sums(part, arrays).reshape(-1), whole[begin : begin + size])
 
 
 def test_results_have_ties_and_saturate() -> None:
