@@ -2,7 +2,8 @@
 
 A block of 32 pixels x 32 channels (2 x 2 tiles), or tall, 64 x 16, is summed over the channels and
 taps; while the next one is, the pixels of the last go through the epilogue. Floats are multiplied
-as bfloat16, or as sums of two (bf16x3: upper * lower, upper * upper and lower * upper part).
+as bfloat16, or as sums of two (bf16x3: upper * lower, upper * upper and lower * upper part); there
+a pixel whose sums are not finite is summed once more in float.
 """
 
 from __future__ import annotations
@@ -172,11 +173,10 @@ class ConvTiles(Kernel):
         by_panels = params["rb"] == 0
         lines = -(-c.step_bytes // LINE // c.flat.blocks) if by_panels and c.panels > 1 else 0
         rest = c.g.ic % c.channels
-        step = Step(self.dot(w), c.parts, c.tall, c.pixel, lines, guarded=False)
+        step = Step(self.dot(w), c.parts, c.tall, c.pixel, lines)
         return {
             "c": c, "g": c.g, "flat": c.flat, "epilogue": epilogue, "by_panels": by_panels,
             "step": step_lines(step), "element": w.inputs[0].dtype.c,
-            "guarded": step_lines(step.with_guard()) if c.parts == 2 else [],
             "shifts": [s * c.pixel for s in c.flat.shifts()], "lines": lines,
             "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "rest": rest,
             "many": -(-c.flat.block // turns), "started": self.started(w),

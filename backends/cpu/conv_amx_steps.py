@@ -6,7 +6,7 @@ sum comes back every fourth product: that hides the products' latency.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 TILE = 1024
 """Bytes of a tile."""
@@ -16,8 +16,7 @@ TILE = 1024
 class Step:
     """A step: which product, of how many parts a number is, pixels `pixel` bytes apart.
 
-    `lines` of the next panel are prefetched. With a guard, pixels for the products by the weights'
-    lower parts are read at `finite`, where infinities are zeros: infinity times 0 would be NaN.
+    `lines` of the next panel are prefetched.
     """
 
     dot: str
@@ -25,20 +24,13 @@ class Step:
     tall: bool
     pixel: int
     lines: int
-    guarded: bool
-
-    def with_guard(self) -> Step:
-        """Return the step with a guard."""
-        return replace(self, guarded=True)
 
     def weights(self, tile: int, k: int) -> str:
         """The load of the k-th tile of the step's weights."""
         return f"TILE_LOAD({tile}, w{f' + {k * TILE}' if k else ''}, 64);"
 
-    def pixels(self, tile: int, k: int, part: int = 0, finite: bool = False) -> str:
+    def pixels(self, tile: int, k: int, part: int = 0) -> str:
         """The load of the k-th 16 pixels."""
-        if finite and self.guarded:
-            return f"TILE_LOAD({tile}, finite{f' + {k * TILE}' if k else ''}, 64);"
         at = 16 * k * self.pixel + 64 * part
         return f"TILE_LOAD({tile}, a{f' + {at}' if at else ''}, {self.pixel});"
 
@@ -63,29 +55,27 @@ def step_lines(s: Step) -> list[str]:
 
 def _split(s: Step) -> list[str]:
     """Upper * lower, upper * upper, lower * upper, of 32 pixels x 32 channels."""
-    again = [s.pixels(4, 0), s.pixels(5, 1)] if s.guarded else ["", ""]
-    lines = [
-        s.pixels(4, 0, finite=True), s.weights(6, 0), s.product(0, 4, 6), s.weights(7, 1),
-        s.product(1, 4, 7), s.pixels(5, 1, finite=True), s.product(2, 5, 6), s.product(3, 5, 7),
-        again[0], s.weights(6, 2), s.product(0, 4, 6), s.weights(7, 3), s.product(1, 4, 7),
-        again[1], s.product(2, 5, 6), s.product(3, 5, 7),
+    return [
+        s.pixels(4, 0), s.weights(6, 0), s.product(0, 4, 6), s.weights(7, 1), s.product(1, 4, 7),
+        s.pixels(5, 1), s.product(2, 5, 6), s.product(3, 5, 7),
+        s.weights(6, 2), s.product(0, 4, 6), s.weights(7, 3), s.product(1, 4, 7),
+        s.product(2, 5, 6), s.product(3, 5, 7),
         s.pixels(4, 0, 1), s.product(0, 4, 6), s.product(1, 4, 7),
         s.pixels(5, 1, 1), s.product(2, 5, 6), s.product(3, 5, 7),
     ]  # fmt: skip
-    return [line for line in lines if line]
 
 
 def _tall(s: Step) -> list[str]:
     """64 pixels x 16 channels: weights stay, pixels go by."""
     lines = [s.weights(4, 0)]
-    rounds = [(4, 0, False)]
+    rounds = [(4, 0)]
     if s.parts == 2:
         lines.append(s.weights(5, 1))
-        rounds = [(4, 0, True), (5, 0, False), (5, 1, False)]
-    for weights, part, finite in rounds:
+        rounds = [(4, 0), (5, 0), (5, 1)]
+    for weights, part in rounds:
         for k in range(4):
             tile = 6 + k % 2
-            lines += [s.pixels(tile, k, part, finite), s.product(k, tile, weights)]
+            lines += [s.pixels(tile, k, part), s.product(k, tile, weights)]
     return lines
 
 

@@ -123,6 +123,11 @@ def test_infinities_stay_and_numbers_beside_them_keep_their_bits() -> None:
     ((got,),) = run_calls([call_of(case, ConvTilesBf16x3(), 0, infinite)], vector_target(AMX))
     wanted = -np.inf * w[:, 3, ::-1, ::-1]
     np.testing.assert_array_equal(from_blocks(got, case.filters)[0, :, 3:6, 7:10], wanted)
+    call = call_of(case, ConvTilesBf16x3(), 0, np.asarray)
+    call.inputs[1][2, 5, 1, 1] = np.inf  # type: ignore[index]
+    ((got,),) = run_calls([call], vector_target(AMX))
+    np.testing.assert_array_equal(got[0, 0, ..., 2], np.inf * x[0, 0, ..., 5])
+    np.testing.assert_allclose(got[0, 0, ..., :2], plain[0, 0, ..., :2], rtol=0, atol=3e-5)
 
 
 def blocked_bytes(x: Array) -> Array:
