@@ -216,7 +216,7 @@ class ConvDirect(Kernel):
             "groups": [(n, count, firsts[k * widths[0][1]]) for k, (n, count) in enumerate(widths)],
             "tile_of": lambda r, n, c: tiles[r, n, c].name,
             "rb": int(params["rb"]) or g.rows.out, "interior": g.rows.interior,
-            "bodies": _bodies(g, u), "lines": lines, "share": _share(g, lines, u),
+            "bodies": input_blocks(g, u), "lines": lines, "share": _share(g, lines, u),
             "epilogue": TileEpilogue(op.epilogue, w, g, target), "step": 1 if g.plain else g.block,
         }  # fmt: skip
 
@@ -257,7 +257,7 @@ def _row_blocks(w: Workload, g: Geometry, p: int, nv: int) -> list[int]:
     return [0, tile_rows(g, p)]
 
 
-def _bodies(g: Geometry, u: int) -> list[dict[str, int | bool]]:
+def input_blocks(g: Geometry, u: int) -> list[dict[str, int | bool]]:
     """Return the loops over input channels: whole blocks, then the rest of the last one."""
     if g.plain:
         return [{"first": 0, "count": g.ic, "steps": 1, "u": 1}]
@@ -283,7 +283,7 @@ def _prefetched(g: Geometry, p: int, nv: int, u: int) -> int:
 
 def _share(g: Geometry, lines: int, u: int) -> int:
     """Return by how much a tile moves the place that is prefetched."""
-    steps = sum(int(b["count"]) * int(b["steps"]) // int(b["u"]) for b in _bodies(g, u))
+    steps = sum(int(b["count"]) * int(b["steps"]) // int(b["u"]) for b in input_blocks(g, u))
     return lines * LINE * steps * g.taps
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from atc.backends.cpu.conv_cost import CALL
 from atc.backends.cpu.conv_epilogue import TileEpilogue
+from atc.backends.cpu.conv_open import interior
 from atc.backends.cpu.conv_tile import Geometry
 from atc.backends.cpu.conv_window import DepthwiseTiles, PoolTiles, channelwise, is_bytes
 from atc.backends.kernel import Params, Workload
 from atc.backends.target import Target
+from atc.dims import Dim, is_dynamic
 from atc.ir import DType
 from atc.ops import ConvBlocked, Pool, identity_epilogue
 
 
 def loop_values(g: Geometry, c: int) -> dict[str, object]:
     """Return the columns that `c` outputs at a time can cover without meeting padding."""
-    low, high = g.cols.interior
+    low, high = interior(g.cols)
+    covered = isinstance(high - low, Dim) or high - low >= c
     return {
-        "g": g, "c": c, "low": low, "high": low + (high - low) // c * c,
-        "widths": (c, 1) if high - low >= c else (1,), "pixel": g.block,
+        "g": g, "c": c, "low": low, "high": low + (high - low) // c * c, "covered": covered,
+        "widths": (c, 1) if covered else (1,), "open": is_dynamic(g.cols.size), "pixel": g.block,
         "x_block": g.in_plane, "y_block": g.out_plane,
     }  # fmt: skip
 
@@ -36,6 +39,7 @@ class DepthwiseLoops(DepthwiseTiles):
 
     name = "conv_depthwise_loops"
     template = "cpu/conv_window_loops.c.j2"
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats only."""
@@ -66,10 +70,14 @@ class PoolLoops(PoolTiles):
 
     name = "pool_simd_loops"
     template = "cpu/conv_window_loops.c.j2"
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats only."""
-        return w.outputs[0].dtype is DType.FLOAT and super().accepts(w, target)
+        op = w.op
+        assert isinstance(op, Pool)
+        counted = op.how == "Max" or not op.count_include_pad or not is_dynamic(w.outputs[0].shape)
+        return w.outputs[0].dtype is DType.FLOAT and counted and super().accepts(w, target)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
         """Return enough accumulators to hide the latency of an addition."""

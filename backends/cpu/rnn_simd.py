@@ -11,6 +11,7 @@ from atc.backends.cpu.rnn import pack_panels, padded, place_of, places, products
 from atc.backends.cpu.vector_expr import lanes, render_vector, vectorisable
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
+from atc.dims import concrete
 from atc.expr import Expr
 from atc.ir import Array, DType
 from atc.ops import Cell, Recurrent
@@ -33,6 +34,7 @@ class RecurrentVectors(Kernel):
     op = Recurrent
     template = "cpu/recurrent_simd.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Constant weights, cells of functions that the vocabulary has."""
@@ -48,7 +50,8 @@ class RecurrentVectors(Kernel):
         op = w.op
         assert isinstance(op, Recurrent)
         sets = [{"nv": nv} for nv in (8, 4, 2, 1)]
-        return sorted(sets, key=lambda p: self.cost(w, p, target))
+        largest = concrete(w)
+        return sorted(sets, key=lambda p: self.cost(largest, p, target))
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """The recurrent shares of one row, its reset h, and h in bytes."""
