@@ -14,7 +14,7 @@ from atc.backends.kernel import Workload
 from atc.expr import Input, call
 from atc.ir import Array, DType, TensorType, type_of
 from atc.ops import Block, Map, Pool, Unblock, Window
-from atc.passes.block_layout import to_blocks
+from atc.passes.layout.operands import to_blocks
 from atc.view import View
 
 SHAPES = [(1, 3, 20, 9), (2, 20, 5, 7), (1, 32, 8, 8), (1, 50, 33)]
