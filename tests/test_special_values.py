@@ -10,10 +10,16 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from kernel_program import Call, run_calls, vector_target
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
-from atc.ir import Array
+from atc.backends.cpu.matmul_amx import MatMulAmx, MatMulAmxSplit
+from atc.backends.cpu.matmul_bf16 import MatMulBf16
+from atc.backends.kernel import Kernel, Workload
+from atc.ir import Array, DType, TensorType
+from atc.ops import MatMul, identity_epilogue
+from atc.view import View
 from support import CONSTANT_INPUTS, compile_models, node_model
 
 PAGE = Path(__file__).parents[1] / "atc/docs/numerics.md"
@@ -194,10 +200,55 @@ def test_what_precision_modes_make_of_large_values(
     assert result.astype(np.float64).tolist() == [expected] * 8
 
 
+PRODUCTS = {
+    "flushed": "Denormal operands, products and sums count as zero, whatever the processor's mode "
+    "is.",
+    "small": "In bf16x3 numbers below 2^-110 lose bits, as their lower halves are denormals.",
+    "special": "NaN stays NaN and an infinity an infinity; in bf16x3 what overflows only when it "
+    "is rounded stays finite, too: rows of results with NaN or an infinity are summed again in "
+    "float32.",
+    "large": "In bf16 an operand that rounds past 3.3895e38 is an infinity.",
+}
+
+
+def products(kernel: Kernel, a: Array, factor: float) -> Array:
+    """Return what each number of a, times a factor, is as the only product of a sum."""
+    m, k = a.size, 40
+    rows, column = np.zeros((m, k), np.float32), np.full((k, 3), 1, np.float32)
+    rows[np.arange(m), np.arange(m) % k], column[:, 1] = a, factor
+    views = View((k, 1)), View((3, 1))
+    op = MatMul((), m, 3, k, *views, identity_epilogue(DType.FLOAT))
+    types = tuple(TensorType(DType.FLOAT, x.shape) for x in (rows, column))
+    w = Workload(op, types, (TensorType(DType.FLOAT, (m, 3)),), (False, True))
+    target = vector_target("x86-64-amx")
+    params = kernel.parameters(w, target)[0]
+    ((result,),) = run_calls([Call(kernel, params, w, [rows, column])], target)
+    found: Array = result[:, 1]
+    return found
+
+
+@pytest.mark.parametrize("kernel", [MatMulAmxSplit(), MatMulAmx(), MatMulBf16()],
+                         ids=lambda k: k.name)  # fmt: skip
+def test_products_of_bfloat16(kernel: Kernel) -> None:
+    """The sentences PRODUCTS."""
+    a = np.array([2**-130, -(2**-127), 2**-80, 1, INF, -INF, NAN, 3.399e38], np.float32)
+    got = products(kernel, a, 2**-60)
+    np.testing.assert_array_equal(got[:4], [0, 0, 0, 2**-60])
+    np.testing.assert_array_equal(got[4:7], [INF, -INF, NAN])
+    split = kernel.precision == "bf16x3"
+    np.testing.assert_allclose(got[7], 3.399e38 * 2**-60 if split else INF, rtol=2**-16)
+    if split:
+        scales = np.array([2.0**-100, 2.0**-118], np.float32)
+        more = products(kernel, scales * np.float32(1 + 2**-12), 1)
+        np.testing.assert_array_equal(more, scales * np.array([1 + 2**-12, 1], np.float32))
+
+
 def test_the_page_says_just_that() -> None:
     if not PAGE.exists():
         pytest.skip("the checkout's documentation isn't here")
     section = PAGE.read_text("utf-8").partition("## Special values by precision")[2]
     section = section.partition("\n## ")[0]
     bullets = re.findall(r"^- (.*?)(?=\n- |\n\n|\n?\Z)", section, re.S | re.M)
-    assert {" ".join(b.split()) for b in bullets} == {*FACTS, WINOGRAD, MODES}
+    assert {" ".join(b.split()) for b in bullets} == {
+        *FACTS, WINOGRAD, MODES, *PRODUCTS.values(),
+    }  # fmt: skip
