@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from math import prod
 
 from atc.expr import Input
@@ -89,6 +90,11 @@ class Scene:
     graph: Graph
     outer: Mapping[str, Array]
     width: int
+
+    @cached_property
+    def makers(self) -> dict[str, Op]:
+        """What computes a value."""
+        return {o: node.op for node in self.graph.nodes for o in node.outputs}
 
     def constant(self, name: str) -> Array | None:
         """Return a constant's array, or None for a computed value."""
