@@ -1,12 +1,14 @@
-"""Relayouts and maximum pooling of bytes, and tables of functions, on every instruction set."""
+"""Relayouts, copies, pooling and tables of functions of bytes on every instruction set."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 
-from atc.backends.cpu.lookup import MapTable
+from atc.backends.cpu.lookup import MapCopy, MapTable
 from atc.backends.cpu.pool_bytes import PoolBytes
 from atc.backends.cpu.relayout import BlockBytes, UnblockBytes
 from atc.backends.cpu.vector_expr import lanes
@@ -67,7 +69,19 @@ def tables() -> list[tuple[Call, Array]]:
         w = Workload(op, (type_of(x), type_of(table)), (TensorType(DType.UINT8, (333,)),),
                      (False, True))  # fmt: skip
         found.append((Call(MapTable(), {}, w, [x, table]), table[x.astype(int) - low]))
+        part = View((111, 1), 40)  # of three rows
+        op = Map((3, 70), op.expr, (part, View((0, 0), -low)))
+        w = replace(w, op=op, outputs=(TensorType(DType.UINT8, (3, 70)),))
+        some = x.astype(int).reshape(3, 111)[:, 40:110] - low
+        found.append((Call(MapTable(), {}, w, [x, table]), table[some]))
     return found
+
+
+def copies() -> list[tuple[Call, Array]]:
+    x = np.random.default_rng(4).integers(-99, 99, (4, 6, 30)).astype(np.int16)
+    op = Map((6, 4, 25), Input(DType.INT16, 0), (View((30, 180, 1), 3),))
+    w = Workload(op, (type_of(x),), (TensorType(DType.INT16, (6, 4, 25)),), (False,))
+    return [(Call(MapCopy(), {}, w, [x]), x.transpose(1, 0, 2)[..., 3:28])]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +92,7 @@ def tables() -> list[tuple[Call, Array]]:
 def test_bytes_arrive_where_they_belong(name: str) -> None:
     target = vector_target(name)
     block = lanes(target)
-    given = [*relayouts(block), *pools(block), *tables()]
+    given = [*relayouts(block), *pools(block), *tables(), *copies()]
     assert all(c.kernel.accepts(c.workload, target) for c, _ in given)
     results = run_calls([c for c, _ in given], target)
     for (made, want), (got,) in zip(given, results, strict=True):
