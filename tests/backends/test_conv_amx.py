@@ -15,10 +15,11 @@ from quantized_convs import CASES as QUANTIZED
 from quantized_convs import expected, model, parts
 from simd_program import find
 
+from atc import parallel
 from atc.backends.cpu.conv_amx import ConvTiles, ConvTilesBf16, ConvTilesBf16x3, ConvTilesBytes
 from atc.backends.cpu.conv_amx_weights import split
-from atc.backends.cpu.conv_bf16 import to_bf16
-from atc.backends.kernel import Candidate, Params, render_kernel, workload_of
+from atc.backends.cpu.conv_bf16 import ConvBf16, to_bf16
+from atc.backends.kernel import Candidate, Kernel, Params, render_kernel, workload_of
 from atc.backends.target import get_target
 from atc.ir import Array
 from atc.ops import ConvBlocked
@@ -96,6 +97,35 @@ def test_orders_and_shapes_of_blocks_give_the_same_bits() -> None:
     first, *others = (got for (got,) in run_calls(calls, target))
     for got in others:
         np.testing.assert_array_equal(got, first)
+
+
+def stretch(array: Array, part: parallel.Stretch | None) -> Array:
+    """Return the part of an operand that a piece reads."""
+    if part is None:
+        return array
+    return array.ravel()[part.begin :][: part.type.size].reshape(part.type.shape)
+
+
+@pytest.mark.parametrize("kernel", [ConvTilesBf16x3(), ConvBf16()], ids=lambda k: k.name)
+def test_pieces_for_threads_give_the_same_bits(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "WORTH", 0)
+    target, case = vector_target(AMX), Case(48, 80, (9, 8), epilogue="residual")
+    graph, feeds, _ = build(case, 16)
+    w = workload_of(graph, graph.nodes[0], graph.constants)
+    candidate = Candidate(kernel, kernel.parameters(w, target)[0])
+    given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
+    arrays = [given[i] for i in graph.nodes[0].inputs]
+    cut = parallel.pieces(w, candidate, target, 3)
+    calls = [Call(kernel, candidate.params, w, arrays)]
+    for piece in cut:
+        own = [stretch(a, piece.operands.get(k)) for k, a in enumerate(arrays)]
+        taken = piece.candidate
+        calls.append(Call(taken.kernel, taken.params, piece.workload(w), own))
+    whole, *rest = (got.ravel() for (got,) in run_calls(calls, target))
+    assert len(rest) == 3
+    np.testing.assert_array_equal(np.concatenate(rest), whole)
 
 
 def test_infinities_stay_and_numbers_beside_them_keep_their_bits() -> None:
