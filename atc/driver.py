@@ -67,7 +67,7 @@ from atc.passes.layout import LayoutReport
 from atc.program import Program, build_program
 from atc.report import report_json, source_nodes
 from atc.sanity import GUARD
-from atc.select import Limits, Selection, Timings, select
+from atc.select import Limits, Selection, Timings, packings, select
 from atc.timings import measured, replayed, timed_graphs, times_root
 from atc.weights import included_weights, split_weights
 
@@ -275,9 +275,13 @@ def write_project(
     if several and options.num_threads > 1:
         heard.warn(f"--num_threads={options.num_threads}: networks of several shapes use one")
 
+    packed: set[str] = set()
+
     def plan(graph: Graph) -> Planned:
         heard.stage("choosing kernels")
-        selection = select(graph, target, timings, limits=limits)
+        own = replace(limits, packed=frozenset(packed))
+        selection = select(graph, target, timings, limits=own)
+        packed.update(packings(selection, target) if more else ())
         program = build_program(
             graph, selection, target, in_place=options.memory_in_place, threads=threads
         )

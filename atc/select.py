@@ -36,7 +36,8 @@ class Limits:
     only portable kernels, or only optimized ones, where there are any. `exact_nodes` are the
     model's nodes for which `exact` holds in any case. `precisions`: what kernels may compute
     products in (`Kernel.precision`); only in float32 for `float_nodes`, and in bf16 for no others
-    than `bf16_nodes`, unless those are None.
+    than `bf16_nodes`, unless those are None. `packed` are arrangements of constants that are there
+    anyway: kernels that read them are preferred where that takes little time.
     """
 
     exact: bool = False
@@ -46,6 +47,7 @@ class Limits:
     precisions: frozenset[str] = frozenset({"float32", "bf16x3"})
     float_nodes: frozenset[str] = frozenset()
     bf16_nodes: frozenset[str] | None = None
+    packed: frozenset[str] = frozenset()
 
     def of(self, node: Node) -> Limits:
         """Return the limits for one node."""
@@ -57,6 +59,9 @@ class Limits:
             allowed -= {"bf16"}
         return replace(self, exact=exact, precisions=allowed)
 
+
+NEAR = 1.15
+"""How many times longer a kernel may take that finds its constants packed already."""
 
 ANY = Limits()
 """No limits."""
@@ -154,6 +159,13 @@ def select(
     return chosen
 
 
+def packings(selection: Selection, target: Target) -> frozenset[str]:
+    """Return how the chosen kernels arrange constants."""
+    chosen = {(c.workload, c.candidate.label): c for c in selection.values()}.values()
+    names = (c.candidate.kernel.packing(c.workload, c.candidate.params, target) for c in chosen)
+    return frozenset(filter(None, names))
+
+
 def choose(
     node: Node, w: Workload, target: Target, limits: Limits, measured: tuple[Measurement, ...] = ()
 ) -> Choice:
@@ -169,6 +181,13 @@ def choose(
     costs = [c.kernel.cost(largest, c.params, target) for c in found]
     times = {m.label: m.time_ns for m in measured if m.time_ns is not None}
     timed = [c for c in found if c.label in times]
-    best = min(timed, key=lambda c: times[c.label]) if timed else found[costs.index(min(costs))]
+    spent = {c.label: times.get(c.label, cost) for c, cost in zip(found, costs, strict=True)}
+    best = min(timed or found, key=lambda c: spent[c.label])
+    near = [
+        c for c in (timed or found if limits.packed else ())
+        if spent[c.label] <= NEAR * spent[best.label]
+        and c.kernel.packing(w, c.params, target) in limits.packed
+    ]  # fmt: skip
+    best = min(near or [best], key=lambda c: spent[c.label])
     estimates = tuple((c.label, cost) for c, cost in zip(found, costs, strict=True))
     return Choice(w, best, estimates, measured, excluded)

@@ -89,6 +89,10 @@ class Kernel:
         """Return, by input index, how constant operands are rearranged when compiling."""
         return {}
 
+    def packing(self, w: Workload, params: Params, target: Target) -> str:
+        """Return a name that kernels share which arrange constants in the same way."""
+        return f"{self.name}{sorted(params.items())}" if self.packs(w, params, target) else ""
+
     def in_place(self, w: Workload) -> tuple[int, ...]:
         """Inputs whose memory output 0 may overwrite: each element is read before it is written."""
         return ()

@@ -115,7 +115,7 @@ def bounded_integers(b: Builder, name: str, least: int, label: str) -> list[int]
             continue
         maker = b.maker(source)
         if maker is not None and isinstance(maker.op, WriteExtents):
-            found.append(maker.op.extents[k])
+            found.append(maker.op.values[k])
             continue
         lowest, highest = interval_of(b, source)
         if highest == inf or highest >= LARGEST:

@@ -90,7 +90,7 @@ def _of_node(b: Builder, node: Node, name: str, depth: int) -> Interval:
         case Concat():
             return _hull([operand(k) for k in range(len(node.inputs))])
         case WriteExtents() as write:
-            return _hull([(float(low(n)), float(high(n))) for n in write.extents])
+            return _hull([(float(low(n)), float(high(n))) for n in write.values])
         case ArgReduce() as best:
             return 0.0, float(max(high(best.axis) - 1, 0))
         case TopK() as top:

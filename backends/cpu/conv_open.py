@@ -63,6 +63,10 @@ class ConvOpen(Kernel):
         g, nv = geometry(w, int(params["p"])), int(params["nv"])
         return {1: lambda weights: pack_panels(weights, g, op.group, nv)}
 
+    def packing(self, w: Workload, params: Params, target: Target) -> str:
+        """Panels of as many vectors are the same for any image."""
+        return f"taps of {w.inputs[1]} for {params['nv']} vectors"
+
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The geometry, the tiles by their width and vectors, and the loops over them."""
         op = w.op

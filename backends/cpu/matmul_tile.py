@@ -121,6 +121,12 @@ class MatMulTile(Kernel):
         width = int(params["nv"]) * lanes(target)
         return {1: lambda b: pack_columns(op, b, width)}
 
+    def packing(self, w: Workload, params: Params, target: Target) -> str:
+        """Panels of as many columns are the same for any rows."""
+        op = matmul(w)
+        width = int(params["nv"]) * lanes(target)
+        return f"panels of {width} of {op.b_view} {op.k}x{op.n}" if w.constant[1] else ""
+
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """One panel of B where it has to be packed at run time."""
         if read_mode(w, params) in ("packed", "direct"):
