@@ -57,7 +57,7 @@ def test_all_that_is_measured_is_told(tmp_path: Path) -> None:
     assert result["warm_build"] > 0
     (ours,) = result["engines"]
     assert ours["name"] == "atc"
-    assert ours["precision"] == "default <0.0001"
+    assert ours["precision"] == "default (float32) <0.0001"
     assert 0 < ours["minimum"] <= ours["median"]
     assert ours["error"] < 1e-5
     assert ours["peak_rss"] > 0
