@@ -18,8 +18,8 @@ from atc.lower.bundles import input_bundles, output_tensors, refuse_bundle
 from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
+from atc.lower.grids import remember_grid, remember_transposed
 from atc.lower.precision import Precision
-from atc.lower.quantize import remember_grid, remember_transposed
 from atc.lower.registry import LOWERINGS
 from atc.lower.schema import type_error
 from atc.lower.site import Site, node_label
