@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from atc.expr import Call, Const, Expr, Input, call, cast, const, walk
-from atc.ir import DType, Node
+from atc.ir import DType, Node, Op
 from atc.ops import Conv, Epilogue, Map, MatMul, Normalize, Reduce, Softmax
 from atc.ops.blocked import BYTES
 from atc.ops.quantize import MatMulPacked
@@ -22,13 +22,11 @@ _BOUNDS = {
     DType.UINT8: (0, 255), DType.INT8: (-128, 127),
     DType.UINT16: (0, 65535), DType.INT16: (-32768, 32767),
 }  # fmt: skip
-HEAVY = Conv | MatMul | MatMulPacked | Normalize | Reduce | Softmax
-"""Ops with an epilogue."""
 
 
 def fold_scales(state: Rewriting, node: Node) -> Node:
     """Rewrite the expression of a Map that reads integers, or of an op's epilogue."""
-    if isinstance(node.op, HEAVY):
+    if isinstance(node.op, Conv | MatMul | MatMulPacked | Normalize | Reduce | Softmax):
         expr, views = node.op.epilogue.expr, node.op.epilogue.views
         own = len(node.inputs) - len(views)
     elif isinstance(node.op, Map) and len(node.op.views) == len(node.inputs):
@@ -45,11 +43,12 @@ def fold_scales(state: Rewriting, node: Node) -> Node:
     if new == expr:
         return node
     new, names, shown = distinct_operands(new, operands.names, operands.views, base)
-    op = (
-        replace(node.op, epilogue=Epilogue(new, shown))
-        if isinstance(node.op, HEAVY)
-        else replace(node.op, expr=new, views=shown)
-    )
+    op: Op
+    if isinstance(node.op, Map):
+        op = replace(node.op, expr=new, views=shown)
+    else:
+        assert isinstance(node.op, Conv | MatMul | MatMulPacked | Normalize | Reduce | Softmax)
+        op = replace(node.op, epilogue=Epilogue(new, shown))
     return replace(node, op=op, inputs=(*node.inputs[:own], *names))
 
 
