@@ -102,6 +102,8 @@ def consider(
         and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]
+    if limits.exact:
+        able = [_refined(c, w, target) for c in able]
     wanted = [c for c in able if c.kernel.portable == (limits.tier == "portable")]
     tier = wanted if wanted and limits.tier != "all" else able
     exact = [
@@ -130,6 +132,13 @@ def consider(
         if c.label not in fits
     )
     return found, excluded
+
+
+def _refined(c: Candidate, w: Workload, target: Target) -> Candidate:
+    """Return an exact candidate with its parameters for least error, another one as it is."""
+    if not c.kernel.exact(c.params):
+        return c
+    return replace(c, params=c.kernel.refined(w, c.params, target))
 
 
 def select(

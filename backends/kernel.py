@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import ClassVar
 
 from atc.backends.target import Target
 from atc.dims import bind_tokens, is_dynamic
+from atc.expr import Call, walk
 from atc.ir import Array, Graph, Node, Op, TensorType
 from atc.templates import render
 
@@ -53,7 +54,9 @@ class Kernel:
     portable: ClassVar[bool] = True
     """Whether it is plain C99 (else it uses the vector vocabulary of the target's table)."""
     headers: ClassVar[tuple[str, ...]] = ()
-    """Headers beside the vocabulary that it includes, stems in `templates/simd`: bf16, tiles."""
+    """Headers beside the vocabulary that it always includes, stems in `templates/simd`."""
+    approximate: ClassVar[bool] = False
+    """Whether its template itself calls functions that vectors approximate."""
     precision: ClassVar[str] = "float32"
     """What its products are computed in: float32, bf16x3 (three products of bfloat16 halves, 16 to
     17 significant bits) or bf16."""
@@ -101,9 +104,34 @@ class Kernel:
         """Whether results err no more than those of the op's definition, computed in its type."""
         return self.precision == "float32"
 
+    def refined(self, w: Workload, params: Params, target: Target) -> Params:
+        """Return the parameters for least error: `exact`, where that makes a difference.
+
+        Such a kernel has `simd_exact.h`, whose functions of vectors are rounded once.
+        """
+        rough = not self.portable and (self.approximate or _approximates(w.op))
+        return {**params, "exact": True} if rough else params
+
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Return an estimate of the time in arbitrary units; the lowest is chosen unmeasured."""
         return 1.0 if self.portable else 0.5
+
+
+APPROXIMATED = frozenset({
+    "Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tanh", "Erf", "Sigmoid", "Softplus",
+})  # fmt: skip
+"""Functions of expressions that vectors compute less exactly than libm."""
+
+
+def _approximates(value: object) -> bool:
+    """Whether an expression in a value calls a function of APPROXIMATED."""
+    if isinstance(value, Call):
+        return any(isinstance(e, Call) and e.fn in APPROXIMATED for e in walk(value))
+    if isinstance(value, tuple):
+        return any(map(_approximates, value))
+    if is_dataclass(value):
+        return any(_approximates(getattr(value, f.name)) for f in fields(value))
+    return False
 
 
 @dataclass(frozen=True)
@@ -112,6 +140,11 @@ class Candidate:
 
     kernel: Kernel
     params: Params = field(default_factory=dict)
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """Headers beside the vocabulary."""
+        return (*self.kernel.headers, *["exact"] * bool(self.params.get("exact")))
 
     @property
     def label(self) -> str:
@@ -179,7 +212,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     symbol = f"atc_{kernel.name}_{dtype}_{digest}"
     return KernelSource(
         symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
-        kernel.fallible, dims, kernel.headers,
+        kernel.fallible, dims, candidate.headers,
     )  # fmt: skip
 
 
@@ -209,6 +242,7 @@ def _text(
         "params": params,
         "label": candidate.label,
         "portable": kernel.portable,
+        "headers": candidate.headers,
         "operands": [f"x{i} {_shown(t)}" for i, t in enumerate(types) if t is not None],
         "results": [f"y{i} {_shown(t)}" for i, t in enumerate(w.outputs)],
         **kernel.values(w, params, target),

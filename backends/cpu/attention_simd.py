@@ -71,6 +71,7 @@ class AttentionTile(Kernel):
     name = "attention_tile"
     op = Attention
     template = "cpu/attention_simd.c.j2"
+    approximate = True
     portable = False
     dynamic = True
 

@@ -213,6 +213,7 @@ class ConvDirect(Kernel):
             for r in sorted({rows, 1}) for n, _ in widths for c in columns
         }  # fmt: skip
         lines = _prefetched(g, p, nv, u) if params["pf"] else 0
+        epilogue = TileEpilogue(op.epilogue, w, g, target)
         named = {t.name: t for t in tiles.values()}
         firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
         return {
@@ -221,8 +222,15 @@ class ConvDirect(Kernel):
             "tile_of": lambda r, n, c: tiles[r, n, c].name,
             "rb": int(params["rb"]) or g.rows.out, "interior": g.rows.interior,
             "bodies": input_blocks(g, u), "lines": lines, "share": _share(g, lines, u),
-            "epilogue": TileEpilogue(op.epilogue, w, g, target), "step": 1 if g.plain else g.block,
+            "epilogue": epilogue, "step": 1 if g.plain else g.block,
+            "part": _part(g) if params.get("exact") else 0,
+            "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
+
+    def refined(self, w: Workload, params: Params, target: Target) -> Params:
+        """Long sums are made of parts, too."""
+        long = _part(geometry(w, int(params["p"]))) != 0
+        return {**params, "exact": True} if long else super().refined(w, params, target)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
@@ -272,6 +280,18 @@ def input_blocks(g: Geometry, u: int) -> list[dict[str, int | bool]]:
     if rest:
         bodies.append({"first": whole, "count": 1, "steps": rest, "u": unroll(rest, u)})
     return bodies
+
+
+PART = 32
+"""Products of a part of a long sum, about."""
+
+
+def _part(g: Geometry) -> int:
+    """Return the input blocks of a part of a tile's sums; -1: a row of taps, 0: all of them."""
+    if g.depth <= PART:
+        return 0
+    block = g.taps * (1 if g.plain else g.block)
+    return max(1, PART // block) if block < 2 * PART else -1
 
 
 LINE = 16

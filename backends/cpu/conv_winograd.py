@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from atc.backends.cpu.conv_blocked import LINE, Run, cheapest
+from atc.backends.cpu.conv_blocked import LINE, PART, Run, cheapest
 from atc.backends.cpu.conv_cost import FAR, L2, NEAR, tile_cycles
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Axis, Geometry, cut_columns, geometry, panels, unroll
@@ -64,6 +64,10 @@ class Product:
     def run(self, block: int) -> Run:
         """The accumulators and where their inputs lie."""
         return Run(0, 1, 0, tuple((f"c{k}", k * block) for k in range(self.tiles)))
+
+    def sums(self) -> list[str]:
+        """The accumulators of all tiles and vectors."""
+        return [f"c{k}_{v}" for k in range(self.tiles) for v in range(self.vectors)]
 
 
 class ConvWinograd(Kernel):
@@ -150,7 +154,13 @@ class ConvWinograd(Kernel):
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
             "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
+            "part": PART // g.block if params.get("exact") and g.ic > PART else 0,
         }  # fmt: skip
+
+    def refined(self, w: Workload, params: Params, target: Target) -> Params:
+        """Long sums are made of parts, too."""
+        long = geometry(w, 1).ic > PART
+        return {**params, "exact": True} if long else super().refined(w, params, target)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""

@@ -45,6 +45,7 @@ class SoftmaxRowVectors(Kernel):
     name = "softmax_rows_simd"
     op = Softmax
     template = "cpu/softmax_rows_simd.c.j2"
+    approximate = True
     portable = False
     dynamic = True
 
@@ -81,6 +82,7 @@ class SoftmaxColumnVectors(Kernel):
     name = "softmax_columns_simd"
     op = Softmax
     template = "cpu/softmax_columns_simd.c.j2"
+    approximate = True
     portable = False
     dynamic = True
 

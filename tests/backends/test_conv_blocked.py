@@ -51,7 +51,10 @@ def check(kernel: Blocked, cases: Sequence[Case], target: str, tolerance: float,
         assert kernel.accepts(w, record), case
         assert kernel.parameters(w, record)[0] in kernel.sets(w, record)
         known = sorted(kernel.sets(w, record), key=lambda p: kernel.cost(w, p, record))
-        for params in [*known[:1], *(known * 2)[turn + 1 :]][: min(most, len(known))]:
+        tried = [*known[:1], *(known * 2)[turn + 1 :]][: min(most, len(known))]
+        exact = [p for p in known if kernel.exact(p)]
+        finer = [kernel.refined(w, p, record) for p in exact[turn % len(exact) :][:1]]
+        for params in [*tried, *(p for p in finer if "exact" in p)]:
             jobs.append((graph, Candidate(kernel, params)))
             wanted.append((case, feeds, expected))
     runners = compile_candidates(jobs, record)
@@ -231,3 +234,23 @@ def test_relayouts_and_back(target: str) -> None:
         (blocked,) = there([x])
         np.testing.assert_array_equal(blocked, to_blocks(x, block, 0.0))
         np.testing.assert_array_equal(back([to_blocks(x, block)])[0], x)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", [ConvDirect(), ConvWinograd()], ids=lambda k: k.name)
+def test_sums_of_parts_err_less(kernel: Blocked, target: str) -> None:
+    if not runnable(target):
+        pytest.skip(f"this machine can't run {target}")
+    record = get_target(target)
+    case = Case(1024, 16, (8, 8), epilogue="none")
+    graph, feeds, expected = build(case, record.vector_bytes // 4)
+    w = workload_of(graph, graph.nodes[0], graph.constants)
+    plain = next(p for p in kernel.sets(w, record) if kernel.exact(p))
+    finer = kernel.refined(w, plain, record)
+    jobs = [(graph, Candidate(kernel, p)) for p in (plain, finer)]
+    errors = []
+    for runner in compile_candidates(jobs, record):
+        assert isinstance(runner, Runner), runner
+        got = from_blocks(*runner(feeds), case.filters)
+        errors.append(np.sqrt(np.mean((got - expected) ** 2)))
+    assert errors[1] < errors[0] / 1.5

@@ -90,7 +90,15 @@ def inputs() -> Inputs:
     return (all_over(),) * 3
 
 
-OPS = [Op(name, "{a}", truth, "f32", inputs) for name, truth in MATH.items()]
+def exact(name: str) -> str:
+    """Return the name of a function of simd_exact.h."""
+    return name.replace("v_", "v_exact_")
+
+
+OPS = [
+    Op(called, "{a}", truth, "f32", inputs)
+    for name, truth in MATH.items() for called in (name, exact(name))
+]  # fmt: skip
 
 
 def rounded(dtype: type) -> Callable[[Array], Array]:
@@ -154,8 +162,24 @@ def test_error_is_at_most_4_ulp(program: Program, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MATH)
-def test_limits(program: Program, name: str) -> None:
-    y = program.run(name, (LIMITS, LIMITS, LIMITS))
+def test_exact_ones_are_rounded_once(program: Program, name: str) -> None:
+    stride = 8 if program.emulated else 1
+    x = all_over()[::stride]
+    error = ulp_error(program.run(exact(name), (x, x, x)), true_math(name)[::stride])
+    worst = int(np.where(np.abs(x) > 8192, 0, error).argmax())
+    assert error[worst] <= 0.501, x[worst]
+    assert error.max() <= 1  # libm's sine of large arguments
+
+
+def test_the_exact_functions_take_the_names_of_all() -> None:
+    text = (FOLDER / "exact.h").read_text()
+    assert set(re.findall(r"^#define (v_\w+) v_exact_\w+$", text, re.MULTILINE)) == {*MATH}
+
+
+@pytest.mark.parametrize("called", [str, exact])
+@pytest.mark.parametrize("name", MATH)
+def test_limits(program: Program, name: str, called: Callable[[str], str]) -> None:
+    y = program.run(called(name), (LIMITS, LIMITS, LIMITS))
     with np.errstate(all="ignore"):
         truth = MATH[name](LIMITS.astype(np.float64)).astype(np.float32)
     np.testing.assert_allclose(y, truth, rtol=1e-6)
