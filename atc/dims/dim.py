@@ -166,6 +166,14 @@ class Dim:
         known = isinstance(other, int | Dim)
         return algebra.divided(other, as_int(self))[1] if known else NotImplemented
 
+    def __divmod__(self, other: int) -> tuple[int, int]:
+        known = isinstance(other, int | Dim)
+        return algebra.divided(as_int(self), other) if known else NotImplemented
+
+    def __rdivmod__(self, other: int) -> tuple[int, int]:
+        known = isinstance(other, int | Dim)
+        return algebra.divided(other, as_int(self)) if known else NotImplemented
+
     def __pow__(self, other: int) -> int:
         return prod([as_int(self)] * other)
 
