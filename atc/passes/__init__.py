@@ -17,6 +17,8 @@ from atc.passes.fuse_attention import fuse_attention
 from atc.passes.fuse_elementwise import fuse_elementwise, fuse_maps
 from atc.passes.fuse_epilogue import fuse_epilogue, fuse_known_epilogue
 from atc.passes.layout import Layouts, choose_layouts
+from atc.passes.normalize_channels import normalize_channels
+from atc.passes.pool_planes import pool_planes
 from atc.passes.quantize_integers import quantize_integers
 from atc.passes.rewriting import Rule, rewrite
 from atc.passes.share import share_equal_nodes
@@ -75,6 +77,8 @@ def layout_passes(width: int, layouts: Layouts = BY_ESTIMATE) -> tuple[Pass, ...
     blocked = (
         _rule("conv_transpose_as_conv", conv_transpose_as_conv),  # only Conv has vector kernels
         _rule("conv_planes", conv_planes),  # and only over two axes
+        _rule("pool_planes", pool_planes),
+        _rule("normalize_channels", normalize_channels),
         Pass("block_layout", choose),
         _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
     )

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from atc.ir import Graph
-from atc.ops import Reshape
+from atc.ops import Map, Normalize, Reshape
 from atc.passes import run_passes
 from support import assert_close, compile_graph, run_model
 
@@ -63,3 +63,26 @@ def test_a_group_norm_with_its_activation_is_one_node(groups: int, channels: int
     y = wide.reshape(x.shape) * named["scale"] + named["bias"]
     (got,) = run_model(source, [x])
     assert_close([got], [(y / (1 + np.exp(-y))).astype(np.float32)], rtol=1e-5, atol=1e-5)
+
+
+def layer_norm(channels: int) -> onnx.ModelProto:
+    """A convolution, and LayerNormalization of its channels, turned to the end and back."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.standard_normal((channels, 3, 1, 1)).astype(np.float32),
+        "scale": rng.standard_normal(channels).astype(np.float32),
+        "bias": rng.standard_normal(channels).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+        helper.make_node("LayerNormalization", ["b", "scale", "bias"], ["c"], axis=-1),
+        helper.make_node("Transpose", ["c"], ["y"], perm=[0, 3, 1, 2]),
+    ]
+    return model(nodes, constants, [2, 3, 5, 7], [2, channels, 5, 7])
+
+
+@pytest.mark.parametrize("channels", [16, 24])
+def test_channels_are_normalised_without_transposes(channels: int) -> None:
+    graph = run_passes(compile_graph(layer_norm(channels)), width=8)
+    assert not [n for n in graph.nodes if isinstance(n.op, Map | Normalize)]

@@ -13,7 +13,7 @@ import numpy as np
 from atc.dims import Undecided, concrete, is_dynamic
 from atc.expr import Input
 from atc.ir import DType, Graph, Node, TensorType, reads
-from atc.ops import Conv, Map, MatMul, Pool, Reduce, Reshape
+from atc.ops import Conv, Map, MatMul, Normalize, Pool, Reduce, Reshape
 from atc.ops.data import Concat, Pad
 from atc.passes.layout.conv_forms import conv_forms, pool_forms
 from atc.passes.layout.costs import Price, Task, estimate
@@ -37,6 +37,7 @@ from atc.passes.layout.loop_forms import (
     reduce_forms,
     reshape_forms,
 )  # fmt: skip
+from atc.passes.layout.normalize_forms import normalize_forms
 from atc.passes.layout.solver import Problem, Table
 
 MARGIN = 1.25
@@ -190,7 +191,7 @@ def _forms(
     for layout in OTHER:
         if layout is Layout.LAST and scene.type(node.outputs[0]).dtype not in LAID_OUT:
             continue
-        if isinstance(node.op, Conv) or layout in near or node.outputs[0] in wanted:
+        if isinstance(node.op, Conv | Pool) or layout in near or node.outputs[0] in wanted:
             yield from _laid_out(scene, node, layout)
 
 
@@ -214,6 +215,8 @@ def _laid_out(scene: Scene, node: Node, layout: Layout) -> Iterator[Form]:
             yield from reduce_forms(scene, node, node.op, layout)
         case Concat():
             yield from concat_forms(scene, node, node.op, layout)
+        case Normalize():
+            yield from normalize_forms(scene, node, node.op, layout)
         case Pad():
             yield from pad_forms(scene, node, node.op, layout)
         case Reshape():

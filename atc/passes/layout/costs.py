@@ -12,7 +12,20 @@ from math import prod
 from atc.expr import cost as expression_cost
 from atc.expr import inputs_of
 from atc.ir import DType, Op, TensorType
-from atc.ops import Block, Conv, ConvBlocked, Map, MatMul, Part, Pool, Reduce, Reshape, Unblock
+from atc.ops import (
+    Block,
+    Conv,
+    ConvBlocked,
+    Map,
+    MatMul,
+    Normalize,
+    NormalizeBlocked,
+    Part,
+    Pool,
+    Reduce,
+    Reshape,
+    Unblock,
+)
 from atc.ops.blocked import BYTES
 from atc.ops.data import Concat
 from atc.passes.slice_in_place import ALIGNMENT
@@ -25,6 +38,8 @@ RATE = 24.0
 ROW, PLAIN_PRODUCTS, VECTOR_SHARE = 4.0, 8.0, 1.4
 """Of a plain convolution: cycles that each tap takes per row, products per cycle in a row. Products
 per cycle of others as a part of a vector."""
+PASSES = 3.0
+"""Cycles per element of a normalisation, which goes over its operand three times."""
 SCALAR, GATHERED = 1.2, 1.5
 """Cycles per element of a loop that isn't in vectors, and per operand that isn't read in order."""
 
@@ -73,6 +88,10 @@ def estimate(task: Task, width: int) -> float:
         case Pool():
             lanes = y.shape[-1] % width == 0 and op.window.kernel[-1] == 1
             return moved + y.size * prod(op.window.kernel) * (1 / width if lanes else SCALAR)
+        case Normalize() | NormalizeBlocked():
+            rolled = isinstance(op, NormalizeBlocked) or not op.inner
+            work = PASSES + 0.25 * expression_cost(op.epilogue.expr)
+            return moved + y.size * work / (width if rolled else 1)
         case Concat():
             return CALL if op.outer == 1 else moved + op.outer * len(op.parts) * 5
         case Block() | Unblock():

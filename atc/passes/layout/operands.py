@@ -44,7 +44,7 @@ def operand(
         return Read(name), View((*moving, 0), view.offset)
     array = scene.constant(name)
     if array is not None:
-        return _held(name, array, View(moving, view.offset), shape, block)
+        return held(name, array, View(moving, view.offset), shape, block)
     type_ = scene.type(name)
     if type_.dtype not in LAID_OUT:
         return None
@@ -65,7 +65,7 @@ def as_it_is(
     return Read(name), View((batch, channel * block, *steps, channel), view.offset)
 
 
-def _held(
+def held(
     name: str, array: Array, view: View, shape: tuple[int, ...], block: int
 ) -> tuple[Argument, View]:
     """Store a constant in blocks, once for the axes that it is the same for."""
