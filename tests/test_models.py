@@ -31,6 +31,10 @@ CASES = [
 ]
 
 
+STEPS = 3
+"""By which quantised outputs may differ."""
+
+
 def _load(path: Path, prefix: str) -> list[np.ndarray]:
     with np.load(path) as data:
         return [data[f"{prefix}{k}"] for k in range(len(data.files))]
@@ -60,9 +64,11 @@ def test_a_real_model_gives_its_stored_outputs(model: str, target: str) -> None:
 
 
 def quantisation_steps(path: Path) -> list[float]:
-    """Return each output's step: the scale of the DequantizeLinear that makes it, 0 elsewhere.
+    """Return STEPS of each output: of the scale of the DequantizeLinear that makes it, 0 elsewhere.
 
-    Integers on the way round either side of a tie as the sums before them are ordered.
+    Averages of bytes often lie in the middle between two integers. Which of them a sum of floats
+    gives follows from its order: onnxruntime, with and without its optimisations, differs from
+    itself by as much.
     """
     if path.suffix != ".onnx":
         return []
@@ -73,7 +79,7 @@ def quantisation_steps(path: Path) -> list[float]:
         for n in graph.node
         if n.op_type == "DequantizeLinear" and n.input[1] in known
     }
-    return [1.001 * scales.get(o.name, 0.0) for o in graph.output]
+    return [1.001 * STEPS * scales.get(o.name, 0.0) for o in graph.output]
 
 
 def _assert_within_noise(got: np.ndarray, want: np.ndarray, noise: float, label: str) -> None:
