@@ -17,6 +17,7 @@ from atc.passes.fuse_attention import fuse_attention
 from atc.passes.fuse_elementwise import fuse_elementwise, fuse_maps
 from atc.passes.fuse_epilogue import fuse_epilogue, fuse_known_epilogue
 from atc.passes.layout import Layouts, choose_layouts
+from atc.passes.merge_branches import merge_branches
 from atc.passes.normalize_channels import normalize_channels
 from atc.passes.pool_planes import pool_planes
 from atc.passes.quantize_integers import quantize_integers
@@ -80,6 +81,7 @@ def layout_passes(width: int, layouts: Layouts = BY_ESTIMATE) -> tuple[Pass, ...
         _rule("pool_planes", pool_planes),
         _rule("normalize_channels", normalize_channels),
         Pass("block_layout", choose),
+        Pass("merge_branches", partial(merge_branches, width=width, price=layouts.price)),
         _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
     )
     return (*(blocked if width > 1 else ()), _rule("slice_in_place", slice_in_place))
