@@ -42,7 +42,7 @@ def _has_map(kind: onnx.TypeProto) -> bool:
     while kind.HasField("sequence_type") or kind.HasField("optional_type"):
         listed = kind.HasField("sequence_type")
         kind = kind.sequence_type.elem_type if listed else kind.optional_type.elem_type
-    return kind.HasField("map_type")
+    return bool(kind.HasField("map_type"))
 
 
 def _as_sequence(value: onnx.ValueInfoProto, path: str) -> int:

@@ -137,6 +137,11 @@ def _check_names(graph: onnx.GraphProto, path: Path) -> None:
             names.append(attribute.name)
             if attribute.type == onnx.AttributeProto.UNDEFINED:
                 raise ModelError(f"attribute '{attribute.name}' has no type", where=place)
+            if attribute.ref_attr_name:
+                raise ModelError(
+                    f"attribute '{attribute.name}' is that of a function, but none is around it",
+                    where=place,
+                )
             for inner in (attribute.g, *attribute.graphs):
                 if inner.node:
                     _check_names(inner, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from atc.expr import Expr, Input, call, cast
 from atc.ir import Array, DType, TensorType
@@ -19,9 +20,10 @@ from atc.ops.svm import CouplePairs
 from atc.view import View
 
 _REAL = DType.FLOAT
+Floats = npt.NDArray[np.float32]
 
 
-def _numbers(site: Site, name: str) -> Array:
+def _numbers(site: Site, name: str) -> Floats:
     return np.asarray(site.floats(name) or [], np.float32)
 
 
@@ -73,7 +75,7 @@ def _radial(site: Site, x: str, vectors: Array, gamma: float) -> str:
     return b.map(lambda d: call("Exp", call("Mul", d, like(d, -gamma))), apart)
 
 
-def _table(site: Site, numbers: Array, rows: int, what: str) -> Array:
+def _table(site: Site, numbers: Floats, rows: int, what: str) -> Floats:
     """Return a list of numbers as a matrix of so many rows."""
     site.require(rows > 0 and numbers.size > 0, f"the {what} are missing")
     site.require(numbers.size % rows == 0, f"{numbers.size} {what} for {rows} rows")

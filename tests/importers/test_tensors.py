@@ -97,7 +97,17 @@ def twice(what: str) -> onnx.ModelProto:
 DOUBLING = [function(f"f{k}", f"f{k + 1}", f"f{k + 1}") for k in range(40)]
 NIBBLES = [N("DequantizeLinear", ["w", "s"], ["y"])], numpy_helper.from_array(np.float32(2), "s")
 
+def _referring() -> onnx.ModelProto:
+    """Return a node outside of functions whose attribute refers to a function's."""
+    proto = model([N("LeakyRelu", ["x"], ["y"])])
+    proto.graph.node[0].attribute.append(
+        AttributeProto(name="alpha", type=AttributeProto.FLOAT, ref_attr_name="no")
+    )
+    return proto
+
+
 REFUSED = {
+    "an attribute of no function": (_referring(), "'alpha'.*none is around it"),
     "too few bytes": (model(ADD, [tensor(b"\0" * 20)]), "20 bytes of data, not 24.*'w'"),
     "too many bytes": (model(ADD, [tensor(b"\0" * 28)]), "28 bytes of data, not 24"),
     "half the nibbles": (

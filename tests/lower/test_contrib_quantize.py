@@ -220,6 +220,16 @@ def test_mean_of_quantities() -> None:
     assert run_model(model, inputs)[0].tolist() == expected.tolist()
 
 
+def test_a_single_constant_is_computed() -> None:
+    """All operands are literals then, and the node has none."""
+    x = np.array([3], np.uint8)
+    scale, zero = point("uint8", 0.5, 5)
+    given = case("QLinearLeakyRelu", x, scale, zero, scale, zero, constant=(0, 1, 2, 3, 4),
+                 result="uint8", alpha=0.5)  # fmt: skip
+    (y,) = run_model(given.model, [])
+    assert y.tolist() == [4]
+
+
 def test_equal_scales_are_joined_as_they_are() -> None:
     x, scale = integers("uint8", 3, 4), np.float32(0.1)
     inputs = [scale, np.uint8(5), x, scale, np.uint8(5), x, scale, np.uint8(5)]
