@@ -223,11 +223,13 @@ def _layout_weights(programs: Sequence[Program]) -> tuple[list[dict[str, int]], 
     Equal bytes lie once, whosever they are.
     """
     seen: dict[bytes, int] = {}
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     return [_placed(program, seen, parts) for program in programs], b"".join(parts)
 
 
-def _placed(program: Program, seen: dict[bytes, int], parts: list[bytes]) -> dict[str, int]:
+def _placed(
+    program: Program, seen: dict[bytes, int], parts: list[bytes | memoryview]
+) -> dict[str, int]:
     """Add a program's constants to the parts of a blob; returns their offsets."""
     order = dict.fromkeys(
         a for call in calls(program.steps) for a in call.arguments if a in program.constants
@@ -235,7 +237,7 @@ def _placed(program: Program, seen: dict[bytes, int], parts: list[bytes]) -> dic
     offsets: dict[str, int] = {}
     size = sum(map(len, parts))
     for name in order:
-        data = constant_bytes(program.constants[name])
+        data = _memory(program.constants[name])
         digest = hashlib.sha256(data).digest()
         if digest not in seen:
             seen[digest] = size
@@ -246,9 +248,10 @@ def _placed(program: Program, seen: dict[bytes, int], parts: list[bytes]) -> dic
     return offsets
 
 
-def constant_bytes(array: Array) -> bytes:
-    """Return an array's elements, little endian, row-major."""
-    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+def _memory(array: Array) -> memoryview:
+    """Return the bytes of an array's elements, little endian, row-major."""
+    ordered = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+    return memoryview(ordered.reshape(-1).view(np.uint8))
 
 
 def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list[dict[str, str]]:

@@ -111,13 +111,15 @@ def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
     the channels that pad the last block and between the groups of a bundle.
     """
     dense = ungrouped(w, g, group)
+    step = 1 if g.plain else g.block
+    whole = g.ic // step * step
     parts = []
     for filters in dense:
         for m, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True):
             panel = filters[m * g.block : (m + n) * g.block]
-            step = 1 if g.plain else g.block
-            for c in range(0, g.ic, step):
-                parts.append(np.moveaxis(panel[:, c : c + step], 0, 2).swapaxes(0, 1).reshape(-1))
+            blocks = panel[:, :whole].reshape(n * g.block, -1, step, g.taps)
+            parts.append(blocks.transpose(1, 3, 2, 0).reshape(-1))
+            parts.append(panel[:, whole:].transpose(2, 1, 0).reshape(-1))
     return np.concatenate(parts)
 
 
@@ -125,6 +127,8 @@ def ungrouped(w: Array, g: Geometry, group: int) -> Array:
     """Return weights as [supers, blocks * block, ic, taps], zero where a group meets another."""
     q = group // g.supers
     oc, ic = w.shape[0] // group, w.shape[1]
+    if q == 1 and oc == g.mb * g.block:
+        return w.reshape(g.supers, oc, ic, g.taps)
     source = w.reshape(g.supers, q, oc, ic, g.taps)
     bundle = np.zeros((g.supers, q, oc, q, ic, g.taps), w.dtype)
     for k in range(q):
