@@ -35,7 +35,7 @@ CALL = 50.0
 """Cycles that any call takes."""
 RATE = 24.0
 """Bytes per cycle to and from the caches."""
-ROW, PLAIN_PRODUCTS, VECTOR_SHARE = 4.0, 8.0, 1.4
+ROW, PLAIN_PRODUCTS, VECTOR_SHARE = 4.0, 0.8, 1.4
 """Of a plain convolution: cycles that each tap takes per row, products per cycle in a row. Products
 per cycle of others as a part of a vector."""
 PASSES = 3.0
@@ -72,8 +72,7 @@ def estimate(task: Task, width: int) -> float:
         case Conv():
             across = y.shape[-1]
             rows = y.size / max(across, 1) * prod(_shape(task, 1)[1:])
-            steps = across / PLAIN_PRODUCTS if op.window.strides[-1] == 1 else across
-            return moved + rows * (ROW + steps)
+            return moved + rows * (ROW + across / PLAIN_PRODUCTS)
         case ConvBlocked():
             w = _shape(task, 1)
             wide = VECTOR_SHARE * width * (1 if y.dtype is DType.FLOAT else 2)
