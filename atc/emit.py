@@ -251,7 +251,7 @@ def _placed(
 def _memory(array: Array) -> memoryview:
     """Return the bytes of an array's elements, little endian, row-major."""
     ordered = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-    return memoryview(ordered.reshape(-1).view(np.uint8))
+    return ordered.reshape(-1).view(np.uint8).data
 
 
 def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list[dict[str, str]]:
