@@ -15,6 +15,13 @@
 
 #include "simd_math.h"
 
+/* Nobody asks for exceptions' flags; only without them gcc computes both sides of a choice, which
+ * vectors need. No value depends on it. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("no-trapping-math")
+#endif
+
 #define EXACT_MAGIC 6755399441055744.0 /* 1.5 * 2^52: added, a number is rounded to an integer */
 #define EXACT_LOWEST (-300.0)           /* e^x and its relatives are 0 in float from there on */
 
@@ -204,6 +211,33 @@ static inline double exact_sin(double x) {
 
 static inline double exact_cos(double x) { return exact_sin_quarters(x < 0 ? -x : x, 1); }
 
+/* Replaces V_LANES floats by exact_<name> of them. */
+#define EXACT_LANES(name)                                                 \
+  static inline void exact_lanes_##name(float *lanes) {                   \
+    for (int i = 0; i < V_LANES; i++) {                                   \
+      lanes[i] = (float)exact_##name((double)lanes[i]);                   \
+    }                                                                     \
+  }
+
+EXACT_LANES(exp)
+EXACT_LANES(expm1)
+EXACT_LANES(log)
+EXACT_LANES(log1p)
+EXACT_LANES(sigmoid)
+EXACT_LANES(silu)
+EXACT_LANES(softplus)
+EXACT_LANES(mish)
+EXACT_LANES(hardswish)
+EXACT_LANES(tanh)
+EXACT_LANES(erf)
+EXACT_LANES(gelu)
+EXACT_LANES(sin)
+EXACT_LANES(cos)
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* --- In float --- */
 
 /* Defines v_exact_<name> of vectors by exact_<name>; `zero` is what it gives for a zero. */
@@ -211,9 +245,7 @@ static inline double exact_cos(double x) { return exact_sin_quarters(x < 0 ? -x 
   static inline vf32 v_exact_##name(vf32 x) {                             \
     float lanes[V_LANES];                                                 \
     v_store(lanes, x);                                                    \
-    for (int i = 0; i < V_LANES; i++) {                                   \
-      lanes[i] = (float)exact_##name((double)lanes[i]);                   \
-    }                                                                     \
+    exact_lanes_##name(lanes);                                            \
     return v_select(v_eq(x, v_zero()), zero, v_load(lanes));              \
   }
 
@@ -256,9 +288,8 @@ static inline vf32 v_total(const float *total) {
   static inline vf32 v_exact_##name(vf32 x) {                             \
     float in[V_LANES], out[V_LANES];                                      \
     v_store(in, x);                                                       \
-    for (int i = 0; i < V_LANES; i++) {                                   \
-      out[i] = (float)exact_##name((double)in[i]);                        \
-    }                                                                     \
+    v_store(out, x);                                                      \
+    exact_lanes_##name(out);                                              \
     if (v_mask_any(v_gt(v_abs(x), v_set1(V_TRIG_MAX)))) {                 \
       for (int i = 0; i < V_LANES; i++) {                                 \
         if (fabsf(in[i]) > V_TRIG_MAX) out[i] = name##f(in[i]);           \
