@@ -60,7 +60,7 @@ class Weighing:
             cycles = self.estimates.get(w)
             if times and cycles:
                 ratios.append(round(min(times), 1) / cycles)
-        return median(ratios) if ratios else 1.0
+        return median(ratios) or 1.0 if ratios else 1.0  # a policy's times may all be 0
 
     def contested(self) -> Iterator[Workload]:
         """Yield the workloads of forms that measuring might prefer."""

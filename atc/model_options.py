@@ -36,7 +36,7 @@ DEFAULT_BOUND, PRECISE_BOUND = 1e-4, 1e-5
 PRECISIONS = ("float32", "bf16x3", "bf16")
 """What kernels compute products in, most precise first."""
 
-_ROUNDINGS = 16  # roundings to 16 bits, one on another
+_ROUNDINGS = 32  # roundings to 16 bits, one on another
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ def said(done: Compilation) -> dict[str, str]:
     [
         ({}, "default", 1e-4),
         ({"op_select_implmode": "high_precision"}, "high_precision", 1e-5),
-        ({"precision_mode": "allow_fp32_to_bf16"}, "allow_fp32_to_bf16", 16 * 2**-8),
-        ({"precision_mode_v2": "fp16"}, "force_fp16", 16 * 2**-11),
+        ({"precision_mode": "allow_fp32_to_bf16"}, "allow_fp32_to_bf16", 32 * 2**-8),
+        ({"precision_mode_v2": "fp16"}, "force_fp16", 32 * 2**-11),
         ({"max_error": 1e-3}, "default", 1e-3),
     ],
 )

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from atc.ir import Node
+from atc.ir import Node, row_major
 from atc.ops import Conv, Epilogue, Map, Normalize
 from atc.passes.rewriting import Rewriting, merge_origin
-from atc.view import View, compose_refining, row_major, simplify_loops
+from atc.view import View, compose_refining, simplify_loops
 
 
 def normalize_channels(state: Rewriting, node: Node) -> Node:

@@ -228,9 +228,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "used, --fast_run adds to it", "DIR", path, system="ATC", row="A-24",
             documentation="Other kernels are other sources, and so other keys of the op compiler "
             "cache."),
-    Setting("layout_transform", "Optimisation", "how feature maps lie in memory: auto solves for the "
-            "least cost of the whole graph; another one is taken wherever a node can be computed in "
-            "it; blocks must be as wide as the target's vectors",
+    Setting("layout_transform", "Optimisation", "how feature maps lie in memory: auto solves for "
+            "the least cost of the whole graph; another one is taken wherever a node can be "
+            "computed in it; blocks must be as wide as the target's vectors",
             "auto|nchw|nhwc|nchw4c|nchw8c|nchw16c",
             choice(("auto", "nchw", "nhwc", "nchw4c", "nchw8c", "nchw16c")), "auto",
             documentation="The report tells what each of them is estimated to cost, by measured "
