@@ -194,7 +194,7 @@ def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
     return np.concatenate(parts)
 
 
-TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (220.0, 170.0)}
+TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (330.0, 260.0)}
 """Cycles to transform one vector of a tile's inputs, and of its products, by m."""
 STREAM = 10.0
 """Bytes of filters per cycle from beyond L2."""
