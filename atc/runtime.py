@@ -90,7 +90,7 @@ class Network:
         self.parameters: tuple[Value, ...] = self._library.values("input", self.inputs)
         self.results: tuple[Value, ...] = self._library.values("output", self.outputs)
         self.build_info: str = self._library.text("build_info")
-        self._library.idle.append(_Context(self._library))
+        self._library.idle.append(_Context(self._library))  # raises what keeps it from running
 
     def __call__(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Any:
         """Compute the outputs: an array, or a tuple where the network has several.
@@ -166,7 +166,7 @@ class Bound:
     ) -> None:
         """Take inputs that have been checked, and arrays for the outputs or None."""
         self._library = library
-        self._context = _Context(library)
+        self._context = library.context()
         outputs = self._context.point_to(inputs, out)
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -291,15 +291,19 @@ class _Library:
             return Tensor(name, shape, np.dtype(object), int(info.size) // count if count else 1)
         return Tensor(name, shape, _dtype(info.dtype))
 
+    def context(self) -> _Context:
+        """Return a context that nobody else has (a list's pop and append are atomic)."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return _Context(self)
+
     def run(self, inputs: list[Array], out: Sequence[Any]) -> list[Array]:
-        """Run once, in a context that no other thread uses (a list's pop and append are atomic).
+        """Run once, in a context that no other thread uses meanwhile.
 
         Returns the outputs: the arrays of `out`, new ones for None.
         """
-        try:
-            context = self.idle.pop()
-        except IndexError:
-            context = _Context(self)
+        context = self.context()
         try:
             outputs = context.point_to(inputs, out)
             status = self.run_tensors(*context.arguments)

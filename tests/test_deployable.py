@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from projects import STRICT, reference, require
+from onnx import TensorProto, helper
+from projects import STRICT, make_model, reference, require
 
+from atc.cli import main
 from atc.driver import compile_model
 from atc.options import Options
 
@@ -90,6 +93,7 @@ def test_static_libraries_define_no_other_symbols_and_meet_in_a_program(
 COMPILE = """
 import sys
 from pathlib import Path
+from atc.cli import main
 from atc.driver import compile_model
 from atc.options import Options
 model, output, jobs = sys.argv[1:]
@@ -124,8 +128,6 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_the_example_of_the_folder_links_to_its_libraries(out: Path, tmp_path: Path) -> None:
-    import onnx
-
     folder = out / "digits"
     image = np.random.default_rng(0).random((1, 1, 28, 28)).astype(np.float32)
     image.tofile(tmp_path / "image")
@@ -143,3 +145,54 @@ def test_the_example_of_the_folder_links_to_its_libraries(out: Path, tmp_path: P
         )
         values = [float(v) for line in done.stdout.splitlines()[1:] for v in line.split()]
         np.testing.assert_allclose(values, expected.ravel(), atol=1e-5)
+
+
+FIRST_RUN = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from atc.load import load
+
+def touched():
+    of_files = int(Path("/proc/self/statm").read_text().split()[2])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt, of_files
+
+call = load(sys.argv[1]).bind(np.ones((16, 64), np.float32))
+before = touched()
+call()
+print(*(b - a for a, b in zip(before, touched())))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--input_shape=x:16,64"],
+        pytest.param(["--input_shape=x:16,64", "--external_weight=1"], marks=pytest.mark.slow),
+        pytest.param(["--input_shape=x:1~16,64"], marks=pytest.mark.slow),
+        pytest.param(
+            ["--input_shape=x:-1,64", "--dynamic_batch_size=8,16"], marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_the_first_run_is_not_the_first_to_touch_memory(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    shapes = {"w": (64, 32768), "v": (32768, 4)}  # 8 MB and 0.5 MB; 2 MB between the products
+    model = make_model(
+        [helper.make_node("MatMul", [a, b], [c]) for a, b, c in ("xwh", "hvy")],
+        [("x", TensorProto.FLOAT, ("n", 64))],
+        [("y", TensorProto.FLOAT, None)],
+        {k: random.standard_normal(s).astype(np.float32) for k, s in shapes.items()},
+    )  # fmt: skip
+    onnx.save(model, tmp_path / "net.onnx")
+    named = [f"--model={tmp_path / 'net.onnx'}", f"--output={tmp_path / 'net'}"]
+    assert main([*named, *arguments]) == 0
+    env = {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0"}  # pages of 4 KB
+    command = [sys.executable, "-P", "-c", FIRST_RUN, tmp_path / "net"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    faults, pages_of_files = map(int, done.stdout.split())
+    assert faults < 40  # the arena has more than 500 pages
+    assert pages_of_files < 500  # the weights have more than 2000
