@@ -16,6 +16,14 @@ from atc.runtime import Network
 Loaded = TypeVar("Loaded")
 
 _SYMBOL = b"_abi_version\0"
+_HEADER = struct.Struct("<40xQ10xHH")
+"""Of a 64-bit ELF file: where the headers of its sections begin, the size and number of them."""
+
+_SECTION = struct.Struct("<4xI16xQQ")
+"""Of an ELF section's header: type, begin and size."""
+
+_STRINGS = 3
+"""The type of sections of names."""
 
 
 def load(path: str | Path) -> Network:
@@ -80,8 +88,8 @@ def _prefixes(library: Path) -> Iterator[str]:
             library.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            found = dict.fromkeys(_symbols(data))
             whole = _is_whole(data)
+            found = dict.fromkeys(_symbols(_names(data))) if whole else {}
     except (OSError, ValueError) as error:  # ValueError: an empty file
         raise ModelError(f"can't be read: {error}", where=str(library)) from None
     if not whole:
@@ -96,14 +104,22 @@ def _is_whole(data: mmap.mmap) -> bool:
         return True  # the system's loader will know what it is
     if len(data) < 64:
         return False
-    (offset,), (size, count) = (
-        struct.unpack_from("<Q", data, 40),
-        struct.unpack_from("<HH", data, 58),
-    )
+    offset, size, count = _HEADER.unpack_from(data)
     return len(data) >= int(offset) + int(size) * int(count)
 
 
-def _symbols(data: mmap.mmap) -> Iterator[str]:
+def _names(data: mmap.mmap) -> bytes | mmap.mmap:
+    """Return the string tables of a 64-bit ELF file, or all of another: weights stay unread."""
+    if data[:5] != b"\x7fELF\x02":
+        return data
+    offset, size, count = _HEADER.unpack_from(data)
+    if size < _SECTION.size:
+        return data
+    sections = (_SECTION.unpack_from(data, offset + k * size) for k in range(count))
+    return b"".join(data[at : at + length] for kind, at, length in sections if kind == _STRINGS)
+
+
+def _symbols(data: bytes | mmap.mmap) -> Iterator[str]:
     at = data.find(_SYMBOL)
     while at >= 0:
         name = data[data.rfind(b"\0", 0, at) + 1 : at]
