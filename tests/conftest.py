@@ -9,8 +9,10 @@ from default_run import compile_quickly, repeats
 
 os.environ["ATC_CONFIG"] = os.devnull
 
-NARROWER = frozenset({"x86-64-avx2", "x86-64-avx2-vnni"})
+NARROWER = frozenset({"x86-64-sse2", "x86-64-avx2", "x86-64-avx2-vnni", "sse2"})
 """Targets that show what AVX-512 shows, with narrower vectors."""
+SEEDS = 12
+"""Of tests of many random cases, so many are run by default."""
 DRAWN = ("test_standard", "test_resize_is_the_reference")
 """Tests of many cases, some of which are run by default."""
 
@@ -25,8 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what repeats, for more instructions or more cases, what another test shows."""
     for item in items:
         values = getattr(getattr(item, "callspec", None), "params", {})
-        words = {v for v in values.values() if isinstance(v, str)}
+        words = {v if isinstance(v, str) else str(getattr(v, "name", "")) for v in values.values()}
         name = values.get("name", "")
         drawn = item.name.startswith(DRAWN) and isinstance(name, str)
-        if words & NARROWER or (drawn and repeats(name)):
+        seed = values.get("seed", 0)
+        late = isinstance(seed, int) and seed >= SEEDS
+        if words & NARROWER or late or (drawn and repeats(name)):
             item.add_marker(pytest.mark.slow)
