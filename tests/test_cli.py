@@ -195,7 +195,9 @@ def test_starting_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_signal_in_the_middle_leaves_nothing_half_written(
     number: signal.Signals, model: Path, tmp_path: Path
 ) -> None:
@@ -287,9 +289,7 @@ def test_dump_writes_the_graph_after_each_pass(model: Path, tmp_path: Path) -> N
 # ------------------------------------------------------------------------------ inputs, outputs
 
 
-def test_an_open_dimension_is_pinned(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_open_dimension_is_pinned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = conv_net(tmp_path / "open.onnx", batch="n")
     assert cli.main(line(model, tmp_path / "net")) == 1
     assert "dynamic dimension 'n'" in capsys.readouterr().err
@@ -360,9 +360,7 @@ def test_verify_after_compiling(
     assert out.splitlines()[-1].startswith("ATC run success")
 
 
-def test_verify_a_library(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_a_library(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(line(model, tmp_path / "net")) == 0
     capsys.readouterr()
     own = ["verify", f"--model={model}", f"--library={tmp_path / 'net'}", "--seed=3"]
@@ -508,7 +506,7 @@ def test_debug_switches(
     assert all(flags in text for text in commands)
 
 
-@pytest.mark.parametrize("listed", ["conv1", "OpType::Relu"])
+@pytest.mark.parametrize("listed", [pytest.param("conv1", marks=pytest.mark.slow), "OpType::Relu"])
 def test_switches_for_listed_operators_only(
     listed: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,6 +174,7 @@ def test_nothing_is_measured_twice(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
 def test_other_flags_are_measured_anew(tmp_path: Path) -> None:
     run(graph_of(), bench(tmp_path))
@@ -214,6 +215,7 @@ def test_hopeless_candidates_are_left_out_unless_all_are_asked_for(
         assert all("map_slow" in row for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
 def test_a_candidate_that_never_ends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     endless = Endless()

@@ -179,6 +179,7 @@ def test_image_sizes_and_dims_of_two_inputs(tmp_path: Path) -> None:
         network(np.zeros((1, 3, 4, 6), np.float32), np.zeros((3, 1), np.float32))
 
 
+@pytest.mark.slow
 def test_the_command_line(folder: Path) -> None:
     line = [sys.executable, "-P", "-m", "atc", "--model=net.onnx", "--output=sizes", "--target=c99",
             "--input_shape=x:-1,3,8,8", "--dynamic_batch_size=1,3", "--verify"]  # fmt: skip
@@ -192,7 +193,7 @@ def test_the_command_line(folder: Path) -> None:
     ("line", "status"),
     [
         (["--input_shape=x:-1,3,8,8", "--dynamic_batch_size=1,3"], 0),
-        (["--input_shape=x:1~4,3,8,8"], 0),
+        pytest.param(["--input_shape=x:1~4,3,8,8"], 0, marks=pytest.mark.slow),
         (["--input_shape=x:1~4,3,3~8,8"], 1),  # the model has 8 rows
     ],
 )

@@ -56,7 +56,10 @@ def test_tensors_may_have_any_name(tmp_path: Path) -> None:
     subprocess.run([build_example(tmp_path)], stdout=subprocess.DEVNULL, check=True)
 
 
-@pytest.mark.parametrize("name", ["math", "kernel", "m", "int", "模型"])
+@pytest.mark.parametrize(
+    "name",
+    ["kernel", "模型", *(pytest.param(n, marks=pytest.mark.slow) for n in ("math", "m", "int"))],
+)
 def test_a_network_may_have_any_name(name: str, tmp_path: Path) -> None:
     emission = emit_model(affine_model(), name)
     write_project(tmp_path, emission)

@@ -52,9 +52,13 @@ def rights(address: int) -> str:
     raise LookupError(hex(address))
 
 
-@pytest.mark.parametrize("cc", COMPILERS)
+@pytest.mark.parametrize(
+    "cc", [pytest.param(cc, marks=pytest.mark.slow if cc == "clang" else ()) for cc in COMPILERS]
+)
 @pytest.mark.parametrize("form", ["included", "literal"])
-@pytest.mark.parametrize("size", [0, 1, 8, 31, 10_003])
+@pytest.mark.parametrize(
+    "size", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 8)), 31, 10_003]
+)
 def test_both_forms_hold_the_bytes_aligned_and_read_only(
     form: str, size: int, cc: str, tmp_path: Path
 ) -> None:

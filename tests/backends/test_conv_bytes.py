@@ -63,7 +63,17 @@ def check(cases: Mapping[str, Case], name: str, most: int) -> int:
     return len({label for label, _ in wanted})
 
 
-@pytest.mark.parametrize("name", [*VECTOR_TARGETS, *VNNI, *ARM])
+MOST = {"x86-64-avx512-vnni", "aarch64-neon-i8mm"}
+"""Targets whose instructions the others' are a part of."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in MOST else pytest.mark.slow)
+        for n in (*VECTOR_TARGETS, *VNNI, *ARM)
+    ],
+)
 def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
     assert check(BLOCKED, name, 2) > len(BLOCKED) // 2
 

@@ -27,7 +27,15 @@ KERNELS: tuple[tuple[str, Kernel], ...] = (
     ("x86-64-amx", MatMulAmx()),
     ("x86-64-amx", MatMulAmxSplit()),
 )
-EVERY = pytest.mark.parametrize(("target", "kernel"), KERNELS, ids=lambda v: getattr(v, "name", v))
+EVERY = pytest.mark.parametrize(
+    ("target", "kernel"),
+    [
+        pytest.param(t, k, marks=pytest.mark.slow if k.name == "matmul_amx_bf16" else ())
+        for t, k in KERNELS
+    ],
+    ids=lambda v: getattr(v, "name", v),
+)
+"""Tiles of rounded values are a part of what tiles of two halves do."""
 ROUNDED = {"bf16": 2 * 2.0**-8 + 2.0**-16, "bf16x3": 3.5 * 2.0**-16}
 """The largest error of a product by precision: both operands rounded; or both to the bits of two
 halves, and the product of the lower halves left out."""
@@ -222,7 +230,6 @@ def test_pieces_for_threads_give_the_same_bits(
     for first, *others in (found[:3], found[3:]):
         for other in others:
             np.testing.assert_array_equal(first, other)
-
 
 
 def test_what_the_target_lacks_is_refused() -> None:

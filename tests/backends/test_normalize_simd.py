@@ -98,7 +98,9 @@ def test_long_rows_far_from_zero_are_accurate(target: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
-@pytest.mark.parametrize("width", [9, 13, 16, 31, 40])
+@pytest.mark.parametrize(
+    "width", [13, 40, *(pytest.param(n, marks=pytest.mark.slow) for n in (9, 16, 31))]
+)
 @pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
 def test_softmax_over_its_own_operand(target: str, op: str, width: int) -> None:
     if not runnable(target):

@@ -113,6 +113,7 @@ def test_force_compiles_everything_and_enable_profits(bench: Bench) -> None:  # 
     assert result(bench.folder / "net") == made
 
 
+@pytest.mark.slow
 def test_force_deletes_what_was_there(bench: Bench) -> None:  # 3
     bench.compile("enable", output="other")
     before = set(bench.entries)
@@ -158,8 +159,14 @@ def test_the_advice_is_in_help_and_documentation() -> None:  # 7, 8, 9, 16, 45
 # -------------------------------------------------------------------------------------- debugging
 
 
-@pytest.mark.parametrize("mode", ["enable", "force"])
-@pytest.mark.parametrize("level", ["1", "2", "3", "4"])
+@pytest.mark.parametrize(
+    ("level", "mode"),
+    [
+        pytest.param(n, mode, marks=() if n + mode in ("1enable", "4force") else pytest.mark.slow)
+        for n in "1234"
+        for mode in ("enable", "force")
+    ],
+)
 def test_a_debug_level_leaves_the_cache_alone(mode: str, level: str, bench: Bench) -> None:  # 11
     everything = bench.compile("enable")
     before = content(bench.cache)
@@ -168,7 +175,7 @@ def test_a_debug_level_leaves_the_cache_alone(mode: str, level: str, bench: Benc
     assert content(bench.cache) == before
 
 
-@pytest.mark.parametrize("mode", ["enable", "force"])
+@pytest.mark.parametrize("mode", ["enable", pytest.param("force", marks=pytest.mark.slow)])
 def test_debug_switches_for_all_leave_the_cache_alone(mode: str, bench: Bench) -> None:  # 12
     everything = bench.compile("enable")
     before = content(bench.cache)
@@ -177,7 +184,9 @@ def test_debug_switches_for_all_leave_the_cache_alone(mode: str, bench: Bench) -
     assert content(bench.cache) == before
 
 
-@pytest.mark.parametrize("listed", ["conv2", "OpType::GlobalAveragePool"])
+@pytest.mark.parametrize(
+    "listed", [pytest.param("conv2", marks=pytest.mark.slow), "OpType::GlobalAveragePool"]
+)
 def test_listed_operators_pass_the_cache_by(listed: str, bench: Bench) -> None:  # 13
     everything = bench.compile("enable")
     before = content(bench.cache)
@@ -294,9 +303,7 @@ def start(bench: Bench, output: str, *more: str, seed: str = "0") -> subprocess.
 
 @pytest.mark.slow
 def test_parallel_runs_agree(bench: Bench) -> None:  # 41
-    runs = [
-        start(bench, f"{number}/net", f"-j{number}", seed=str(number)) for number in (1, 2)
-    ]
+    runs = [start(bench, f"{number}/net", f"-j{number}", seed=str(number)) for number in (1, 2)]
     for process in runs:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
