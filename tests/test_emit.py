@@ -30,13 +30,18 @@ from atc.backends.target import get_target
 from atc.ir import DType
 from atc.load import load
 
-COMPILERS = ("gcc", "clang-19")
-
 # ---- the compilers' opinion ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cc", COMPILERS)
-@pytest.mark.parametrize(("model", "external"), [*((m, False) for m in MODELS), ("affine", True)])
+@pytest.mark.parametrize(
+    ("model", "external", "cc"),
+    [
+        *((m, False, "gcc") for m in MODELS),
+        ("affine", True, "clang-19"),
+        *(pytest.param(m, False, "clang-19", marks=pytest.mark.slow) for m in MODELS),
+        pytest.param("affine", True, "gcc", marks=pytest.mark.slow),
+    ],
+)
 def test_library_and_example_are_strict_c99(
     model: str, external: bool, cc: str, tmp_path: Path
 ) -> None:

@@ -25,8 +25,13 @@ def said(done: Compilation) -> dict[str, str]:
     ("options", "precision", "bound"),
     [
         ({}, "default", 1e-4),
-        ({"op_select_implmode": "high_precision"}, "high_precision", 1e-5),
-        ({"precision_mode": "allow_fp32_to_bf16"}, "allow_fp32_to_bf16", 32 * 2**-8),
+        pytest.param(
+            {"op_select_implmode": "high_precision"}, "high_precision", 1e-5, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"precision_mode": "allow_fp32_to_bf16"}, "allow_fp32_to_bf16", 32 * 2**-8,
+            marks=pytest.mark.slow,
+        ),
         ({"precision_mode_v2": "fp16"}, "force_fp16", 32 * 2**-11),
         ({"max_error": 1e-3}, "default", 1e-3),
     ],

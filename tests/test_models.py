@@ -24,8 +24,13 @@ FILES = {
 LONG = {"mge/mobile", "mxnet/mobilenetv2", "mxnet/squeezenet", "ppocr_cls", "ultraface_rfb320"}
 """Models whose vector kernels take a compiler long: by default they run on portable ones."""
 
+LIKE_OTHERS = {"fastestdet", "mxnet/mobilenetv2", "ort_superres", "ppocr_cls", "yunet_s_320"}
+"""Networks of convolutions, as some that are run by default are."""
+
 CASES = [
-    pytest.param(m, t, marks=() if (m in LONG) is (t == "c99") else pytest.mark.slow)
+    pytest.param(
+        m, t, marks=() if (m in LONG) is (t == "c99") and m not in LIKE_OTHERS else pytest.mark.slow
+    )
     for m in FILES
     for t in ("c99", "host")
 ]

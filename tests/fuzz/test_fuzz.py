@@ -18,8 +18,15 @@ def assert_clean(failures: list[Failure]) -> None:
     assert not told, "\n".join(told)
 
 
-@pytest.mark.parametrize("target", ["c99", "host"])
-@pytest.mark.parametrize("kind", ["graph", "op"])
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("graph", "host"),
+        ("op", "c99"),
+        pytest.param("graph", "c99", marks=pytest.mark.slow),
+        pytest.param("op", "host", marks=pytest.mark.slow),
+    ],
+)
 def test_some_models(kind: str, target: str) -> None:
     assert_clean(run(kind, range(40), target))
 

@@ -296,7 +296,10 @@ def test_l17_enable_chwn4(run: Any, plain: Path) -> None:
     _warned(run, plain, "--enable-chwn4", "CUDA")
 
 
-@pytest.mark.parametrize(("row", "option", "block"), [("l18", "nchw44", 4), ("l19", "nchw88", 8)])
+@pytest.mark.parametrize(
+    ("row", "option", "block"),
+    [("l18", "nchw44", 4), pytest.param("l19", "nchw88", 8, marks=pytest.mark.slow)],
+)
 def test_l18_l19_blocked_layouts(
     run: Any, model: Path, picture: Path, truth: Any, tmp_path: Path, row: str, option: str,
     block: int,
@@ -528,7 +531,9 @@ def test_l42_multithread_default(run: Any, library: Path) -> None:
     assert len(found["pool_cores"]) == 2
 
 
-@pytest.mark.parametrize("option", ["--multithread=2", "--multithread-default=2"])
+@pytest.mark.parametrize(
+    "option", ["--multithread=2", pytest.param("--multithread-default=2", marks=pytest.mark.slow)]
+)
 def test_l41_l42_a_model_is_compiled_for_the_threads(
     run: Any, tmp_path: Path, option: str
 ) -> None:

@@ -81,8 +81,9 @@ def test_bytes_that_are_not_utf_8_match_no_character() -> None:
      ("[b-a]", "upside down"), ("a{1001}", "repetitions"), ("(" * 1000, "too deeply"),
      ("((a{1000}){1000})", "1000 repetitions"), ("(?P<9>a)", "name is wrong"),
      ("[[:foo:]]", "not known"), (r"\p{Klingon}", "class of Unicode"), (r"\x{110000}", "hexa"),
-     ("(a|b)*a(a|b){20}", "too many states"), (".{1000}", "too many states"),
-     (r"(\pL{100}\pN{100}){5}", "too large"), ("(x{500}){2}(y{9})*|" * 99, "too (large|many)")],
+     pytest.param("(a|b)*a(a|b){20}", "too many states", marks=pytest.mark.slow),
+     (".{1000}", "too many states"), (r"(\pL{100}\pN{100}){5}", "too large"),
+     pytest.param("(x{500}){2}(y{9})*|" * 99, "too (large|many)", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_what_is_wrong_or_too_large_is_refused(pattern: str, message: str) -> None:
     with pytest.raises(AtcError, match=message):
