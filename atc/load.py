@@ -6,6 +6,7 @@ import mmap
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,15 +27,16 @@ _STRINGS = 3
 """The type of sections of names."""
 
 
-def load(path: str | Path) -> Network:
+def load(path: str | Path, huge_pages: bool = False) -> Network:
     """Load a network from an output folder or from the shared library in it.
 
     A library that was compiled again since an earlier call is loaded anew. Weights that were
     compiled to be external are read from `<name>_weights.bin`, or from the files in
-    `<name>_weights`, beside the library. Raises
-    ModelError, which names the path, for anything else than a library made by atc.
+    `<name>_weights`, beside the library. With `huge_pages` arenas are in large pages where the
+    system has some. Raises ModelError, which names the path, for anything else than a library
+    made by atc.
     """
-    return open_library(path, Network)
+    return open_library(path, partial(Network, huge_pages=huge_pages))
 
 
 def open_library(path: str | Path, opened: Callable[[Path, str, Path], Loaded]) -> Loaded:

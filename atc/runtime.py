@@ -7,6 +7,7 @@ Every generated project carries this file's text in its Python module: nothing o
 
 from __future__ import annotations
 
+import mmap
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -77,13 +78,17 @@ class Network:
     and arenas are kept for the next calls. The interpreter's lock is released meanwhile.
     """
 
-    def __init__(self, library: str | Path, prefix: str, weights: str | Path | None = None) -> None:
+    def __init__(
+        self, library: str | Path, prefix: str, weights: str | Path | None = None,
+        huge_pages: bool = False,
+    ) -> None:  # fmt: skip
         """Load a shared library whose functions are called `<prefix>_...`.
 
-        `weights` is the file of the weights where they are not in the library. Raises OSError for
+        `weights` is the file of the weights where they are not in the library. With `huge_pages`
+        arenas are in large pages where the system has some. Raises OSError for
         a file that can't be loaded, RuntimeError for one that can't run here.
         """
-        self._library: _Library | None = _Library(library, prefix, weights)
+        self._library: _Library | None = _Library(library, prefix, weights, huge_pages)
         self._prefix = prefix
         self.inputs: tuple[Tensor, ...] = self._library.tensors("input")
         self.outputs: tuple[Tensor, ...] = self._library.tensors("output")
@@ -195,21 +200,37 @@ def read_weights(path: Path) -> Array:
     parts = [] if path.exists() else sorted(path.with_suffix("").glob("*.bin"))
     if not parts:
         return np.memmap(path, np.uint8, "r")
-    data = b"".join(part.read_bytes() for part in parts)
-    memory = np.empty(len(data) + 64, np.uint8)
+    sizes = [part.stat().st_size for part in parts]
+    memory = np.empty(sum(sizes) + 64, np.uint8)
     start = -memory.ctypes.data % 64
-    memory[start : start + len(data)] = np.frombuffer(data, np.uint8)
-    return memory[start : start + len(data)]
+    joined = at = memory[start : start + sum(sizes)]
+    for part, size in zip(parts, sizes, strict=True):
+        at[:size] = np.fromfile(part, np.uint8, size)
+        at = at[size:]
+    return joined
+
+
+def _new_memory(size: int, huge_pages: bool) -> Array:
+    """Return bytes for an arena, in large pages if that is asked for and possible."""
+    with suppress(AttributeError, OSError):  # systems without such pages
+        if huge_pages:
+            mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+            return np.frombuffer(mapped, np.uint8)
+    return np.empty(size, np.uint8)
 
 
 class _Library:
     """The loaded library: its functions, and contexts that no call uses at the moment."""
 
-    def __init__(self, path: str | Path, prefix: str, weights: str | Path | None) -> None:
+    def __init__(
+        self, path: str | Path, prefix: str, weights: str | Path | None, huge_pages: bool = False
+    ) -> None:
         self.ffi = cffi.FFI()
         self.ffi.cdef(_DECLARATIONS.replace("NET", prefix))
         self.handle = self.ffi.dlopen(str(path))
         self.prefix = prefix
+        self.huge_pages = huge_pages
         found = self.function("abi_version")()
         if found != ABI_VERSION:
             raise RuntimeError(f"{path} has the interface {found}, this loader knows {ABI_VERSION}")
@@ -321,7 +342,7 @@ class _Context:
         self._library = library
         ffi = library.ffi
         size, alignment = library.function("arena_size")(), library.function("alignment")()
-        self._memory = np.empty(size + alignment, np.uint8)
+        self._memory = _new_memory(size + alignment, library.huge_pages)
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
         arena = ffi.cast("void *", start + -start % alignment)
         self._inputs = ffi.new("void *[]", max(library.function("input_count")(), 1))

@@ -17,6 +17,7 @@ from projects import STRICT, make_model, reference, require
 
 from atc.cli import main
 from atc.driver import compile_model
+from atc.load import load
 from atc.options import Options
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -93,7 +94,6 @@ def test_static_libraries_define_no_other_symbols_and_meet_in_a_program(
 COMPILE = """
 import sys
 from pathlib import Path
-from atc.cli import main
 from atc.driver import compile_model
 from atc.options import Options
 model, output, jobs = sys.argv[1:]
@@ -196,3 +196,10 @@ def test_the_first_run_is_not_the_first_to_touch_memory(
     faults, pages_of_files = map(int, done.stdout.split())
     assert faults < 40  # the arena has more than 500 pages
     assert pages_of_files < 500  # the weights have more than 2000
+
+
+def test_arenas_in_large_pages_give_the_same(out: Path) -> None:
+    image = np.random.default_rng(0).random((1, 1, 28, 28)).astype(np.float32)
+    usual, large = (load(out / "digits", huge_pages=large) for large in (False, True))
+    np.testing.assert_array_equal(large(image), usual(image))
+    np.testing.assert_array_equal(large.bind(image)(), usual(image))
