@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from default_run import level
 from onnx import TensorProto, helper
 
 import atc.onnx_backend as backend
@@ -58,10 +59,10 @@ def model(case: dict[str, Any], strings: bool) -> tuple[onnx.ModelProto, Any]:
 def test_counts_equal_onnxruntime() -> None:
     runtime = pytest.importorskip("onnxruntime")
     models = [model(case, strings) for (_, strings), case in CASES.items()]
-    reps = [backend.AtcBackendRep(m, "c99", "O1") for m, _ in models]
+    reps = [backend.AtcBackendRep(m, "c99", level().lstrip("-")) for m, _ in models]
     arrays = [rep.arrays([x]) for rep, (_, x) in zip(reps, models, strict=True)]
     graphs = [rep.lower(a) for rep, a in zip(reps, arrays, strict=True)]
-    networks = backend.compile_networks(graphs, reps[0].target, "O1")
+    networks = backend.compile_networks(graphs, reps[0].target, level().lstrip("-"))
     for (proto, x), network in zip(models, networks, strict=True):
         assert len(network.parameters) == 1
         session = runtime.InferenceSession(proto.SerializeToString())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from default_run import level
 from onnx import TensorProto, helper
 from projects import compile_c, emit_model, sources, write_project
 
@@ -218,7 +219,7 @@ CASES = {
 
 def lowered(name: str) -> tuple[backend.AtcBackendRep, dict[str, Any], Any]:
     case = CASES[name]
-    rep = backend.AtcBackendRep(case.model(), "c99", "O1")
+    rep = backend.AtcBackendRep(case.model(), "c99", level().lstrip("-"))
     arrays = rep.arrays(list(case.inputs))
     return rep, arrays, rep.lower(arrays)
 
@@ -228,7 +229,7 @@ def results() -> dict[str, Any]:
     """Return the outputs of all cases, compiled into one library; no input is a constant there."""
     reps = {name: lowered(name) for name in CASES}
     networks = backend.compile_networks(
-        [graph for *_, graph in reps.values()], reps["Identity"][0].target, "O1"
+        [graph for *_, graph in reps.values()], reps["Identity"][0].target, level().lstrip("-")
     )
     found = {}
     for (name, (rep, arrays, _)), network in zip(reps.items(), networks, strict=True):
@@ -323,7 +324,7 @@ def test_a_cell_that_nothing_ends_is_read_no_further() -> None:
     """C code may fill a cell to its last byte: then that is where the string ends."""
     case = CASES["Identity"]
     rep, _, graph = lowered("RegexFullMatch")
-    (network,) = backend.compile_networks([graph], rep.target, "O1")
+    (network,) = backend.compile_networks([graph], rep.target, level().lstrip("-"))
     full = np.array([b"x" * STRING_BYTES] * 4, f"S{STRING_BYTES}")
     assert not network.bind(full)().any()
     assert case.expected.shape == (len(NASTY),)
