@@ -9,7 +9,7 @@ from default_run import compile_quickly, repeats
 
 os.environ["ATC_CONFIG"] = os.devnull
 
-NARROWER = frozenset({"x86-64-sse2", "x86-64-avx2", "x86-64-avx2-vnni", "sse2"})
+NARROWER = frozenset({"x86-64-sse2", "x86-64-avx2", "x86-64-avx2-vnni", "sse2", "avx2"})
 """Targets that show what AVX-512 shows, with narrower vectors."""
 SEEDS = 12
 """Of tests of many random cases, so many are run by default."""
