@@ -132,7 +132,7 @@ def test_gears_and_all_other_shapes_of_a_range(folder: Path) -> None:
         pointers = library.ffi.new("int64_t *[]", [shape])
         sizes.append(library.function("arena_size_for")(pointers))
     assert sizes[0] < sizes[1] < sizes[4] < sizes[3] <= library.function("arena_size")()
-    with pytest.raises(ValueError, match="out of its range"):
+    with pytest.raises(ValueError, match="must have a shape in"):
         network(np.zeros((6, 3, 8, 8), np.float32))
     gear = (folder / "net" / "net_weights.bin").read_bytes()
     assert len((folder / "both" / "both_weights.bin").read_bytes()) == len(gear)
