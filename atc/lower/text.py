@@ -146,12 +146,11 @@ def _cased(how: str, word: str, turkic: bool = False) -> str:
 @cache
 def case_table(how: str, turkic: bool = False) -> Array:
     """Return INT32 rows: a code point, then those of its other case and zeros."""
-    rows = []
-    for code in range(0x110000):
-        char = chr(code)
-        other = _cased(how, char, turkic)
-        if other != char:
-            rows.append([code, *map(ord, other)])
+    change = str.lower if how == "LOWER" else str.upper
+    special = _TURKIC[how] if turkic else {}
+    every = map(chr, range(0x110000))
+    pairs = ((c, _cased(how, c, turkic)) for c in every if c in special or change(c) != c)
+    rows = [[ord(c), *map(ord, other)] for c, other in pairs if other != c]
     table = np.zeros((len(rows), max(map(len, rows))), np.int32)
     for row, values in zip(table, rows, strict=True):
         row[: len(values)] = values
