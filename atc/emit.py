@@ -13,7 +13,7 @@ from atc import __version__, runtime, runtime_values
 from atc.backends.kernel import KernelSource
 from atc.backends.target import Target
 from atc.dynamic import make_dynamic, make_gears
-from atc.first_touch import PAGE, first_touches
+from atc.first_touch import MOST, PAGE, first_touches
 from atc.ir import STRING_BYTES, Array
 from atc.memory import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
@@ -102,7 +102,7 @@ def emit(
         "dynamic": ranges or own_gears, "gears": own_gears, "ranges": ranges,
         "arena_size": max(max(a.plan.size for a in planned), ALIGNMENT) if has_arena else 0,
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": len(blob),
-        "touched": first_touches(programs, places), "page": PAGE,
+        "touched": first_touches(programs, places), "page": PAGE, "most": MOST,
         "external": external_weights and bool(blob),
         "split": external_weights and split_weights and bool(blob),
         "threads": threads if schedule.tasks else 1,

@@ -10,6 +10,9 @@ from atc.program import Branch, Call, Parallel, Program, Repeat, Step
 PAGE = 4096
 """Bytes between touches: no system has smaller pages."""
 
+MOST = 64 << 20
+"""Bytes of an arena that are touched where its size is only a bound of what runs need."""
+
 _GAP = 16 * PAGE
 """Bytes that nobody reads between two stretches which make them two."""
 
