@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -216,6 +217,8 @@ def worker(job: Mapping[str, object]) -> Iterator[Process]:
 def ask(process: Process, runs: int) -> dict[str, Any]:
     """Let an engine run so many times; with 0 it ends."""
     assert process.stdin is not None
+    if hasattr(signal, "SIGCONT"):
+        process.send_signal(signal.SIGCONT)
     process.stdin.write(f"{runs}\n")
     process.stdin.flush()
     return hear(process)
@@ -228,6 +231,8 @@ def hear(process: Process) -> dict[str, Any]:
     if not line.startswith("{"):
         return {"error": f"the process ended with status {process.wait()}"}
     said: dict[str, Any] = json.loads(line)
+    if hasattr(signal, "SIGSTOP"):  # threads of a pool may spin on the cores in others' turns
+        process.send_signal(signal.SIGSTOP)
     return said
 
 
