@@ -20,14 +20,9 @@ import numpy as np
 
 from atc.backends.cpu.elementwise import loop_names
 from atc.backends.cpu.expr import address
-from atc.backends.cpu.matmul_bf16 import (
-    is_float_product,
-    kept_batch,
-    matmul,
-    packed_base,
-    read_mode,
-)
+from atc.backends.cpu.matmul_bf16 import is_float_product, kept_batch, packed_base
 from atc.backends.cpu.matmul_cost import UNITS, largest_divisor
+from atc.backends.cpu.matmul_operands import matmul, read_mode
 from atc.backends.cpu.matmul_text import TileFinish, wrapped
 from atc.backends.cpu.vector_expr import vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload

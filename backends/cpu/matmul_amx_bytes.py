@@ -26,10 +26,11 @@ from atc.backends.cpu.matmul_amx import (
     row_blocks,
     step_orders,
 )
-from atc.backends.cpu.matmul_bf16 import matmul, packed_base
+from atc.backends.cpu.matmul_bf16 import packed_base
 from atc.backends.cpu.matmul_bytes import BYTES, QUAD, operand_type, pack_quads, zeros
 from atc.backends.cpu.matmul_bytes_text import BytesFinish, typed_finish
 from atc.backends.cpu.matmul_cost import UNITS
+from atc.backends.cpu.matmul_operands import matmul
 from atc.backends.cpu.matmul_text import wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target

@@ -27,6 +27,7 @@ from atc.backends.cpu.matmul_cost import (
     row_tiles,
     tile_cycles,
 )
+from atc.backends.cpu.matmul_operands import matmul, read_mode
 from atc.backends.cpu.matmul_text import TileFinish, plus, wrapped
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
@@ -47,26 +48,11 @@ CONVERTED = {"rows": 2.0, "columns": 4.0, "any": 40.0}
 """Cycles to turn 16 numbers into pairs, by how they lie."""
 
 
-def matmul(w: Workload) -> MatMul:
-    """Return the op of a workload that is a MatMul."""
-    assert isinstance(w.op, MatMul)
-    return w.op
-
-
 def is_float_product(w: Workload) -> bool:
     """Whether a workload multiplies matrices of floats that aren't empty."""
     op = matmul(w)
     floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
     return floats and op.k > 0 and prod(op.loops) > 0
-
-
-def read_mode(w: Workload) -> str:
-    """Return how B is read: `packed` when compiling, or copied into scratch from dense `rows`,
-    from dense `columns`, or from `any`thing."""
-    row, column = matmul(w).b_view.strides[-2:]
-    if w.constant[1]:
-        return "packed"
-    return "rows" if column == 1 else "columns" if row == 1 else "any"
 
 
 def kept_batch(op: MatMul) -> tuple[int, ...]:

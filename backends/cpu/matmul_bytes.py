@@ -30,6 +30,7 @@ from atc.backends.cpu.matmul_cost import (
     row_tiles,
     tile_cycles,
 )
+from atc.backends.cpu.matmul_operands import matmul, read_mode
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
@@ -62,26 +63,11 @@ def operand_type(w: Workload, index: int) -> DType:
     return type_.dtype
 
 
-def matmul(w: Workload) -> MatMul:
-    """Return the op of a workload that is a MatMul."""
-    assert isinstance(w.op, MatMul)
-    return w.op
-
-
 def zeros(w: Workload) -> tuple[int, int]:
     """Return the zero points of A read as unsigned bytes and of B read as signed ones."""
     op = matmul(w)
     p = op.a_zero + (128 if operand_type(w, 0) is DType.INT8 else 0)
     return p, op.b_zero - (128 if operand_type(w, 1) is DType.UINT8 else 0)
-
-
-def read_mode(w: Workload) -> str:
-    """Return how B is read: `packed` when compiling, or copied into scratch from dense `rows`,
-    from dense `columns`, or from `any`thing."""
-    row, column = matmul(w).b_view.strides[-2:]
-    if w.constant[1]:
-        return "packed"
-    return "rows" if column == 1 else "columns" if row == 1 else "any"
 
 
 def pack_quads(w: Workload, b: Array, width: int) -> Array:

@@ -30,6 +30,7 @@ from atc.backends.cpu.matmul_cost import (
     row_tiles,
     tile_cycles,
 )
+from atc.backends.cpu.matmul_operands import matmul
 from atc.backends.cpu.matmul_text import TileFinish, spot, wrapped
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
@@ -51,12 +52,6 @@ LINE = 16
 """Floats of a cache line."""
 HEAVY, SPILLED = 8, 24.0
 """An epilogue above this cost needs registers of its own, or spills for so many cycles a vector."""
-
-
-def matmul(w: Workload) -> MatMul:
-    """Return the op of a workload that is a MatMul."""
-    assert isinstance(w.op, MatMul)
-    return w.op
 
 
 def read_mode(w: Workload, params: Params) -> str:

@@ -12,7 +12,8 @@ from kernel_program import Call, run_calls, vector_target
 
 from atc import parallel
 from atc.backends.cpu.matmul_amx import MatMulAmx, MatMulAmxSplit
-from atc.backends.cpu.matmul_bf16 import MatMulBf16, read_mode
+from atc.backends.cpu.matmul_bf16 import MatMulBf16
+from atc.backends.cpu.matmul_operands import read_mode
 from atc.backends.kernel import Candidate, Kernel, Workload
 from atc.backends.target import get_target
 from atc.expr import Input, call, const
