@@ -123,6 +123,19 @@ def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
     return np.concatenate(parts)
 
 
+def packed_panels(w: Workload, params: Params) -> Mapping[int, Pack]:
+    """Return how a kernel with tiles of p pixels x nv vectors packs the weights."""
+    op = w.op
+    assert isinstance(op, ConvBlocked)
+    g, nv = geometry(w, int(params["p"])), int(params["nv"])
+    return {1: lambda weights: pack_panels(weights, g, op.group, nv)}
+
+
+def name_of_panels(w: Workload, params: Params) -> str:
+    """Name that packing: panels of as many vectors are the same for any image."""
+    return f"taps of {w.inputs[1]} for {params['nv']} vectors"
+
+
 def ungrouped(w: Array, g: Geometry, group: int) -> Array:
     """Return weights as [supers, blocks * block, ic, taps], zero where a group meets another."""
     q = group // g.supers
@@ -194,14 +207,11 @@ class ConvDirect(Kernel):
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Weights in the order of use."""
-        op = w.op
-        assert isinstance(op, ConvBlocked)
-        g, nv = geometry(w, int(params["p"])), int(params["nv"])
-        return {1: lambda weights: pack_panels(weights, g, op.group, nv)}
+        return packed_panels(w, params)
 
     def packing(self, w: Workload, params: Params, target: Target) -> str:
-        """Panels of as many vectors are the same for any image."""
-        return f"taps of {w.inputs[1]} for {params['nv']} vectors"
+        """Of panels."""
+        return name_of_panels(w, params)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The geometry, the tiles and the loops over them."""

@@ -57,13 +57,17 @@ class ConvFew(ConvDirect):
         g = geometry(w, int(params["p"]))
         return {1: lambda weights: pack_lanes(weights, g)}
 
+    def packing(self, w: Workload, params: Params, target: Target) -> str:
+        """Lanes are the same for any image."""
+        return f"lanes of {w.inputs[1]}"
+
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """What ConvDirect's loops need, and the blocks of inputs: [(first, count, lanes)]."""
         g = geometry(w, int(params["p"]))
         whole, rest = divmod(g.ic, g.block)
         blocks = [(0, whole, 0)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0)
         common = super().values(w, params, target)
-        return common | {"filters": _filters(w), "blocks": blocks, "width": int(params["p"])}
+        return common | {"filters": _filters(w), "blocks": blocks}
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles: the loads or products of taps, what is more, and the ends of tiles."""

@@ -16,7 +16,8 @@ from atc.backends.cpu.conv_blocked import (
     cheapest,
     input_blocks,
     is_depthwise,
-    pack_panels,
+    name_of_panels,
+    packed_panels,
 )  # fmt: skip
 from atc.backends.cpu.conv_cost import tile_cycles
 from atc.backends.cpu.conv_epilogue import TileEpilogue
@@ -58,14 +59,11 @@ class ConvOpen(Kernel):
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Weights in the order of use."""
-        op = w.op
-        assert isinstance(op, ConvBlocked)
-        g, nv = geometry(w, int(params["p"])), int(params["nv"])
-        return {1: lambda weights: pack_panels(weights, g, op.group, nv)}
+        return packed_panels(w, params)
 
     def packing(self, w: Workload, params: Params, target: Target) -> str:
-        """Panels of as many vectors are the same for any image."""
-        return f"taps of {w.inputs[1]} for {params['nv']} vectors"
+        """Of panels."""
+        return name_of_panels(w, params)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The geometry, the tiles by their width and vectors, and the loops over them."""

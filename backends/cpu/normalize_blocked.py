@@ -11,6 +11,7 @@ from math import gcd, prod
 from atc.backends.cpu.conv_epilogue import late_epilogue
 from atc.backends.cpu.elementwise import loop_names
 from atc.backends.cpu.expr import address, literal
+from atc.backends.cpu.normalize import overwrites_operand
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
@@ -44,7 +45,7 @@ class _Normalize(Kernel):
         epsilon = literal(op.epsilon, DType.FLOAT if op.single else DType.DOUBLE)
         return {
             "op": op, "batch": shape[0], "blocks": shape[1], "lanes": shape[-1], "pixels": pixels,
-            "plane": pixels * shape[-1], "rest": op.channels % shape[-1], "size": size,
+            "plane": pixels * shape[-1], "size": size,
             "epsilon": epsilon, "centred": op.how == "Variance",
             "finish": self._finish(w, target),
         }  # fmt: skip
@@ -62,8 +63,7 @@ class _Normalize(Kernel):
 
     def in_place(self, w: Workload) -> tuple[int, ...]:
         """x, which the last pass reads where it writes."""
-        same = w.inputs[0] not in w.inputs[1:]
-        return (0,) if same else ()
+        return overwrites_operand(w)
 
 
 class NormalizeGroups(_Normalize):
@@ -107,7 +107,9 @@ class NormalizePixels(_Normalize):
         run = loops[-1][1]
         begin = address(dense([n for _, n in loops]), [*(v for v, _ in loops[:-1]), "0"])
         row = f"{begin} + " if len(loops) > 1 else ""
-        return common | {"loops": loops, "run": run, "row": row}
+        assert isinstance(w.op, NormalizeBlocked)
+        rest = w.op.channels % w.outputs[0].shape[-1]
+        return common | {"loops": loops, "run": run, "row": row, "rest": rest}
 
 
 def _flattened(epilogue: Epilogue, shape: Sequence[int]) -> tuple[Epilogue, tuple[int, ...]]:
