@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from math import erf, prod
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 from kernel_program import Call, run_calls, vector_target
+from matmul_workloads import TRUTH, operands, workload
 
 from atc import parallel
 from atc.backends.cpu.matmul_amx import MatMulAmx, MatMulAmxSplit
@@ -16,13 +17,10 @@ from atc.backends.cpu.matmul_bf16 import MatMulBf16
 from atc.backends.cpu.matmul_operands import read_mode
 from atc.backends.kernel import Candidate, Kernel, Workload
 from atc.backends.target import get_target
-from atc.expr import Input, call, const
 from atc.ir import DType, TensorType
-from atc.ops import Epilogue, MatMul, identity_epilogue
-from atc.view import View, dense, gather_view
+from atc.ops import MatMul
+from atc.view import View, gather_view
 
-F = DType.FLOAT
-X, Y = Input(F, 0), Input(F, 1)
 KERNELS: tuple[tuple[str, Kernel], ...] = (
     ("x86-64-avx512-bf16", MatMulBf16()),
     ("x86-64-amx", MatMulAmx()),
@@ -42,44 +40,7 @@ ROUNDED = {"bf16": 2 * 2.0**-8 + 2.0**-16, "bf16x3": 3.5 * 2.0**-16}
 halves, and the product of the lower halves left out."""
 
 
-def gelu(loops: Sequence[int]) -> Epilogue:
-    gate = call("Add", call("Erf", call("Div", X, const(2**0.5, F))), const(1, F))
-    return Epilogue(call("Mul", call("Mul", X, gate), const(0.5, F)))
-
-
-def bias_relu(loops: Sequence[int]) -> Epilogue:
-    bias = View((*(0 for _ in loops[:-1]), 1))
-    return Epilogue(call("Max", call("Add", X, Y), const(0, F)), (bias,))
-
-
-def residual(loops: Sequence[int]) -> Epilogue:
-    return Epilogue(call("Add", X, Y), (dense(loops),))
-
-
-EPILOGUES: dict[str, Callable[[Sequence[int]], Epilogue]] = {
-    "none": lambda loops: identity_epilogue(F), "bias, relu": bias_relu, "residual": residual,
-    "gelu": gelu,
-}  # fmt: skip
-TRUTH: dict[str, Callable[[Any, Any], Any]] = {
-    "none": lambda y, e: y, "bias, relu": lambda y, e: np.maximum(y + e, 0),
-    "residual": lambda y, e: y + e,
-    "gelu": lambda y, e: y * (1 + np.vectorize(erf, otypes=[float])(y / 2**0.5)) / 2,
-}  # fmt: skip
 STEEPEST = {"gelu": 1.13}
-
-
-def workload(
-    batch: tuple[int, ...], m: int, n: int, k: int, a: View, b: View, epilogue: str,
-    constant: bool = False,
-) -> Workload:  # fmt: skip
-    """Return a MatMul whose operands are as long as their views reach."""
-    loops = (*batch, m, n)
-    after = EPILOGUES[epilogue](loops)
-    op = MatMul(batch, m, n, k, a, b, after)
-    spaces = [(a, (*batch, m, k)), (b, (*batch, k, n)), *((v, loops) for v in after.views)]
-    types = tuple(TensorType(F, (v.bounds(s)[1] + 1,)) for v, s in spaces)
-    constants = (False, constant, *(False for _ in after.views))
-    return Workload(op, types, (TensorType(F, loops),), constants)
 
 
 def workloads(m: int, n: int, k: int) -> Iterator[tuple[str, Workload]]:
@@ -97,11 +58,6 @@ def workloads(m: int, n: int, k: int) -> Iterator[tuple[str, Workload]]:
     yield "none", workload((2,), m, n, k, *each, "none", True)
     yield "none", workload((2,), m, n, k, View((0, k, 1)), View((k * n, 1, 2 * k)), "none")
     yield "none", workload((), m, n, k, View((2 * k, 2)), View((2 * n, 2)), "none")
-
-
-def operands(w: Workload, seed: int) -> list[Any]:
-    rng = np.random.default_rng(seed)
-    return [rng.standard_normal(t.shape).astype(np.float32) for t in w.inputs if t is not None]
 
 
 def matrices(w: Workload, arrays: Sequence[Any]) -> tuple[Any, Any]:

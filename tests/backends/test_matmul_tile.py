@@ -2,76 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from math import erf, prod
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
+from matmul_workloads import TRUTH, operands, workload
 
 from atc.backends.cpu.matmul_cost import column_panels, largest_divisor, row_tiles
 from atc.backends.cpu.matmul_dot import MatMulDot
 from atc.backends.cpu.matmul_tile import MatMulTile, read_mode
 from atc.backends.kernel import Kernel, Workload
 from atc.backends.target import get_target
-from atc.expr import Expr, Input, call, const
 from atc.ir import DType, TensorType
-from atc.ops import Epilogue, MatMul, identity_epilogue
-from atc.view import View, dense, gather_view
+from atc.ops import MatMul
+from atc.view import View, gather_view
 
-F = DType.FLOAT
-X, Y = Input(F, 0), Input(F, 1)
 KERNELS: tuple[Kernel, ...] = (MatMulTile(), MatMulDot())
 SHAPES = [(1, 1, 1), (1, 5, 40), (1, 100, 7), (2, 33, 64), (3, 16, 5), (4, 3, 70), (5, 50, 33),
           (13, 64, 31), (15, 17, 16), (29, 40, 8), (70, 2, 48), (31, 100, 20)]  # fmt: skip
 """(m, n, k) below, at and above the tiles, few that they divide."""
-
-
-def gelu(x: Expr) -> Expr:
-    gate = call("Add", call("Erf", call("Div", x, const(2**0.5, F))), const(1, F))
-    return call("Mul", call("Mul", x, gate), const(0.5, F))
-
-
-def bias_relu(loops: Sequence[int]) -> Epilogue:
-    bias = View((*(0 for _ in loops[:-1]), 1))
-    return Epilogue(call("Max", call("Add", X, Y), const(0, F)), (bias,))
-
-
-def residual(loops: Sequence[int]) -> Epilogue:
-    return Epilogue(call("Add", X, Y), (dense(loops),))
-
-
-def row_scale_silu(loops: Sequence[int]) -> Epilogue:
-    scaled = call("Mul", X, Y)
-    per_row = View((*dense(loops[:-1]).strides, 0))
-    return Epilogue(call("Mul", scaled, call("Sigmoid", scaled)), (per_row,))
-
-
-EPILOGUES: dict[str, Callable[[Sequence[int]], Epilogue]] = {
-    "none": lambda loops: identity_epilogue(F), "bias, relu": bias_relu, "residual": residual,
-    "row scale, silu": row_scale_silu, "gelu": lambda loops: Epilogue(gelu(X)),
-}  # fmt: skip
-
-TRUTH: dict[str, Callable[[Any, Any], Any]] = {
-    "none": lambda y, e: y, "bias, relu": lambda y, e: np.maximum(y + e, 0),
-    "residual": lambda y, e: y + e, "row scale, silu": lambda y, e: y * e / (1 + np.exp(-y * e)),
-    "gelu": lambda y, e: y * (1 + np.vectorize(erf, otypes=[float])(y / 2**0.5)) / 2,
-}  # fmt: skip
-
-
-def workload(
-    batch: tuple[int, ...], m: int, n: int, k: int, a: View, b: View, epilogue: str,
-    constant: bool = False,
-) -> Workload:  # fmt: skip
-    """Return a MatMul whose operands are as long as their views reach."""
-    loops = (*batch, m, n)
-    after = EPILOGUES[epilogue](loops)
-    op = MatMul(batch, m, n, k, a, b, after)
-    spaces = [(a, (*batch, m, k)), (b, (*batch, k, n)), *((v, loops) for v in after.views)]
-    types = tuple(TensorType(F, (v.bounds(s)[1] + 1,)) for v, s in spaces)
-    constants = (False, constant, *(False for _ in after.views))
-    return Workload(op, types, (TensorType(F, loops),), constants)
 
 
 def workloads(m: int, n: int, k: int) -> Iterator[tuple[str, Workload]]:
@@ -90,11 +42,6 @@ def workloads(m: int, n: int, k: int) -> Iterator[tuple[str, Workload]]:
     yield "gelu", workload((2,), m, n, k, View((m * k, k, 1)), shared, "gelu", True)
     yield "none", workload((2,), m, n, k, View((0, k, 1)), View((k * n, 1, 2 * k)), "none")
     yield "none", workload((), m, n, k, View((2 * k, 2)), View((2 * n, 2)), "none")
-
-
-def operands(w: Workload, seed: int) -> list[Any]:
-    rng = np.random.default_rng(seed)
-    return [rng.standard_normal(t.shape).astype(np.float32) for t in w.inputs if t is not None]
 
 
 def expected(w: Workload, arrays: Sequence[Any], epilogue: str) -> Any:
