@@ -1,10 +1,15 @@
 """Compares compiled networks with other engines, interleaved in one run on pinned cores.
 
 usage: python tests/benchmarks/compare.py MODEL... [--models=DIR] [--peers=onnxruntime,openvino]
-           [--rounds=N] [--clock=wall|cpu] [--layers] [--json] [atc's options as --name=value]
+           [--variant="ATC'S OPTIONS"]... [--rounds=N] [--clock=wall|cpu] [--layers] [--json]
+           [atc's options as --name=value]
 
 MODEL is an ONNX file, or with --models a name in that folder; without MODEL all of the folder.
 Inputs are those in MODEL.in.npz or case0_in.npz beside the model, else random ones of its shapes.
+
+A variant is the network built once more, with further options: `--variant=--fast_run=1` shows what
+measuring kernels gains over estimating them, `--variant=--layout_transform=nhwc` what a forced
+layout costs. It takes turns as the peers do and doesn't count among them.
 
 Each engine has a process of its own on the same core, or on N cores with N threads with
 --num_threads=N, and they take turns. `ratio` is an engine's median over ours: above 1 ours is
@@ -21,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import statistics
 import subprocess
@@ -55,6 +61,8 @@ HERE = Path(__file__).parent
 TURN = 0.05
 """Seconds that an engine runs before it is the next one's turn."""
 LAYER_SECONDS = 1.0
+ATC = "atc"
+"""The engine that all others are compared with."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -70,6 +78,7 @@ class Engine:
     peak_rss: int = 0
     precision: str = ""
     failure: str = ""
+    peer: bool = True
 
 
 @dataclass(frozen=True)
@@ -108,15 +117,13 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak
         warm_build, done = timed_build(chosen)
         types = {i: (done.program.types[i].shape, done.program.types[i].dtype.numpy)
                  for i in done.program.inputs}  # fmt: skip
+        ours = {ATC: done, **variants(given.variant, model, folder, options, inputs)}
         arrays = inputs or random_inputs(types, 0)
         np.savez(folder / "inputs.npz", **arrays)
         shapes = {name: a.shape for name, a in arrays.items()}
         loaded = load_model(model, "onnx", shapes, None)
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
-        engines = race(given, done, model, folder, expected)
-        ours = replace(engines[0], precision=stated(done))
-        peers = zip(engines[1:], given.peers, strict=True)
-        engines = (ours, *(replace(e, precision=precision_of(name)) for e, name in peers))
+        engines = race(given, ours, model, folder, expected)
         layers = layer_table(chosen, folder, engines[0].median) if given.layers else []
         work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
         return Result(
@@ -143,6 +150,18 @@ def build_options(model: Path, folder: Path, words: Sequence[str], inputs: Array
     return make_options(values)
 
 
+def variants(
+    texts: Sequence[str], model: Path, folder: Path, words: Sequence[str], inputs: Arrays
+) -> dict[str, Compilation]:
+    """Build the network once more for each text of further options, into a folder of its own."""
+    done = {}
+    for number, text in enumerate(texts):
+        further = [*words, *shlex.split(text)]
+        options = build_options(model, folder / f"variant{number}", further, inputs)
+        done[text] = compile_model(replace(options, op_compiler_cache_dir=folder / "cache"))
+    return done
+
+
 def timed_build(options: Options) -> tuple[float, Compilation]:
     """Compile; return the seconds that it took, too."""
     begin = time.perf_counter()
@@ -166,19 +185,20 @@ def stored_inputs(model: Path) -> Arrays:
 
 
 def race(
-    given: argparse.Namespace, compiled: Compilation, model: Path, folder: Path,
+    given: argparse.Namespace, ours: Mapping[str, Compilation], model: Path, folder: Path,
     expected: Sequence[np.ndarray[Any, Any]],
 ) -> tuple[Engine, ...]:  # fmt: skip
     """Let all engines take turns, each round in another order."""
-    names, threads = ["atc", *given.peers], compiled.options.num_threads
+    names, threads = [*ours, *given.peers], ours[ATC].options.num_threads
     cores = pinned_cores(threads)
     with ExitStack() as stack:
         workers = {}
-        for name in names:
-            job = {"cores": cores and sorted(cores), "threads": threads, "engine": name,
+        for place, name in enumerate(names):
+            job = {"cores": cores and sorted(cores), "threads": threads,
+                   "engine": ATC if name in ours else name,
                    "clock": given.clock, "inputs": str(folder / "inputs.npz"),
-                   "model": str(compiled.folder if name == "atc" else model),
-                   "outputs": str(folder / f"{name}.npz")}  # fmt: skip
+                   "model": str(ours[name].folder if name in ours else model),
+                   "outputs": str(outputs_of(folder, place))}  # fmt: skip
             workers[name] = stack.enter_context(worker(job))
         begun = {name: hear(process) for name, process in workers.items()}
         able = [name for name in names if "error" not in begun[name]]
@@ -187,16 +207,32 @@ def race(
             for name in able[turn % len(able) :] + able[: turn % len(able)]:
                 count = max(1, min(1000, int(TURN / begun[name]["seconds"])))
                 times[name] += ask(workers[name], count)["times"]
-        return tuple(
-            Engine(
-                described(name), statistics.median(times[name]), min(times[name]),
-                largest_error(folder / f"{name}.npz", expected),
-                1024 * ask(workers[name], 0)["peak_kib"],
-            )
-            if name in able
-            else Engine(described(name), failure=begun[name]["error"])
-            for name in names
-        )  # fmt: skip
+        found = []
+        for place, name in enumerate(names):
+            engine = introduced(name, ours.get(name))
+            if name in able:
+                error = largest_error(outputs_of(folder, place), expected)
+                engine = replace(
+                    engine, median=statistics.median(times[name]), minimum=min(times[name]),
+                    error=error, peak_rss=1024 * ask(workers[name], 0)["peak_kib"],
+                )  # fmt: skip
+            else:
+                engine = replace(engine, failure=begun[name]["error"])
+            found.append(engine)
+        return tuple(found)
+
+
+def introduced(name: str, ours: Compilation | None) -> Engine:
+    """Return what is known of an engine before it runs, of ours by its compilation."""
+    if ours is None:
+        return Engine(described(name), precision=precision_of(name))
+    shown = name if name == ATC else f"{ATC} {name}"
+    return Engine(shown, precision=stated(ours), peer=False)
+
+
+def outputs_of(folder: Path, place: int) -> Path:
+    """Return where the engine at that place writes its outputs."""
+    return folder / f"outputs{place}.npz"
 
 
 Process = subprocess.Popen[str]
@@ -324,7 +360,7 @@ def layer_rows(r: Result) -> Iterator[tuple[str, ...]]:
 
 def conclusion(results: Sequence[Result]) -> Iterator[str]:
     """Return a line about the fastest peer of each model, over all models."""
-    best = [min((r.ratio(e) for e in r.engines[1:] if not e.failure), default=0.0)
+    best = [min((r.ratio(e) for e in r.engines if e.peer and not e.failure), default=0.0)
             for r in results]  # fmt: skip
     found = [ratio for ratio in best if ratio]
     if found:
@@ -347,6 +383,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", nargs="*")
     parser.add_argument("--models", type=Path, help="a folder of models")
     parser.add_argument("--peers", default="onnxruntime,openvino", help="engines; missing: skipped")
+    parser.add_argument("--variant", action="append", default=[], metavar="OPTIONS",
+                        help="ours once more, with further options")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=20, help="turns of each engine")
     parser.add_argument(
         "--clock",

@@ -102,3 +102,15 @@ def test_what_fails_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "unknown option --no_such_option" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_variants_take_turns_and_are_no_peers(tmp_path: Path) -> None:
+    variant = "--target=c99 --op_select_implmode=high_precision"
+    done = compare(
+        tiny_model(tmp_path / "tiny.onnx"), "--peers=", "--clock=cpu", f"--variant={variant}"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("│ tiny")]
+    assert any("atc" in row and "high_precision" in row for row in rows)
+    assert "fastest peer" not in done.stdout
