@@ -33,16 +33,20 @@ def measured_peak(target: Target, environ: Mapping[str, str]) -> float:
     if target.runner or not runs_here(target):
         return 0.0
     try:
-        compiler = find_compiler(target, environ)
-        flags = (*compile_flags(compiler, target), "-I.")
         with tempfile.TemporaryDirectory(prefix="atc-peak-") as folder:
-            cwd = Path(folder)
-            (cwd / "simd.h").write_text(verbatim(f"simd/{target.simd}.h"))
-            values: dict[str, object] = {"chains": _CHAINS, "steps": _STEPS, "rounds": _ROUNDS}
-            (cwd / "peak.c").write_text(render("bench/peak.c.j2", values))
-            compile_many([Job(compiler, flags, "peak.c", cwd)], 1)
-            program = link_program(compiler, flags, ["peak.c.o"], "peak", cwd)
-            done = run_binary([str(program)], _SECONDS, cwd=cwd)
+            program = peak_program(target, environ, Path(folder))
+            done = run_binary([str(program)], _SECONDS, cwd=Path(folder))
         return float(done.stdout.split()[0])
     except (AtcError, ValueError, IndexError):
         return 0.0
+
+
+def peak_program(target: Target, environ: Mapping[str, str], folder: Path) -> Path:
+    """Build the program that measures for some 10 ms and prints GFLOP/s; raises AtcError."""
+    compiler = find_compiler(target, environ)
+    flags = (*compile_flags(compiler, target), "-I.")
+    (folder / "simd.h").write_text(verbatim(f"simd/{target.simd}.h"))
+    values: dict[str, object] = {"chains": _CHAINS, "steps": _STEPS, "rounds": _ROUNDS}
+    (folder / "peak.c").write_text(render("bench/peak.c.j2", values))
+    compile_many([Job(compiler, flags, "peak.c", folder)], 1)
+    return link_program(compiler, flags, ["peak.c.o"], "peak", folder)

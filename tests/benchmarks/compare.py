@@ -17,7 +17,9 @@ faster. `precision` is what our library states of its arithmetic; the others are
 float32, openvino_bf16 in bfloat16. `error` is the largest difference from the reference
 (onnxruntime without optimisations, else onnx.reference) as a part of the output's largest
 magnitude, `peak` the share of the cores' measured peak by the operator's definitions (Winograd
-does fewer operations). Memory is the whole process's, Python with numpy included. The cold build
+does fewer operations). With --layers, the large direct convolutions and matrix products are added
+up, too; then the peak is that of a program that takes turns with the network. --workspace_limit=0
+keeps Winograd out. Memory is the whole process's, Python with numpy included. The cold build
 has an empty cache; the warm one the cache that it filled.
 """
 
@@ -41,8 +43,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from machine import pinned, pinned_cores
+from machine import peak_of, pinned, pinned_cores
 from peers import described, installed, precision_of
+from shares import Share, shares
 
 from atc.arguments import parse_arguments
 from atc.backends.target import get_target
@@ -51,7 +54,7 @@ from atc.errors import AtcError, OptionError
 from atc.importers import load_model
 from atc.model_options import contract_of
 from atc.options import Options, make_options
-from atc.peak import measured_peak
+from atc.peak import peak_program
 from atc.program import calls
 from atc.settings import read_values
 from atc.verify_run import compare, random_inputs, run_reference
@@ -60,7 +63,9 @@ from atc.work import operations
 HERE = Path(__file__).parent
 TURN = 0.05
 """Seconds that an engine runs before it is the next one's turn."""
-LAYER_SECONDS = 1.0
+LAYER_SECONDS = 2.0
+TEXTS = ("model", "engine", "precision", "nodes", "op", "kernel", "large calls of")
+"""Columns of text."""
 ATC = "atc"
 """The engine that all others are compared with."""
 
@@ -83,7 +88,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class Result:
-    """All that was measured with a model; `gflops_peak` is a core's, `layers` as in layers.py."""
+    """All that was measured with a model; `gflops_peak` is a core's, by the target's vectors.
+
+    `layers` are as in layers.py, which measured `layers_peak` in turns with them.
+    """
 
     model: str
     threads: int
@@ -94,6 +102,8 @@ class Result:
     cold_build: float
     warm_build: float
     layers: list[dict[str, Any]] = field(default_factory=list)
+    layers_peak: float = 0.0
+    shares: list[Share] = field(default_factory=list)
 
     def ratio(self, engine: Engine) -> float:
         """Return how often ours ran in the time of an engine's run."""
@@ -101,13 +111,13 @@ class Result:
 
     def share(self, operations: float, seconds: float) -> float:
         """Return the share of the peak that so many operations in that time are."""
-        return operations / max(seconds, 1e-9) / (1e9 * self.gflops_peak)
+        return operations / max(seconds, 1e-9) / (1e9 * (self.gflops_peak or float("inf")))
 
 
 # ------------------------------------------------------------------------------------ measuring
 
 
-def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak: float) -> Result:
+def measure(model: Path, given: argparse.Namespace, options: Sequence[str]) -> Result:
     """Build a network and run it against the peers."""
     with tempfile.TemporaryDirectory(prefix="atc-compare-") as name:
         folder = Path(name)
@@ -124,11 +134,12 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str], peak
         loaded = load_model(model, "onnx", shapes, None)
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
         engines = race(given, ours, model, folder, expected)
-        layers = layer_table(chosen, folder, engines[0].median) if given.layers else []
+        layers, peak = layer_table(chosen, folder, engines[0].median) if given.layers else ([], 0.0)
         work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
         return Result(
             model.stem if model.stem != "model" else model.parent.name, chosen.num_threads,
-            engines, peak, work, done.library.stat().st_size, cold_build, warm_build, layers,
+            engines, peak_of(chosen.target), work, done.library.stat().st_size, cold_build,
+            warm_build, layers, peak, shares(layers, peak),
         )  # fmt: skip
 
 
@@ -281,18 +292,21 @@ def largest_error(path: Path, expected: Sequence[np.ndarray[Any, Any]]) -> float
     )
 
 
-def layer_table(options: Options, folder: Path, seconds: float) -> list[dict[str, Any]]:
-    """Return the times of all kernel calls, in a build with hooks."""
+def layer_table(
+    options: Options, folder: Path, seconds: float
+) -> tuple[list[dict[str, Any]], float]:
+    """Return the times of all kernel calls, in a build with hooks, and the peak meanwhile."""
     if options.external_weight:
         raise OptionError("--layers needs the weights in the library", where="--external_weight")
     done = compile_model(replace(options, output=folder / "profiled" / "net", profile=True))
-    runs = max(3, min(2000, int(LAYER_SECONDS / seconds)))
+    runs = max(12, min(2000, int(LAYER_SECONDS / seconds)))
+    peak = peak_program(get_target(options.target), os.environ, folder)
     command = [sys.executable, str(HERE / "layers.py"), str(done.folder),
-               str(folder / "inputs.npz"), str(runs)]  # fmt: skip
+               str(folder / "inputs.npz"), str(runs), str(peak)]  # fmt: skip
     with pinned(pinned_cores(1)):
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    layers: list[dict[str, Any]] = json.loads(text)
-    return layers
+    told = json.loads(text)
+    return told["calls"], told["gflops_peak"]
 
 
 # ------------------------------------------------------------------------------------- showing
@@ -308,7 +322,7 @@ def show(results: Sequence[Result]) -> None:
     def print_table(title: str, headings: Sequence[str], rows: Iterator[tuple[str, ...]]) -> None:
         table = Table(title=title, title_justify="left")
         for heading in headings:
-            text = heading in ("model", "engine", "precision", "nodes", "op", "kernel")
+            text = heading in TEXTS
             table.add_column(heading, justify="left" if text else "right", no_wrap=not text)
         for row in rows:
             table.add_row(*row)
@@ -324,6 +338,9 @@ def show(results: Sequence[Result]) -> None:
         if r.layers:
             layers = ("nodes", "op", "kernel", "us", "of run", "GFLOP/s", "peak")
             print_table(r.model, layers, layer_rows(r))
+            kinds = ("large calls of", "calls", "ms", "peak", "least")
+            title = f"{r.model}, meanwhile measured peak {r.layers_peak:.0f} GFLOP/s"
+            print_table(title, kinds, (share_row(s) for s in r.shares))
     for line in conclusion(results):
         console.print(line, markup=False, highlight=False)
 
@@ -355,7 +372,12 @@ def layer_rows(r: Result) -> Iterator[tuple[str, ...]]:
         counts = bool(layer["operations"])
         yield (layer["nodes"][:40], layer["op"], layer["kernel"], f"{layer['ns'] / 1e3:.1f}",
                f"{layer['ns'] / total:.1%}", f"{rate:.1f}" if counts else "",
-               f"{rate / r.gflops_peak:.0%}" if counts else "")  # fmt: skip
+               f"{rate / r.layers_peak:.0%}" if counts and r.layers_peak else "")  # fmt: skip
+
+
+def share_row(s: Share) -> tuple[str, ...]:
+    """Return what calls of a kind reach, as texts."""
+    return s.kind, str(s.calls), f"{1e3 * s.seconds:.3f}", f"{s.share:.1%}", f"{s.least:.1%}"
 
 
 def conclusion(results: Sequence[Result]) -> Iterator[str]:
@@ -400,12 +422,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in sorted(set(peers) - set(given.peers)):
         print(f"compare: {name} isn't installed", file=sys.stderr)
     results, failed = [], False
-    with pinned(pinned_cores(1)):
-        peak = measured_peak(get_target("host"), os.environ)
     for path in model_files(given.model, given.models):
         print(f"compare: {path}", file=sys.stderr)
         try:
-            results.append(measure(path, given, options, peak))
+            results.append(measure(path, given, options))
         except AtcError as error:
             failed = True
             print(f"compare: {path}: {error}", file=sys.stderr)

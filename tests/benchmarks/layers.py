@@ -1,12 +1,16 @@
 """Times of a network's kernel calls, from the hooks of a library built with --profile.
 
-usage: layers.py FOLDER INPUTS RUNS, prints a JSON list of calls: run by compare.py on its core.
+usage: layers.py FOLDER INPUTS RUNS [PEAK], prints JSON: run by compare.py on its core. PEAK is the
+program that prints the core's GFLOP/s; it takes turns with the network, as the clock varies.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +39,18 @@ void NET_profile_reset(void *ctx);
 """
 
 
-def layer_times(folder: Path, inputs: dict[str, np.ndarray[Any, Any]], runs: int) -> list[Any]:
-    """Return each call's nodes, op, kernel, operations, bytes and median nanoseconds."""
+TURNS = 12
+"""Parts that the runs are cut into, with a measurement of the peak before each."""
+
+
+def layer_times(
+    folder: Path, inputs: dict[str, np.ndarray[Any, Any]], runs: int, between: Callable[[], object]
+) -> list[Any]:
+    """Return each call's nodes, op, kernel, operations, bytes and median nanoseconds.
+
+    `between` is called now and then. Only the half of the runs counts that others interrupted
+    least: in which the clock ran on least while the process didn't.
+    """
     (path,) = folder.glob("lib*.so")
     name = path.stem.removeprefix("lib")
     ffi = cffi.FFI()
@@ -61,14 +75,18 @@ def layer_times(folder: Path, inputs: dict[str, np.ndarray[Any, Any]], runs: int
     arena = ffi.cast("void *", start + -start % alignment)
     status = call("init", context, arena, size)
     count, times = call("profile_count"), call("profile_times", context)
-    samples = []
-    for _ in range(runs + 1):
+    samples, lost = [], []
+    for turn in range(runs + 1):
+        if turn % -(-runs // TURNS) == 0:
+            between()
         call("profile_reset", context)
+        waited = time.perf_counter() - time.process_time()
         status = status or call("run_tensors", context, *pointers)
+        lost.append(time.perf_counter() - time.process_time() - waited)
         samples.append([times[k].nanoseconds for k in range(count)])
     if status:
         raise RuntimeError(f"the network fails with status {status}")
-    medians = np.median(samples[1:], axis=0)
+    medians = np.median(least_interrupted(samples[1:], lost[1:]), axis=0)
     return [
         {
             "nodes": ffi.string(info.nodes).decode(), "op": ffi.string(info.op).decode(),
@@ -80,6 +98,25 @@ def layer_times(folder: Path, inputs: dict[str, np.ndarray[Any, Any]], runs: int
     ]  # fmt: skip
 
 
+def least_interrupted(samples: Sequence[Any], lost: Sequence[float]) -> list[Any]:
+    """Return the half of the samples in whose runs the least time was lost."""
+    order = sorted(range(len(samples)), key=lambda k: lost[k])
+    return [samples[k] for k in order[: (len(order) + 1) // 2]]
+
+
+def main(folder: str, inputs: str, runs: str, *peak: str) -> None:
+    """Print the calls and the best peak of all turns; 0 without a program for it."""
+    best = [0.0]
+
+    def measure_peak() -> None:
+        if peak:
+            done = subprocess.run(peak, check=True, capture_output=True, text=True)
+            best.append(float(done.stdout.split()[0]))
+
+    with np.load(inputs) as file:
+        calls = layer_times(Path(folder), dict(file), int(runs), measure_peak)
+    print(json.dumps({"calls": calls, "gflops_peak": max(best)}))
+
+
 if __name__ == "__main__":
-    with np.load(sys.argv[2]) as file:
-        print(json.dumps(layer_times(Path(sys.argv[1]), dict(file), int(sys.argv[3]))))
+    main(*sys.argv[1:])

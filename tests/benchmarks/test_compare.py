@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from benchmarks.layers import least_interrupted
+from benchmarks.shares import Share, shares
 from onnx import TensorProto, helper, numpy_helper
 
 COMMAND = Path(__file__).with_name("compare.py")
@@ -64,6 +66,8 @@ def test_all_that_is_measured_is_told(tmp_path: Path) -> None:
     assert "the conv" in result["layers"][0]["nodes"]
     assert sum(layer["operations"] for layer in result["layers"]) == result["operations"]
     assert all(layer["kernel"] for layer in result["layers"])
+    assert result["layers_peak"] > 0
+    assert result["shares"] == []
 
 
 @pytest.mark.slow
@@ -114,3 +118,25 @@ def test_variants_take_turns_and_are_no_peers(tmp_path: Path) -> None:
     rows = [line for line in done.stdout.splitlines() if line.startswith("│ tiny")]
     assert any("atc" in row and "high_precision" in row for row in rows)
     assert "fastest peer" not in done.stdout
+
+
+def test_shares_add_up_large_calls_of_a_kind() -> None:
+    def layer(kernel: str, operations: float, ns: float) -> dict[str, object]:
+        return {"kernel": kernel, "operations": operations, "ns": ns}
+
+    table = [
+        layer("conv_direct(p=14)", 1e8, 1e6), layer("conv_few(rows=2)", 3e8, 4e6),
+        layer("conv_winograd(m=4)", 1e8, 1e5), layer("conv_direct(p=14)", 1e6, 1e6),
+        layer("matmul_tile(mr=9)", 5e7, 1e6),
+    ]  # fmt: skip
+    assert shares(table, 200.0) == [
+        Share("direct convolutions", 2, 5e-3, 4e8 / 5e6 / 200, 75 / 200),
+        Share("matrix products", 1, 1e-3, 0.25, 0.25),
+    ]
+    assert shares(table, 0.0) == []
+
+
+def test_runs_that_others_interrupted_do_not_count() -> None:
+    assert least_interrupted(["a", "b", "c", "d", "e"], [0.0, 0.5, 0.1, 0.0, 0.3]) == [
+        "a", "d", "c",
+    ]  # fmt: skip
