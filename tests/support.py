@@ -419,8 +419,7 @@ class Batch:
     """Named models that are compiled a chunk at a time, when one of the chunk is asked for.
 
     With parametrised tests this is one compiler call per `chunk` tests, in whichever process.
-    Where some are `drawn` to be run by default, as of the standard's, the others have chunks of
-    their own.
+    Where some are `drawn` to be run by default the others have chunks of their own.
     """
 
     models: Mapping[str, onnx.ModelProto]
@@ -434,7 +433,7 @@ class Batch:
         """Return a compiled model; raises what went wrong in compiling it."""
         if name not in self.compiled:
             names = list(self.models)
-            if self.drawn or name.startswith("test_"):
+            if self.drawn:
                 names = [n for n in names if repeats(n) is repeats(name)]
             first = names.index(name) // self.chunk * self.chunk
             part = names[first : first + self.chunk]

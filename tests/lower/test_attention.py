@@ -1,4 +1,4 @@
-"""Attention and rotary embeddings: the standard's node tests, onnxruntime's operators."""
+"""Attention and rotary embeddings: the standard's and onnxruntime's."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ from ort_cases import Case, compiled, noise
 
 from atc.errors import AtcError
 from atc.passes import run_passes
-from support import Batch, assert_close, compile_graph, node_cases, node_model, pinned, run_model
+from support import assert_close, compile_graph, node_model, run_model
 
 MICROSOFT = "com.microsoft"
-NODES = {n: (m, runs[0]) for n, m, runs in node_cases(["Attention", "RotaryEmbedding"])}
-COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()}, chunk=32)
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_standard_node(name: str) -> None:
-    inputs, expected = NODES[name][1]
-    half = any(e.dtype == np.float16 for e in expected)
-    assert_close(COMPILED[name](inputs), expected, rtol=2e-3 if half else 1e-3, atol=1e-6)
 
 
 def case(op: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Case:

@@ -1,4 +1,4 @@
-"""Concat and Pad against the standard's tests and numpy."""
+"""Concat and Pad against numpy."""
 
 from __future__ import annotations
 
@@ -9,21 +9,7 @@ import pytest
 
 from atc.errors import ModelError, UnsupportedError
 from atc.ir import Array, DType
-from support import MOVED, Batch, assert_close, node_cases, node_model, random_array, run_model
-
-STANDARD = {name: (model, runs) for name, model, runs in node_cases(["Concat", "Pad"])}
-
-
-@pytest.fixture(scope="module")
-def standard() -> Batch:
-    return Batch({name: model for name, (model, _) in STANDARD.items()})
-
-
-@pytest.mark.parametrize("name", STANDARD)
-def test_standard(name: str, standard: Batch) -> None:
-    for inputs, outputs in STANDARD[name][1]:
-        assert_close(standard[name](inputs), outputs)
-
+from support import MOVED, Batch, assert_close, node_model, random_array, run_model
 
 # ---- Concat -------------------------------------------------------------------------------------
 

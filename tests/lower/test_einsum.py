@@ -1,4 +1,4 @@
-"""Einsum against the standard's tests and numpy."""
+"""Einsum against numpy."""
 
 from __future__ import annotations
 
@@ -13,24 +13,9 @@ from support import (
     Batch,
     assert_close,
     compile_graph,
-    node_cases,
     node_model,
     random_array,
 )
-
-STANDARD = {name: (model, runs) for name, model, runs in node_cases(["Einsum"])}
-
-
-@pytest.fixture(scope="module")
-def standard() -> Batch:
-    return Batch({name: model for name, (model, _) in STANDARD.items()})
-
-
-@pytest.mark.parametrize("name", STANDARD)
-def test_standard(name: str, standard: Batch) -> None:
-    for inputs, outputs in STANDARD[name][1]:
-        assert_close(standard[name](inputs), outputs)
-
 
 EQUATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
     "ij->ji": ((3, 4),),

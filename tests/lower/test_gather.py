@@ -1,4 +1,4 @@
-"""Operators that read at computed places against the standard's tests and numpy."""
+"""Operators that read at computed places against numpy."""
 
 from __future__ import annotations
 
@@ -13,26 +13,10 @@ from support import (
     Batch,
     assert_close,
     compile_graph,
-    node_cases,
     node_model,
     random_array,
     run_model,
 )
-
-OPERATORS = ["Gather", "GatherElements", "GatherND", "ReverseSequence", "Compress"]
-STANDARD = {name: (model, runs) for name, model, runs in node_cases(OPERATORS)}
-
-
-@pytest.fixture(scope="module")
-def standard() -> Batch:
-    return Batch({name: model for name, (model, _) in STANDARD.items()})
-
-
-@pytest.mark.parametrize("name", STANDARD)
-def test_standard(name: str, standard: Batch) -> None:
-    for inputs, outputs in STANDARD[name][1]:
-        assert_close(standard[name](inputs), outputs)
-
 
 # ---- Gather -------------------------------------------------------------------------------------
 

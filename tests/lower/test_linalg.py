@@ -1,4 +1,4 @@
-"""Determinants against the standard's node tests and numpy."""
+"""Determinants against numpy."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ import pytest
 from ort_cases import noise
 
 from atc.errors import ModelError
-from support import Batch, assert_close, node_cases, node_model, pinned, run_model
-
-NODES = {n: (m, runs[0]) for n, m, runs in node_cases(["Det"])}
-COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()})
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_standard_node(name: str) -> None:
-    inputs, expected = NODES[name][1]
-    assert_close(COMPILED[name](inputs), expected)
+from support import assert_close, node_model, run_model
 
 
 def test_determinants_of_regular_and_singular_matrices() -> None:

@@ -22,15 +22,6 @@ from support import (
     with_constants,
 )
 
-NODES = {n: (m, runs[0]) for n, m, runs in node_cases(["Scan", "LinearAttention"])}
-COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()})
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_standard_node(name: str) -> None:
-    inputs, expected = NODES[name][1]
-    assert_close(COMPILED[name](inputs), expected)
-
 
 def test_standard_loop_with_its_count_known() -> None:
     ((_, model, runs),) = [c for c in node_cases(["Loop"]) if c[0] == "test_loop11"]

@@ -1,4 +1,4 @@
-"""ai.onnx.ml: the standard's node tests, onnxruntime, and numpy."""
+"""The operators of ai.onnx.ml against onnxruntime and numpy."""
 
 from __future__ import annotations
 
@@ -10,22 +10,9 @@ import pytest
 from ort_cases import Case, compiled, noise
 
 from atc.errors import AtcError
-from support import Batch, assert_close, node_cases, node_model, pinned, run_model
+from support import assert_close, node_model, run_model
 
 ML = "ai.onnx.ml"
-NODES = {
-    n: (m, runs[0])
-    for n, m, runs in node_cases(
-        ["ArrayFeatureExtractor", "Binarizer", "LabelEncoder", "TreeEnsemble"]
-    )
-}
-COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()})
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_standard_node(name: str) -> None:
-    inputs, expected = NODES[name][1]
-    assert_close(COMPILED[name](inputs), expected)
 
 
 def case(
@@ -245,10 +232,19 @@ def test_probit_is_the_inverse_of_the_normal_distribution() -> None:
         ),
         (
             case(
-                "TreeEnsembleRegressor", noise(2, 4), nodes_treeids=[3], nodes_nodeids=[0],
-                nodes_modes=["BRANCH_LEQ"], nodes_featureids=[0], nodes_values=[0.0],
-                nodes_truenodeids=[0], nodes_falsenodeids=[0], target_treeids=[3],
-                target_nodeids=[0], target_ids=[0], target_weights=[1.0],
+                "TreeEnsembleRegressor",
+                noise(2, 4),
+                nodes_treeids=[3],
+                nodes_nodeids=[0],
+                nodes_modes=["BRANCH_LEQ"],
+                nodes_featureids=[0],
+                nodes_values=[0.0],
+                nodes_truenodeids=[0],
+                nodes_falsenodeids=[0],
+                target_treeids=[3],
+                target_nodeids=[0],
+                target_ids=[0],
+                target_weights=[1.0],
             ),
             "tree 3 is a circle",
         ),

@@ -1,4 +1,4 @@
-"""Softmaxes and normalizations against the standard's node tests and float64 numpy."""
+"""Softmaxes and normalizations against float64 numpy."""
 
 from __future__ import annotations
 
@@ -8,22 +8,7 @@ import pytest
 from onnx.parser import parse_model
 
 from atc.errors import ModelError
-from support import Batch, assert_close, node_cases, node_model, pinned, run_model
-
-OPS = (
-    *("Softmax", "LogSoftmax", "Hardmax", "LayerNormalization", "RMSNormalization"),
-    *("GroupNormalization", "InstanceNormalization", "LpNormalization"),
-    "MeanVarianceNormalization",
-)
-
-NODES = {name: (model, runs[0]) for name, model, runs in node_cases(OPS)}
-COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()})
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_standard_node(name: str) -> None:
-    inputs, expected = NODES[name][1]
-    assert_close(COMPILED[name](inputs), expected)
+from support import assert_close, node_model, run_model
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:

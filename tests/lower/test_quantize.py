@@ -1,4 +1,4 @@
-"""Quantization against numpy, the standard's node tests and onnxruntime, bit for bit."""
+"""Quantization against numpy and onnxruntime, bit for bit."""
 
 from __future__ import annotations
 
@@ -12,30 +12,7 @@ from ort_cases import Case, compiled, integers, noise, scales
 from atc.errors import AtcError
 from atc.ops import MatMul
 from atc.passes import run_passes
-from support import (
-    Batch,
-    assert_close,
-    compile_graph,
-    node_cases,
-    node_model,
-    pinned,
-    run_model,
-    run_models,
-)
-
-OPS = (
-    *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv"),
-    *("QLinearMatMul", "ConvInteger", "MatMulInteger"),
-)
-NODES = {n: (m, runs[0]) for n, m, runs in node_cases(OPS)}
-COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()})
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_standard_node(name: str) -> None:
-    inputs, expected = NODES[name][1]
-    assert_close(COMPILED[name](inputs), expected)
-
+from support import assert_close, compile_graph, node_model, pinned, run_model, run_models
 
 # ---- scaling ------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Resize and Upsample against the standard's tests, its reference and onnxruntime."""
+"""Resize and Upsample against the standard's reference and onnxruntime."""
 
 from __future__ import annotations
 
@@ -17,25 +17,12 @@ from support import (
     Batch,
     assert_close,
     compile_graph,
-    node_cases,
     node_model,
     random_array,
     run_model,
 )
 
 INTERPOLATED = [d for d in NUMBERS if d is not DType.BOOL]
-STANDARD = {name: (model, runs) for name, model, runs in node_cases(["Resize", "Upsample"])}
-
-
-@pytest.fixture(scope="module")
-def standard() -> Batch:
-    return Batch({name: model for name, (model, _) in STANDARD.items()})
-
-
-@pytest.mark.parametrize("name", STANDARD)
-def test_standard(name: str, standard: Batch) -> None:
-    for inputs, outputs in STANDARD[name][1]:
-        assert_close(standard[name](inputs), outputs)
 
 
 # ---- all modes against the reference ------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Recurrent layers against onnxruntime and the standard's node tests."""
+"""Recurrent layers against onnxruntime."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from atc.errors import ModelError
-from support import Batch, assert_close, node_cases, node_model, pinned, run_model
-
-NODES = {n: (m, runs[0]) for n, m, runs in node_cases(["LSTM", "GRU", "RNN"])}
-COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()})
+from support import Batch, assert_close, node_model, run_model
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_standard_node(name: str) -> None:
-    inputs, expected = NODES[name][1]
-    assert_close(COMPILED[name](inputs), expected)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Grids, regions, unpooling and unfolding against the standard's tests and onnxruntime."""
+"""Grids, regions, unpooling and unfolding against onnxruntime."""
 
 from __future__ import annotations
 
@@ -11,23 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from atc.errors import ModelError
 from atc.ir import Array, DType, TensorType
-from support import NUMBERS, Batch, assert_close, node_cases, node_model, random_array, run_model
-
-OPERATORS = ["GridSample", "AffineGrid", "RoiAlign", "MaxRoiPool", "MaxUnpool", "Col2Im",
-             "CenterCropPad"]  # fmt: skip
-STANDARD = {name: (model, runs) for name, model, runs in node_cases(OPERATORS)}
-
-
-@pytest.fixture(scope="module")
-def standard() -> Batch:
-    return Batch({name: model for name, (model, _) in STANDARD.items()})
-
-
-@pytest.mark.parametrize("name", STANDARD)
-def test_standard(name: str, standard: Batch) -> None:
-    for inputs, outputs in STANDARD[name][1]:
-        assert_close(standard[name](inputs), outputs)
-
+from support import NUMBERS, Batch, assert_close, node_model, random_array, run_model
 
 # ---- GridSample ---------------------------------------------------------------------------------
 

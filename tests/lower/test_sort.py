@@ -1,4 +1,4 @@
-"""TopK and running sums against the standard's tests and numpy."""
+"""TopK and running sums against numpy."""
 
 from __future__ import annotations
 
@@ -7,21 +7,9 @@ import pytest
 
 from atc.errors import ModelError
 from atc.ir import Array, DType
-from support import NUMBERS, Batch, assert_close, node_cases, node_model, random_array, run_model
+from support import NUMBERS, Batch, assert_close, node_model, random_array, run_model
 
 ORDERED = [d for d in NUMBERS if d is not DType.BOOL]
-STANDARD = {name: (model, runs) for name, model, runs in node_cases(["TopK", "CumSum", "CumProd"])}
-
-
-@pytest.fixture(scope="module")
-def standard() -> Batch:
-    return Batch({name: model for name, (model, _) in STANDARD.items()})
-
-
-@pytest.mark.parametrize("name", STANDARD)
-def test_standard(name: str, standard: Batch) -> None:
-    for inputs, outputs in STANDARD[name][1]:
-        assert_close(standard[name](inputs), outputs)
 
 
 def test_an_axis_that_only_the_run_knows() -> None:

@@ -13,19 +13,9 @@ from onnx.reference import ReferenceEvaluator
 
 from atc.errors import AtcError
 from atc.ir import Array
-from support import Batch, assert_close, compile_graph, node_cases, node_model, pinned
+from support import Batch, compile_graph, node_model
 
 PREVIEW = "ai.onnx.preview.training"
-OPS = ("Dropout", "BatchNormalization", "Adagrad", "Adam", "Momentum")
-NODES = {n: (m, runs[0]) for n, m, runs in node_cases(OPS)}
-COMPILED = Batch({n: pinned(m, run[0]) for n, (m, run) in NODES.items()})
-
-
-@pytest.mark.parametrize("name", NODES)
-def test_standard_node(name: str) -> None:
-    inputs, expected = NODES[name][1]
-    assert_close(COMPILED[name](inputs), expected)
-
 
 # ---- dropout ------------------------------------------------------------------------------------
 
