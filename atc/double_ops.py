@@ -73,6 +73,25 @@ class GatherElements(OpRun):
         return (np.take_along_axis(data[tuple(seen)], indices, along),)
 
 
+class TwoHalves(OpRun):
+    """Floats as the sum of two bfloat16, each rounded to nearest: 16 to 17 significant bits."""
+
+    op_domain = "atc.double"
+
+    def _run(self, x: Floats) -> tuple[Floats]:
+        if x.dtype.kind != "f":
+            return (x,)
+        upper = _to_bfloat16(x)
+        lower = np.where(np.isfinite(upper), _to_bfloat16(x - upper), 0.0)
+        return (upper + lower,)
+
+
+def _to_bfloat16(x: Floats) -> Floats:
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isfinite(x), rounded, x).astype(np.float64).reshape(x.shape)
+
+
 def _pads(
     auto: str, pads: Sequence[int] | None, extents: Sequence[int], widths: Sequence[int],
     strides: Sequence[int],

@@ -7,7 +7,7 @@ gone too; those to integers stay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,18 +32,32 @@ _TYPES = ("to", "dtype")
 _OPSET = 19  # whose quantisation onnx.reference knows
 _TRAINING_MODE = 14  # the opset in which BatchNormalization got that attribute
 _FLOATS = "value_floats"
+_FACTORS = {"Attention": 3, "GRU": 3, "LSTM": 3, "MultiHeadAttention": 3, "RNN": 3}
+"""How many operands are multiplied, where it isn't the first two."""
 
 
 def run_in_double(
-    model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array]
-) -> tuple[str, list[Any]]:
-    """Return NAME and the values of these names; UnsupportedError where that can't be computed."""
+    model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array],
+    split: Collection[str] = (),
+) -> tuple[str, list[Any]]:  # fmt: skip
+    """Return NAME and the values of these names; UnsupportedError where that can't be computed.
+
+    The nodes named in `split` read their operands rounded to the bits of two bfloat16.
+    """
     from onnx.reference import ReferenceEvaluator
 
-    from atc.double_ops import BatchNormalization, Conv, GatherElements  # late: imports much
+    from atc.double_ops import (  # late: imports much
+        BatchNormalization,
+        Conv,
+        GatherElements,
+        TwoHalves,
+    )
 
     proto = in_double(_newer(onnx_ir.to_proto(model)), outputs)
-    own: list[Any] = [Conv, GatherElements]
+    if split:
+        _split_operands(proto.graph, split)
+        proto.opset_import.append(helper.make_opsetid(TwoHalves.op_domain, 1))
+    own: list[Any] = [Conv, GatherElements, TwoHalves]
     own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
     wide = {name: _wide(array) for name, array in feeds.items()}
     try:
@@ -82,6 +96,23 @@ def in_double(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto
     del wide.graph.output[:]
     wide.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     return wide
+
+
+def _split_operands(graph: onnx.GraphProto, names: Collection[str]) -> None:
+    """Let nodes read what TwoHalves makes of their operands."""
+    nodes = [*graph.node]
+    del graph.node[:]
+    for number, node in enumerate(nodes):
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                _split_operands(attribute.g, names)
+        if (node.name or next(iter(node.output), "")) in names:
+            for k, name in enumerate(node.input[:_FACTORS.get(node.op_type, 2)]):
+                node.input[k] = f"atc two halves {number} {k} of {name}"
+                graph.node.append(
+                    helper.make_node("TwoHalves", [name], [node.input[k]], domain="atc.double")
+                )
+        graph.node.append(node)
 
 
 def _wide(array: Array) -> Array:

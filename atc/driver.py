@@ -134,6 +134,7 @@ def compile_model(
             return compile_model(settled, env, listen)
     warnings: list[str] = []
     heard = remembering(listen or Listener(), warnings)
+    options = _settled(options, heard)
     for text in options.warnings():
         heard.warn(text)
     target = get_target(options.target)
@@ -192,6 +193,15 @@ def compile_model(
         large = _large_files(made, cwd, recipe.files, options.keep_build)
         write_tree({**recipe.files, **large, **_texts(done)}, options.output)
     return done
+
+
+def _settled(options: Options, heard: Listener) -> Options:
+    """Return options that say which products may be in bf16x3, where the target has it."""
+    if "amx_bf16" not in get_target(options.target).features or options.plain_nodes is not None:
+        return options
+    from atc.split_error import with_split_settled  # late: it lowers, too
+
+    return with_split_settled(options, heard)
 
 
 def read_model(options: Options, heard: Listener) -> onnx_ir.Model:

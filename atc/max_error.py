@@ -69,7 +69,7 @@ def _chosen(
     options: Options, environ: Mapping[str, str], heard: Listener, folder: Path
 ) -> Options:
     exact, kept, reached = options.exact_nodes, options.float_nodes, np.inf
-    options = replace(options, bf16=options.max_error >= BF16_ERROR)
+    options = replace(options, bf16=options.max_error >= BF16_ERROR, plain_nodes=frozenset())
     for step in count():
         heard.stage(f"measuring the error, {len(exact | kept)} nodes with more precise kernels")
         options = replace(options, exact_nodes=exact, float_nodes=kept)

@@ -44,7 +44,8 @@ class Contract:
     """What a library states of its precision: `error_bound` is a part of the output's scale.
 
     `products` is what the chosen kernels multiply in: float32, bf16x3, bf16. `measured_error` is
-    against float64, where it was measured when compiling.
+    against float64, where it was measured when compiling; `split_error` what those in bf16x3 alone
+    add, as far as that was foreseen.
     """
 
     precision: str
@@ -52,12 +53,15 @@ class Contract:
     error_bound: float
     measured_error: float | None
     products: tuple[str, ...]
+    split_error: float | None = None
 
     @property
     def text(self) -> str:
         """The contract as `<name>_build_info()` tells it."""
         told = f"precision={self.precision}; implmode={self.implmode}; "
         told += f"products={'+'.join(self.products)}; error_bound={self.error_bound:.3g}"
+        if self.split_error is not None:
+            told += f"; split_error={self.split_error:.2e}"
         if self.measured_error is None:
             return told
         return f"{told}; measured_error={self.measured_error:.2e}"
@@ -72,7 +76,8 @@ def contract_of(options: Options, selection: Selection) -> Contract:
     name = precision_mode(options) or ("high_precision" if precise else "default")
     used = {choice.candidate.kernel.precision for choice in selection.values()}
     products = tuple(p for p in PRECISIONS if p in used or p == PRECISIONS[0])
-    return Contract(name, implmode, bound, options.measured_error, products)
+    split = options.split_error if "bf16x3" in products else None
+    return Contract(name, implmode, bound, options.measured_error, products, split)
 
 
 def precision_mode(options: Options) -> str:
@@ -122,5 +127,5 @@ def _with_precisions(limits: Limits, options: Options, model: onnx_ir.Model) -> 
     if options.bf16 and not policy.mode:
         low |= node_names(model) - options.float_nodes
     allowed = limits.precisions | ({"bf16"} if low else set())
-    kept = node_names(model, policy.keep)
+    kept = node_names(model, policy.keep) | (options.plain_nodes or frozenset())
     return replace(limits, precisions=allowed, bf16_nodes=low, float_nodes=kept)

@@ -99,6 +99,10 @@ class Options:
     """Whether kernels may compute in bf16 without a precision mode that says so."""
     float_nodes: frozenset[str] = frozenset()
     """Nodes for which they may not, even so."""
+    plain_nodes: frozenset[str] | None = None
+    """Nodes whose products are in float32, None until it is foreseen what bf16x3 would err."""
+    split_error: float | None = None
+    """What the other products in bf16x3 are foreseen to err by, as a part of the output's scale."""
     measured_error: float | None = None
     """What --max_error came to, as a part of the output's scale."""
 

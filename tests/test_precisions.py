@@ -18,6 +18,7 @@ from atc.model_options import contract_of, limits_of
 from atc.options import Options
 from atc.passes import run_passes
 from atc.select import Limits, select
+from atc.split_error import with_split_settled
 from support import compile_graph, run_model
 
 AMX, BF16 = "x86-64-amx", "x86-64-avx512-bf16"
@@ -99,6 +100,57 @@ def test_a_network_of_split_products_keeps_the_default_bound() -> None:
     (y,) = run_model(two_products(), [X], AMX)
     error = np.abs(y - truth()).max() / np.abs(truth()).max()
     assert 1e-7 < error < 2e-5
+
+
+def near_copies(apart: float) -> onnx.ModelProto:
+    """Return x @ w - x @ (w + apart * v): what both products err weighs the more, the nearer."""
+    w, v = WEIGHTS[0], WEIGHTS[0][::-1]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "one"),
+        helper.make_node("MatMul", ["x", "near"], ["b"], "other"),
+        helper.make_node("Sub", ["a", "b"], ["y"]),
+    ]
+    known = [numpy_helper.from_array(w, "w"),
+             numpy_helper.from_array(np.asarray(w + apart * v, np.float32), "near")]  # fmt: skip
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [64, 200])
+    graph = helper.make_graph(nodes, "g", [x], [y], known)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def settled(
+    path: Path, model: onnx.ModelProto, listener: Listener | None = None, **given: Any
+) -> Options:
+    onnx.save(model, path)
+    options = Options(model=path, output=path.with_suffix(""), target=AMX, **given)
+    return with_split_settled(options, listener or Listener())
+
+
+def test_products_are_split_only_where_the_network_does_not_magnify_their_errors(
+    tmp_path: Path,
+) -> None:
+    near, far, plain = (
+        settled(tmp_path / "m.onnx", near_copies(apart), **given)
+        for apart, given in ((1e-3, {}), (1.0, {}), (1e-3, {"precision_mode": "force_fp32"}))
+    )
+    assert near.plain_nodes == {"one", "other"}
+    assert far.plain_nodes == plain.plain_nodes == frozenset()
+    assert far.split_error is not None
+    assert 1e-7 < far.split_error < 2e-5
+
+
+def test_what_can_not_be_foreseen_is_not_split(tmp_path: Path) -> None:
+    model = near_copies(1.0)
+    model.graph.node[2].op_type = "FusedMatMul"  # which onnx.reference doesn't know
+    model.graph.node[2].domain = "com.microsoft"
+    model.graph.node[2].attribute.append(helper.make_attribute("transB", 1))
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 64
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    warned: list[str] = []
+    found = settled(tmp_path / "m.onnx", model, Listener(warn=warned.append))
+    assert found.plain_nodes is not None
+    assert found.plain_nodes >= {"one", "other"}
+    assert "the error of bf16x3 is unknown: products are in float32" in warned[0]
 
 
 def test_without_tiles_a_library_says_so_and_never_runs(tmp_path: Path) -> None:
