@@ -7,6 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from atc.deferred import defer_imports
+
 if TYPE_CHECKING:
     from atc.api import compile
     from atc.load import load
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "compile", "load"]
+
+defer_imports()  # here, as it must come before the first import of onnx_ir
 
 _LAZY = {"compile": "atc.api", "load": "atc.load"}  # importing atc alone stays cheap
 
