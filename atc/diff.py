@@ -27,17 +27,6 @@ from atc.verify_run import TOLERANCE, compare, run_reference
 BLOCKED = ".blocked"
 """How the names of channel-blocked values end, as atc/passes/layout/forms.py makes them."""
 
-_DECLARATIONS = """
-typedef struct { NET_tensor_info tensor; int32_t kind; } NET_value;
-typedef struct {
-  const char *nodes, *op, *kernel; size_t reads, writes; const size_t *values;
-} NET_step;
-typedef void (*NET_observer)(void *user, size_t step, int done, const void *const *values);
-void NET_set_observer(void *ctx, NET_observer observer, void *user);
-size_t NET_step_count(void);
-const NET_step *NET_step_info(size_t index);
-const NET_value *NET_value_info(size_t index);
-"""
 _HEADINGS = ("step", "value", "nodes", "kernel", "max abs", "max rel", "ulp", "")
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -100,7 +89,7 @@ def diff_compiled(
     run: Callable[[onnx_ir.Model, Sequence[str], Mapping[str, Array]], tuple[str, list[Any]]],
 ) -> Diff:  # fmt: skip
     """Compare the values of a network compiled with hooks with those that `run` computes."""
-    session = Session(load(done.folder), feeds, _DECLARATIONS)
+    session = Session(load(done.folder), feeds)
     results = observed_results(session)
     steps = list(calls(done.program.steps))
     model = read_model(done.options, Listener())
@@ -137,7 +126,7 @@ def observed_results(session: Session) -> dict[tuple[int, str], Array]:
         except BaseException as error:  # an exception can't cross C
             failures.append(error)
 
-    callback = session.ffi.callback(f"{session.prefix}_observer", guarded)
+    callback = session.ffi.callback("observer", guarded)
     session.call("set_observer", session.context, callback, session.ffi.NULL)
     try:
         session.run()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from atc import __version__, runtime, runtime_values
+from atc import __version__, runtime, runtime_interface, runtime_library, runtime_values
 from atc.backends.kernel import KernelSource
 from atc.backends.target import Target
 from atc.dynamic import make_dynamic, make_gears
@@ -26,7 +26,7 @@ from atc.sanity import checked
 from atc.schedule import Port, make_schedule
 from atc.templates import render, verbatim
 
-ABI_VERSION = runtime.ABI_VERSION
+ABI_VERSION = runtime_library.ABI_VERSION
 """Bumped when a struct or prototype of the generated header changes."""
 
 _LONGEST = 1000
@@ -207,16 +207,29 @@ def _project(values: dict[str, object], ports: Sequence[Port]) -> dict[str, str]
 
 def _runtime_source() -> str:
     """Return the sources of `atc.runtime` as one, less the docstrings and `from __future__`."""
-    texts = [inspect.getsource(module) for module in (runtime_values, runtime)]
+    parts = (runtime_values, runtime_interface, runtime_library, runtime)
     lines = [
-        text.partition("from __future__ import annotations\n")[2].strip("\n").splitlines()
-        for text in texts
+        inspect.getsource(module).partition("from __future__ import annotations\n")[2].splitlines()
+        for module in parts
     ]
     outside = ("import ", "from ")
-    imports = sorted({x for part in lines for x in part if x.startswith(outside)})
-    own = f"from {runtime_values.__name__} "
+    imports = {x for part in lines for x in part if x.startswith(outside)}
     bodies = ("\n".join(x for x in part if not x.startswith(outside)).strip("\n") for part in lines)
-    return "\n".join(x for x in imports if not x.startswith(own)) + "\n\n" + "\n\n\n".join(bodies)
+    own = [module.__name__ for module in parts]
+    return "\n".join(_joined_imports(imports, own)) + "\n\n" + "\n\n\n".join(bodies)
+
+
+def _joined_imports(lines: Iterable[str], own: Collection[str]) -> list[str]:
+    """Return import statements, one for each module, without those of our own modules."""
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        module, _, names = line.removeprefix("from ").partition(" import ")
+        found.setdefault(module, set()).update(filter(None, names.split(", ")))
+    statements = [
+        f"from {module} import {', '.join(sorted(names))}" if names else module
+        for module, names in found.items() if module not in own
+    ]  # fmt: skip
+    return sorted(statements, key=lambda line: (line.startswith("from "), line))
 
 
 def _layout_weights(programs: Sequence[Program]) -> tuple[list[dict[str, int]], bytes]:

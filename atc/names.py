@@ -61,7 +61,7 @@ def network_identifier(name: str) -> str:
 
 def module_name(network: str) -> str:
     """Return the name of a network's Python module: one that hides no other module."""
-    taken = {"numpy", "cffi", "ml_dtypes", *keyword.kwlist, *keyword.softkwlist}
+    taken = {"numpy", "cffi", "_cffi_backend", "ml_dtypes", *keyword.kwlist, *keyword.softkwlist}
     return f"net_{network}" if network in taken | sys.stdlib_module_names else network
 
 

@@ -15,14 +15,6 @@ from atc.ir import Array
 from atc.runtime import Network
 from atc.session import Session, need
 
-DECLARATIONS = """
-typedef struct { uint64_t runs, nanoseconds, begin; } NET_call_time;
-typedef struct { const char *nodes, *op, *kernel; uint64_t operations, bytes; } NET_call_info;
-size_t NET_profile_count(void);
-const NET_call_info *NET_profile_info(size_t index);
-const NET_call_time *NET_profile_times(void *ctx);
-void NET_profile_reset(void *ctx);
-"""
 FORMAT = "atc profile 1"
 _HEADINGS = ("nodes", "op", "kernel", "us", "of run", "GFLOP/s", "of peak", "GB/s")
 
@@ -93,7 +85,7 @@ def profile_run(net: Network, feeds: Mapping[str, Array], runs: int, where: str)
 
     Raises OptionError for a library that was compiled without --profile.
     """
-    session = Session(net, feeds, DECLARATIONS)
+    session = Session(net, feeds)
     need(session, "profile_count", "profile", where)
     count = session.call("profile_count")
     totals: list[int] = []

@@ -9,25 +9,24 @@ import numpy as np
 
 from atc.errors import OptionError
 from atc.ir import Array
-from atc.runtime import Bound, Network, _dtype
+from atc.runtime import Bound, Network
+from atc.runtime_library import dtype_of
 
 
 class Session:
     """A context on given inputs. `run` computes the outputs once more, into the same arrays."""
 
-    def __init__(self, net: Network, feeds: Mapping[str, Array], declarations: str = "") -> None:
-        """Take inputs by name; `declarations` are C's, with NET for the network's name."""
+    def __init__(self, net: Network, feeds: Mapping[str, Array]) -> None:
+        """Take inputs by name."""
         library = net._open()  # the package's own loader: no second one for special builds
         inputs = [np.ascontiguousarray(feeds[t.name]) for t in net.inputs]
         self.outputs = [np.zeros(t.shape, t.dtype) for t in net.outputs]
         self._bound = Bound(library, inputs, self.outputs, net.results)
         self.prefix, self.ffi, self._library = library.prefix, library.ffi, library
-        if declarations:
-            self.ffi.cdef(declarations.replace("NET", self.prefix), override=True)
         self.context = self._bound._context.arguments[0]
 
     def has(self, function: str) -> bool:
-        """Whether the library was built with a (declared) function."""
+        """Whether the library was built with a function."""
         try:
             self._library.function(function)
         except AttributeError:
@@ -45,7 +44,7 @@ class Session:
 
     def dtype(self, code: int) -> np.dtype[Any]:
         """Return the numpy type of an ONNX code."""
-        return _dtype(code)
+        return dtype_of(code)
 
     def start(self) -> int:
         """Run the network and return its status."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-import cffi
 import numpy as np
 
 from atc.errors import ModelError
@@ -44,7 +43,7 @@ class Context:
         self._inputs = ffi.new("void *[]", [_pointer(ffi, a) for a in self.inputs] or [ffi.NULL])
         self._outputs = ffi.new("void *[]", [_pointer(ffi, a) for a in self.outputs] or [ffi.NULL])
         self._arguments = (self._context, self._inputs, self._outputs)
-        self._run = getattr(engine.handle, f"{engine.prefix}_run_tensors")
+        self._run = engine.library.run_tensors
         self._callback: Any = None
         self._failure: list[BaseException] = []
         self.span = (0.0, 0.0)
@@ -54,7 +53,7 @@ class Context:
 
     def _init(self) -> None:
         engine, ffi = self.engine, self.engine.ffi
-        init = getattr(engine.handle, f"{engine.prefix}_init")
+        init = engine.library.function("init")
         extra: tuple[Any, ...] = ()
         if engine.weights is not None:
             init = ffi.cast("int (*)(void *, void *, size_t, const void *, size_t)", init)
@@ -90,9 +89,8 @@ class Context:
         """Start the network's own threads and bind them to cores; return the cores of each."""
         before = _tasks()
         self._check(self.engine.call("start_threads", self._context))
-        self._stop = weakref.finalize(
-            self, getattr(self.engine.handle, f"{self.engine.prefix}_stop_threads"), self._context
-        )
+        stop = self.engine.library.function("stop_threads")
+        self._stop = weakref.finalize(self, stop, self._context)
         started = sorted(_tasks() - before)
         for task, core in zip(started, cores, strict=False):
             bind(task, core)
@@ -143,7 +141,7 @@ class Context:
             except BaseException as error:  # C code can't pass it on
                 self._failure.append(error)
 
-        self._callback = engine.ffi.callback(f"{engine.prefix}_observer", callback)
+        self._callback = engine.ffi.callback("observer", callback)
         engine.call("set_observer", self._context, self._callback, engine.ffi.NULL)
 
     def reset_profile(self) -> None:
@@ -180,7 +178,7 @@ def _tasks() -> set[int]:
     return {int(name) for name in os.listdir("/proc/self/task")}
 
 
-def _pointer(ffi: cffi.FFI, array: Array) -> Any:
+def _pointer(ffi: Any, array: Array) -> Any:
     return ffi.cast("void *", array.ctypes.data)
 
 

@@ -6,47 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cffi
-
-from atc.ir import Array, DType
+from atc.ir import DType
 from atc.load import open_library
-from atc.runtime import Network, read_weights
+from atc.runtime_library import Library
 from atc.runtime_values import Tensor
-
-_DECLARATIONS = """
-typedef struct {
-  const char *name; int32_t dtype; int32_t rank; const int64_t *shape; size_t size;
-} NET_tensor_info;
-typedef struct { NET_tensor_info tensor; int32_t kind; } NET_value;
-typedef struct {
-  const char *nodes, *op, *kernel; size_t reads, writes; const size_t *values;
-} NET_step;
-typedef struct { uint64_t runs, nanoseconds, begin; } NET_call_time;
-typedef struct { const char *nodes, *op, *kernel; uint64_t operations, bytes; } NET_call_info;
-typedef void (*NET_observer)(void *user, size_t step, int done, const void *const *values);
-int NET_init(void *ctx, void *arena, size_t arena_size);
-int NET_run_tensors(void *ctx, const void *const *inputs, void *const *outputs);
-const char *NET_status_string(int status);
-size_t NET_context_size(void);
-size_t NET_arena_size(void);
-size_t NET_alignment(void);
-size_t NET_weights_size(void);
-size_t NET_profile_count(void);
-const NET_call_info *NET_profile_info(size_t index);
-const NET_call_time *NET_profile_times(const void *ctx);
-void NET_profile_reset(void *ctx);
-void NET_set_observer(void *ctx, NET_observer observer, void *user);
-const void *NET_last_fault(const void *ctx);
-int NET_set_input_shapes(void *ctx, const int64_t *const *shapes);
-int NET_output_shape(const void *ctx, size_t index, int64_t *shape);
-int NET_start_threads(void *ctx);
-void NET_stop_threads(void *ctx);
-int NET_thread_count(void);
-size_t NET_step_count(void);
-const NET_step *NET_step_info(size_t index);
-size_t NET_value_count(void);
-const NET_value *NET_value_info(size_t index);
-"""
 
 _OUTPUT = 3
 
@@ -96,17 +59,12 @@ class Engine:
     """A loaded library."""
 
     def __init__(self, library: Path, prefix: str, weights: Path) -> None:
-        network = Network(library, prefix, weights)
-        self.ffi = cffi.FFI()
-        self.ffi.cdef(_DECLARATIONS.replace("NET", prefix))
-        self.handle = self.ffi.dlopen(str(library))
-        self.prefix = prefix
-        self.inputs = network.inputs
-        self.outputs = network.outputs
-        self.build_info = network.build_info
-        self.weights: Array | None = None
-        if self.call("weights_size"):
-            self.weights = read_weights(weights)
+        self.library = Library(library, prefix, weights)
+        self.ffi, self.prefix = self.library.ffi, prefix
+        self.inputs = self.library.tensors("input")
+        self.outputs = self.library.outputs
+        self.build_info = self.library.text("build_info")
+        self.weights = self.library.weights
         self.is_profiled = self._has("profile_count")
         self.is_hooked = self._has("set_observer")
         self.is_dynamic = self._has("set_input_shapes")
@@ -117,7 +75,7 @@ class Engine:
 
     def call(self, function: str, *arguments: Any) -> Any:
         """Call a function of the library."""
-        return getattr(self.handle, f"{self.prefix}_{function}")(*arguments)
+        return self.library.function(function)(*arguments)
 
     def text(self, pointer: Any) -> str:
         """Return a C string."""
@@ -126,7 +84,7 @@ class Engine:
 
     def _has(self, function: str) -> bool:
         try:
-            getattr(self.handle, f"{self.prefix}_{function}")
+            self.library.function(function)
         except AttributeError:
             return False
         return True
