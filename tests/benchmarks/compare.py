@@ -19,8 +19,9 @@ float32, openvino_bf16 in bfloat16. `error` is the largest difference from the r
 magnitude, `peak` the share of the cores' measured peak by the operator's definitions (Winograd
 does fewer operations). With --layers, the large direct convolutions and matrix products are added
 up, too; then the peak is that of a program that takes turns with the network. --workspace_limit=0
-keeps Winograd out. Memory is the whole process's, Python with numpy included. The cold build
-has an empty cache; the warm one the cache that it filled.
+keeps Winograd out. RSS is the most memory of the whole process, Python with numpy included; own
+what that is above a process with numpy and the inputs alone. The cold build has an empty cache; the
+warm one the cache that it filled.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import py_compile
 import shlex
 import signal
 import statistics
@@ -44,7 +46,7 @@ from typing import Any
 import numpy as np
 import onnx
 from machine import peak_of, pinned, pinned_cores
-from peers import described, installed, precision_of
+from peers import BARE, described, installed, precision_of
 from shares import Share, shares
 
 from atc.arguments import parse_arguments
@@ -104,6 +106,8 @@ class Result:
     layers: list[dict[str, Any]] = field(default_factory=list)
     layers_peak: float = 0.0
     shares: list[Share] = field(default_factory=list)
+    bare_rss: int = 0
+    """Peak memory of a process that has the inputs and numpy, but no engine."""
 
     def ratio(self, engine: Engine) -> float:
         """Return how often ours ran in the time of an engine's run."""
@@ -130,16 +134,19 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str]) -> R
         ours = {ATC: done, **variants(given.variant, model, folder, options, inputs)}
         arrays = inputs or random_inputs(types, 0)
         np.savez(folder / "inputs.npz", **arrays)
+        files = {name: str(folder / f"input{k}.npy") for k, name in enumerate(arrays)}
+        for name, array in arrays.items():
+            np.save(files[name], np.ascontiguousarray(array))
         shapes = {name: a.shape for name, a in arrays.items()}
         loaded = load_model(model, "onnx", shapes, None)
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
-        engines = race(given, ours, model, folder, expected)
+        engines, bare = race(given, ours, model, folder, files, expected)
         layers, peak = layer_table(chosen, folder, engines[0].median) if given.layers else ([], 0.0)
         work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
         return Result(
             model.stem if model.stem != "model" else model.parent.name, chosen.num_threads,
             engines, peak_of(chosen.target), work, done.library.stat().st_size, cold_build,
-            warm_build, layers, peak, shares(layers, peak),
+            warm_build, layers, peak, shares(layers, peak), bare,
         )  # fmt: skip
 
 
@@ -197,19 +204,18 @@ def stored_inputs(model: Path) -> Arrays:
 
 def race(
     given: argparse.Namespace, ours: Mapping[str, Compilation], model: Path, folder: Path,
-    expected: Sequence[np.ndarray[Any, Any]],
-) -> tuple[Engine, ...]:  # fmt: skip
-    """Let all engines take turns, each round in another order."""
+    inputs: Mapping[str, str], expected: Sequence[np.ndarray[Any, Any]],
+) -> tuple[tuple[Engine, ...], int]:  # fmt: skip
+    """Let all engines take turns, each round in another order; return the bare memory, too."""
     names, threads = [*ours, *given.peers], ours[ATC].options.num_threads
     cores = pinned_cores(threads)
     with ExitStack() as stack:
         workers = {}
-        for place, name in enumerate(names):
+        for place, name in enumerate([*names, BARE]):
             job = {"cores": cores and sorted(cores), "threads": threads,
-                   "engine": ATC if name in ours else name,
-                   "clock": given.clock, "inputs": str(folder / "inputs.npz"),
-                   "model": str(ours[name].folder if name in ours else model),
-                   "outputs": str(outputs_of(folder, place))}  # fmt: skip
+                   "engine": ATC if name in ours else name, "clock": given.clock, "inputs": inputs,
+                   "model": module_of(ours[name].folder) if name in ours else str(model),
+                   "outputs": str(folder / f"output{place}_")}  # fmt: skip
             workers[name] = stack.enter_context(worker(job))
         begun = {name: hear(process) for name, process in workers.items()}
         able = [name for name in names if "error" not in begun[name]]
@@ -222,7 +228,7 @@ def race(
         for place, name in enumerate(names):
             engine = introduced(name, ours.get(name))
             if name in able:
-                error = largest_error(outputs_of(folder, place), expected)
+                error = largest_error(folder, place, expected)
                 engine = replace(
                     engine, median=statistics.median(times[name]), minimum=min(times[name]),
                     error=error, peak_rss=1024 * ask(workers[name], 0)["peak_kib"],
@@ -230,7 +236,7 @@ def race(
             else:
                 engine = replace(engine, failure=begun[name]["error"])
             found.append(engine)
-        return tuple(found)
+        return tuple(found), 1024 * ask(workers[BARE], 0)["peak_kib"]
 
 
 def introduced(name: str, ours: Compilation | None) -> Engine:
@@ -241,9 +247,11 @@ def introduced(name: str, ours: Compilation | None) -> Engine:
     return Engine(shown, precision=stated(ours), peer=False)
 
 
-def outputs_of(folder: Path, place: int) -> Path:
-    """Return where the engine at that place writes its outputs."""
-    return folder / f"outputs{place}.npz"
+def module_of(folder: Path) -> str:
+    """Return the path of a library's Python module, compiled as those of installed packages are."""
+    (path,) = folder.glob("*.py")
+    py_compile.compile(str(path))
+    return str(path)
 
 
 Process = subprocess.Popen[str]
@@ -283,10 +291,9 @@ def hear(process: Process) -> dict[str, Any]:
     return said
 
 
-def largest_error(path: Path, expected: Sequence[np.ndarray[Any, Any]]) -> float:
-    """Return the largest relative difference of all outputs."""
-    with np.load(path) as file:
-        got = [file[name] for name in file.files]
+def largest_error(folder: Path, place: int, expected: Sequence[np.ndarray[Any, Any]]) -> float:
+    """Return the largest relative difference of all outputs of the engine at that place."""
+    got = [np.load(folder / f"output{place}_{k}.npy") for k in range(len(expected))]
     return max(
         (compare("", a, b, 0.0).max_rel for a, b in zip(got, expected, strict=True)), default=0.0
     )
@@ -329,7 +336,7 @@ def show(results: Sequence[Result]) -> None:
         console.print(table, markup=False)
 
     engines = ("model", "engine", "precision", "median ms", "min ms", "ratio", "error", "peak",
-               "RSS MB")  # fmt: skip
+               "RSS MB", "own MB")  # fmt: skip
     title = f"measured peak {results[0].gflops_peak:.0f} GFLOP/s" if results else ""
     print_table(title, engines, (row for r in results for row in engine_rows(r)))
     builds = ("model", "GFLOP", "library MB", "cold build s", "warm build s")
@@ -354,7 +361,7 @@ def engine_rows(r: Result) -> Iterator[tuple[str, ...]]:
             share = f"{r.share(r.operations, r.threads * e.median):.0%}" if r.operations else ""
             yield (r.model, e.name, e.precision, f"{1e3 * e.median:.3f}",
                    f"{1e3 * e.minimum:.3f}", f"{r.ratio(e):.2f}", f"{e.error:.1e}", share,
-                   f"{e.peak_rss / 2**20:.0f}",
+                   f"{e.peak_rss / 2**20:.1f}", f"{(e.peak_rss - r.bare_rss) / 2**20:.1f}",
                    )  # fmt: skip
 
 

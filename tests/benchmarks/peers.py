@@ -1,38 +1,41 @@
 """What is compared: each engine turns a model into a function from inputs to outputs.
 
-This file runs in the engines' own processes and imports nothing of the compiler, so that what a
-process takes is the engine's.
+This file runs in the engines' own processes. It imports nothing of the compiler and as little of
+Python as it can, each engine before anything else, so that what a process takes is the engine's.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-Inputs = Mapping[str, np.ndarray[Any, Any]]
-Run = Callable[[], list[np.ndarray[Any, Any]]]
-Prepare = Callable[[Path, Inputs, int], Run]
+Inputs = Mapping[str, str]
+"""Files of arrays by the inputs' names."""
+Run = Callable[[], "list[np.ndarray[Any, Any]]"]
+Prepare = Callable[[str, Inputs, int], Run]
 
 
-def prepare_atc(folder: Path, inputs: Inputs, threads: int) -> Run:
+def read(inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays in the files."""
+    import numpy as np
+
+    return {name: np.load(path) for name, path in inputs.items()}
+
+
+def prepare_atc(module: str, inputs: Inputs, threads: int) -> Run:
     """Load a compiled network, which knows its number of threads, by its folder's Python module."""
     del threads
-    (path,) = folder.glob("*.py")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    net = module.load()
-    bound = net.bind(*(np.ascontiguousarray(inputs[t.name]) for t in net.inputs))
+    folder, _, name = module.removesuffix(".py").rpartition("/")
+    sys.path.insert(0, folder)
+    net = import_module(name).load()
+    arrays = read(inputs)
+    bound = net.bind(*(arrays[t.name] for t in net.inputs))
 
     def run() -> list[np.ndarray[Any, Any]]:
         bound()
@@ -41,7 +44,7 @@ def prepare_atc(folder: Path, inputs: Inputs, threads: int) -> Run:
     return run
 
 
-def prepare_onnxruntime(model: Path, inputs: Inputs, threads: int) -> Run:
+def prepare_onnxruntime(model: str, inputs: Inputs, threads: int) -> Run:
     """Load a model with all of onnxruntime's optimisations."""
     import onnxruntime
 
@@ -49,21 +52,21 @@ def prepare_onnxruntime(model: Path, inputs: Inputs, threads: int) -> Run:
     options.log_severity_level = 4
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feeds = dict(inputs)
+    feeds = read(inputs)
     return lambda: session.run(None, feeds)
 
 
-def prepare_openvino(model: Path, inputs: Inputs, threads: int) -> Run:
+def prepare_openvino(model: str, inputs: Inputs, threads: int) -> Run:
     """Load a model for single runs in float32."""
     return _openvino(model, inputs, threads, "f32")
 
 
-def prepare_openvino_bf16(model: Path, inputs: Inputs, threads: int) -> Run:
+def prepare_openvino_bf16(model: str, inputs: Inputs, threads: int) -> Run:
     """Load a model for single runs in bfloat16, where the CPU has products of it."""
     return _openvino(model, inputs, threads, "bf16")
 
 
-def _openvino(model: Path, inputs: Inputs, threads: int, precision: str) -> Run:
+def _openvino(model: str, inputs: Inputs, threads: int, precision: str) -> Run:
     import openvino
 
     config = {
@@ -73,8 +76,9 @@ def _openvino(model: Path, inputs: Inputs, threads: int, precision: str) -> Run:
     }
     compiled = openvino.Core().compile_model(model, "CPU", config)
     request = compiled.create_infer_request()
-    tensors = {name: openvino.Tensor(array) for name, array in inputs.items()}  # copies: shared
-    for name, tensor in tensors.items():  # memory would have to outlive what it is shared with
+    # Copies: shared memory would have to outlive what it is shared with.
+    tensors = {name: openvino.Tensor(array) for name, array in read(inputs).items()}
+    for name, tensor in tensors.items():
         request.set_tensor(name, tensor)
 
     def run() -> list[np.ndarray[Any, Any]]:
@@ -84,11 +88,20 @@ def _openvino(model: Path, inputs: Inputs, threads: int, precision: str) -> Run:
     return run
 
 
+def prepare_bare(model: str, inputs: Inputs, threads: int) -> Run:
+    """Do nothing, with numpy: what the other processes take beside their engines."""
+    del model, threads
+    arrays = read(inputs)
+    return lambda: [*arrays.values()]
+
+
+BARE = "bare"
 ENGINES: Mapping[str, Prepare] = {
     "atc": prepare_atc,
     "onnxruntime": prepare_onnxruntime,
     "openvino": prepare_openvino,
     "openvino_bf16": prepare_openvino_bf16,
+    BARE: prepare_bare,
 }
 _BF16 = "_bf16"
 
@@ -100,6 +113,8 @@ def installed(name: str) -> bool:
 
 def described(name: str) -> str:
     """Return an engine's name and version."""
+    from importlib.metadata import version
+
     return name if name == "atc" else f"{name} {version(name.removesuffix(_BF16))}"
 
 

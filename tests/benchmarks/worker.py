@@ -1,7 +1,7 @@
 """One engine with one model in a process of its own, a thread per core: run by compare.py.
 
-usage: worker.py JSON, with cores (or null), threads, engine, model, inputs (an .npz by name),
-outputs (one to write) and clock (wall or cpu).
+usage: worker.py JSON, with cores (or null), threads, engine, model, inputs (.npy files by name),
+outputs (where to write such files: their paths without the number) and clock (wall or cpu).
 Says {"seconds": of one run} when it is warm. Then each line on standard input is a number of runs,
 answered by their times; the last, 0, by the peak of the process's resident memory. After an
 error it says {"error": ...} and ends.
@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import resource
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 WARM_SECONDS = 0.3
@@ -42,13 +39,13 @@ def main() -> None:
 
 
 def _prepared(given: dict[str, Any]) -> Any:
-    import numpy as np
     from peers import ENGINES
 
-    with np.load(given["inputs"]) as file:
-        inputs = dict(file)
-    run = ENGINES[given["engine"]](Path(given["model"]), inputs, given["threads"])
-    np.savez(given["outputs"], *run())
+    run = ENGINES[given["engine"]](given["model"], given["inputs"], given["threads"])
+    import numpy as np  # after the engine, which may need it or not
+
+    for number, output in enumerate(run()):
+        np.save(f"{given['outputs']}{number}.npy", output)
     return run
 
 
@@ -73,11 +70,13 @@ def _times(run: Any, count: int, clock: Callable[[], float]) -> list[float]:
 
 def _peak_kib() -> int:
     """Return the most resident memory that this program had (getrusage counts its parent's)."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+    if os.path.exists("/proc/self/status"):
+        with open("/proc/self/status") as lines:
+            found = [line.split() for line in lines if line.startswith("VmHWM:")]
         if found:
-            return int(found[1])
+            return int(found[0][1])
+    import resource
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
