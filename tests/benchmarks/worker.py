@@ -2,6 +2,8 @@
 
 usage: worker.py JSON, with cores (or null), threads, engine, model, inputs (.npy files by name),
 outputs (where to write such files: their paths without the number) and clock (wall or cpu).
+Of several threads those that compute stay on a core each: on a busy machine the system may let two
+of them take turns on one.
 Says {"seconds": of one run} when it is warm. Then each line on standard input is a number of runs,
 answered by their times; the last, 0, by the peak of the process's resident memory. After an
 error it says {"error": ...} and ends.
@@ -13,10 +15,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 WARM_SECONDS = 0.3
+_TASKS = "/proc/self/task"
+"""The threads of this process."""
 
 
 def main() -> None:
@@ -30,7 +34,11 @@ def main() -> None:
         _say({"error": f"{type(error).__name__}: {error}"[:300]})
         return
     clock = time.process_time if given["clock"] == "cpu" else time.perf_counter
-    _say({"seconds": _warm(run)})
+    seconds = _warm(run)
+    if given["cores"] is not None and given["threads"] > 1 and os.path.exists(_TASKS):
+        _spread(given["cores"])
+        seconds = _warm(run)
+    _say({"seconds": seconds})
     for line in sys.stdin:
         if not int(line):
             break
@@ -56,6 +64,17 @@ def _warm(run: Any) -> float:
         run()
         runs += 1
     return (time.perf_counter() - begin) / runs
+
+
+def _spread(cores: Sequence[int]) -> None:
+    """Give each of the threads that ran longest so far a core of its own."""
+    ran = {}
+    for thread in os.listdir(_TASKS):
+        with open(f"{_TASKS}/{thread}/schedstat") as file:
+            ran[int(thread)] = int(file.read().split()[0])
+    busiest = sorted(ran, key=lambda t: -ran[t])[: len(cores)]
+    for thread, core in zip(busiest, cores, strict=False):
+        os.sched_setaffinity(thread, {core})
 
 
 def _times(run: Any, count: int, clock: Callable[[], float]) -> list[float]:
