@@ -1,8 +1,9 @@
 """The precision options as one policy: which tensors are kept in which 16-bit type.
 
-Modes are ATC's. Arithmetic is in float32 in all of them; a mode says what tensors are rounded to
-between operators. In the mixed ones, operators are of three lists as in ATC: those of the white
-list are kept in 16 bits, those of the black list as they are, the others (gray) as their operands.
+Modes are ATC's. Most say what tensors are rounded to between operators. In the mixed ones,
+operators are of three lists as in ATC: those of the white list are kept in 16 bits, those of the
+black list as they are, the others (gray) as their operands. allow_mix_precision_bf16 rounds nothing
+itself: it allows kernels to multiply in bfloat16 for the products of the white list.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ MODES: Mapping[str, DType | None] = {
     "allow_fp32_to_fp16": DType.FLOAT16, "allow_fp32_to_bf16": DType.BFLOAT16,
 }  # fmt: skip
 """The values of `--precision_mode`, with the type that tensors may be rounded to."""
+
+MIXED_BF16 = "allow_mix_precision_bf16"
+"""The mode that leaves to kernels whether they round operands, and then for products only."""
 
 MODES_V2: Mapping[str, str] = {
     "": "", "fp16": "force_fp16", "origin": "must_keep_origin_dtype",
@@ -92,8 +96,9 @@ class Policy:
         """The state of a lowering under this policy, None where it changes nothing."""
         if self.mode == "force_fp32":
             return Precision(wide=True)
-        plain = MODES[self.mode] is None and not self.custom_nodes and not self.custom_types
-        return None if plain else Precision(self.storage)
+        plain = MODES[self.mode] is None or self.mode == MIXED_BF16
+        custom = self.custom_nodes or self.custom_types
+        return Precision(self.storage) if custom or not plain else None
 
     @property
     def epsilon(self) -> float:
@@ -111,7 +116,7 @@ class Policy:
         if node.op_type in self.custom_types:
             return self.custom_types[node.op_type]
         dtype = MODES[self.mode]
-        if dtype is None or self.keep.holds(node):
+        if dtype is None or self.mode == MIXED_BF16 or self.keep.holds(node):
             return Storage()
         if self.mode == "cube_fp16in_fp32out":
             return Storage(inputs=dtype) if node.op_type in HEAVY else Storage()
@@ -246,18 +251,21 @@ def node_names(model: onnx_ir.Model, listed: Names | None = None) -> frozenset[s
 
 
 def bf16_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
-    """Return the names of the nodes of products and sums whose operands are rounded to bfloat16.
+    """Return the names of the nodes that kernels may multiply in bfloat16.
 
-    Kernels may multiply them as such: a product of two bfloat16 is a float32.
+    Their operands are bfloat16 anyway (a product of two is a float32), or the mode allows it.
     """
     graphs = (model.graph, *model.graph.subgraphs())
     nodes = [n for graph in graphs for n in graph if n.op_type in policy.heavy | HEAVY]
-    rounded = (n for n in nodes if _all_bf16(policy.storage(n)))
-    return frozenset(map(node_name, rounded))
+    return frozenset(node_name(n) for n in nodes if _may_multiply(policy, n))
 
 
-def _all_bf16(storage: Storage) -> bool:
-    return storage.inputs is DType.BFLOAT16 and not storage.follows
+def _may_multiply(policy: Policy, node: onnx_ir.Node) -> bool:
+    storage = policy.storage(node)
+    rounded = storage.inputs is DType.BFLOAT16 and not storage.follows
+    if policy.mode != MIXED_BF16 or storage != Storage():
+        return rounded
+    return node.op_type in policy.heavy and not policy.keep.holds(node)
 
 
 def exact_nodes(

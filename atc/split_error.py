@@ -74,7 +74,6 @@ def with_split_settled(options: Options, heard: Listener) -> Options:
     return replace(options, plain_nodes=products.unknown | plain, split_error=error)
 
 
-
 def _products(graph: Graph, model: onnx_ir.Model, options: Options, limits: Limits) -> _Products:
     """Return what may have products in bf16x3."""
     target = get_target(options.target)

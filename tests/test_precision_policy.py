@@ -16,7 +16,7 @@ from atc.dump import op_text
 from atc.errors import OptionError
 from atc.ir import Array
 from atc.lower import lower_model
-from atc.precision_policy import MODES, MODES_V2, Policy, exact_nodes, read_policy
+from atc.precision_policy import MODES, MODES_V2, Policy, bf16_nodes, exact_nodes, read_policy
 from support import Runner, compile_models
 
 HALF, BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -73,7 +73,7 @@ MODE_TRUTHS = {
     "cube_fp16in_fp32out": truth(operands=f16),
     "allow_mix_precision": truth(f16, f16),
     "allow_mix_precision_fp16": truth(f16, f16),
-    "allow_mix_precision_bf16": truth(bf16, bf16),
+    "allow_mix_precision_bf16": truth(),
     "must_keep_origin_dtype": truth(),
     "force_fp32": truth(),
     "": truth(),
@@ -178,6 +178,23 @@ def test_what_only_picks_values_rounds_nothing_again() -> None:
     lowered = lower_model(onnx_ir.from_proto(proto), "t.onnx", precision=precision)
     rounded = [n for n in lowered.nodes if "Cast<f16>" in op_text(n.op)]
     assert len(rounded) == 3  # x, the product and the sigmoid
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "expected"),
+    [
+        ("keep_dtype", "# none", {"product"}),
+        ("keep_dtype", "product", set()),
+        ("modify_mixlist", '{"black-list": {"to-add": ["MatMul"]}}', set()),
+        ("modify_mixlist", '{"white-list": {"to-add": ["Softmax", "Add"]}}', {"product", "soft"}),
+        ("customize_dtypes", "product::InputDtype:float16", set()),
+    ],
+)
+def test_mixed_bfloat16_allows_products(
+    option: str, text: str, expected: set[str], tmp_path: Path
+) -> None:
+    policy = policy_of("allow_mix_precision_bf16", option, text, tmp_path)
+    assert bf16_nodes(net(), policy) & {"product", "soft", "scaled"} == expected
 
 
 def test_the_new_spellings_are_modes() -> None:

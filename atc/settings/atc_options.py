@@ -176,14 +176,15 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "functions, too."),
     Setting("c_opr_init_interface", "Model", "the name of that library's init function", "NAME",
             text, "mgb_c_opr_init", system="MegEngine"),
-    Setting("precision_mode", "Optimisation", "what tensors are rounded to between operators; "
-            "arithmetic is in float32 in any case (default: the model's own types)",
+    Setting("precision_mode", "Optimisation", "what tensors are rounded to between operators, and "
+            "whether products may be in bfloat16 (default: the model's own types)",
             "MODE", choice(_PRECISIONS), system="ATC", row="A-17",
             documentation="must_keep_origin_dtype changes nothing, force_fp32 turns 16-bit floats "
             "into float32. force_fp16, allow_fp32_to_fp16 and allow_fp32_to_bf16 round every "
             "operator's results and weights, cube_fp16in_fp32out the operands of products and "
-            "convolutions, allow_mix_precision (_fp16, _bf16) all but the operators that lose "
-            "much."),
+            "convolutions, allow_mix_precision (_fp16) all but the operators that lose much. "
+            "allow_mix_precision_bf16 allows kernels to round the operands of products and "
+            "convolutions to bfloat16, where that is faster; all else is in float32."),
     Setting("precision_mode_v2", "Optimisation", "the newer spelling of --precision_mode",
             "|".join(_PRECISIONS_V2[1:]), choice(_PRECISIONS_V2, _LATER_V2), system="ATC",
             row="A-18"),
