@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atc.backends.kernel import workload_of
 from atc.backends.target import Target, get_target
 from atc.driver import Listener, optimised_graph, read_model, write_project
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+from atc.fat import targets_of
 from atc.gears import gears_of, general_of
 from atc.ir import Array, Graph, Node
 from atc.lower.trace import Visit
@@ -68,8 +69,13 @@ def check_model(options: Options, listen: Listener | None = None) -> Check:
     """Do all of a compilation that can refuse the model, without starting a compiler.
 
     Nothing is written but the dumps that are asked for. A mistake in the options raises
-    OptionError; the model's own errors are in the result.
+    OptionError; the model's own errors are in the result. Of several targets the result is the
+    first one's that refuses, or the best one's.
     """
+    if "," in options.target:
+        targets = targets_of(options.target)
+        every = [check_model(replace(options, target=t.name), listen) for t in targets]
+        return next((check for check in every if check.exit_status), every[0])
     heard, target = listen or Listener(), get_target(options.target)
     visits: dict[int, Visit] = {}
 

@@ -126,6 +126,10 @@ def compile_model(
         check_folder(options.output, "--output")
         with quantised_first(options, listen or Listener()) as settled:
             return compile_model(settled, env, listen)
+    if "," in options.target:
+        from atc.fat import compile_fat  # late: it compiles, too
+
+        return compile_fat(options, env, listen or Listener())
     if options.max_error and options.measured_error is None:
         from atc.max_error import within_error  # late: it compiles, too
 

@@ -45,6 +45,8 @@ class Emission:
     """Where each constant begins in the weights."""
     threads: int = 1
     """The most pieces that a call is cut into."""
+    interface: dict[str, object] = field(default_factory=dict, repr=False)
+    """What the templates of the public interface were given."""
 
 
 def emit(
@@ -111,6 +113,7 @@ def emit(
         "sanity": checked(program, arena, checks) if checks else None,
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": [k.path for k in kernels],
+        "fat": 0, "parts": (),
     }  # fmt: skip
     runs: dict[str, str] = {}
     for k, run in enumerate(own_gears.runs if own_gears else ()):
@@ -120,12 +123,12 @@ def emit(
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
     values["sources"] = [*runs, *(k.path for k in kernels)]
-    texts = {**_library(values, kernels, target), **runs, **_project(values, ports)}
+    texts = {**_library(values, kernels, target), **runs, **project_texts(values)}
     if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
         texts["include/atc_external.h"] = verbatim("project/atc_external.h")
     files = {path: text.encode() for path, text in texts.items()}
     pieces = threads if schedule.tasks else 1
-    return Emission(files, name, kernels, blob, offsets, pieces)
+    return Emission(files, name, kernels, blob, offsets, pieces, values)
 
 
 def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, ...]:
@@ -187,7 +190,7 @@ def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, st
     return files
 
 
-def _project(values: dict[str, object], ports: Sequence[Port]) -> dict[str, str]:
+def project_texts(values: dict[str, object]) -> dict[str, str]:
     """Return what a user of the library starts from: build files, an example, a Python module."""
     name = values["name"]
     files = {

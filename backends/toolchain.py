@@ -32,6 +32,7 @@ __all__ = [
     "Job",
     "Log",
     "archive_static",
+    "extract_archive",
     "compile_flags",
     "compile_many",
     "compile_object",
@@ -363,6 +364,17 @@ def archive_static(
     command = (*_archiver(compiler, log), options, output, *objects, *data)
     _tool(command, folder, output, log, timeout)
     return cwd / output
+
+
+def extract_archive(
+    compiler: Compiler, archive: str, cwd: Path, *, log: Log = no_log, timeout: float = TIMEOUT
+) -> tuple[str, ...]:
+    """Put the members of a static library beside it; returns their names relative to `cwd`."""
+    place = (cwd / archive).resolve()
+    members = place.with_name(f"{place.name}.d")
+    members.mkdir()
+    _tool((*_archiver(compiler, log), "x", str(place)), members, archive, log, timeout)
+    return tuple(sorted(str(file.relative_to(cwd.resolve())) for file in members.iterdir()))
 
 
 def _archiver(compiler: Compiler, log: Log) -> tuple[str, ...]:

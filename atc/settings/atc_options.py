@@ -107,7 +107,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("verify", "Output", "run the library and a reference on random inputs and compare",
             "0|1", switch, False, role="tool"),
     # ---- target ------------------------------------------------------------------------------
-    Setting("target", "Target", "the processor to compile for", "NAME", text, "host"),
+    Setting("target", "Target", "the processor to compile for; of several, the best first, the "
+            "library runs the first that it can", "NAME[,NAME...]", text, "host"),
     Setting("soc_version", "Target", "ATC's name of --target", "NAME", text, system="ATC",
             row="A-07"),
     Setting("host_env_os", "Target", "the operating system that the library is for", "linux",
