@@ -13,7 +13,6 @@ from typing import Any
 
 import onnx_ir
 
-from atc import __version__
 from atc.adapt import adapt
 from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS
 from atc.backends.kernel import Workload
@@ -32,7 +31,8 @@ from atc.build import (
     write_tree,
     written_down,
 )
-from atc.cache import Cache, CacheStats, mode_under_debug, open_cache
+from atc.cache import CacheStats
+from atc.caches import operator_cache, template_store
 from atc.debugging import (
     Build,
     Debugging,
@@ -68,6 +68,7 @@ from atc.program import Program, build_program
 from atc.report import report_json, source_nodes
 from atc.sanity import GUARD
 from atc.select import Limits, Selection, Timings, packings, select
+from atc.templates import keeping_templates
 from atc.timings import measured, replayed, timed_graphs, times_root
 from atc.weights import included_weights, split_weights
 
@@ -136,13 +137,20 @@ def compile_model(
         check_folder(options.output, "--output")
         with within_error(options, env, listen or Listener()) as settled:
             return compile_model(settled, env, listen)
+    debugging = read_debugging(options)
+    with keeping_templates(template_store(options, debugging, env)):
+        return _compiled(options, debugging, env, listen or Listener())
+
+
+def _compiled(
+    options: Options, debugging: Debugging, env: Mapping[str, str], listen: Listener
+) -> Compilation:
     warnings: list[str] = []
-    heard = remembering(listen or Listener(), warnings)
+    heard = remembering(listen, warnings)
     options = _settled(options, heard)
     for text in options.warnings():
         heard.warn(text)
     target = get_target(options.target)
-    debugging = read_debugging(options)
     _check_folders(options, debugging)
     chosen = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
     compiler = find_compiler(target, {**env, **chosen}, log=heard.process)
@@ -160,7 +168,7 @@ def compile_model(
         found = {**known, **replayed(todo, options, target, limits, heard, chosen)}
         if not options.measures and options.op_bank_path is None:
             return found
-        with _cache(options, target, debugging, env, heard) as cache:
+        with operator_cache(options, target, debugging, env, heard.warn) as cache:
             flags = _flags(options, compiler, target)
             workers = options.jobs or os.cpu_count() or 1
             shop = Shop(target, compiler, flags, cache, workers, heard.process)
@@ -178,7 +186,7 @@ def compile_model(
     recipe = _recipe(options, emission, target, compiler, debugging, listed)
     with work_folder(options.build_dir, options.keep_build) as cwd:
         log = written_down(heard.process, cwd) if options.keep_build else heard.process
-        with _cache(options, target, debugging, env, heard) as cache:
+        with operator_cache(options, target, debugging, env, heard.warn) as cache:
             workers = options.jobs or os.cpu_count() or 1
             made, build = build_library(
                 cwd, recipe.files, recipe.units, emission.name,
@@ -354,20 +362,6 @@ def _write_dump(path: Path, text: str) -> None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _cache(
-    options: Options, target: Target, debugging: Debugging, env: Mapping[str, str], heard: Listener
-) -> Cache:
-    mode = mode_under_debug(
-        options.op_compiler_cache_mode, level=debugging.level,
-        configured=bool(debugging.config.switches), listed=not debugging.of_all,
-    )  # fmt: skip
-    versions = {"atc_version": __version__, "ops_version": __version__}
-    return open_cache(
-        mode, options.op_compiler_cache_dir, target.name,
-        versions=versions, environ=env, warn=heard.warn,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)

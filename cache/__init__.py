@@ -15,6 +15,7 @@ from atc.cache.manage import (
     why,
 )
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES, check_mode, mode_under_debug
+from atc.cache.proved import ProvedFiles
 from atc.cache.report import clear_text, run_text, stats_text, verify_text, why_text
 from atc.cache.root import find_root
 from atc.cache.stats import CacheStats, Event
@@ -32,6 +33,7 @@ __all__ = [
     "Event",
     "FolderStats",
     "Key",
+    "ProvedFiles",
     "StoredKernel",
     "VerifyReport",
     "WhyReport",

@@ -7,6 +7,12 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from atc.templates.compiled import StoredBytecode, keeping_templates
+
+__all__ = [
+    "FOLDER", "TemplateRuleError", "environment", "keeping_templates", "render", "verbatim",
+]  # fmt: skip
+
 FOLDER = Path(__file__).parent
 
 
@@ -30,6 +36,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        bytecode_cache=StoredBytecode(),
     )
     env.globals["require"] = _require
     return env

@@ -9,7 +9,6 @@ from math import prod
 import numpy as np
 import onnx
 import onnx_ir
-from onnx.reference import ReferenceEvaluator
 
 from atc.errors import UnsupportedError
 from atc.ir import Array, DType
@@ -58,6 +57,8 @@ def evaluate(
     node: onnx_ir.Node, inputs: Sequence[Array | None], opset: int
 ) -> tuple[Array, ...] | None:
     """Return a node's outputs, or None when the reference can't compute it."""
+    from onnx.reference import ReferenceEvaluator  # late: most models have nothing to fold
+
     feeds: dict[str, Array] = {}
     proto = onnx.NodeProto(op_type=node.op_type)
     for i, array in enumerate(inputs):

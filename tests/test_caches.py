@@ -1,0 +1,36 @@
+"""What a compilation keeps for the next one, by its options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atc.caches import template_store
+from atc.debugging import read_debugging
+from atc.options import Options
+
+
+def options(tmp_path: Path, mode: str) -> Options:
+    return Options(
+        tmp_path / "m.onnx", tmp_path / "out",
+        op_compiler_cache_mode=mode, op_compiler_cache_dir=tmp_path / "cache",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "fresh"), [("enable", False), ("force", True)])
+def test_templates_lie_beside_the_operators(tmp_path: Path, mode: str, fresh: bool) -> None:
+    given = options(tmp_path, mode)
+    store = template_store(given, read_debugging(given), {})
+    assert store is not None
+    assert (store.root, store.fresh) == (tmp_path / "cache", fresh)
+
+
+def test_templates_are_not_kept_where_operators_are_not(tmp_path: Path) -> None:
+    given = options(tmp_path, "disable")
+    assert template_store(given, read_debugging(given), {}) is None
+    debug = replace(options(tmp_path, "enable"), op_debug_level=1)
+    assert template_store(debug, read_debugging(debug), {}) is None
+    homeless = replace(options(tmp_path, "enable"), op_compiler_cache_dir=None)
+    assert template_store(homeless, read_debugging(homeless), {}) is None
