@@ -120,6 +120,38 @@ static const float *opaque(const float *p) {
   return p;
 }
 
+/* A function of doubles, of both halves of vectors. */
+#define OF_TWO(name, f) \
+  static inline vf32 name(vf32 a, vf32 b) { \
+    return v_f64_join(f(v_f64_low(a), v_f64_low(b)), f(v_f64_high(a), v_f64_high(b))); \
+  }
+#define OF_THREE(name, f) \
+  static inline vf32 name(vf32 a, vf32 b, vf32 c) { \
+    return v_f64_join(f(v_f64_low(a), v_f64_low(b), v_f64_low(c)), \
+                      f(v_f64_high(a), v_f64_high(b), v_f64_high(c))); \
+  }
+
+/* 2^-30 + a * b, whose last bits no float has, less 2^-30. */
+static inline vf64 narrow(vf64 a, vf64 b) {
+  const vf64 small = v_f64_set1(9.313225746154785e-10);
+  return v_f64_sub(v_f64_fma(a, b, small), small);
+}
+/* c - a * b, added twice. */
+static inline vf64 twice(vf64 a, vf64 b, vf64 c) {
+  return v_f64_add(v_f64_fnma(a, b, c), v_f64_fnma(a, b, c));
+}
+static inline vf64 product(vf64 a, vf64 b) { return v_f64_mul(a, b); }
+static inline vf64 quotient(vf64 a, vf64 b) { return v_f64_div(a, b); }
+/* a * 2^b for whole b. */
+static inline vf64 scaled(vf64 a, vf64 b) {
+  return v_f64_ldexp(a, v_f64_add(b, v_f64_set1(6755399441055744.0)));
+}
+OF_TWO(f64_narrow, narrow)
+OF_THREE(f64_twice, twice)
+OF_TWO(f64_product, product)
+OF_TWO(f64_quotient, quotient)
+OF_TWO(f64_scaled, scaled)
+
 @FUNCTIONS@
 /* For n of 0 to V_LANES: v_load_n, a buffer after v_store_n, v_mask_n; with the n-th float the last
  * before memory that must not be touched. */

@@ -24,6 +24,7 @@
 
 typedef __m256 vf32;  /* V_LANES floats */
 typedef __m256i vi32; /* V_LANES integers */
+typedef __m256d vf64; /* half as many doubles */
 typedef __m256 vmask; /* V_LANES booleans: all bits of the lane set, or none */
 
 /* Make the compiler forget what it knows about a pointer variable: loads through it are neither
@@ -253,6 +254,29 @@ static inline vmask v_mask_not(vmask a) {
 static inline bool v_mask_any(vmask a) { return _mm256_movemask_ps(a) != 0; }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
   return _mm256_blendv_ps(b, a, mask);
+}
+
+/* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
+
+static inline vf64 v_f64_set1(double x) { return _mm256_set1_pd(x); }
+static inline vf64 v_f64_low(vf32 a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
+static inline vf64 v_f64_high(vf32 a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
+static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
+  const __m256 lower = _mm256_castps128_ps256(_mm256_cvtpd_ps(low));
+  return _mm256_insertf128_ps(lower, _mm256_cvtpd_ps(high), 1);
+}
+static inline vf64 v_f64_add(vf64 a, vf64 b) { return _mm256_add_pd(a, b); }
+static inline vf64 v_f64_sub(vf64 a, vf64 b) { return _mm256_sub_pd(a, b); }
+static inline vf64 v_f64_mul(vf64 a, vf64 b) { return _mm256_mul_pd(a, b); }
+/* a * b + c and c - a * b, rounded as v_fma. */
+static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return _mm256_fmadd_pd(a, b, c); }
+static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return _mm256_fnmadd_pd(a, b, c); }
+/* a / b for finite a and normal b, to 2^-40 or better. */
+static inline vf64 v_f64_div(vf64 a, vf64 b) { return _mm256_div_pd(a, b); }
+/* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
+static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
+  const __m256i power = _mm256_slli_epi64(_mm256_castpd_si256(bits), 52);
+  return _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(a), power));
 }
 
 /* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */

@@ -25,6 +25,7 @@
 
 typedef __m512 vf32;     /* V_LANES floats */
 typedef __m512i vi32;    /* V_LANES integers */
+typedef __m512d vf64;    /* half as many doubles */
 typedef __mmask16 vmask; /* V_LANES booleans */
 
 /* Make the compiler forget what it knows about a pointer variable: loads through it are neither
@@ -250,6 +251,34 @@ static inline vmask v_mask_not(vmask a) { return (vmask)~a; }
 static inline bool v_mask_any(vmask a) { return a != 0; }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
   return _mm512_mask_mov_ps(b, mask, a);
+}
+
+/* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
+
+static inline vf64 v_f64_set1(double x) { return _mm512_set1_pd(x); }
+static inline vf64 v_f64_low(vf32 a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
+static inline vf64 v_f64_high(vf32 a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
+static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
+  const __m512 lower = _mm512_castps256_ps512(_mm512_cvtpd_ps(low));
+  return _mm512_insertf32x8(lower, _mm512_cvtpd_ps(high), 1);
+}
+static inline vf64 v_f64_add(vf64 a, vf64 b) { return _mm512_add_pd(a, b); }
+static inline vf64 v_f64_sub(vf64 a, vf64 b) { return _mm512_sub_pd(a, b); }
+static inline vf64 v_f64_mul(vf64 a, vf64 b) { return _mm512_mul_pd(a, b); }
+/* a * b + c and c - a * b, rounded as v_fma. */
+static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return _mm512_fmadd_pd(a, b, c); }
+static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return _mm512_fnmadd_pd(a, b, c); }
+/* a / b for finite a and normal b, to 2^-40 or better: a times an estimate r of 1 / b to 14 bits,
+ * times 1 + e + e^2 for e = 1 - b r. */
+static inline vf64 v_f64_div(vf64 a, vf64 b) {
+  const vf64 r = _mm512_rcp14_pd(b), e = v_f64_fnma(b, r, v_f64_set1(1.0));
+  const vf64 quotient = v_f64_mul(a, r);
+  return v_f64_fma(quotient, v_f64_fma(e, e, e), quotient);
+}
+/* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
+static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
+  const __m512i power = _mm512_slli_epi64(_mm512_castpd_si512(bits), 52);
+  return _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(a), power));
 }
 
 /* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */

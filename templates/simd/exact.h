@@ -1,305 +1,293 @@
-/* simd_exact.h - the elementary functions of simd_math.h computed in double, lane by lane, and
- * rounded once to float: at most 0.501 units of the float spacing away from the true value. The
- * names of simd_math.h stand for these functions in a kernel that includes this header.
+/* simd_exact.h - the elementary functions of simd_math.h computed in double and rounded once to
+ * float: at most 0.51 units of the float spacing away from the true value. The names of simd_math.h
+ * stand for these functions in a kernel that includes this header.
  *
- * The loops over lanes hold no branch and no call, so that compilers make vectors of doubles of
- * them. Series are Taylor's, in a reduced argument, to an error of 1e-10 or less; that of erfc is a
- * Chebyshev fit of our own.
+ * A vector is computed as two of doubles, whose range leaves no special cases: nothing overflows
+ * that a float doesn't. Polynomials and quotients of them are minimax fits of our own (fit.py), of
+ * errors of some 2^-33.
  */
 #ifndef SIMD_EXACT_H
 #define SIMD_EXACT_H
 
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "simd_math.h"
 
-/* Nobody asks for exceptions' flags; only without them gcc computes both sides of a choice, which
- * vectors need. No value depends on it. */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC optimize("no-trapping-math")
-#endif
-
-#define EXACT_MAGIC 6755399441055744.0 /* 1.5 * 2^52: added, a number is rounded to an integer */
-#define EXACT_LOWEST (-300.0)           /* e^x and its relatives are 0 in float from there on */
-
-static inline uint64_t exact_bits(double x) {
-  uint64_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-static inline double exact_double(uint64_t bits) {
-  double x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 /* --- In double --- */
 
-/* 2^n and e^r - 1 with e^x = 2^n e^r, |r| <= ln(2) / 2; |x| <= 300. */
-static inline double exact_exp_parts(double x, double *power) {
-  const double shifted = x * 1.4426950408889634 + EXACT_MAGIC;
-  const double n = shifted - EXACT_MAGIC;
-  const double r = x - n * 0.6931471805599453;
-  double p = 2.7557319223985893e-06;
-  p = p * r + 2.48015873015873e-05;
-  p = p * r + 0.0001984126984126984;
-  p = p * r + 0.001388888888888889;
-  p = p * r + 0.008333333333333333;
-  p = p * r + 0.041666666666666664;
-  p = p * r + 0.16666666666666666;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  *power = exact_double((exact_bits(shifted) + 1023) << 52);
-  return p * r;
+/* e^x = 2^n (1 + q), where q, which is returned, is e^r - 1 for |r| <= ln(2) / 2; n is in the last
+ * bits of `bits`, as adding 1.5 * 2^52 rounds to an integer. |x| <= 300. */
+static inline vf64 exact_exp_parts(vf64 x, vf64 *bits) {
+  const vf64 magic = v_f64_set1(6755399441055744.0);
+  *bits = v_f64_fma(x, v_f64_set1(1.4426950408889634), magic);
+  const vf64 n = v_f64_sub(*bits, magic);
+  const vf64 r = v_f64_fnma(n, v_f64_set1(0.6931471805599453), x), t = v_f64_mul(r, r);
+  const vf64 a = v_f64_fma(r, v_f64_set1(0.1666666586893), v_f64_set1(0.5000000067684));
+  const vf64 b = v_f64_fma(r, v_f64_set1(0.008333497072025), v_f64_set1(0.04166629494146));
+  const vf64 c = v_f64_fma(r, v_f64_set1(0.0001979034411852), v_f64_set1(0.00139446599802));
+  return v_f64_fma(v_f64_fma(v_f64_fma(c, t, b), t, a), t, r);
 }
 
-static inline double exact_exp(double x) {
-  double power;
-  const double low = x < EXACT_LOWEST ? EXACT_LOWEST : x;
-  const double q = exact_exp_parts(low > 300 ? 300 : low, &power);
-  return power + power * q;
+static inline vf64 exact_exp(vf64 x) {
+  vf64 bits;
+  const vf64 q = exact_exp_parts(x, &bits);
+  return v_f64_ldexp(v_f64_add(v_f64_set1(1.0), q), bits);
 }
 
-static inline double exact_expm1(double x) {
-  double power;
-  const double low = x < EXACT_LOWEST ? EXACT_LOWEST : x;
-  const double q = exact_exp_parts(low > 300 ? 300 : low, &power);
-  return power * q + (power - 1);
+static inline vf64 exact_expm1(vf64 x) {
+  vf64 bits;
+  const vf64 one = v_f64_set1(1.0);
+  const vf64 q = exact_exp_parts(x, &bits);
+  const vf64 power = v_f64_ldexp(one, bits);
+  return v_f64_fma(power, q, v_f64_sub(power, one));
 }
 
-/* x = m 2^k with m in [sqrt(1/2), sqrt(2)); log(m) = 2 artanh((m - 1) / (m + 1)). */
-static inline double exact_log(double x) {
-  const uint64_t raised = exact_bits(x) - 0x3fe6a09e667f3bcd + ((uint64_t)2048 << 52);
-  const uint64_t biased = raised >> 52; /* k + 2048 */
-  const double m = exact_double(exact_bits(x) - ((biased - 2048) << 52));
-  const double k = exact_double(exact_bits(EXACT_MAGIC) + biased) - (EXACT_MAGIC + 2048);
-  const double s = (m - 1) / (m + 1);
-  const double t = s * s;
-  double p = 0.15384615384615385;
-  p = p * t + 0.18181818181818182;
-  p = p * t + 0.2222222222222222;
-  p = p * t + 0.2857142857142857;
-  p = p * t + 0.4;
-  p = p * t + 0.6666666666666666;
-  p = p * t + 2.0;
-  const double y = k * 0.6931471805599453 + s * p;
-  const double finite = x < INFINITY ? y : x;
-  return x > 0 ? finite : (x == 0 ? -(double)INFINITY : (double)NAN);
+/* log(1 + f) = 2 artanh(f / (2 + f)) for 1 + f from sqrt(1/2) to 2. */
+static inline vf64 exact_log1p_reduced(vf64 f) {
+  const vf64 two = v_f64_set1(2.0);
+  const vf64 s = v_f64_div(f, v_f64_add(f, two));
+  const vf64 t = v_f64_mul(s, s), u = v_f64_mul(t, t);
+  const vf64 a = v_f64_fma(t, v_f64_set1(0.6666666635913), two);
+  const vf64 b = v_f64_fma(t, v_f64_set1(0.2856839608476), v_f64_set1(0.4000005300047));
+  const vf64 c = v_f64_fma(t, v_f64_set1(0.1714785012327), v_f64_set1(0.2230150026917));
+  const vf64 d = v_f64_fma(u, v_f64_set1(0.2179239580593), c);
+  return v_f64_mul(v_f64_fma(v_f64_fma(d, u, b), u, a), s);
 }
 
-/* log(1 + x), corrected by what the sum lost. */
-static inline double exact_log1p(double x) {
-  const double u = 1 + x;
-  const double lost = (x - (u - 1)) / u;
-  const double y = exact_log(u);
-  return x > -1 && x < INFINITY ? y + lost : y;
+/* log(1 + f) + k ln 2. */
+static inline vf64 exact_log_sum(vf64 f, vf64 k) {
+  return v_f64_fma(k, v_f64_set1(0.6931471805599453), exact_log1p_reduced(f));
 }
 
-static inline double exact_sigmoid(double x) {
-  const double z = exact_exp(x < 0 ? x : -x);
-  return (x < 0 ? z : 1) / (1 + z);
+static inline vf64 exact_sigmoid(vf64 x) {
+  const vf64 e = exact_exp(x);
+  return v_f64_div(e, v_f64_add(e, v_f64_set1(1.0)));
 }
 
-static inline double exact_silu(double x) {
-  const double y = x < EXACT_LOWEST ? EXACT_LOWEST : x;
-  return y * exact_sigmoid(y);
+static inline vf64 exact_silu(vf64 x) {
+  const vf64 e = exact_exp(x);
+  return v_f64_div(v_f64_mul(x, e), v_f64_add(e, v_f64_set1(1.0)));
 }
 
-static inline double exact_softplus(double x) {
-  return (x < 0 ? 0 : x) + exact_log1p(exact_exp(x < 0 ? x : -x));
+static inline vf64 exact_mish(vf64 x) {
+  const vf64 two = v_f64_set1(2.0), e = exact_exp(x);
+  const vf64 s = v_f64_mul(e, v_f64_add(e, two));
+  return v_f64_div(v_f64_mul(x, s), v_f64_add(s, two));
 }
 
-static inline double exact_mish(double x) {
-  const double y = x < EXACT_LOWEST ? EXACT_LOWEST : x;
-  const double e = exact_exp(y > 40 ? 40 : y);
-  return y * (e * (e + 2) / (e * (e + 2) + 2));
+static inline vf64 exact_hardswish(vf64 x, vf64 held) {
+  const vf64 gate = v_f64_mul(v_f64_add(held, v_f64_set1(3.0)), v_f64_set1(1.0 / 6.0));
+  return v_f64_mul(x, gate);
 }
 
-static inline double exact_hardswish(double x) {
-  const double y = x < -3 ? -3 : x;
-  const double gate = y + 3;
-  return y * (gate > 6 ? 6 : gate) / 6;
+/* tanh(x / 2). */
+static inline vf64 exact_tanh_half(vf64 x) {
+  const vf64 t = exact_expm1(x);
+  return v_f64_div(t, v_f64_add(t, v_f64_set1(2.0)));
 }
 
-static inline double exact_tanh(double x) {
-  const double t = exact_expm1(x < 0 ? 2 * x : -2 * x);
-  const double y = t / (2 + t);
-  return x < 0 ? y : -y;
+/* x P(x^2) / Q(x^2), of degrees 7 and 7, for |x| <= 4. */
+static inline vf64 exact_erf(vf64 x) {
+  const vf64 t = v_f64_mul(x, x), u = v_f64_mul(t, t);
+  const vf64 p01 = v_f64_fma(t, v_f64_set1(0.2003433257072), v_f64_set1(1.128379167086));
+  const vf64 p23 = v_f64_fma(t, v_f64_set1(0.004962141932848), v_f64_set1(0.05811833803356));
+  const vf64 p45 = v_f64_fma(t, v_f64_set1(2.178699714388e-05), v_f64_set1(0.0005130401423936));
+  const vf64 p67 = v_f64_fma(t, v_f64_set1(3.004761552358e-09), v_f64_set1(7.527791059088e-07));
+  const vf64 q01 = v_f64_fma(t, v_f64_set1(0.5108829824754), v_f64_set1(1.0));
+  const vf64 q23 = v_f64_fma(t, v_f64_set1(0.01771891907469), v_f64_set1(0.1218003672635));
+  const vf64 q45 = v_f64_fma(t, v_f64_set1(0.0001115147214607), v_f64_set1(0.001715213220555));
+  const vf64 q67 = v_f64_fma(t, v_f64_set1(7.329853588887e-08), v_f64_set1(4.519049323362e-06));
+  const vf64 p = v_f64_fma(v_f64_fma(v_f64_fma(p67, u, p45), u, p23), u, p01);
+  const vf64 q = v_f64_fma(v_f64_fma(v_f64_fma(q67, u, q45), u, q23), u, q01);
+  return v_f64_div(v_f64_mul(x, p), q);
 }
 
-/* e^(a^2) (1 - erf(a)) for 0 <= a <= 10.5: a polynomial in (a - 3) / (a + 3), over a + 3. */
-static inline double exact_erfc_scaled(double a) {
-  const double t = (a - 3) / (a + 3);
-  double p = -5.267708112520153e-06;
-  p = p * t + -1.4283465150346343e-05;
-  p = p * t + 3.2206940699821346e-05;
-  p = p * t + 0.00010610607451313781;
-  p = p * t + -0.00027792845604369514;
-  p = p * t + -0.000547997165409931;
-  p = p * t + 0.0030343827453674986;
-  p = p * t + -0.0012124490070034221;
-  p = p * t + -0.02682727736566071;
-  p = p * t + 0.11952776291432993;
-  p = p * t + -0.31046725944849096;
-  p = p * t + 0.5902283570604036;
-  p = p * t + -0.8833944532103559;
-  p = p * t + 1.074006907088686;
-  return p / (a + 3);
+/* Phi(-a) of the normal distribution: e^(-a^2 / 2) P(a) / Q(a), of degrees 5 and 6, for
+ * 0 <= a <= 14.5. */
+static inline vf64 exact_normal_tail(vf64 a) {
+  const vf64 t = v_f64_mul(a, a);
+  const vf64 p01 = v_f64_fma(a, v_f64_set1(0.5072558956588), v_f64_set1(0.4999999999592));
+  const vf64 p23 = v_f64_fma(a, v_f64_set1(0.07120280269743), v_f64_set1(0.2503220790944));
+  const vf64 p45 = v_f64_fma(a, v_f64_set1(0.0008870414529551), v_f64_set1(0.01161939272179));
+  const vf64 q01 = v_f64_fma(a, v_f64_set1(1.812396344258), v_f64_set1(1.0));
+  const vf64 q23 = v_f64_fma(a, v_f64_set1(0.6564896307639), v_f64_set1(1.446727340671));
+  const vf64 q45 = v_f64_fma(a, v_f64_set1(0.02912530923883), v_f64_set1(0.1807080871839));
+  const vf64 q46 = v_f64_fma(t, v_f64_set1(0.002223486008169), q45);
+  const vf64 p = v_f64_fma(v_f64_fma(p45, t, p23), t, p01);
+  const vf64 q = v_f64_fma(v_f64_fma(q46, t, q23), t, q01);
+  const vf64 e = exact_exp(v_f64_mul(t, v_f64_set1(-0.5)));
+  return v_f64_div(v_f64_mul(p, e), q);
 }
 
-static inline double exact_erf(double x) {
-  const double a = x < 0 ? -x : x;
-  const double held = a > 6 ? 6 : a;
-  const double rest = 1 - exact_erfc_scaled(held) * exact_exp(-held * held);
-  const double t = held * held;
-  double p = 1.6462114365889246e-06;
-  p = p * t + -1.492565035840625e-05;
-  p = p * t + 0.00012055332981789664;
-  p = p * t + -0.0008548327023450852;
-  p = p * t + 0.005223977625442188;
-  p = p * t + -0.026866170645131252;
-  p = p * t + 0.11283791670955126;
-  p = p * t + -0.37612638903183754;
-  p = p * t + 1.1283791670955126;
-  const double y = a < 0.5 ? held * p : rest;
-  return x < 0 ? -y : y;
+/* max(x, 0) - |x| Phi(-|x|), given the first and |x|. */
+static inline vf64 exact_gelu(vf64 positive, vf64 a) {
+  return v_f64_fnma(a, exact_normal_tail(a), positive);
 }
 
-/* x Phi(x) with Phi the normal distribution function; the tail keeps its relative precision. */
-static inline double exact_gelu(double x) {
-  const double y = x < -14.5 ? -14.5 : x; /* -0 below */
-  const double a = y < 0 ? -y : y;
-  const double held = a > 14.5 ? 14.5 : a;
-  const double scaled = exact_erfc_scaled(held * 0.7071067811865476);
-  const double tail = 0.5 * scaled * exact_exp(-0.5 * held * held); /* Phi(-a) */
-  return y < 0 ? y * tail : (y < 14.5 ? y - y * tail : y);
+/* a - n pi / 2 by Cody and Waite's reduction in two steps. */
+static inline vf64 exact_trig_reduce(vf64 a, vf64 n) {
+  const vf64 r = v_f64_fnma(n, v_f64_set1(1.5707963267341256), a);
+  return v_f64_fnma(n, v_f64_set1(6.077100506506192e-11), r);
 }
 
-/* sin(x + quarters pi / 2) for 0 <= x <= V_TRIG_MAX, by Cody and Waite's reduction in two steps. */
-static inline double exact_sin_quarters(double x, uint64_t quarters) {
-  const double shifted = x * 0.6366197723675814 + EXACT_MAGIC;
-  const double n = shifted - EXACT_MAGIC;
-  const double r = (x - n * 1.5707963267341256) - n * 6.077100506506192e-11;
-  const double t = r * r;
-  double s = 1.6059043836821613e-10;
-  s = s * t + -2.505210838544172e-08;
-  s = s * t + 2.7557319223985893e-06;
-  s = s * t + -0.0001984126984126984;
-  s = s * t + 0.008333333333333333;
-  s = s * t + -0.16666666666666666;
-  s = s * t + 1.0;
-  double c = 2.08767569878681e-09;
-  c = c * t + -2.755731922398589e-07;
-  c = c * t + 2.48015873015873e-05;
-  c = c * t + -0.001388888888888889;
-  c = c * t + 0.041666666666666664;
-  c = c * t + -0.5;
-  c = c * t + 1.0;
-  const uint64_t quadrant = exact_bits(shifted) + quarters;
-  const double y = (quadrant & 1) != 0 ? c : s * r;
-  return (quadrant & 2) != 0 ? -y : y;
+static inline vf64 exact_sin_reduced(vf64 r) {
+  const vf64 t = v_f64_mul(r, r), u = v_f64_mul(t, t), cube = v_f64_mul(t, r);
+  const vf64 a = v_f64_fma(t, v_f64_set1(0.008333329273834), v_f64_set1(-0.1666666664053));
+  const vf64 b = v_f64_fma(t, v_f64_set1(2.718025877763e-06), v_f64_set1(-0.0001983930225948));
+  return v_f64_fma(v_f64_fma(b, u, a), cube, r);
 }
 
-static inline double exact_sin(double x) {
-  const double y = exact_sin_quarters(x < 0 ? -x : x, 0);
-  return x < 0 ? -y : y;
+static inline vf64 exact_cos_reduced(vf64 r) {
+  const vf64 t = v_f64_mul(r, r), u = v_f64_mul(t, t);
+  const vf64 a = v_f64_fma(t, v_f64_set1(-0.5), v_f64_set1(1.0));
+  const vf64 b = v_f64_fma(t, v_f64_set1(-0.001388888371393), v_f64_set1(0.04166666662238));
+  const vf64 c = v_f64_fma(t, v_f64_set1(-2.72093546717e-07), v_f64_set1(2.479950944761e-05));
+  return v_f64_fma(v_f64_fma(c, u, b), u, a);
 }
-
-static inline double exact_cos(double x) { return exact_sin_quarters(x < 0 ? -x : x, 1); }
-
-/* Replaces V_LANES floats by exact_<name> of them. */
-#define EXACT_LANES(name)                                                 \
-  static inline void exact_lanes_##name(float *lanes) {                   \
-    for (int i = 0; i < V_LANES; i++) {                                   \
-      lanes[i] = (float)exact_##name((double)lanes[i]);                   \
-    }                                                                     \
-  }
-
-EXACT_LANES(exp)
-EXACT_LANES(expm1)
-EXACT_LANES(log)
-EXACT_LANES(log1p)
-EXACT_LANES(sigmoid)
-EXACT_LANES(silu)
-EXACT_LANES(softplus)
-EXACT_LANES(mish)
-EXACT_LANES(hardswish)
-EXACT_LANES(tanh)
-EXACT_LANES(erf)
-EXACT_LANES(gelu)
-EXACT_LANES(sin)
-EXACT_LANES(cos)
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
 
 /* --- In float --- */
 
-/* Defines v_exact_<name> of vectors by exact_<name>; `zero` is what it gives for a zero. */
-#define EXACT_FUNCTION(name, zero)                                        \
-  static inline vf32 v_exact_##name(vf32 x) {                             \
-    float lanes[V_LANES];                                                 \
-    v_store(lanes, x);                                                    \
-    exact_lanes_##name(lanes);                                            \
-    return v_select(v_eq(x, v_zero()), zero, v_load(lanes));              \
+/* Both halves of a function of doubles, with one vector of floats or two. */
+#define EXACT(name, x) v_f64_join(exact_##name(v_f64_low(x)), exact_##name(v_f64_high(x)))
+#define EXACT_OF_TWO(name, x, y)                                                              \
+  v_f64_join(exact_##name(v_f64_low(x), v_f64_low(y)),                                        \
+             exact_##name(v_f64_high(x), v_f64_high(y)))
+
+static inline vf32 exact_held(float low, vf32 x, float high) {
+  return v_min_const(v_set1(high), v_max_const(v_set1(low), x));
+}
+
+static inline vf32 v_exact_exp(vf32 x) {
+  const vf32 held = exact_held(-110.0f, x, 90.0f);
+  return EXACT(exp, held);
+}
+
+static inline vf32 v_exact_expm1(vf32 x) {
+  const vf32 held = exact_held(-110.0f, x, 90.0f);
+  return v_copysign(EXACT(expm1, held), x);
+}
+
+static inline vf32 v_exact_log(vf32 x) {
+  vf32 k;
+  const vmask denormal = v_lt(x, v_set1(1.17549435e-38f));
+  const vf32 y = v_select(denormal, v_mul(x, v_set1(8388608.0f)), x);
+  const vf32 f = v_sub(v_log_split(y, &k), v_set1(1.0f)); /* exact */
+  k = v_sub(k, v_select(denormal, v_set1(23.0f), v_zero()));
+  return v_log_limits(x, EXACT_OF_TWO(log_sum, f, k));
+}
+
+/* log(1 + f) + k ln 2 for f = x 2^-k + (2^-k - 1), given the two numbers and k. */
+static inline vf64 exact_log1p(vf64 scaled, vf64 power, vf64 k) {
+  return exact_log_sum(v_f64_add(scaled, v_f64_sub(power, v_f64_set1(1.0))), k);
+}
+
+static inline vf32 v_exact_log1p(vf32 x) {
+  vf32 k;
+  const vf32 one = v_set1(1.0f);
+  const vf32 sum = v_add(one, x); /* rounded, which k may be found from */
+  (void)v_log_split(sum, &k);
+  const vf32 scaled = v_ldexp(x, v_neg(k)), power = v_ldexp(one, v_neg(k));
+  const vf64 low = exact_log1p(v_f64_low(scaled), v_f64_low(power), v_f64_low(k));
+  const vf64 high = exact_log1p(v_f64_high(scaled), v_f64_high(power), v_f64_high(k));
+  return v_copysign(v_log_limits(sum, v_f64_join(low, high)), x);
+}
+
+static inline vf32 v_exact_sigmoid(vf32 x) {
+  const vf32 held = exact_held(-110.0f, x, 110.0f);
+  return EXACT(sigmoid, held);
+}
+
+static inline vf32 v_exact_silu(vf32 x) {
+  const vf32 limit = v_set1(110.0f); /* x above, -0 below the lower one */
+  const vf32 held = exact_held(-120.0f, x, 110.0f);
+  return v_select(v_gt(x, limit), x, EXACT(silu, held));
+}
+
+/* max(x, 0) + log(1 + e^-|x|), given the first and -|x|. */
+static inline vf64 exact_softplus(vf64 positive, vf64 negative) {
+  return v_f64_add(positive, exact_log1p_reduced(exact_exp(negative)));
+}
+
+static inline vf32 v_exact_softplus(vf32 x) {
+  const vf32 positive = v_relu(x);
+  const vf32 negative = v_max_const(v_set1(-110.0f), v_neg(v_abs(x)));
+  return EXACT_OF_TWO(softplus, positive, negative);
+}
+
+static inline vf32 v_exact_mish(vf32 x) {
+  const vf32 limit = v_set1(40.0f); /* x above, -0 below the lower one */
+  const vf32 held = exact_held(-120.0f, x, 40.0f);
+  return v_select(v_gt(x, limit), x, EXACT(mish, held));
+}
+
+static inline vf32 v_exact_hardswish(vf32 x) {
+  const vf32 y = v_max_const(v_set1(-3.0f), x);
+  const vf32 held = v_min_const(v_set1(3.0f), y);
+  return EXACT_OF_TWO(hardswish, y, held);
+}
+
+static inline vf32 v_exact_tanh(vf32 x) {
+  const vf32 held = exact_held(-40.0f, v_add(x, x), 40.0f);
+  return v_copysign(EXACT(tanh_half, held), x);
+}
+
+static inline vf32 v_exact_erf(vf32 x) {
+  const vf32 held = exact_held(-4.0f, x, 4.0f);
+  return EXACT(erf, held);
+}
+
+static inline vf32 v_exact_gelu(vf32 x) {
+  const vf32 positive = v_relu(x);
+  const vf32 a = v_min_const(v_set1(14.5f), v_abs(x)); /* -0 below -14.5 */
+  return v_select(v_eq(x, v_zero()), x, EXACT_OF_TWO(gelu, positive, a));
+}
+
+/* sin(a + quarters pi / 2) for 0 <= a <= V_TRIG_MAX. */
+static inline vf32 exact_sin_quarters(vf32 a, int32_t quarters) {
+  const vf32 one = v_set1(1.0f);
+  const vf32 n = v_round(v_mul(a, v_set1(0.636619772f)));
+  const vf64 low = exact_trig_reduce(v_f64_low(a), v_f64_low(n));
+  const vf64 high = exact_trig_reduce(v_f64_high(a), v_f64_high(n));
+  const vf32 s = v_f64_join(exact_sin_reduced(low), exact_sin_reduced(high));
+  const vf32 c = v_f64_join(exact_cos_reduced(low), exact_cos_reduced(high));
+  const vi32 quadrant = v_i32_add(v_cvt_i32(n), v_i32_set1(quarters));
+  const vf32 odd = v_copysign(one, v_cast_f32(v_i32_shl(quadrant, 31)));
+  const vf32 turn = v_copysign(one, v_cast_f32(v_i32_shl(quadrant, 30)));
+  return v_mul(v_select(v_lt(odd, v_zero()), c, s), turn);
+}
+
+/* Beyond V_TRIG_MAX libm is called, as simd_math.h does. */
+#define EXACT_TURN(name, y)                                                                   \
+  static inline vf32 v_exact_##name(vf32 x) {                                                 \
+    const vf32 near = y;                                                                      \
+    if (!v_mask_any(v_gt(v_abs(x), v_set1(V_TRIG_MAX)))) return near;                         \
+    float in[V_LANES], out[V_LANES];                                                          \
+    v_store(in, x);                                                                           \
+    v_store(out, near);                                                                       \
+    for (int i = 0; i < V_LANES; i++) {                                                       \
+      if (fabsf(in[i]) > V_TRIG_MAX) out[i] = name##f(in[i]);                                 \
+    }                                                                                         \
+    return v_load(out);                                                                       \
   }
 
-EXACT_FUNCTION(exp, v_set1(1.0f))
-EXACT_FUNCTION(expm1, x)
-EXACT_FUNCTION(log, v_set1(-INFINITY))
-EXACT_FUNCTION(log1p, x)
-EXACT_FUNCTION(sigmoid, v_set1(0.5f))
-EXACT_FUNCTION(silu, x)
-EXACT_FUNCTION(softplus, v_set1(0.693147181f))
-EXACT_FUNCTION(mish, x)
-EXACT_FUNCTION(hardswish, x)
-EXACT_FUNCTION(tanh, x)
-EXACT_FUNCTION(erf, x)
-EXACT_FUNCTION(gelu, x)
+EXACT_TURN(sin, v_mul(exact_sin_quarters(v_abs(x), 0), v_copysign(v_set1(1.0f), x)))
+EXACT_TURN(cos, exact_sin_quarters(v_abs(x), 1))
+
+#undef EXACT
+#undef EXACT_OF_TWO
+#undef EXACT_TURN
 
 /* --- Sums --- */
 
-/* Adds a part of a sum to the total, and what is rounded off to the V_LANES floats behind it
- * (Knuth's TwoSum). */
-static inline void v_add_part(float *total, vf32 part) {
+/* Adds a part of a sum to the total; returns what was rounded off, which the next part starts with
+ * (Kahan 1965). An infinite total leaves nothing. */
+static inline vf32 v_add_part(float *total, vf32 part) {
   const vf32 old = v_load(total);
   const vf32 sum = v_add(old, part);
-  const vf32 grown = v_sub(sum, old);
-  const vf32 lost = v_add(v_sub(old, v_sub(sum, grown)), v_sub(part, grown));
+  const vf32 lost = v_sub(part, v_sub(sum, old));
   v_store(total, sum);
-  v_store(total + V_LANES, v_add(v_load(total + V_LANES), lost));
+  return v_select(v_isnan(lost), v_zero(), lost);
 }
-
-/* The total with what was rounded off; an infinite one, which loses NaN, as it is. */
-static inline vf32 v_total(const float *total) {
-  const vf32 sum = v_load(total), lost = v_load(total + V_LANES);
-  return v_select(v_isnan(lost), sum, v_add(sum, lost));
-}
-
-/* --- Sine and cosine --- */
-
-/* Beyond V_TRIG_MAX libm is called, as simd_math.h does. */
-#define EXACT_TURN(name, zero)                                            \
-  static inline vf32 v_exact_##name(vf32 x) {                             \
-    float in[V_LANES], out[V_LANES];                                      \
-    v_store(in, x);                                                       \
-    v_store(out, x);                                                      \
-    exact_lanes_##name(out);                                              \
-    if (v_mask_any(v_gt(v_abs(x), v_set1(V_TRIG_MAX)))) {                 \
-      for (int i = 0; i < V_LANES; i++) {                                 \
-        if (fabsf(in[i]) > V_TRIG_MAX) out[i] = name##f(in[i]);           \
-      }                                                                   \
-    }                                                                     \
-    return v_select(v_eq(x, v_zero()), zero, v_load(out));                \
-  }
-
-EXACT_TURN(sin, x)
-EXACT_TURN(cos, v_set1(1.0f))
 
 #define v_exp v_exact_exp
 #define v_expm1 v_exact_expm1

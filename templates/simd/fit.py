@@ -1,9 +1,9 @@
-"""Fit the float32 coefficients of math.h; run it to print them.
+"""Fit the float32 coefficients of math.h and the float64 ones of exact.h; run it to print them.
 
 Each fit minimises the largest weighted error over Chebyshev nodes by Lawson's iteration (least
-squares, reweighted by the error it left; Lawson 1961). Coefficients are rounded to float32 one
-after another, constant term first, and the rest is fitted again, so that later terms absorb the
-rounding of earlier ones.
+squares, reweighted by the error it left; Lawson 1961). Coefficients of math.h are rounded to
+float32 one after another, constant term first, and the rest is fitted again, so that later terms
+absorb the rounding of earlier ones.
 """
 
 import math
@@ -17,6 +17,7 @@ Function = Callable[[float], float]
 
 LN2 = math.log(2.0)
 NODES = 2000
+FEW = 400
 
 
 def lawson(basis: Array, values: Array, weights: Array, rounds: int = 80) -> Array:
@@ -75,9 +76,40 @@ def fit_quotient(
     return fit_rounded(x, y * scale, weights / scale, degrees[0]), q
 
 
+def fit_double(f: Function, weight: Function, low: float, high: float, degree: int) -> Array:
+    """Return the float64 coefficients, constant first, of a polynomial near f on [low, high]."""
+    nodes = np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
+    x = (low + high) / 2 + (high - low) / 2 * nodes
+    powers = np.arange(degree + 1)
+    weights = np.array([weight(t) for t in x])
+    c = lawson((x[:, None] / high) ** powers, np.array([f(t) for t in x]), weights)
+    found: Array = c / high**powers
+    return found
+
+
+def fit_quotient_double(f: Function, high: float, degrees: tuple[int, int]) -> tuple[Array, Array]:
+    """Return p and q, q[0] = 1, with p / q near f on [0, high] in relative terms, as above."""
+    x = high * ((1 + np.cos(np.pi * (np.arange(FEW) + 0.5) / FEW)) / 2) ** 2
+    y = np.array([f(t) for t in x])
+    tops, bottoms = np.arange(degrees[0] + 1), np.arange(1, degrees[1] + 1)
+    unit = high / 4
+    basis = np.hstack([(x[:, None] / unit) ** tops, -y[:, None] * (x[:, None] / unit) ** bottoms])
+    p, q, scale, best = tops * 0.0, tops * 0.0, np.ones(FEW), math.inf
+    for _ in range(20):
+        c = lawson(basis, y, 1 / (y * scale), 40)
+        top, bottom = c[: len(tops)] / unit**tops, np.r_[1, c[len(tops) :] / unit**bottoms]
+        scale = np.abs(np.polyval(bottom[::-1], x))
+        error = float(np.abs(np.polyval(top[::-1], x) / scale / y - 1).max())
+        if error < best:
+            p, q, best = top, bottom, error
+    return p, q
+
+
 def exp_tail(r: float) -> float:
     """(e^r - 1 - r) / r^2."""
-    return (math.expm1(r) - r) / r**2 if abs(r) > 1e-3 else 0.5 + r / 6 + r * r / 24
+    if abs(r) > 2e-2:
+        return (math.expm1(r) - r) / r**2
+    return math.fsum(r**k / math.factorial(k + 2) for k in range(7))
 
 
 def log_tail(f: float) -> float:
@@ -98,6 +130,24 @@ def erf_tail(t: float) -> float:
     return math.erf(math.sqrt(t)) / math.sqrt(t) - 1 if t > 1e-12 else 2 / math.sqrt(math.pi) - 1
 
 
+def artanh_tail(t: float) -> float:
+    """(2 artanh(s) - 2 s) / s^3 for t = s^2."""
+    s = math.sqrt(t)
+    if t > 3e-3:
+        return (2 * math.atanh(s) - 2 * s) / s**3
+    return math.fsum(2 * t**k / (2 * k + 3) for k in range(7))
+
+
+def erf_ratio(t: float) -> float:
+    """erf(x) / x for t = x^2."""
+    return math.erf(math.sqrt(t)) / math.sqrt(t)
+
+
+def mills(a: float) -> float:
+    """P(normal > a) e^(a^2 / 2)."""
+    return 0.5 * math.erfc(a / math.sqrt(2)) * math.exp(a * a / 2)
+
+
 def log_erfc(x: float) -> float:
     """log(1 - erf(x))."""
     return math.log(math.erfc(x))
@@ -105,25 +155,26 @@ def log_erfc(x: float) -> float:
 
 def normal_tail(a: float) -> float:
     """(2 (1 + a) M(a) - 1) / a with M(a) = P(normal > a) e^(a^2 / 2)."""
-    mills = 0.5 * math.erfc(a / math.sqrt(2)) * math.exp(a * a / 2)
-    return (2 * (1 + a) * mills - 1) / a
+    return (2 * (1 + a) * mills(a) - 1) / a
 
 
 def sin_tail(t: float) -> float:
     """(sin(x) - x) / x^3 for t = x^2."""
     x = math.sqrt(t)
-    return (math.sin(x) - x) / x**3 if t > 1e-4 else -1 / 6 + t / 120 - t * t / 5040
+    if t > 1e-2:
+        return (math.sin(x) - x) / x**3
+    return -1 / 6 + t / 120 - t * t / 5040 + t**3 / 362880
 
 
 def cos_tail(t: float) -> float:
     """(cos(x) - 1 + x^2 / 2) / x^4 for t = x^2."""
     if t > 1e-2:
         return (math.cos(math.sqrt(t)) - 1 + t / 2) / t**2
-    return 1 / 24 - t / 720 + t * t / 40320 - t**3 / 3628800
+    return 1 / 24 - t / 720 + t * t / 40320 - t**3 / 3628800 + t**4 / 479001600
 
 
-def main() -> None:
-    """Print every table of math.h; each weight makes the error relative to the final result."""
+def of_math() -> dict[str, Array]:
+    """Return every table of math.h; each weight makes the error relative to the final result."""
     half = LN2 / 2
     fits = {
         "exp": fit(exp_tail, lambda r: r * r / math.exp(r), -half, half, 4),
@@ -144,8 +195,29 @@ def main() -> None:
     fits["normal tail p"], fits["normal tail q"] = fit_quotient(
         normal_tail, lambda a: a / (1 + a * normal_tail(a)), 14.5, (4, 5), 1.375
     )
-    for name, c in fits.items():
+    return fits
+
+
+def of_exact() -> dict[str, Array]:
+    """Return every table of exact.h; the error is relative to the final result."""
+    half, turn = LN2 / 2 * 1.0001, (math.pi / 4 + 1e-3) ** 2  # n is rounded from a rounded product
+    fits = {
+        "exp": fit_double(exp_tail, lambda r: r * r / math.exp(r), -half, half, 5),
+        "log": fit_double(artanh_tail, lambda t: t, 0.0, 1 / 9, 5),
+        "sin": fit_double(sin_tail, lambda t: t / (1 + t * sin_tail(t)), 0.0, turn, 3),
+        "cos": fit_double(cos_tail, lambda t: t**2, 0.0, turn, 3),
+    }
+    fits["erf p"], fits["erf q"] = fit_quotient_double(erf_ratio, 16.0, (7, 7))
+    fits["normal tail p"], fits["normal tail q"] = fit_quotient_double(mills, 14.5, (5, 6))
+    return fits
+
+
+def main() -> None:
+    """Print all coefficients."""
+    for name, c in of_math().items():
         print(f"{name}:", ", ".join(f"{v:.9g}f" for v in c))
+    for name, c in of_exact().items():
+        print(f"{name}:", ", ".join(f"{v:.13g}" for v in c))
 
 
 if __name__ == "__main__":

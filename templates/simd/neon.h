@@ -19,6 +19,7 @@
 
 typedef float32x4_t vf32; /* V_LANES floats */
 typedef int32x4_t vi32;   /* V_LANES integers */
+typedef float64x2_t vf64; /* half as many doubles */
 typedef uint32x4_t vmask; /* V_LANES booleans: all bits of the lane set, or none */
 
 /* Make the compiler forget what it knows about a pointer variable: loads through it are neither
@@ -264,6 +265,28 @@ static inline vmask v_mask_not(vmask a) { return vmvnq_u32(a); }
 static inline bool v_mask_any(vmask a) { return vmaxvq_u32(a) != 0; }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { /* a where set, else b */
   return vbslq_f32(mask, a, b);
+}
+
+/* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
+
+static inline vf64 v_f64_set1(double x) { return vdupq_n_f64(x); }
+static inline vf64 v_f64_low(vf32 a) { return vcvt_f64_f32(vget_low_f32(a)); }
+static inline vf64 v_f64_high(vf32 a) { return vcvt_high_f64_f32(a); }
+static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
+  return vcvt_high_f32_f64(vcvt_f32_f64(low), high);
+}
+static inline vf64 v_f64_add(vf64 a, vf64 b) { return vaddq_f64(a, b); }
+static inline vf64 v_f64_sub(vf64 a, vf64 b) { return vsubq_f64(a, b); }
+static inline vf64 v_f64_mul(vf64 a, vf64 b) { return vmulq_f64(a, b); }
+/* a * b + c and c - a * b, rounded as v_fma. */
+static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return vfmaq_f64(c, a, b); }
+static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return vfmsq_f64(c, a, b); }
+/* a / b for finite a and normal b, to 2^-40 or better. */
+static inline vf64 v_f64_div(vf64 a, vf64 b) { return vdivq_f64(a, b); }
+/* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
+static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
+  const int64x2_t power = vshlq_n_s64(vreinterpretq_s64_f64(bits), 52);
+  return vreinterpretq_f64_s64(vaddq_s64(vreinterpretq_s64_f64(a), power));
 }
 
 /* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */

@@ -19,6 +19,7 @@
 
 typedef float vf32;   /* V_LANES floats */
 typedef int32_t vi32; /* V_LANES integers */
+typedef double vf64;  /* half as many doubles, but one at least */
 typedef bool vmask;   /* V_LANES booleans */
 
 /* Make the compiler forget what it knows about a pointer variable: loads through it are neither
@@ -194,6 +195,33 @@ static inline vmask v_mask_or(vmask a, vmask b) { return a || b; }
 static inline vmask v_mask_not(vmask a) { return !a; }
 static inline bool v_mask_any(vmask a) { return a; }
 static inline vf32 v_select(vmask mask, vf32 a, vf32 b) { return mask ? a : b; } /* a where set */
+
+/* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
+
+static inline vf64 v_f64_set1(double x) { return x; }
+static inline vf64 v_f64_low(vf32 a) { return (double)a; }
+static inline vf64 v_f64_high(vf32 a) { return (double)a; } /* nobody reads it */
+static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
+  (void)high;
+  return (float)low;
+}
+static inline vf64 v_f64_add(vf64 a, vf64 b) { return a + b; }
+static inline vf64 v_f64_sub(vf64 a, vf64 b) { return a - b; }
+static inline vf64 v_f64_mul(vf64 a, vf64 b) { return a * b; }
+/* a * b + c and c - a * b, rounded as v_fma. */
+static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return a * b + c; }
+static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return c - a * b; }
+/* a / b for finite a and normal b, to 2^-40 or better. */
+static inline vf64 v_f64_div(vf64 a, vf64 b) { return a / b; }
+/* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
+static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
+  uint64_t power, scaled;
+  memcpy(&power, &bits, sizeof power);
+  memcpy(&scaled, &a, sizeof scaled);
+  scaled += power << 52;
+  memcpy(&a, &scaled, sizeof a);
+  return a;
+}
 
 /* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
 

@@ -20,6 +20,7 @@
 
 typedef __m128 vf32;  /* V_LANES floats */
 typedef __m128i vi32; /* V_LANES integers */
+typedef __m128d vf64; /* half as many doubles */
 typedef __m128 vmask; /* V_LANES booleans: all bits of the lane set, or none */
 
 /* Make the compiler forget what it knows about a pointer variable: loads through it are neither
@@ -254,6 +255,28 @@ static inline vf32 v_ldexp(vf32 a, vf32 n) {
   const vi32 k = v_cvt_i32(n);
   const vi32 half = v_i32_shr(k, 1);
   return v_mul(v_mul(a, v_pow2i(half)), v_pow2i(v_i32_sub(k, half)));
+}
+
+/* --- Doubles: a vector of them holds half as many lanes, low the first ones --- */
+
+static inline vf64 v_f64_set1(double x) { return _mm_set1_pd(x); }
+static inline vf64 v_f64_low(vf32 a) { return _mm_cvtps_pd(a); }
+static inline vf64 v_f64_high(vf32 a) { return _mm_cvtps_pd(_mm_movehl_ps(a, a)); }
+static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
+  return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+}
+static inline vf64 v_f64_add(vf64 a, vf64 b) { return _mm_add_pd(a, b); }
+static inline vf64 v_f64_sub(vf64 a, vf64 b) { return _mm_sub_pd(a, b); }
+static inline vf64 v_f64_mul(vf64 a, vf64 b) { return _mm_mul_pd(a, b); }
+/* a * b + c and c - a * b, rounded as v_fma. */
+static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return _mm_add_pd(_mm_mul_pd(a, b), c); }
+static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return _mm_sub_pd(c, _mm_mul_pd(a, b)); }
+/* a / b for finite a and normal b, to 2^-40 or better. */
+static inline vf64 v_f64_div(vf64 a, vf64 b) { return _mm_div_pd(a, b); }
+/* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
+static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
+  const __m128i power = _mm_slli_epi64(_mm_castpd_si128(bits), 52);
+  return _mm_castsi128_pd(_mm_add_epi64(_mm_castpd_si128(a), power));
 }
 
 /* --- Across lanes: sums are pairwise, maxima and minima propagate NaN --- */
