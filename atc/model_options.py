@@ -33,7 +33,7 @@ def adaptation_of(options: Options) -> Adaptation:
 DEFAULT_BOUND, PRECISE_BOUND = 1e-4, 1e-5
 """What errors of float32 kernels are to stay under, as a part of the output's scale."""
 
-PRECISIONS = ("float32", "bf16x3", "bf16")
+PRECISIONS = ("float32", "bf16x3", "bf16", "int8")
 """What kernels compute products in, most precise first."""
 
 _ROUNDINGS = 32  # roundings to 16 bits, one on another
@@ -43,9 +43,9 @@ _ROUNDINGS = 32  # roundings to 16 bits, one on another
 class Contract:
     """What a library states of its precision: `error_bound` is a part of the output's scale.
 
-    `products` is what the chosen kernels multiply in: float32, bf16x3, bf16. `measured_error` is
-    against float64, where it was measured when compiling; `split_error` what those in bf16x3 alone
-    add, as far as that was foreseen.
+    `products` is what the chosen kernels multiply in, of PRECISIONS. `measured_error` is against
+    float64, where it was measured when compiling; `split_error` what products in bf16x3 alone add,
+    as far as that was foreseen.
     """
 
     precision: str

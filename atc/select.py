@@ -44,7 +44,7 @@ class Limits:
     workspace: int | None = None
     tier: str = "all"
     exact_nodes: frozenset[str] = frozenset()
-    precisions: frozenset[str] = frozenset({"float32", "bf16x3"})
+    precisions: frozenset[str] = frozenset({"float32", "bf16x3", "int8"})
     float_nodes: frozenset[str] = frozenset()
     bf16_nodes: frozenset[str] | None = None
     packed: frozenset[str] = frozenset()

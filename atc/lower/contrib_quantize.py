@@ -273,6 +273,10 @@ def _scaled(site: Site, total: str, a_scale: str, b_scale: str, bias: str) -> st
 # ---- packed weights -----------------------------------------------------------------------------
 
 
+_IN_BYTES = 4
+"""The accuracy_level that lets x be rounded to INT8."""
+
+
 @lowers("MatMulNBits", domain=MICROSOFT)
 def matmul_nbits(site: Site) -> str:
     """com.microsoft MatMulNBits of weights of 2, 4 or 8 bits."""
@@ -294,7 +298,8 @@ def matmul_nbits(site: Site) -> str:
         operands.append(b.cast(site.input(5), DType.FLOAT))
         added = call("Add", Input(DType.FLOAT, 0), Input(DType.FLOAT, 1))
         epilogue = Epilogue(added, (View((0, 1)),))
-    op = MatMulPacked(m, n, k, block, bits, epilogue)
+    rounds = site.int("accuracy_level", 0) == _IN_BYTES
+    op = MatMulPacked(m, n, k, block, bits, epilogue, rounds)
     y = b.emit1(op, operands, TensorType(DType.FLOAT, (*x.shape[:-1], n)))
     return b.cast(y, x.dtype)
 

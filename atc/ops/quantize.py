@@ -16,6 +16,9 @@ class MatMulPacked(Op):
     com.microsoft MatMulNBits-1. Operands: x [m, k]; q, UINT8 [n, blocks, block * bits / 8], its
     numbers from the low bits up; the scales [n, blocks]; their zero points [n, blocks] of UINT8 or
     of the type of x, or none, which means 2^(bits - 1). The epilogue's views are over (m, n).
+
+    With `rounds` kernels may round each block of a row of x to INT8 (the attribute
+    accuracy_level=4): by its largest magnitude / 127, in steps of that.
     """
 
     m: int
@@ -24,6 +27,7 @@ class MatMulPacked(Op):
     block: int
     bits: int
     epilogue: Epilogue
+    rounds: bool = False
 
     @property
     def loops(self) -> tuple[int, ...]:

@@ -119,10 +119,15 @@ class MatMulUnpackingTile(Kernel):
         finish = TileFinish(op.epilogue, (), 4)
         zeros = w.inputs[3]
         whole, rest = divmod(op.k, op.block)
+        parameters = ["const float *x", "const uint32_t *words", "const float *scales"]
+        if zeros is not None:
+            parameters.append(f"const {zeros.dtype.c} *zeros")
         return {
             "op": op, "lanes": lanes(target), "width": nv * lanes(target), "panels": panels,
-            "tiles": tiles, "functions": [_function(finish, w, p, t, lanes(target))
-                                          for p in panels for t in tiles],
+            "tiles": tiles, "functions": [
+                tile_function(finish, op.n, parameters, p, t, lanes(target))
+                for p in panels for t in tiles
+            ],
             "finishes": finish.functions(
                 any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
             ),
@@ -151,22 +156,18 @@ def _crowd(op: MatMulPacked) -> bool:
     return op.m > 4 and op.k * 4 % PAGE == 0
 
 
-def _function(
-    finish: TileFinish, w: Workload, panel: Panel, tile: Tile, width: int
+def tile_function(
+    finish: TileFinish, n: int, parameters: Sequence[str], panel: Panel, tile: Tile, width: int
 ) -> dict[str, object]:
-    """Return the head of a tile's function, and where each accumulator goes."""
-    op, zeros = packed(w), w.inputs[3]
+    """Return the head of a tile's function, and where each accumulator goes, of rows of n."""
     places, memory = finish.parameters
-    parameters = ["const float *x", "const uint32_t *words", "const float *scales"]
-    if zeros is not None:
-        parameters.append(f"const {zeros.dtype.c} *zeros")
     name = f"tile_{panel.name}_{tile.rows}"
     stores = []
     for r in range(tile.rows):
         for v in range(panel.vectors):
             part = panel.part if v == panel.vectors - 1 else 0
             value = finish.value(f"c{r}_{v}", r, v * width, part)
-            place = plus("y", r * op.n + v * width)
+            place = plus("y", r * n + v * width)
             stores.append(
                 f"v_store_n({place}, {value}, {part});" if part else f"v_store({place}, {value});"
             )

@@ -174,6 +174,15 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
   return v_i32_add(acc, v_i32_add(even, odd));
 #endif
 }
+/* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
+static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) {
+#if defined(__AVXVNNI__)
+  return v_dot4(acc, a, b);
+#else
+  const vi32 pairs = _mm256_maddubs_epi16(a, b);
+  return v_i32_add(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#endif
+}
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return _mm256_castps_si256(a); }
 static inline vf32 v_cast_f32(vi32 a) { return _mm256_castsi256_ps(a); }

@@ -198,6 +198,8 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
   return vaddq_s32(acc, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
 #endif
 }
+/* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
+static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return vreinterpretq_s32_f32(a); }
 static inline vf32 v_cast_f32(vi32 a) { return vreinterpretq_f32_s32(a); }

@@ -124,6 +124,8 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
   memcpy(&acc, &sum, sizeof acc);
   return acc;
 }
+/* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
+static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) {
   vi32 bits;

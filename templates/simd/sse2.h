@@ -174,6 +174,8 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
   const vi32 odd = _mm_madd_epi16(_mm_srli_epi16(a, 8), _mm_srai_epi16(b, 8));
   return v_i32_add(acc, v_i32_add(even, odd));
 }
+/* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
+static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return _mm_castps_si128(a); }
 static inline vf32 v_cast_f32(vi32 a) { return _mm_castsi128_ps(a); }

@@ -10,13 +10,16 @@ import pytest
 from kernel_program import Call, run_calls, vector_target
 from numpy.typing import NDArray
 
+from atc.backends.cpu.matmul_packed_bytes import MatMulRounding, MatMulRoundingTile
 from atc.backends.cpu.matmul_packed_simd import MatMulUnpackingTile
 from atc.backends.kernel import Candidate, Workload
+from atc.backends.target import get_target
 from atc.expr import Input, call
-from atc.ir import DType, TensorType, type_of
+from atc.ir import DType, Node, TensorType, type_of
 from atc.ops import Epilogue, identity_epilogue
 from atc.ops.quantize import MatMulPacked
 from atc.parallel import pieces
+from atc.select import ANY, Limits, choose
 from atc.view import View
 
 Array = NDArray[Any]
@@ -88,8 +91,10 @@ def expected(case: Case, arrays: list[Array | None]) -> tuple[Array, Array]:
     "name",
     [
         "x86-64-avx512",
-        *(pytest.param(t, marks=pytest.mark.slow)
-          for t in ("x86-64-sse2", "x86-64-avx2", "aarch64-neon")),
+        *(
+            pytest.param(t, marks=pytest.mark.slow)
+            for t in ("x86-64-sse2", "x86-64-avx2", "aarch64-neon")
+        ),
     ],
 )
 def test_tiles_err_no_more_than_sums_of_floats(name: str) -> None:
@@ -101,11 +106,98 @@ def test_tiles_err_no_more_than_sums_of_floats(name: str) -> None:
         for params in MatMulUnpackingTile().parameters(w, target)[:2]:
             calls.append(Call(MatMulUnpackingTile(), params, w, arrays))
             wanted.append((case, *expected(case, arrays)))
-    for (case, want, total), (got,), c in zip(
-        wanted, run_calls(calls, target), calls, strict=True
-    ):
+    for (case, want, total), (got,), c in zip(wanted, run_calls(calls, target), calls, strict=True):
         bound = 2.0**-24 * (case.k + 4) * total + 1e-6
         assert (np.abs(got - want) <= bound).all(), str(c)
+
+
+ROUNDED = (
+    Case(1, 70, 64, 16, 4),
+    Case(3, 33, 75, 32, 4, "bytes"),
+    Case(1, 16, 100, 64, 8, "bytes", bias=True),
+    Case(9, 20, 37, 128, 8),
+    Case(17, 40, 256, 32, 4, bias=True),
+)
+
+
+def in_bytes(case: Case, arrays: list[Array | None]) -> Array:
+    """Return the product in float64 of rows that are rounded to blocks of bytes."""
+    x, *rest = arrays
+    assert x is not None
+    room = -(-case.k // case.block) * case.block
+    blocks = np.pad(x, ((0, 0), (0, room - case.k))).reshape(case.m, -1, case.block)
+    largest = np.abs(blocks).max(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        factor = np.where(largest < 1e-30, np.float32(0), np.float32(127) / largest)
+    steps = np.where(largest < 1e-30, 0, largest / np.float32(127)).astype(np.float64)
+    rounded = (np.rint(blocks * factor) * steps).reshape(case.m, -1)[:, : case.k]
+    return expected(case, [rounded, *rest])[0]
+
+
+def rounding_calls(name: str) -> list[tuple[Case, list[Array | None], list[Call]]]:
+    """Return for each case the call of the portable kernel and those of tiles."""
+    found = []
+    for case in ROUNDED:
+        w, arrays = prepared(case)
+        w = replace(w, op=replace(w.op, rounds=True))  # type: ignore[type-var]
+        assert arrays[0] is not None
+        arrays[0][0, : case.block] *= 1e-35
+        sets = MatMulRoundingTile().parameters(w, vector_target(name))[:2]
+        kernels = [(MatMulRounding(), {}), *((MatMulRoundingTile(), p) for p in sets)]
+        calls = [Call(k, p, w, arrays) for k, p in kernels]  # type: ignore[arg-type]
+        found.append((case, arrays, calls))
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x86-64-avx512-vnni",
+        *(
+            pytest.param(t, marks=pytest.mark.slow)
+            for t in (
+                "x86-64-sse2",
+                "x86-64-avx2",
+                "x86-64-avx512",
+                "x86-64-avx2-vnni",
+                "aarch64-neon",
+                "aarch64-neon-dotprod",
+            )
+        ),
+    ],
+)
+def test_rounded_rows_give_the_same_bits_everywhere(name: str) -> None:
+    cases = rounding_calls(name)
+    results = iter(run_calls([c for _, _, calls in cases for c in calls], vector_target(name)))
+    for case, arrays, calls in cases:
+        (plain,), *others = (next(results) for _ in calls)
+        assert len(others) >= 1
+        for tile, (got,) in zip(calls[1:], others, strict=True):
+            np.testing.assert_array_equal(got, plain, err_msg=str(tile))
+        scale = np.abs(in_bytes(case, arrays)).max()
+        assert np.abs(plain - in_bytes(case, arrays)).max() <= 1e-6 * scale
+        assert np.abs(plain - expected(case, arrays)[0]).max() >= 1e-5 * scale
+
+
+def test_rounded_rows_with_nan_or_infinity_are_nan() -> None:
+    (case, arrays, calls), *_ = rounding_calls("x86-64-avx512-vnni")
+    for bad in (np.nan, np.inf, -np.inf):
+        assert arrays[0] is not None
+        arrays[0][0, 7] = bad
+        for (got,) in run_calls(calls, vector_target("x86-64-avx512-vnni")):
+            assert np.isnan(got).all(), (case, bad)
+
+
+@pytest.mark.parametrize("name", ["c99", "x86-64-avx512-vnni"])
+def test_rows_are_rounded_where_the_operator_and_the_options_allow_it(name: str) -> None:
+    target = get_target(name)
+    w, _ = prepared(ROUNDED[1])
+    allowed = replace(w, op=replace(w.op, rounds=True))  # type: ignore[type-var]
+    cases = ((w, ANY, "float32"), (allowed, ANY, "int8"), (allowed, Limits(exact=True), "float32"),
+             (allowed, Limits(precisions=frozenset({"float32"})), "float32"))  # fmt: skip
+    for workload, limits, precision in cases:
+        node = Node(workload.op, (), ("y",), ("n",))
+        assert choose(node, workload, target, limits).candidate.kernel.precision == precision
 
 
 @pytest.mark.parametrize("m", [1, 40])

@@ -167,6 +167,8 @@ OPS = (
     call("v_i32_xor", "{i}, {j}", np.bitwise_xor, "i32", integers),
     call("v_i32_broadcast", "a", lambda: np.full(COUNT, integers()[0][0]), "i32", integers),
     call("v_dot4", "{j}, {i}, {j}", dot4, "i32", integers),
+    call("v_dot4_small", "{j}, v_i32_and({i}, v_i32_set1(0x7f7f7f7f)), {j}",
+       lambda i, j: dot4(i & 0x7F7F7F7F, j), "i32", integers),
     call("v_i32_shl", "{i}, 5", lambda i: i << 5, "i32", integers),
     call("v_i32_shr", "{i}, 7", lambda i: i >> 7, "i32", integers),
     call("v_cast_i32", "{a}", lambda a: a.view(np.int32), "i32"),
