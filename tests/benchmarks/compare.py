@@ -141,7 +141,10 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str]) -> R
         loaded = load_model(model, "onnx", shapes, None)
         _, expected = run_reference(loaded, [v.name or "" for v in loaded.graph.outputs], arrays)
         engines, bare = race(given, ours, model, folder, files, expected)
-        layers, peak = layer_table(chosen, folder, engines[0].median) if given.layers else ([], 0.0)
+        seconds = engines[0].median
+        layers, peak = (
+            layer_table(chosen, folder, seconds, given.clock) if given.layers else ([], 0.0)
+        )
         work = sum(operations(c.choice.workload) for c in calls(done.program.steps))
         return Result(
             model.stem if model.stem != "model" else model.parent.name, chosen.num_threads,
@@ -300,12 +303,16 @@ def largest_error(folder: Path, place: int, expected: Sequence[np.ndarray[Any, A
 
 
 def layer_table(
-    options: Options, folder: Path, seconds: float
+    options: Options, folder: Path, seconds: float, clock: str
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the times of all kernel calls, in a build with hooks, and the peak meanwhile."""
     if options.external_weight:
         raise OptionError("--layers needs the weights in the library", where="--external_weight")
-    done = compile_model(replace(options, output=folder / "profiled" / "net", profile=True))
+    hooks = replace(options, output=folder / "profiled" / "net", profile=True)
+    if clock == "cpu":
+        command = options.build_config or os.environ.get("CC", "cc")
+        hooks = replace(hooks, build_config=f"{command} -DPROFILE_CLOCK=CLOCK_PROCESS_CPUTIME_ID")
+    done = compile_model(hooks)
     runs = max(12, min(2000, int(LAYER_SECONDS / seconds)))
     peak = peak_program(get_target(options.target), os.environ, folder)
     command = [sys.executable, str(HERE / "layers.py"), str(done.folder),
