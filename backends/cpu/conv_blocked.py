@@ -45,6 +45,10 @@ NARROW = ((6, 2), (4, 3), (5, 2), (12, 1), (6, 1), (1, 7), (1, 4))
 """Pixels and vectors of a tile, for 32 and for 16 registers."""
 
 
+INPUT, BESIDE = 1 << 17, 5 << 17
+"""Bytes of inputs that all panels of weights pass over, and of weights that L2 keeps beside."""
+
+
 @dataclass(frozen=True)
 class Run:
     """Taps kw .. kw + count - 1 of a row of taps, which meet the same pixels of a tile.
@@ -264,9 +268,10 @@ def _locality(w: Workload, g: Geometry, nv: int, rb: int) -> float:
     assert w.inputs[0] is not None
     weights = g.mb * g.block * g.depth * 4
     again = len(panels(g.mb, nv)) > 1 and w.inputs[0].nbytes > L2 // 2
+    pays = again and weights <= BESIDE
     if rb:
-        return 1.0 if again and weights <= L2 // 3 else 1.03
-    return 1.05 if again and weights <= L2 // 3 else 1.0
+        return 1.0 if pays else 1.03
+    return 1.05 if pays else 1.0
 
 
 def tile_name(rows: int, vectors: int, columns: Columns) -> str:
@@ -276,11 +281,14 @@ def tile_name(rows: int, vectors: int, columns: Columns) -> str:
 
 
 def _row_blocks(w: Workload, g: Geometry, p: int, nv: int) -> list[int]:
-    """Return the row blocks worth trying: weights once, or a few rows at a time."""
+    """Return the row blocks worth trying: all rows, or as many as stay in L2 for all panels."""
     weights = g.mb * g.block * g.depth * 4
-    if len(panels(g.mb, nv)) == 1 or g.rows.out <= 2 * tile_rows(g, p) or weights > 1 << 20:
+    if len(panels(g.mb, nv)) == 1 or weights > 1 << 20:
         return [0]
-    return [0, tile_rows(g, p)]
+    rows = tile_rows(g, p)
+    of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4
+    count = -(-g.rows.out // (max(1, INPUT // of_tile) * rows))
+    return [0, -(-g.rows.out // (count * rows)) * rows] if count > 1 else [0]
 
 
 def input_blocks(g: Geometry, u: int) -> list[dict[str, int | bool]]:

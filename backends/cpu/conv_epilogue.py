@@ -32,6 +32,10 @@ LONG = 8
 be long code, and its constants would push them out of their registers."""
 
 
+NEAR = 1 << 17
+"""Bytes of an operand that may still be in a near cache when its turn comes."""
+
+
 def leading_bias(epilogue: Epilogue, sums: DType = DType.FLOAT) -> tuple[int | None, Expr]:
     """Take a first addition of a per-channel operand to the `sums` out of an epilogue.
 
@@ -124,6 +128,7 @@ class TileEpilogue:
         self.late: Late | None = None
         first = len(w.inputs) - len(epilogue.views)
         self.types = [t.dtype for t in w.inputs[first:] if t is not None]
+        self.sizes = [t.nbytes for t in w.inputs[first:] if t is not None]
         self.out = w.outputs[0].dtype
         if lanes(target) < 2 or not typed_epilogue(epilogue, w, first):
             self.late = late_epilogue(epilogue, w)
@@ -233,7 +238,25 @@ class TileEpilogue:
                 waiting = []
         return fours, rest + waiting
 
+    def awaited(self, outputs: Sequence[Output]) -> list[str]:
+        """The places that a tile asks for when it begins: of large operands, as far away as y."""
+        operands = [k for k in self.rest if self._is_large(k)]
+        return [
+            self._place(k, row, column, vector)
+            for k in operands
+            for _, row, column, vector, _ in outputs
+        ]
+
+    def _is_large(self, k: int) -> bool:
+        view, floats = self.views[k - 1], self.types[k - 1] is DType.FLOAT
+        vectors = spatial_strides(view, self.g)[1] != 0 and view.strides[-1] == 1
+        return floats and vectors and self.sizes[k - 1] > NEAR
+
     def _read(self, k: int, row: int | str, column: int | str, vector: int | str) -> str:
+        place = self._place(k, row, column, vector)
+        return read_vector(self.types[k - 1], place, self.views[k - 1].strides[-1])
+
+    def _place(self, k: int, row: int | str, column: int | str, vector: int | str) -> str:
         view = self.views[k - 1]
         by_row, by_column = spatial_strides(view, self.g)
         offset, place = 0, f"x{k + 1}"
@@ -242,5 +265,4 @@ class TileEpilogue:
                 offset += index * stride
             elif stride:
                 place += f" + {index} * {stride}"
-        place += f" + {offset}" if offset else ""
-        return read_vector(self.types[k - 1], place, view.strides[-1])
+        return place + (f" + {offset}" if offset else "")
