@@ -305,8 +305,9 @@ def write_project(
         selection = select(graph, target, timings, limits=own)
         packed.update(packings(selection, target) if more else ())
         program = build_program(
-            graph, selection, target, in_place=options.memory_in_place, threads=threads
-        )
+            graph, selection, target, in_place=options.memory_in_place, threads=threads,
+            in_bands=not watched and not several,
+        )  # fmt: skip
         heard.stage("planning memory")
         arena = plan_memory(
             program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,

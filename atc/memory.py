@@ -9,7 +9,7 @@ from atc.dims import most
 from atc.memory_audit import audit_memory
 from atc.memory_check import check_plan, check_stack
 from atc.memory_plan import Buffer, MemoryPlan, plan_arena, plan_no_reuse
-from atc.program import Branch, Call, Parallel, Program, Repeat, Step
+from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Step
 
 ALIGNMENT = 64
 """Bytes: one cache line, one AVX-512 vector."""
@@ -147,7 +147,7 @@ def _events(steps: Sequence[Step], start: int = 0) -> Iterator[_Event]:
                     inner += _events(branch, inner[-1].step + 1)
             case Repeat():
                 inner = _loop_events(item, step)
-            case Parallel():
+            case Bands() | Parallel():
                 inner = [e for call in item.calls for e in _events([call], step)]
         yield from inner
         step = inner[-1].step + 1

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from atc.bands import Turn
 from atc.dims import most
 from atc.errors import InternalError
-from atc.program import Branch, Call, Parallel, Program, Repeat, Step
+from atc.ops import ConvBlocked, Pool
+from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Step, calls
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,18 @@ class _Span:
 
     def covers(self, other: _Span) -> bool:
         return self.begin <= other.begin and other.end <= self.end
+
+
+def _rows_read(call: Call, turn: Turn) -> tuple[int, int]:
+    """Return the rows of its first operand that a call reads for those of a turn."""
+    op, x = call.choice.workload.op, call.choice.workload.inputs[0]
+    assert isinstance(op, ConvBlocked | Pool)
+    assert x is not None
+    window = op.window
+    reach = (window.kernel[0] - 1) * window.dilations[0] + 1
+    begin = turn.begin * window.strides[0] - window.pads[0]
+    end = (turn.end - 1) * window.strides[0] - window.pads[0] + reach
+    return max(begin, 0), min(end, x.shape[2])
 
 
 Intact = dict[str, tuple[_Span, ...]]
@@ -75,23 +90,60 @@ class _Auditor:
                         intact = self._fill(step.node.outputs, intact)
                 case Repeat():
                     intact = self._loop(step, intact)
-                case Parallel():
-                    self._check_races(step)
+                case Bands():
+                    self._check_turns(step)
                     for call in step.calls:
                         intact = self._call(call, intact)
+                case Parallel():
+                    self._check_races(step)
+                    intact = self.run(step.pieces, intact)
         return intact
 
-    def _check_races(self, step: Parallel) -> None:
-        """Raise unless each call writes only what no other of them reads or writes."""
-        written = [self._written_by(call) for call in step.calls]
-        for k, call in enumerate(step.calls):
-            touched = [*written[k], *(s for a in call.arguments if (s := self._span(a)))]
-            others = [s for j, spans in enumerate(written) if j != k for s in spans]
-            if any(one.meets(other) for one in touched for other in others):
-                raise InternalError(f"memory plan: pieces of '{step.node.outputs[0]}' meet")
+    def _check_turns(self, step: Bands) -> None:
+        """Raise unless all that calls touch which take turns is apart, and each has its rows."""
+        where = f"memory plan: the chain to '{step.node.outputs[0]}'"
+        values = dict.fromkeys(a for call in step.calls for a in call.arguments)
+        spans = [(v, s) for v in values if (s := self._span(v)) is not None]
+        written = {o for call in step.calls for o in call.node.outputs}
+        for k, (value, span) in enumerate(spans):
+            for other, place in spans[:k]:
+                if span.meets(place) and not written.isdisjoint((value, other)):
+                    raise InternalError(f"{where} holds '{value}' and '{other}' in one place")
+        for call, turns in zip(step.calls, zip(*step.turns, strict=True), strict=True):
+            rows = self.program.types[call.node.outputs[0]].shape[2]
+            goes_on = all(
+                a.end == b.begin and a.y_first <= b.y_first <= b.begin for a, b in pairwise(turns)
+            )
+            if not goes_on or any(t.begin > t.end or t.end - t.y_first > rows for t in turns):
+                raise InternalError(f"{where} writes rows of '{call.node.outputs[0]}' wrongly")
+        for turn in step.turns:
+            for call, before, own in zip(step.calls[1:], turn, turn[1:], strict=False):
+                begin, end = _rows_read(call, own)
+                inside = before.y_first <= begin and end <= before.end
+                if own.begin < own.end and not (inside and own.x_first == before.y_first):
+                    raise InternalError(f"{where} reads rows of '{call.arguments[0]}' too early")
 
-    def _written_by(self, call: Call) -> list[_Span]:
-        spans = [s for o in call.node.outputs if (s := self._span(o)) is not None]
+    def _check_races(self, step: Parallel) -> None:
+        """Raise unless each piece writes only what no other of them reads or writes.
+
+        Chains write rows of one value.
+        """
+        result = step.node.outputs[0]
+        chains = [p for p in step.pieces if isinstance(p, Bands)]
+        ranges = sorted((p.turns[0][-1].begin, p.turns[-1][-1].end) for p in chains)
+        apart = all(a[1] <= b[0] for a, b in pairwise(ranges))
+        own = [list(calls([piece])) for piece in step.pieces]
+        written = [[s for c in piece for s in self._written_by(c, result)] for piece in own]
+        for k, piece in enumerate(own):
+            names = (a for call in piece for a in call.arguments if a != result)
+            touched = [*written[k], *(s for a in names if (s := self._span(a)))]
+            others = [s for j, spans in enumerate(written) if j != k for s in spans]
+            if not apart or any(one.meets(other) for one in touched for other in others):
+                raise InternalError(f"memory plan: pieces of '{result}' meet")
+
+    def _written_by(self, call: Call, shared: str) -> list[_Span]:
+        own = [o for o in call.node.outputs if o != shared]
+        spans = [s for o in own if (s := self._span(o)) is not None]
         if call.source.scratch:
             begin = self.scratch[call.node.outputs[0]]
             spans.append(_Span(begin, begin + call.source.scratch))

@@ -1,164 +1,44 @@
-"""The program: kernel calls in order, the storage each value lives in, the constants as packed.
+"""Builds the program: kernel calls in order, where each value lives, the constants as packed.
 
 Everything after this point (memory plan, emission, report) reads the program, not the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
 from atc.backends.target import Target
-from atc.dims import Symbol
+from atc.bands import Chain, find_chains
 from atc.expr import Input
-from atc.ir import Array, Bundle, Graph, Node, TensorType, type_of
+from atc.ir import Array, Graph, Node, TensorType, type_of
 from atc.ops import If, Loop, Map, Part, Reshape
 from atc.ops.data import Concat
 from atc.parallel import Piece, Stretch, pieces
 from atc.select import Choice, Selection, select
+from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Slot, Step, calls
 from atc.view import View
 
-
-@dataclass(frozen=True)
-class Slot:
-    """The part of a result that belongs to an iteration: `size` elements, counted from an end."""
-
-    size: int
-    trips: int
-    backwards: bool
-
-
-@dataclass(frozen=True)
-class Call:
-    """One kernel call. `arguments` are the values in the order of the C parameters."""
-
-    node: Node
-    choice: Choice
-    source: KernelSource
-    arguments: tuple[str, ...]
-    in_place: tuple[str, ...]
-    """Arguments whose storage the first output may take over."""
-    slot: Slot | None = None
-    """The part of the first output that is written, where not all of it is."""
-
-
-@dataclass(frozen=True)
-class Branch:
-    """Runs one of two lists of steps, as the BOOL value `condition` says."""
-
-    node: Node
-    condition: str
-    then: tuple[Step, ...]
-    otherwise: tuple[Step, ...]
-    extents: tuple[tuple[int, int, int], ...] = ()
-    """Extents that the branches write: each with its value in one and in the other."""
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """Runs steps again and again: at most `trips` times (-1: any number) and at most `count`.
-
-    Nothing is run where `start` is false; the rest is left out once `going` is. These names are ''
-    where there is no such value. `iteration` holds the number of the iteration.
-    """
-
-    node: Node
-    trips: int
-    count: str
-    start: str
-    iteration: str
-    going: str
-    body: tuple[Step, ...]
-    collected: tuple[str, ...]
-    """Results that the iterations write part by part."""
-    turns: int = -1
-    """An extent that the loop writes, the iterations that it ran; -1 where there is none."""
-    grown: tuple[tuple[int, int, int], ...] = ()
-    """Extents that change: each with its first value, and with that after an iteration."""
-    strict: bool = False
-    """Whether the run ends with a status where the loop would go on after `trips` iterations."""
-
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        """What is read before each iteration."""
-        return tuple(v for v in (self.count, self.start) if v)
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """Calls that threads may run at the same time: pieces of a node's work."""
-
-    node: Node
-    calls: tuple[Call, ...]
-
-
-Step = Call | Branch | Repeat | Parallel
-
-
-@dataclass(frozen=True)
-class Program:
-    """Steps over values.
-
-    `storage` says whose memory a value lives in, where not in its own, `shifts` how many bytes
-    after that one's begin it begins, where it does not begin with it.
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    steps: tuple[Step, ...]
-    types: Mapping[str, TensorType]
-    constants: Mapping[str, Array]
-    storage: Mapping[str, str]
-    bundles: tuple[Bundle, ...] = ()
-    shifts: Mapping[str, int] = field(default_factory=dict)
-    dims: tuple[Symbol, ...] = ()
-    """The extents that are known only when the network runs."""
-    faults: tuple[int, ...] = ()
-    """What must be 0 of them."""
-
-    def home(self, value: str) -> str:
-        """Return the value whose memory `value` lives in."""
-        while value in self.storage:
-            value = self.storage[value]
-        return value
-
-    def shift(self, value: str) -> int:
-        """Return the bytes between the begin of a value's home and its own."""
-        shift = self.shifts.get(value, 0)
-        while value in self.storage:
-            value = self.storage[value]
-            shift += self.shifts.get(value, 0)
-        return shift
-
-
-def calls(steps: Sequence[Step]) -> Iterator[Call]:
-    """Yield all calls, those of branches and loops included."""
-    for step in steps:
-        match step:
-            case Call():
-                yield step
-            case Branch():
-                yield from calls(step.then)
-                yield from calls(step.otherwise)
-            case Repeat():
-                yield from calls(step.body)
-            case Parallel():
-                yield from step.calls
+__all__ = [
+    "Bands", "Branch", "Call", "Parallel", "Program", "Repeat", "Slot", "Step", "build_program",
+    "calls",
+]  # fmt: skip
 
 
 def build_program(
-    graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1
+    graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
+    in_bands: bool = False,
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
     With `in_place`, operands that are joined one after the other are computed where they end up.
-    Long calls are cut into pieces for `threads`.
+    Long calls are cut into pieces for `threads`. With `in_bands`, chains of calls take turns where
+    that saves time: most values in their middle are then never there as a whole.
     """
-    scribe = _Scribe(selection, target, in_place, threads)
+    scribe = _Scribe(selection, target, in_place, threads, in_bands)
     steps = scribe.scope(graph, graph.outputs)
     used = {a for c in calls(steps) for a in c.arguments}
     constants = {k: v for k, v in scribe.constants.items() if k in used}
@@ -174,6 +54,7 @@ class _Scribe:
     target: Target
     in_place: bool
     threads: int
+    in_bands: bool
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
@@ -189,7 +70,14 @@ class _Scribe:
         self.constants.update(graph.constants)
         steps: list[Step] = []
         made: set[str] = set()
+        chains = self._chains(graph)
         for node in graph.nodes:
+            if node.outputs and node.outputs[0] in chains:
+                chain = chains[node.outputs[0]]
+                if node is chain.links[-1].node:
+                    steps.append(self._bands(chain))
+                    made.update(node.outputs)
+                continue
             match node.op:
                 case Reshape():
                     self._alias(node)
@@ -209,6 +97,32 @@ class _Scribe:
             made.update(o for o in node.outputs if not isinstance(node.op, Reshape | Part))
         self._bind_outputs(graph, outputs, made, steps)
         return tuple(steps)
+
+    def _chains(self, graph: Graph) -> dict[str, Chain]:
+        """Return the chain that makes each value, of those that chains make."""
+        if not self.in_bands:
+            return {}
+        found = find_chains(graph, self.selection, self.target, self.threads)
+        return {link.node.outputs[0]: chain for chain in found for link in chain.links}
+
+    def _bands(self, chain: Chain) -> Bands | Parallel:
+        """Return the calls of a chain, for each thread with rows of its own in between."""
+        node = chain.links[-1].node
+        pieces = [self._part_of(chain, k) for k in range(len(chain.parts))]
+        return Parallel(node, tuple(pieces)) if len(pieces) > 1 else pieces[0]
+
+    def _part_of(self, chain: Chain, number: int) -> Bands:
+        made: list[Call] = []
+        last = chain.links[-1].node
+        names = [f"{link.node.outputs[0]}#rows{number}" for link in chain.links[:-1]]
+        self.types.update(zip(names, chain.ring_types(), strict=True))
+        results = (*names, last.outputs[0])
+        candidates = chain.candidates()
+        for k, (link, candidate) in enumerate(zip(chain.links, candidates, strict=True)):
+            inputs = (results[k - 1], *link.node.inputs[1:]) if k else link.node.inputs
+            node = replace(link.node, inputs=inputs, outputs=(results[k],))
+            made.append(self._call(node, replace(link.choice, candidate=candidate)))
+        return Bands(last, tuple(made), chain.parts[number])
 
     def _same(self, value: str) -> str:
         """Return the value of which this one is a reshape."""

@@ -3,71 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atc.dims import Symbol, concrete, high, is_counted, low, plain, symbols_of
-from atc.ir import DType, TensorType
+from atc.dims import Symbol, concrete, is_counted, plain, symbols_of
 from atc.memory import Arena
-from atc.names import c_string, comment, tensor_identifiers
-from atc.program import Branch, Call, Parallel, Program, Repeat, Slot, Step
+from atc.names import comment, tensor_identifiers
+from atc.ports import Port
+from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Slot, Step
+from atc.turns import loop_of_turns, row_arguments
 
-MAX_LITERAL = 4095
-"""Characters of a string that every C99 compiler takes."""
-
-
-@dataclass(frozen=True)
-class Port:
-    """An input or output. `table` is the stem of its static tables' names."""
-
-    name: str
-    c_name: str
-    type: TensorType
-    table: str
-    used: bool = True
-    extents: tuple[int, ...] = ()
-    """The shape as it is known when compiling; `type` has the largest."""
-    ends: tuple[tuple[int, int], ...] = ()
-    """With gears: the smallest and the largest of each extent."""
-
-    @property
-    def label(self) -> str:
-        """The model's own name, as it may stand in a comment."""
-        return comment(self.name)
-
-    @property
-    def text(self) -> str:
-        """Element type and shape for people, e.g. `float32 [1, 10]`."""
-        name = "string" if self.is_string else self.type.dtype.numpy.name
-        ends = self.ends or tuple((low(n), high(n)) for n in self.extents)
-        dims = [str(a) if a == b else f"{a}~{b}" for a, b in ends]
-        return f"{name} [{', '.join(dims)}]"
-
-    @property
-    def dtype(self) -> DType:
-        """The element type."""
-        return self.type.dtype
-
-    @property
-    def is_string(self) -> bool:
-        """Whether the elements are strings."""
-        return self.dtype is DType.STRING
-
-    @property
-    def parameter(self) -> str:
-        """The C declaration of the pointer, less `const`."""
-        return f"{self.dtype.c} *{self.c_name}"
-
-    @property
-    def long_name(self) -> Sequence[int]:
-        """The name's bytes where it's too long for a C string, else nothing."""
-        data = self.name.encode("utf-8", "replace")
-        return data if len(data) > MAX_LITERAL else b""
-
-    @property
-    def c_string(self) -> str:
-        """The name as a C expression."""
-        return f"{self.table}_name" if self.long_name else c_string(self.name)
+__all__ = ["Local", "Port", "Schedule", "Task", "make_schedule"]
 
 
 @dataclass(frozen=True)
@@ -100,6 +46,12 @@ class Schedule:
     lines: tuple[str, ...]
     """The body of the run function."""
     tasks: tuple[Task, ...] = ()
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether calls take turns."""
+        texts = (*self.lines, *(line for t in self.tasks for p in t.pieces for line in p))
+        return any("keep_rows(" in line for line in texts)
 
     @property
     def is_timed(self) -> bool:
@@ -215,7 +167,7 @@ def _touched(step: Step) -> tuple[str, ...]:
         case Repeat():
             own = (*step.conditions, *step.collected, step.iteration, step.going)
             return tuple(v for v in own if v)
-        case Parallel():
+        case Bands() | Parallel():
             return tuple(a for call in step.calls for a in call.arguments)
 
 
@@ -260,6 +212,8 @@ class _Scribe:
                     yield from self._branch(step)
                 case Repeat():
                     yield from self._repeat(step)
+                case Bands():
+                    yield from self._bands(step)
                 case Parallel():
                     yield from self._parallel(step)
 
@@ -339,7 +293,17 @@ class _Scribe:
         name = f"pieces_{self.number}"
         head = self._head(step, step.node.op.kind)
         table: dict[str, int] = {}
-        pieces = [tuple(self._one_piece(call, table)) for call in step.calls]
+
+        def in_table(pointer: str) -> str:
+            return f"at[{table.setdefault(pointer, len(table))}]"
+
+        pieces = [
+            tuple(
+                self._turns(piece, in_table) if isinstance(piece, Bands)
+                else self._one_call(piece, in_table)
+            )
+            for piece in step.pieces
+        ]  # fmt: skip
         reads = ", ".join(comment(i, 32) for i in step.node.inputs if i)
         writes = ", ".join(comment(o, 32) for o in step.node.outputs)
         self.tasks.append(Task(name, head, tuple(pieces)))
@@ -349,20 +313,41 @@ class _Scribe:
         yield f"  run_pieces(ctx, {name}, at, {len(pieces)});"
         yield "}"
 
-    def _one_piece(self, call: Call, table: dict[str, int]) -> Iterator[str]:
+    def _one_call(
+        self, call: Call, place: Callable[[str], str], rows: Sequence[str] = ()
+    ) -> Iterator[str]:
+        """Yield a call's lines; `place` says what stands for a pointer, `rows` end them."""
         pointers = [self._pointer(a) for a in call.arguments]
         if call.source.scratch:
             pointers.append(f"arena + {self.arena.scratch[call.node.outputs[0]]}")
-        places = [table.setdefault(p, len(table)) for p in pointers]
-        line = f"{call.source.symbol}({', '.join(f'at[{k}]' for k in places)});"
+        line = f"{call.source.symbol}({', '.join((*map(place, pointers), *rows))});"
         if self.timed:
-            context = table.setdefault("ctx", len(table))
             yield "begin = nanoseconds();"
             yield line
-            yield f"add_time(at[{context}], {self.called}, begin);"
+            yield f"add_time({place('ctx')}, {self.called}, begin);"
         else:
             yield line
         self.called += 1
+
+    def _bands(self, step: Bands) -> Iterator[str]:
+        """Yield the loop in which calls take turns."""
+        origins = [comment(c.node.origin[0], 48) for c in step.calls if c.node.origin]
+        reads, writes = (comment(v, 32) for v in (step.calls[0].arguments[0], *step.node.outputs))
+        names = " -> ".join(f'"{name}"' for name in origins)
+        self.number += 1
+        yield f"/* {self.number - 1}: in turns, {names}: {reads} -> {writes} */"
+        yield from self._turns(step, str)
+
+    def _turns(self, step: Bands, place: Callable[[str], str]) -> Iterator[str]:
+        """Yield a loop over the turns of calls."""
+        first = self.called
+        calls = [[*self._one_call(c, place, row_arguments(c, k))] for k, c in enumerate(step.calls)]
+        kept = [place(self._pointer(c.node.outputs[0])) for c in step.calls[:-1]]
+        yield "{"
+        yield from (f"  {line}" for line in loop_of_turns(step, self.program.types, kept, calls))
+        if self.timed:
+            yield f"  add_turns({place('ctx')}, {first}, {len(step.calls)}, {len(step.turns)});"
+        yield "}"
 
     def _observed(self, lines: Sequence[str], seen: str) -> Iterator[str]:
         """Yield a call's lines between two calls of the observer."""

@@ -96,6 +96,20 @@ class Kernel:
         """Return a name that kernels share which arrange constants in the same way."""
         return f"{self.name}{sorted(params.items())}" if self.packs(w, params, target) else ""
 
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """Return the parameters to compute bands of rows with; None where it can't.
+
+        They are `banded` ones: memory holds only so many rows of input 0 and of output 0 then (0:
+        all), and the C function takes which rows it computes, and with which the memory begins.
+        """
+        return None
+
+    def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+        """Return the rows of output 0 at which its bands may end, the last one included."""
+        return range(1, w.outputs[0].shape[2] + 1)
+
     def in_place(self, w: Workload) -> tuple[int, ...]:
         """Inputs whose memory output 0 may overwrite: each element is read before it is written."""
         return ()
@@ -115,6 +129,19 @@ class Kernel:
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Return an estimate of the time in arbitrary units; the lowest is chosen unmeasured."""
         return 1.0 if self.portable else 0.5
+
+
+def banded(params: Params, x_rows: int, y_rows: int) -> Params:
+    """Return parameters of a function that computes bands of rows; see `Kernel.in_bands`."""
+    return {**params, "x_rows": x_rows, "y_rows": y_rows}
+
+
+def band_names(params: Params) -> tuple[str, ...]:
+    """Return the C parameters that say which rows to compute; none where it is always all."""
+    if "x_rows" not in params:
+        return ()
+    firsts = (("x_first", params["x_rows"]), ("y_first", params["y_rows"]))
+    return ("begin", "end", *(name for name, rows in firsts if rows))
 
 
 APPROXIMATED = frozenset({
@@ -200,7 +227,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     """Render the C function of a candidate for a workload."""
     kernel, params = candidate.kernel, candidate.params
     scratch = kernel.scratch(w, params, target)
-    arguments = _arguments(kernel, w, scratch)
+    arguments = _arguments(candidate, w, scratch)
     text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     if dims:
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
@@ -254,8 +281,8 @@ def _shown(type_: TensorType) -> str:
     return f"{type_.dtype.label}[{','.join(map(str, type_.shape))}]"
 
 
-def _arguments(kernel: Kernel, w: Workload, scratch: int) -> tuple[Argument, ...]:
-    shared = kernel.in_place(w)
+def _arguments(candidate: Candidate, w: Workload, scratch: int) -> tuple[Argument, ...]:
+    shared = candidate.kernel.in_place(w)
     arguments = []
     for i, type_ in enumerate(w.inputs):
         if type_ is not None:
@@ -268,4 +295,5 @@ def _arguments(kernel: Kernel, w: Workload, scratch: int) -> tuple[Argument, ...
         arguments.append(Argument("void *restrict ", "scratch"))
     for k in range(len(w.op.written)):
         arguments.append(Argument("int64_t *restrict ", f"count{k}"))
+    arguments += (Argument("ptrdiff_t ", name) for name in band_names(candidate.params))
     return tuple(arguments)

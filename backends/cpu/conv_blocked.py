@@ -22,7 +22,7 @@ from atc.backends.cpu.conv_tile import (
     unroll,
 )  # fmt: skip
 from atc.backends.cpu.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir import Array, DType
@@ -222,7 +222,7 @@ class ConvDirect(Kernel):
         op = w.op
         assert isinstance(op, ConvBlocked)
         p, nv, u = (int(params[k]) for k in ("p", "nv", "u"))
-        g = geometry(w, p)
+        g = geometry(w, p, params)
         rows = tile_rows(g, p)
         columns = cut_columns(g.cols, p)
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
@@ -250,10 +250,22 @@ class ConvDirect(Kernel):
         long = _part(geometry(w, int(params["p"]))) != 0
         return {**params, "exact": True} if long else super().refined(w, params, target)
 
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """Tiles of rows and columns; weights stay in the cache from band to band."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        if op.window.rank != 2 or TileEpilogue(op.epilogue, w, geometry(w, 1), target).late:
+            return None
+        kept = {k: v for k, v in params.items() if k == "exact"} | {"rb": 0, "pf": False}
+        sets = [banded({**s, **kept}, x_rows, y_rows) for s in self.sets(w, target)]
+        return cheapest(self, sets, w, target, 1)[0]
+
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         p, nv = int(params["p"]), int(params["nv"])
-        g = geometry(w, p)
+        g = geometry(w, p, params)
         tiles = sum(
             c.count * tile_cycles(g, r, c.width, n, g.depth) * times
             for n in panels(g.mb, nv)

@@ -69,6 +69,12 @@ class ConvFew(ConvDirect):
         common = super().values(w, params, target)
         return common | {"filters": _filters(w), "blocks": blocks}
 
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """Images are results: nothing reads their rows next."""
+        return None
+
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles: the loads or products of taps, what is more, and the ends of tiles."""
         p, filters = int(params["p"]), _filters(w)

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
+from types import MappingProxyType
 
-from atc.backends.kernel import Workload
+from atc.backends.kernel import Params, Workload
 from atc.ops import ConvBlocked
 from atc.view import View
+
+NO_PARAMS: Params = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class Geometry:
     plain: bool
     flat: bool = False
     """Whether rows and columns are one dense axis of the tensors, cut anew."""
+    x_rows: int = 0
+    y_rows: int = 0
+    """The rows of x and of y that memory holds; 0: all."""
 
     @property
     def icb(self) -> int:
@@ -77,12 +83,23 @@ class Geometry:
     @property
     def in_plane(self) -> int:
         """Elements of one input block, or of one channel where x is plain."""
-        return self.rows.size * self.cols.size * (1 if self.plain else self.block)
+        rows = self.x_rows or self.rows.size
+        return rows * self.cols.size * (1 if self.plain else self.block)
 
     @property
     def out_plane(self) -> int:
         """Elements of one output block."""
-        return self.rows.out * self.cols.out * self.block
+        return (self.y_rows or self.rows.out) * self.cols.out * self.block
+
+    @property
+    def first_x(self) -> str:
+        """What is taken off a row of x, in C."""
+        return " - x_first" if self.x_rows else ""
+
+    @property
+    def first_y(self) -> str:
+        """What is taken off a row of y, in C."""
+        return " - y_first" if self.y_rows else ""
 
     @property
     def flops(self) -> int:
@@ -102,10 +119,11 @@ def super_groups(group: int, ic: int, oc: int, block: int) -> int:
     return group
 
 
-def geometry(w: Workload, pixels: int) -> Geometry:
+def geometry(w: Workload, pixels: int, params: Params = NO_PARAMS) -> Geometry:
     """Return the geometry of a ConvBlocked for tiles of `pixels` outputs.
 
-    Pointwise ones become rows of about that many pixels where that comes out even, else one row.
+    Pointwise ones become rows of about that many pixels where that comes out even, else one row;
+    not so where `params` are those of bands.
     """
     op, x, weights, y = w.op, w.inputs[0], w.inputs[1], w.outputs[0]
     assert isinstance(op, ConvBlocked)
@@ -119,13 +137,15 @@ def geometry(w: Workload, pixels: int) -> Geometry:
     axes = [Axis(*numbers) for numbers in sizes]
     if len(axes) == 1:
         axes = [Axis(1, 1, 1, 1, 1, 0), *axes]
-    flat = _is_flat(axes) and all(_rows_merge(v, axes[1].out) for v in op.epilogue.views)
+    bands = [int(params[k]) for k in ("x_rows", "y_rows") if k in params]
+    merge = all(_rows_merge(v, axes[-1].out) for v in op.epilogue.views)
+    flat = not bands and _is_flat(axes) and merge
     rows, cols = _recut(axes[0].out * axes[1].out, pixels) if flat else axes
     oc = weights.shape[0] // op.group
     q = super_groups(op.group, weights.shape[1], oc, block)
     return Geometry(
         y.shape[0], block, op.group // q, weights.shape[1] * q, -(-oc * q // block), rows, cols,
-        len(x.shape) == op.plain, flat,
+        len(x.shape) == op.plain, flat, *bands,
     )  # fmt: skip
 
 

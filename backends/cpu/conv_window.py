@@ -16,10 +16,10 @@ import numpy as np
 from atc.backends.cpu.conv_blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv_cost import CALL
 from atc.backends.cpu.conv_epilogue import TileEpilogue
-from atc.backends.cpu.conv_tile import Axis, Columns, Geometry, cut_columns
+from atc.backends.cpu.conv_tile import NO_PARAMS, Axis, Columns, Geometry, cut_columns
 from atc.backends.cpu.expr import literal
 from atc.backends.cpu.vector_expr import BYTES, LOADS, lanes, typed_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
 from atc.backends.target import Target
 from atc.ir import Array, DType
 from atc.ops import ConvBlocked, Pool, identity_epilogue
@@ -84,7 +84,7 @@ class Tile:
         ]
 
 
-def channelwise(w: Workload) -> Geometry:
+def channelwise(w: Workload, params: Params = NO_PARAMS) -> Geometry:
     """Return the geometry of a window over a blocked tensor, whose every block is a group."""
     x, y, window = w.inputs[0], w.outputs[0], w.op.window  # type: ignore[attr-defined]
     assert x is not None
@@ -98,7 +98,8 @@ def channelwise(w: Workload) -> Geometry:
         )
     ]  # fmt: skip
     rows, cols = axes if rank == 2 else (Axis(1, 1, 1, 1, 1, 0), axes[0])
-    return Geometry(y.shape[0], block, y.shape[1], block, 1, rows, cols, plain=False)
+    bands = [int(params[k]) for k in ("x_rows", "y_rows") if k in params]
+    return Geometry(y.shape[0], block, y.shape[1], block, 1, rows, cols, False, False, *bands)
 
 
 def tiles_of(g: Geometry, rows: int, cols: int) -> tuple[list[Columns], list[Columns], list[Tile]]:
@@ -150,7 +151,25 @@ def _window_cycles(g: Geometry, rows: int, cols: int, registers: int) -> float:
     return g.batch * g.supers * total
 
 
-class DepthwiseTiles(Kernel):
+class WindowTiles(Kernel):
+    """Kernels of whole tiles, r x c outputs at a time."""
+
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """The same tiles, which may then stand anywhere between the borders."""
+        if len(w.outputs[0].shape) != 5:
+            return None
+        late = isinstance(w.op, ConvBlocked) and not typed_epilogue(w.op.epilogue, w, 2)
+        return None if late else banded(params, x_rows, y_rows)
+
+    def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+        """Bands end where tiles do."""
+        tiles = cut_columns(channelwise(w).rows, int(params["r"]))
+        return [t.first + (k + 1) * t.width for t in tiles for k in range(t.count)]
+
+
+class DepthwiseTiles(WindowTiles):
     """Depthwise convolution, r x c outputs at a time."""
 
     name = "conv_depthwise"
@@ -189,7 +208,7 @@ class DepthwiseTiles(Kernel):
         """The tiles; each tap is a multiplication."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        g = channelwise(w)
+        g = channelwise(w, params)
         down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
         return {
             "g": g, "down": down, "across": across, "tiles": tiles, "weighted": True,
@@ -233,7 +252,7 @@ def pack_lanes(w: Array, block: int) -> Array:
     return np.ascontiguousarray(padded.reshape(-1, block, w[0].size).swapaxes(1, 2))
 
 
-class PoolTiles(Kernel):
+class PoolTiles(WindowTiles):
     """Maximum and average pooling of a blocked tensor, whose last axis the window leaves alone."""
 
     name = "pool_simd"
@@ -266,7 +285,7 @@ class PoolTiles(Kernel):
         """The tiles; each tap is a maximum or a sum, which is divided at the end."""
         op = w.op
         assert isinstance(op, Pool)
-        g = channelwise(w)
+        g = channelwise(w, params)
         down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
         largest = op.how == "Max"
 

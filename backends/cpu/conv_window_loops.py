@@ -60,6 +60,12 @@ class DepthwiseLoops(DepthwiseTiles):
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """The loops run over all rows."""
+        return None
+
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         return loop_cycles(channelwise(w), int(params["c"]))
@@ -96,6 +102,12 @@ class PoolLoops(PoolTiles):
             "combine": f"{'v_max' if largest else 'v_add'}({{0}}, v_load({{1}}))",
             "epilogue": TileEpilogue(identity_epilogue(DType.FLOAT), w, g, target),
         }  # fmt: skip
+
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """The loops run over all rows."""
+        return None
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
