@@ -1,18 +1,12 @@
-"""Building the library of a generated project, and putting the project where the user wants it.
-
-Both take `{path: bytes}`: the compilers work in a temporary folder, and the output folder changes
-only when everything is ready. Large files that lie in that folder are not read but moved.
-"""
+"""Building the library of a generated project, in a folder for that alone."""
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from atc.backends.kernel import KernelSource
+from atc.backends.object_file import STAND_IN, enlarge_last_member
 from atc.backends.target import Target
 from atc.backends.toolchain import (
     Compiler,
@@ -32,13 +27,13 @@ from atc.backends.toolchain import (
     no_log,
 )
 from atc.cache import Key, make_key
-from atc.errors import InternalError, OptionError, ToolchainError
+from atc.errors import InternalError, ToolchainError
+from atc.output_folder import Content, write_files
+from atc.weights import Blob
 
 VOCABULARY = ("src/simd.h", "src/simd_math.h")  # headers of kernels that aren't portable
-MANIFEST = ".atc-manifest.json"  # in an output folder: which of its files are ours to replace
-
-
-# ------------------------------------------------------------------------------- the library
+LARGE = 1 << 24
+"""Bytes of data from which on the tools get a stand-in for it."""
 
 
 @dataclass(frozen=True)
@@ -97,16 +92,19 @@ class ObjectCache(Protocol):
 
 def build_library(
     cwd: Path,
-    files: Mapping[str, bytes],
+    files: Mapping[str, Content],
     units: Sequence[Unit],
     name: str,
     shop: Shop,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    repeatable: bool = False,
 ) -> tuple[dict[str, Path], BuildResult]:
     """Make `lib<name>.so` and `lib<name>.a` of `units` in the folder `cwd`; returns where they lie.
 
     The flags of `shop` name include folders relative to the tree. `progress` gets (done, total)
-    objects. Raises ToolchainError with the compiler's words.
+    objects. With `repeatable`, the commands that the log hears of make the same once more. Raises
+    ToolchainError with the compiler's words.
     """
     begin = time.perf_counter()
     if not (name.isascii() and name.isidentifier()):
@@ -115,38 +113,67 @@ def build_library(
     data = [unit for unit in units if shop.compiler.elf and unit.path.endswith(".S")]
     code = [unit for unit in units if unit not in data]
     try:
-        _write(cwd, _sources(files, units))
+        sources = _sources(files, units)
+        texts = {path: content for path, content in sources.items() if isinstance(content, bytes)}
+        blob = None if repeatable else _large_blob(sources, data)
+        write_files(cwd, texts if blob else sources)
         with ThreadPoolExecutor(1) as pool:
-            assembling = pool.submit(_assemble, cwd, data, shop)
-            missing, made = compile_units(cwd, files, code, shop, progress)
-            assembling.result()
-        libraries = _link(cwd, code, data, name, shop)
+            assembling = pool.submit(_assemble, cwd, texts, data, blob, shop)
+            # No tool reads a large blob: it is written while they work.
+            late = {path: blob for path in sources.keys() - texts.keys()} if blob else {}
+            writing = pool.submit(write_files, cwd, late)
+            missing, made = compile_units(cwd, texts, code, shop, progress)
+            libraries = _link(cwd, code, assembling.result(), blob, name, shop)
+            writing.result()
     except OSError as error:
         raise _unusable(cwd, error) from None
     seconds = time.perf_counter() - begin
     return libraries, BuildResult(missing, len(code) - missing, seconds, made)
 
 
-def _assemble(cwd: Path, units: Sequence[Unit], shop: Shop) -> None:
-    jobs = [Job(shop.compiler, (), unit.path, cwd) for unit in units]
+def _large_blob(files: Mapping[str, Content], data: Sequence[Unit]) -> Blob | None:
+    """Return the data that a library includes, if it is large and the only one."""
+    included = [files[path] for unit in data for path in unit.includes]
+    match included:
+        case [Blob() as blob] if blob.size >= LARGE:
+            return blob
+    return None
+
+
+def _assemble(
+    cwd: Path, files: Mapping[str, bytes], units: Sequence[Unit], blob: Blob | None, shop: Shop
+) -> list[str]:
+    """Assemble what includes data, or a stand-in for a blob; returns the objects."""
+    place = PurePosixPath("stand_in" if blob else ".")
+    if blob:
+        sources = {unit.path: files[unit.path] for unit in units}
+        stand_ins = {path: STAND_IN for unit in units for path in unit.includes}
+        write_files(cwd / place, {**sources, **stand_ins})
+    jobs = [Job(shop.compiler, (), unit.path, cwd / place) for unit in units]
     compile_many(jobs, 1, log=shop.log)
+    return [str(place / f"{unit.path}.o") for unit in units]
 
 
 def _link(
-    cwd: Path, code: Sequence[Unit], data: Sequence[Unit], name: str, shop: Shop
+    cwd: Path, code: Sequence[Unit], data: Sequence[str], blob: Blob | None, name: str, shop: Shop
 ) -> dict[str, Path]:
-    """Link both libraries at the same time."""
+    """Link both libraries, at the same time unless the shared one takes a blob of the other."""
     flags = tuple(dict.fromkeys((*shop.flags, *(f for unit in code for f in unit.flags))))
-    objects, rest = ([f"{unit.path}.o" for unit in units] for units in (code, data))
+    objects = [f"{unit.path}.o" for unit in code]
     shared, static = f"lib{name}.so", f"lib{name}.a"
-    with ThreadPoolExecutor(2) as pool:
-        both = (
-            pool.submit(
-                link_shared, shop.compiler, flags, [*objects, *rest], shared, cwd, log=shop.log
-            ),
-            pool.submit(archive_static, shop.compiler, objects, static, cwd, rest, log=shop.log),
+
+    def share(*more: str) -> Path:
+        return link_shared(shop.compiler, flags, [*objects, *more], shared, cwd, log=shop.log)
+
+    with ThreadPoolExecutor(1) as pool:
+        archiving = pool.submit(
+            archive_static, shop.compiler, objects, static, cwd, data, log=shop.log
         )
-    return {path: future.result() for path, future in zip((shared, static), both, strict=True)}
+        if blob is None:
+            return {shared: share(*data), static: archiving.result()}
+        archive = archiving.result()
+        enlarge_last_member(archive, (cwd / data[0]).read_bytes(), blob.size, blob.write)
+        return {shared: share(static), static: archive}
 
 
 def _unusable(place: Path, error: OSError) -> ToolchainError:
@@ -229,7 +256,7 @@ def compile_units(
     return len(missing), made
 
 
-def _sources(files: Mapping[str, bytes], units: Sequence[Unit]) -> dict[str, bytes]:
+def _sources(files: Mapping[str, Content], units: Sequence[Unit]) -> dict[str, Content]:
     """Return the part of the tree that the units read."""
     paths = sorted({path for unit in units for path in (unit.path, *unit.includes)})
     for path in paths:
@@ -264,150 +291,3 @@ def _take_cached(
         else:
             (cwd / f"{unit.path}.o").write_bytes(data)
     return missing
-
-
-# -------------------------------------------------------------------------- the output folder
-
-
-def write_tree(files: Mapping[str, bytes | Path], folder: Path) -> None:
-    """Make `folder` hold exactly `files`, beside whatever files there are not ours.
-
-    A path stands for the file there, which gets a second name in `folder`, or a copy on another
-    file system: for large files whose first name goes.
-
-    Everything is written next to its destination first and then moved there; if that fails or is
-    interrupted, all is as it was before. Files of a previous output that are no longer wanted
-    go. Raises OptionError, which names the path, where the folder can't be written or
-    a file that isn't ours is in the way.
-    """
-    tree = {**files, MANIFEST: _manifest(files)}
-    for path in files:
-        if path == MANIFEST:
-            raise InternalError("a generated file has the manifest's name", where=path)
-        _checked(path)
-    try:
-        _place(tree, folder)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OptionError(
-            f"can't write {folder}: {reason}", where="--output", hint="choose another folder"
-        ) from None
-
-
-def check_folder(folder: Path, option: str) -> None:
-    """Raise OptionError if `folder` surely can't be written: told before long work, not after."""
-    for place in (folder.absolute(), *folder.absolute().parents):
-        if not os.path.lexists(place):
-            continue
-        if not place.is_dir():
-            raise OptionError(f"{place} is a file", where=option, hint="name a folder")
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise OptionError(
-                f"can't write {place}: permission denied", where=option,
-                hint="choose another folder",
-            )  # fmt: skip
-        return
-
-
-def _place(tree: Mapping[str, bytes | Path], folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise OptionError(f"{folder} is a file", where="--output", hint="name a folder")
-    made = [parent for parent in folder.absolute().parents if not parent.exists()]
-    try:
-        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        # Inside an output folder that exists: it may be a mount point, its parent closed to us.
-        near = folder if folder.is_dir() else folder.parent
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=near) as temporary:
-            new, old = Path(temporary, "new"), Path(temporary, "old")
-            _write(new, tree)
-            if folder.is_dir():
-                _swap_in(tree, new, folder, old)
-            else:
-                new.rename(folder)
-    except BaseException:
-        for parent in made:
-            with suppress(OSError):
-                parent.rmdir()
-        raise
-
-
-def _swap_in(tree: Mapping[str, bytes | Path], new: Path, folder: Path, old: Path) -> None:
-    """Move the files of `new` into `folder` and those they replace to `old`; all or nothing."""
-    ours = _previous(folder)
-    foreign = [path for path in tree if path not in ours and (folder / path).exists()]
-    if foreign and foreign != [MANIFEST]:  # a damaged manifest alone is no loss
-        raise OptionError(
-            f"{folder / foreign[0]} exists and was not written by atc",
-            where="--output",
-            hint="move it away or choose another folder",
-        )
-    stale = sorted(ours - set(tree))
-    begun: list[str] = []
-    try:
-        for path in (*tree, *stale):
-            begun.append(path)
-            _move(folder / path, old / path)
-            _move(new / path, folder / path)
-    except BaseException:
-        for path in reversed(begun):
-            if path in tree and not (new / path).exists():
-                _move(folder / path, new / path)
-            _move(old / path, folder / path)
-        _drop_empty(folder, begun)
-        raise
-    _drop_empty(folder, stale)
-
-
-def _move(source: Path, destination: Path) -> None:
-    """Move a file, if it is there, to where there is none."""
-    if source.exists():
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        source.rename(destination)
-
-
-def _drop_empty(folder: Path, paths: Iterable[str]) -> None:
-    """Remove the folders of these files that have become empty."""
-    parents = {parent for path in paths for parent in PurePosixPath(path).parents}
-    for parent in sorted(parents - {PurePosixPath(".")}, reverse=True):
-        with suppress(OSError):
-            (folder / parent).rmdir()
-
-
-def _manifest(files: Iterable[str]) -> bytes:
-    return (json.dumps({"files": sorted(files)}, indent=1) + "\n").encode()
-
-
-def _previous(folder: Path) -> frozenset[str]:
-    """Return the files in `folder` that its manifest claims; none where it is damaged."""
-    try:
-        listed = json.loads((folder / MANIFEST).read_bytes())["files"]
-        paths = {str(_checked(path)) for path in listed}
-    except (OSError, ValueError, LookupError, TypeError, InternalError):
-        return frozenset()
-    return frozenset(path for path in paths | {MANIFEST} if (folder / path).is_file())
-
-
-# ------------------------------------------------------------------------------------ paths
-
-
-def _checked(path: str) -> PurePosixPath:
-    """Return a path of the tree; raise InternalError if it could lead out of its folder."""
-    pure = PurePosixPath(path)
-    plain = str(pure) == path and path.isprintable() and not set(path) & set('\\:*?"<>|')
-    if not plain or pure.is_absolute() or ".." in pure.parts or path == ".":
-        raise InternalError("a generated file's path is unsafe", where=repr(path))
-    return pure
-
-
-def _write(folder: Path, files: Mapping[str, bytes | Path]) -> None:
-    folder.mkdir(exist_ok=True)
-    for path, data in files.items():
-        destination = folder / _checked(path)
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(data, bytes):
-            destination.write_bytes(data)
-            continue
-        try:
-            os.link(data, destination)
-        except OSError:
-            shutil.copyfile(data, destination)

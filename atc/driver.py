@@ -24,11 +24,9 @@ from atc.build import (
     Shop,
     Unit,
     build_library,
-    check_folder,
     kernel_unit,
     library_flags,
     work_folder,
-    write_tree,
     written_down,
 )
 from atc.cache import CacheStats
@@ -62,6 +60,7 @@ from atc.model_options import adaptation_of, contract_of, limits_of, policy_of, 
 from atc.names import network_identifier
 from atc.options import Options
 from atc.out_nodes import find_outputs
+from atc.output_folder import Content, check_folder, write_tree
 from atc.passes import run_passes
 from atc.passes.layout import LayoutReport
 from atc.program import Program, build_program
@@ -192,6 +191,7 @@ def _compiled(
                 cwd, recipe.files, recipe.units, emission.name,
                 Shop(target, compiler, recipe.flags, cache, workers, log),
                 lambda done, total: heard.progress("compiling C", done, total),
+                repeatable=options.keep_build,
             )  # fmt: skip
         if options.keep_build:
             heard.stage(f"the build is kept in {cwd}")
@@ -369,7 +369,7 @@ def _digest(path: Path) -> str:
 class _Recipe:
     """What the library is built from: the whole tree with the weights, its units, the flags."""
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, Content]
     units: tuple[Unit, ...]
     flags: tuple[str, ...]
 
@@ -378,7 +378,8 @@ def _recipe(
     options: Options, emission: Emission, target: Target, compiler: Compiler, debugging: Debugging,
     listed: frozenset[str],
 ) -> _Recipe:  # fmt: skip
-    name, files = emission.name, dict(emission.files)
+    name = emission.name
+    files: dict[str, Content] = dict(emission.files)
     everywhere = debugging.flags if debugging.of_all else ()
     units = [
         replace(
@@ -393,11 +394,11 @@ def _recipe(
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
     runs = sorted(path for path in files if path.startswith(f"src/{name}_gear"))
     units += [Unit(path, PurePosixPath(path).stem, own, flags=everywhere) for path in runs]
-    if emission.weights and options.external_weight == 1:
+    if emission.blob.size and options.external_weight == 1:
         files |= split_weights(name, emission.weights, emission.offsets)
-    elif emission.weights:
+    elif emission.blob.size:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
-        files[data] = emission.weights
+        files[data] = emission.blob
         if options.external_weight != 2:
             files[text] = included_weights(name, data).encode()
             units.append(Unit(text, f"{name}_weights", (data,), cacheable=False))
@@ -410,8 +411,8 @@ def _flags(options: Options, compiler: Compiler, target: Target) -> tuple[str, .
 
 
 def _large_files(
-    made: Mapping[str, Path], cwd: Path, files: Mapping[str, bytes], keep: bool
-) -> Mapping[str, bytes | Path]:
+    made: Mapping[str, Path], cwd: Path, files: Mapping[str, Content], keep: bool
+) -> Mapping[str, Content | Path]:
     """Return what is taken from the build's folder: the libraries and the blob they include."""
     if keep:  # no file of the output may be one with what is kept
         return {path: file.read_bytes() for path, file in made.items()}

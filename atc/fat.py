@@ -16,14 +16,11 @@ from atc.backends.compiler import STRIP, THREADS
 from atc.backends.target import Target, get_target
 from atc.backends.toolchain import archive_static, extract_archive, link_shared
 from atc.build import (
-    MANIFEST,
     Shop,
     Unit,
-    check_folder,
     compile_units,
     library_flags,
     work_folder,
-    write_tree,
 )
 from atc.cache import open_cache
 from atc.driver import Compilation, compile_model, network_name
@@ -32,6 +29,7 @@ from atc.errors import OptionError
 from atc.listener import Listener
 from atc.names import LIMIT, module_name
 from atc.options import Options
+from atc.output_folder import MANIFEST, check_folder, write_tree
 from atc.templates import render
 
 _ALONE = (
@@ -134,7 +132,7 @@ def _part(index: int, done: Compilation) -> Part:
     assert isinstance(arena_size, int)
     return Part(
         index, done.name, done.target.name, f"targets/{done.name}", done.emission.threads,
-        len(done.emission.weights), arena_size,
+        done.emission.blob.size, arena_size,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def model_info(done: Compilation) -> str:
         *(("input", f"{name}: {done.program.types[name]}") for name in done.program.inputs),
         *(("output", f"{name}: {done.program.types[name]}") for name in done.program.outputs),
         ("arena", f"{plan.size} bytes, lower bound {plan.lower_bound}, gap {gap:.1f} %"),
-        ("weights", f"{len(done.emission.weights)} bytes {place}"),
+        ("weights", f"{done.emission.blob.size} bytes {place}"),
         ("kernels", _kernels(done)),
         ("target", done.target.name),
         ("compiler", done.compiler.version),

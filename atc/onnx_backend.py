@@ -67,7 +67,7 @@ def _emit(graph: Graph, target: Target, name: str) -> Emission:
 def _write(project: Emission, folder: Path) -> Iterator[str]:
     """Write a project's library; yield the sources."""
     files = {path: data for path, data in project.files.items() if path[:3] in ("src", "inc")}
-    if project.weights:
+    if project.blob.size:
         blob = f"{project.name}_weights.bin"
         files[blob] = project.weights
         files[f"{project.name}_weights.S"] = included_weights(project.name, blob).encode()

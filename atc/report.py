@@ -37,7 +37,7 @@ def report_json(done: Compilation) -> str:
             "lower_bound_bytes": plan.lower_bound,
             "gap_percent": round(100 * gap, 2),
             "method": plan.method,
-            "weights_bytes": len(done.emission.weights),
+            "weights_bytes": done.emission.blob.size,
             "buffers": [
                 {"name": b.name, "offset": plan.offsets[b.name], "bytes": b.size,
                  "first_step": b.first, "last_step": b.last}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import BinaryIO
 
 import numpy as np
 
@@ -12,6 +15,23 @@ from atc.names import identifier
 from atc.templates import render
 
 WORDS_PER_LINE = 4
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Bytes in parts that follow each other; they may be gigabytes, so nobody joins them."""
+
+    parts: tuple[bytes | memoryview, ...]
+
+    @cached_property
+    def size(self) -> int:
+        """The number of bytes."""
+        return sum(map(len, self.parts))
+
+    def write(self, file: BinaryIO) -> None:
+        """Write all parts to a file."""
+        for part in self.parts:
+            file.write(part)
 
 
 def included_weights(name: str, file: str) -> str:

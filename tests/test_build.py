@@ -3,7 +3,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,19 +12,17 @@ import pytest
 from atc.backends.target import get_target, host_target
 from atc.backends.toolchain import Compiler, compile_flags, find_compiler
 from atc.build import (
-    MANIFEST,
     BuildResult,
     ObjectCache,
     Shop,
     Unit,
     build_library,
-    check_folder,
     work_folder,
-    write_tree,
 )
 from atc.cache import Key, open_cache
 from atc.errors import InternalError, OptionError, ToolchainError
-from atc.weights import included_weights
+from atc.output_folder import MANIFEST, Content, check_folder, write_tree
+from atc.weights import Blob, included_weights
 
 FILES = {"README.md": b"one", "src/a.c": b"a", "src/kernels/k.c": b"k", "libnet.so": b"\x7fELF"}
 
@@ -263,7 +261,7 @@ class Build:
     def __call__(
         self,
         cache: ObjectCache,
-        tree: dict[str, bytes] = TREE,
+        tree: Mapping[str, Content] = TREE,
         units: tuple[Unit, ...] = UNITS,
         level: str = "O2",
         workers: int = 2,
@@ -289,6 +287,20 @@ class Build:
 @pytest.fixture
 def build() -> Build:
     return Build(find_compiler(host_target(), os.environ))
+
+
+def test_large_data_makes_the_same_libraries(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = b"extern const unsigned char net_weights_data[];\n" + TREE["src/net.c"].replace(
+        b"twice(x);", b"twice(x) + net_weights_data[x];"
+    )
+    parts = (bytes(range(256)), bytes(64), b"w" * 128)
+    tree = {**TREE, "src/net.c": source, "net_weights.bin": Blob(parts)}
+    ordinary, _ = build(Memory(), tree)
+    assert b"".join(parts) in ordinary["libnet.so"]
+    monkeypatch.setattr("atc.build.LARGE", 64)
+    assert build(Memory(), tree)[0] == ordinary
+    joined = " ".join(word for command in build.commands for word in command)
+    assert not build.compiler.elf or "stand_in/src/net_weights.S.o" in joined
 
 
 def test_the_library_works_and_the_archive_is_one(build: Build, tmp_path: Path) -> None:

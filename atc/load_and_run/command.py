@@ -86,7 +86,7 @@ def _compiled(
     console.result["compile"] = {
         "ms": milliseconds, "compiled": done.build.compiled, "cached": done.build.cached,
         "strategy": list(strategy(wishes)), "kernel_calls": len(done.report["nodes"]),
-        "arena_bytes": done.arena.plan.size, "weights_bytes": len(done.emission.weights),
+        "arena_bytes": done.arena.plan.size, "weights_bytes": done.emission.blob.size,
     }  # fmt: skip
     return done.folder
 
