@@ -36,6 +36,8 @@ LINE = 64
 """Elements that are never cut apart: a line of the cache or more."""
 WORTH = 12000
 """Cycles of a call below which another thread costs more than it brings."""
+WORTH_TURN = 1500
+"""The same of a turn of a call whose threads wait for each other: they are awake."""
 BYTES_PER_CYCLE = 16
 """What a call that only streams moves."""
 
@@ -76,6 +78,17 @@ def pieces(w: Workload, candidate: Candidate, target: Target, threads: int) -> t
     return tuple(_fitted(p, w, target) for p in found)
 
 
+def shared(w: Workload, candidate: Candidate, target: Target, threads: int) -> Candidate:
+    """Return a candidate whose call threads share, where it is long and its kernel can do that."""
+    if threads < 2 or not _worth(w, target):
+        return candidate
+    for params in candidate.kernel.cuts(w, candidate.params, target, threads):
+        team = candidate.kernel.team(w, params, target)
+        if team.pieces > 1 and (team.turns == 1 or _cycles(w, target) > team.turns * WORTH_TURN):
+            return replace(candidate, params=params)
+    return candidate
+
+
 def _fitted(piece: Piece, w: Workload, target: Target) -> Piece:
     """Return a piece with parameters of its own, where that doesn't change results."""
     kernel, own = piece.candidate.kernel, piece.workload(w)
@@ -88,8 +101,13 @@ def _fitted(piece: Piece, w: Workload, target: Target) -> Piece:
 
 
 def _worth(w: Workload, target: Target) -> bool:
+    return _cycles(w, target) > WORTH
+
+
+def _cycles(w: Workload, target: Target) -> float:
+    """Return an estimate of a call's cycles."""
     lanes = max(target.vector_bytes // 4, 1)
-    return operations(w) / (4 * lanes) + traffic(w) / BYTES_PER_CYCLE > WORTH
+    return operations(w) / (4 * lanes) + traffic(w) / BYTES_PER_CYCLE
 
 
 def _ranges(extent: int, threads: int, step: int = 1) -> list[tuple[int, int]]:

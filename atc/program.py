@@ -17,7 +17,7 @@ from atc.expr import Input
 from atc.ir import Array, Graph, Node, TensorType, type_of
 from atc.ops import If, Loop, Map, Part, Reshape
 from atc.ops.data import Concat
-from atc.parallel import Piece, Stretch, pieces
+from atc.parallel import Piece, Stretch, pieces, shared
 from atc.select import Choice, Selection, select
 from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Slot, Step, calls
 from atc.view import View
@@ -196,7 +196,8 @@ class _Scribe:
         choice = self.selection[node.outputs[0]]
         cut = pieces(choice.workload, choice.candidate, self.target, self.threads)
         if not cut:
-            return self._call(node, choice)
+            whole = shared(choice.workload, choice.candidate, self.target, self.threads)
+            return self._call(node, replace(choice, candidate=whole))
         inputs = tuple(map(self._same, node.inputs))
         made = [self._piece(replace(node, inputs=inputs), choice, p, k) for k, p in enumerate(cut)]
         return Parallel(node, tuple(made))

@@ -248,6 +248,8 @@ class _Scribe:
         lines = [f"{call.source.symbol}({', '.join(arguments)});"]
         if call.source.fallible:
             lines = [f"if (!{lines[0][:-1]}) return {self.upper}_ERROR_DATA;"]
+        if call.source.team.pieces > 1:
+            lines = self._shared(call, arguments)
         if self.timed:
             lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
         if self.checked:
@@ -255,6 +257,28 @@ class _Scribe:
         yield from self._observed(lines, seen) if self.observed else lines
         yield from self._bounded(node.op.written)
         self.called += 1
+
+    def _shared(self, call: Call, arguments: Sequence[str]) -> list[str]:
+        """Return the lines in which threads share a call, turn after turn."""
+        team, name = call.source.team, f"pieces_{self.number - 1}"
+        places = [f"at[{k}]" for k in range(len(arguments))]
+        values = [f"(void *)({pointer})" for pointer in arguments]
+        if team.turns > 1:
+            places += ["piece", f"*(const int *)at[{len(arguments)}]"]
+            values.append("&turn")
+        else:
+            places.append("piece")
+        run = f"run_pieces(ctx, {name}, at, {team.pieces});"
+        line = f"{call.source.symbol}({', '.join(places)});"
+        self.tasks.append(Task(name, f"any piece of step {self.number - 1}", ((line,),)))
+        loop = f"for (; turn < {team.turns}; turn++) {run}"
+        return [
+            "{",
+            *["  int turn = 0;"] * (team.turns > 1),
+            f"  void *const at[] = {{{', '.join(values)}}};",
+            f"  {loop if team.turns > 1 else run}",
+            "}",
+        ]
 
     def _bounded(self, written: Sequence[int]) -> Iterator[str]:
         """Yield the checks of extents that a kernel has written, and of what depends on them."""

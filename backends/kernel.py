@@ -40,6 +40,22 @@ def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Wor
     return Workload(node.op, graph.types_of(node.inputs), outputs, known)
 
 
+@dataclass(frozen=True)
+class Team:
+    """How threads share a call: in so many pieces, so many times.
+
+    All pieces of a turn have ended before the next turn begins.
+    """
+
+    pieces: int = 1
+    turns: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The C parameters that say what to compute; none where it is all at once."""
+        return (*["piece"] * (self.pieces > 1), *["turn"] * (self.turns > 1))
+
+
 class Kernel:
     """An algorithm for one op. Subclasses are stateless; override what differs."""
 
@@ -109,6 +125,21 @@ class Kernel:
     def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
         """Return the rows of output 0 at which its bands may end, the last one included."""
         return range(1, w.outputs[0].shape[2] + 1)
+
+    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
+        """Return parameters with which so many threads share a call, the best first; see `team`.
+
+        Only for calls whose parts are no calls of the same kernel. Results are the same bits.
+        """
+        return ()
+
+    def team(self, w: Workload, params: Params, target: Target) -> Team:
+        """Return how threads share a call with these parameters."""
+        return Team()
+
+    def enlarges(self, w: Workload, params: Params, target: Target) -> int:
+        """Return the bytes that packed constants take beyond those of the model."""
+        return 0
 
     def in_place(self, w: Workload) -> tuple[int, ...]:
         """Inputs whose memory output 0 may overwrite: each element is read before it is written."""
@@ -201,6 +232,7 @@ class KernelSource:
     dims: tuple[str, ...] = field(default=(), compare=False)
     """C expressions of the extents that a call hands over, over the network's table `d`."""
     headers: tuple[str, ...] = ()
+    team: Team = field(default=Team(), compare=False)
 
     @property
     def tiles(self) -> bool:
@@ -227,7 +259,8 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     """Render the C function of a candidate for a workload."""
     kernel, params = candidate.kernel, candidate.params
     scratch = kernel.scratch(w, params, target)
-    arguments = _arguments(candidate, w, scratch)
+    team = kernel.team(w, params, target)
+    arguments = _arguments(candidate, w, scratch, team)
     text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     if dims:
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
@@ -239,7 +272,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     symbol = f"atc_{kernel.name}_{dtype}_{digest}"
     return KernelSource(
         symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
-        kernel.fallible, dims, candidate.headers,
+        kernel.fallible, dims, candidate.headers, team,
     )  # fmt: skip
 
 
@@ -281,7 +314,9 @@ def _shown(type_: TensorType) -> str:
     return f"{type_.dtype.label}[{','.join(map(str, type_.shape))}]"
 
 
-def _arguments(candidate: Candidate, w: Workload, scratch: int) -> tuple[Argument, ...]:
+def _arguments(
+    candidate: Candidate, w: Workload, scratch: int, team: Team
+) -> tuple[Argument, ...]:
     shared = candidate.kernel.in_place(w)
     arguments = []
     for i, type_ in enumerate(w.inputs):
@@ -296,4 +331,5 @@ def _arguments(candidate: Candidate, w: Workload, scratch: int) -> tuple[Argumen
     for k in range(len(w.op.written)):
         arguments.append(Argument("int64_t *restrict ", f"count{k}"))
     arguments += (Argument("ptrdiff_t ", name) for name in band_names(candidate.params))
+    arguments += (Argument("int ", name) for name in team.names)
     return tuple(arguments)

@@ -6,10 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from atc.backends.cpu.expr import literal
-from atc.backends.cpu.rnn import pack_panels, padded, place_of, places, products, shares
+from atc.backends.cpu.rnn import (
+    Cut,
+    Room,
+    cut_of,
+    cuts,
+    frame,
+    own_weights,
+    pack_panels,
+    padded,
+    place_of,
+    places,
+    products,
+    shares,
+    team_of,
+)
 from atc.backends.cpu.vector_expr import lanes, render_vector, vectorisable
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.expr import Expr
@@ -49,77 +62,115 @@ class RecurrentVectors(Kernel):
         """Vectors of a panel: as many as fill the pipeline, unless padding outweighs it."""
         op = w.op
         assert isinstance(op, Recurrent)
-        sets = [{"nv": nv} for nv in (8, 4, 2, 1)]
+        sets = [{"nv": nv} for nv in _WAITING]
         largest = concrete(w)
         return sorted(sets, key=lambda p: self.cost(largest, p, target))
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The recurrent shares of one row, its reset h, and h in bytes."""
+    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
+        """Into directions, rows, or units, with panels for so many units."""
+        op, weights = w.op, w.inputs[1]
+        assert isinstance(op, Recurrent)
+        assert weights is not None
+        found = []
+        for cut in cuts(op, weights, threads, lanes(target)):
+            block = cut_of(op, cut, lanes(target)).block
+            sets = ({**params, "nv": nv, **cut} for nv in _WAITING)
+            found.append(min(sets, key=lambda p: _work(op, block, p, target)))
+        return found
+
+    def team(self, w: Workload, params: Params, target: Target) -> Team:
+        """Pieces of units wait for each other at each step."""
         op = w.op
         assert isinstance(op, Recurrent)
-        floats = (shares(op, _width(params, target)) + op.hidden) * 4
-        return floats + (padded(op.hidden, QUAD) if op.scales else 0)
+        return team_of(op, cut_of(op, params, lanes(target)))
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The recurrent shares of one row, its reset h, and h in bytes; see Room."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        cut = cut_of(op, params, lanes(target))
+        return Room.of(op, cut, _width(params, target), 4).elements(cut) * 4
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Pack the weights."""
         op = w.op
         assert isinstance(op, Recurrent)
-        pack = pack_quads if op.scales else pack_panels
-        return {1: lambda r: pack(op, r, _width(params, target))}
+        pack, cut = pack_quads if op.scales else pack_panels, cut_of(op, params, lanes(target))
+        return {1: lambda r: pack(op, r, cut, _width(params, target))}
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Addresses of the operands, and each direction's formulas."""
         op = w.op
         assert isinstance(op, Recurrent)
-        width = _width(params, target)
-        whole = op.hidden // lanes(target) * lanes(target)
+        width, cut = _width(params, target), cut_of(op, params, lanes(target))
         quads = -(-op.hidden // QUAD)
         depth = QUAD * (quads + 1) if op.scales else op.hidden  # of a column in its panel
+        rest = (op.hidden - (cut.units - 1) * cut.block) % lanes(target)
+        hidden_rest = op.hidden % lanes(target)
         return {
-            "op": op, "nv": params["nv"], "lanes": lanes(target), "width": width,
+            **frame(w, cut, width), "nv": params["nv"], "lanes": lanes(target), "width": width,
             "products": [
-                (p.operand, p.weights // op.hidden * depth, padded(p.columns, width), p.result)
-                for p in products(op, width)
+                (p.operand, p.weights // op.hidden * depth, padded(p.gates * cut.block, width),
+                 p.result)
+                for p in products(op, cut.block, width)
             ],
-            "shares": shares(op, width), "weights": shares(op, width) * depth,
-            "scales": [literal(s, DType.FLOAT) for s in op.scales], "quads": quads,
-            "whole": whole, "rest": op.hidden - whole, "lengths": w.inputs[3] is not None,
+            "quads": quads, "hidden_whole": op.hidden - hidden_rest, "hidden_rest": hidden_rest,
+            "whole": cut.block // lanes(target) * lanes(target), "rest": rest,
             "directions": [
-                {"d": d, "reverse": cell.reverse, **places(op, d),
-                 "reset": bool(cell.reset), "memory": bool(cell.memory),
-                 "body": _cell(op, width, d, cell, "j", ""),
-                 "tail": _cell(op, width, d, cell, str(whole), str(op.hidden - whole))}
+                {**places(op, d), **own_weights(op, cut, d, shares(op, cut.block, width) * depth),
+                 **_formulas(op, d, cell, cut, width, target)}
                 for d, cell in enumerate(op.cells)
             ],
-            "initial": [w.inputs[i] is not None for i in (4, 5)],
-            "sequence": f"y{len(w.outputs) - 1}",
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Against the scalar kernel's multiplications; few accumulators wait for each other."""
         op = w.op
         assert isinstance(op, Recurrent)
-        waiting = {1: 4.0, 2: 2.0, 4: 1.2, 8: 1.0}[int(params["nv"])]
-        work = op.steps * op.batch * len(op.cells) * shares(op, _width(params, target)) * op.hidden
-        return work * waiting / ((8 if op.scales else 2) * lanes(target))
+        work = op.steps * op.batch * len(op.cells) * _work(op, op.hidden, params, target)
+        return work / ((8 if op.scales else 2) * lanes(target))
 
 
-def pack_quads(op: Recurrent, r: Array, width: int) -> Array:
-    """Return INT8 R [D, H, G * H] as panels [D][products][columns / width] of bytes: each column's
-    INT32 sum, then [ceil(H / 4)][width][4], filled up with zeros."""
-    panels = pack_panels(op, r, width).reshape(len(op.cells), -1, op.hidden, width)
+_WAITING = {8: 1.0, 6: 1.1, 4: 1.2, 3: 1.5, 2: 2.0, 1: 4.0}
+"""How many times longer a product takes with so many vectors of a panel."""
+
+
+def _work(op: Recurrent, units: int, params: Params, target: Target) -> float:
+    """Return the multiplications of a step for so many units, longer where they wait."""
+    return shares(op, units, _width(params, target)) * op.hidden * _WAITING[int(params["nv"])]
+
+
+def pack_quads(op: Recurrent, r: Array, cut: Cut, width: int) -> Array:
+    """Return INT8 R [D, H, G * H] as panels of bytes: each column's INT32 sum, then words of 4
+    bytes [ceil(H / 4)][width][4], filled up with zeros. They lie as those of pack_panels do."""
+    panels = pack_panels(op, r, cut, width).reshape(cut.units * len(op.cells), -1, op.hidden, width)
     deep = np.pad(panels, ((0, 0), (0, 0), (0, -op.hidden % QUAD), (0, 0)))
     sums = panels.sum(2, dtype=np.int32)[..., None].view(np.int8)
     words = deep.reshape(*deep.shape[:2], -1, QUAD, width).swapaxes(3, 4)
     whole = np.concatenate([sums[:, :, None], words], 2)
-    return np.ascontiguousarray(whole.reshape(len(op.cells), -1))
+    return np.ascontiguousarray(whole.reshape(len(whole), -1))
 
 
-def _cell(op: Recurrent, width: int, d: int, cell: Cell, at: str, count: str) -> dict[str, object]:
+def _formulas(
+    op: Recurrent, d: int, cell: Cell, cut: Cut, width: int, target: Target
+) -> dict[str, object]:
+    """Return the formulas of one direction: of whole vectors and of the units after them."""
+    last = op.hidden - (cut.units - 1) * cut.block
+    rest = last % lanes(target)
+    return {
+        "reverse": cell.reverse, "reset": bool(cell.reset), "memory": bool(cell.memory),
+        "body": _cell(op, width, d, cell, cut, "j", ""),
+        "tail": _cell(op, width, d, cell, cut, str(last - rest), str(rest)),
+    }  # fmt: skip
+
+
+def _cell(
+    op: Recurrent, width: int, d: int, cell: Cell, cut: Cut, at: str, count: str
+) -> dict[str, object]:
     """Return the formulas of the units from `at` on: a whole vector, or `count` of them."""
 
     def read(k: int) -> str:
-        array, offset = place_of(op, d, k, width)
+        array, offset = place_of(op, d, k, cut, width)
         if array == "memory":
             return array
         place = " + ".join(p for p in (array, at, str(offset) if offset else "") if p)
