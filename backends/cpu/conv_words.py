@@ -56,6 +56,11 @@ class Words:
         return self.g.icb * self.g.taps
 
     @property
+    def unit(self) -> int:
+        """The words of a whole block of input channels under a tap."""
+        return self.g.block // self.per
+
+    @property
     def lines(self) -> int:
         """Lines of the next panel that each turn prefetches; 0 where tiles are many."""
         size = self.nv * self.g.block * self.g.block // self.per * WORD
@@ -90,7 +95,8 @@ class Words:
             "g": g, "rows": rows, "columns": columns, "tiles": list(named.values()),
             "groups": [(n, count, firsts[k * widths[0][1]]) for k, (n, count) in enumerate(widths)],
             "tile_of": lambda r, n, c: tiles[r, n, c].name, "interior": g.rows.interior,
-            "bodies": self.bodies(), "words": self.depth, "per": self.per,
+            "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
+            "step": 1 if g.plain else g.block,
             "lines": self.lines, "line": line, "share": self.lines * line * self.turns,
         }  # fmt: skip
 

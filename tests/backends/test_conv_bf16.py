@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from blocked_convs import DIRECT, WINOGRAD, build, from_blocks
+from blocked_convs import DIRECT, WINOGRAD, Case, build, from_blocks
 from kernel_program import Call, run_calls, vector_target
 
 from atc.backends.cpu.conv_bf16 import ConvBf16, to_bf16
+from atc.backends.cpu.conv_bf16_few import ConvBf16Few
 from atc.backends.cpu.vector_expr import lanes
-from atc.backends.kernel import workload_of
+from atc.backends.kernel import Kernel, workload_of
 from atc.ir import Array
 
-CASES = {name: case for name, case in (DIRECT | WINOGRAD).items() if not case.plain}
+FIRST = {
+    "first layer, patches": Case(3, 33, (8, 80), (4, 4), stride=4, pad=0, plain=True),
+    "first layer, batch": Case(2, 16, (9, 35), (3, 5), pad=2, plain=True, batch=2),
+    "first layer, cut": Case(3, 16, (10, 50), stride=3, pad=0, plain=True, epilogue="residual"),
+    "first layer, tall": Case(1, 16, (31, 6), (5, 2), dilation=1, pad=1, plain=True),
+}
+CASES = DIRECT | WINOGRAD | FIRST
 TOLERANCE = 4e-6
 
 
@@ -28,7 +35,7 @@ def calls_of(name: str, most: int) -> list[tuple[Call, Array, int]]:
     case = CASES[name]
     graph, feeds, expected = build(case, lanes(target), rounded)
     w = workload_of(graph, graph.nodes[0], graph.constants)
-    kernel = ConvBf16()
+    kernel: Kernel = ConvBf16Few() if case.plain else ConvBf16()
     assert kernel.accepts(w, target), name
     given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
     operands = [given[i] for i in graph.nodes[0].inputs]
