@@ -77,6 +77,15 @@ DIRECT = {
     "first layer, grey": Case(1, 16, (12, 11), (4, 10), pad=4, plain=True, epilogue="swish"),
     "libm": Case(16, 16, (5, 6), epilogue="libm"),
 }
+NARROW = {
+    "width 2": Case(32, 32, (6, 9), group=16, epilogue="residual"),
+    "width 4": Case(64, 64, (7, 15), group=16),
+    "width 4, strided": Case(48, 48, (9, 11), stride=2, group=12, batch=2, epilogue="none"),
+    "width 4, pointwise": Case(32, 32, (5, 9), (1, 1), pad=0, group=8, epilogue="swish"),
+    "width 4, one dimension": Case(32, 32, (30,), (5,), pad=4, dilation=2, group=8),
+}
+"""Groups of fewer channels than the blocks of any target have."""
+
 FEW = {
     "one": Case(16, 1, (5, 28)),
     "two": Case(40, 2, (9, 17), (5, 7), pad=3, epilogue="residual"),

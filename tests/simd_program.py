@@ -211,6 +211,15 @@ static void lookup(const float *a, const float *b, float *y, size_t n) {
   v_lookup(to + half, to + half, n - half - 1, table);
 }
 
+/* Lanes of a at places in the words of b. */
+static void permute(const float *a, const float *b, float *y, size_t n) {
+  const vi32 within = v_i32_set1(V_LANES - 1);
+  for (size_t at = 0; at < n; at += V_LANES) {
+    const vi32 places = v_i32_and(v_cast_i32(v_load(b + at)), within);
+    v_store(y + at, v_permute(v_load(a + at), places));
+  }
+}
+
 int main(int count, char **arguments) {
   const size_t n = count > 2 ? (size_t)strtoul(arguments[2], NULL, 10) : 0;
   float *const a = malloc(4 * n * sizeof *a);
@@ -223,6 +232,7 @@ int main(int count, char **arguments) {
   if (strcmp(name, "tails") == 0) tails(a, y);
   if (strcmp(name, "typed_tails") == 0) typed_tails(a, y);
   if (strcmp(name, "v_lookup") == 0) lookup(a, b, y, 4 * n);
+  if (strcmp(name, "v_permute") == 0) permute(a, b, y, n);
   if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
   if (strcmp(name, "constants") == 0) y[0] = V_LANES, y[1] = V_REGISTERS;
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;

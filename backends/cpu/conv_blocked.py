@@ -241,7 +241,7 @@ class ConvDirect(Kernel):
             "rb": int(params["rb"]) or g.rows.out, "interior": g.rows.interior,
             "bodies": input_blocks(g, u), "lines": lines, "share": _share(g, lines, u),
             "epilogue": epilogue, "step": 1 if g.plain else g.block,
-            "part": _part(g) if params.get("exact") else 0,
+            "part": _part(g) if params.get("exact") else 0, "places": (),
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 

@@ -307,6 +307,8 @@ static inline float v_reduce_min(vf32 a) {
   const __m128 one = _mm_min_ss(two, _mm_movehdup_ps(two));
   return v_mask_any(v_isnan(a)) ? NAN : _mm_cvtss_f32(one);
 }
+/* Lane i is lane at[i] of a, 0 <= at[i] < V_LANES. */
+static inline vf32 v_permute(vf32 a, vi32 at) { return _mm256_permutevar8x32_ps(a, at); }
 /* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. First the
  * 4x4 blocks inside the 128-bit halves of four rows, then the halves themselves. */
 static inline void v_transpose(float *dst, size_t dst_stride, const float *src,

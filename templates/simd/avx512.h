@@ -299,6 +299,8 @@ static inline float v_reduce_max(vf32 a) {
 static inline float v_reduce_min(vf32 a) {
   return v_mask_any(v_isnan(a)) ? NAN : _mm512_reduce_min_ps(a);
 }
+/* Lane i is lane at[i] of a, 0 <= at[i] < V_LANES. */
+static inline vf32 v_permute(vf32 a, vi32 at) { return _mm512_permutexvar_ps(at, a); }
 /* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. First the
  * 4x4 blocks inside the 128-bit quarters of four rows, then the quarters themselves. */
 static inline void v_transpose(float *dst, size_t dst_stride, const float *src,

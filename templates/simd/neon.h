@@ -296,6 +296,11 @@ static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
 static inline float v_reduce_add(vf32 a) { return vaddvq_f32(a); }
 static inline float v_reduce_max(vf32 a) { return vmaxvq_f32(a); }
 static inline float v_reduce_min(vf32 a) { return vminvq_f32(a); }
+/* Lane i is lane at[i] of a, 0 <= at[i] < V_LANES. */
+static inline vf32 v_permute(vf32 a, vi32 at) {
+  const int32x4_t bytes = vmlaq_s32(vdupq_n_s32(0x03020100), at, vdupq_n_s32(0x04040404));
+  return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(a), vreinterpretq_u8_s32(bytes)));
+}
 /* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. */
 static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
                                size_t src_stride) {

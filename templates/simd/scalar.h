@@ -230,6 +230,11 @@ static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
 static inline float v_reduce_add(vf32 a) { return a; }
 static inline float v_reduce_max(vf32 a) { return a; }
 static inline float v_reduce_min(vf32 a) { return a; }
+/* Lane i is lane at[i] of a, 0 <= at[i] < V_LANES. */
+static inline vf32 v_permute(vf32 a, vi32 at) {
+  (void)at;
+  return a;
+}
 /* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. */
 static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
                                size_t src_stride) {

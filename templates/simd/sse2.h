@@ -297,6 +297,15 @@ static inline float v_reduce_min(vf32 a) {
   const vf32 one = _mm_min_ss(two, _mm_shuffle_ps(two, two, 1));
   return v_mask_any(v_isnan(a)) ? NAN : _mm_cvtss_f32(one);
 }
+/* Lane i is lane at[i] of a, 0 <= at[i] < V_LANES. */
+static inline vf32 v_permute(vf32 a, vi32 at) {
+  float from[V_LANES], to[V_LANES];
+  int32_t places[V_LANES];
+  v_store(from, a);
+  v_i32_store(places, at);
+  for (size_t i = 0; i < V_LANES; i++) to[i] = from[places[i]];
+  return v_load(to);
+}
 /* dst[j * dst_stride + i] = src[i * src_stride + j] for i, j < V_LANES; no overlap. */
 static inline void v_transpose(float *dst, size_t dst_stride, const float *src,
                                size_t src_stride) {

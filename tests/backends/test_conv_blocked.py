@@ -12,6 +12,7 @@ from blocked_convs import (
     DIRECT,
     FEW,
     LARGE,
+    NARROW,
     WINOGRAD,
     Case,
     build,
@@ -21,6 +22,7 @@ from blocked_convs import (
 
 from atc.backends.cpu.conv_blocked import ConvDirect
 from atc.backends.cpu.conv_few import ConvFew
+from atc.backends.cpu.conv_narrow import ConvNarrow
 from atc.backends.cpu.conv_window import DepthwiseTiles, PoolTiles
 from atc.backends.cpu.conv_window_loops import DepthwiseLoops, PoolLoops
 from atc.backends.cpu.conv_winograd import ConvWinograd
@@ -68,6 +70,7 @@ def check(kernel: Blocked, cases: Sequence[Case], target: str, tolerance: float,
 KERNELS: dict[str, tuple[Blocked, dict[str, Case], float]] = {
     "direct": (ConvDirect(), DIRECT, 2e-6),
     "few": (ConvFew(), FEW, 2e-6),
+    "narrow": (ConvNarrow(), NARROW, 2e-6),
     "winograd": (ConvWinograd(), WINOGRAD, 3e-5),
     "depthwise": (DepthwiseTiles(), DEPTHWISE, 2e-6),
     "depthwise loops": (DepthwiseLoops(), DEPTHWISE | LARGE, 2e-6),

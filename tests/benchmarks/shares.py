@@ -11,6 +11,7 @@ LARGE = 2e7
 KINDS = {
     "conv_direct": "direct convolutions",
     "conv_few": "direct convolutions",
+    "conv_narrow": "direct convolutions",
     "matmul_tile": "matrix products",
 }
 """Float kernels that compute just the definition's operations."""

@@ -337,6 +337,15 @@ def test_lookup(program: Program) -> None:
     assert y[-1] == x[-1]  # beyond the last
 
 
+def test_permute(program: Program) -> None:
+    lanes = program.table.lanes
+    a = np.arange(1, COUNT + 1, dtype=np.float32)
+    places = np.random.default_rng(5).integers(0, 1 << 30, COUNT).astype(np.int32)
+    y = program.run("v_permute", (a, places.view(np.float32), a))
+    rows = np.take_along_axis(a.reshape(-1, lanes), places.reshape(-1, lanes) % lanes, 1)
+    np.testing.assert_array_equal(y.reshape(-1, lanes), rows)
+
+
 def test_transpose(program: Program) -> None:
     lanes = program.table.lanes
     a = np.arange(1, COUNT + 1, dtype=np.float32)
