@@ -61,14 +61,9 @@ KERNELS: tuple[Kernel, ...] = (
     *attention.KERNELS, *attention_simd.KERNELS, *conv.KERNELS,
     *data.KERNELS, *normalize.KERNELS, *normalize_simd.KERNELS,
     *normalize_blocked.KERNELS, *conv_blocked.KERNELS,
-<<<<<<< Updated upstream
     *conv_bytes.KERNELS, *conv_bf16.KERNELS, *conv_bf16_few.KERNELS, *conv_amx.KERNELS,
     *conv_window.KERNELS,
-    *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *conv_few.KERNELS,
-=======
-    *conv_bytes.KERNELS, *conv_bf16.KERNELS, *conv_amx.KERNELS, *conv_window.KERNELS,
     *conv_window_loops.KERNELS, *conv_winograd.KERNELS, *conv_few.KERNELS, *conv_narrow.KERNELS,
->>>>>>> Stashed changes
     *conv_open.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS,
     *matmul_packed_simd.KERNELS, *matmul_packed_bytes.KERNELS, *linalg.KERNELS, *trees.KERNELS,
