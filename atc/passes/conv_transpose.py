@@ -16,9 +16,11 @@ from math import prod
 
 import numpy as np
 
+from atc.dims import is_dynamic
 from atc.expr import Input
 from atc.ir import Array, DType, Node, TensorType
 from atc.ops import Conv, ConvTranspose, Map, Window, identity_epilogue
+from atc.ops.data import Pad
 from atc.passes.rewriting import Rewriting
 from atc.view import View, dense, split_loop
 
@@ -54,20 +56,25 @@ class _Axis:
 
 
 def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
-    """Replace a ConvTranspose with known weights by a Conv and a Map."""
+    """Replace a ConvTranspose by a Conv and a Map; filters that only the run knows by Maps, too."""
     op = node.op
     if not isinstance(op, ConvTranspose) or op.group != 1 or max(op.window.dilations) > 1:
         return node
-    weights, y = state.constant(node.inputs[1]), state.types[node.outputs[0]]
-    x = state.types[node.inputs[0]]
-    if weights is None or weights.dtype != np.float32 or y.dtype is not DType.FLOAT or not y.size:
+    x, weights = (state.types[name] for name in node.inputs[:2])
+    y = state.types[node.outputs[0]]
+    floats = weights.dtype is y.dtype is DType.FLOAT and not is_dynamic(weights.shape)
+    if not floats or not y.size or not weights.size:
         return node
     w = op.window
     axes = [_Axis(*n) for n in zip(w.kernel, w.strides, w.pads, y.shape[2:], strict=True)]
     taps = [a.reach[1] - a.reach[0] + 1 for a in axes]
     if prod(taps) * prod(w.strides) > WASTE * prod(w.kernel) or not x.size:
         return node
-    filters = state.add_constant(_phases(weights, axes, taps), f"{node.inputs[1]}.phases")
+    known = state.constant(node.inputs[1])
+    filters = (
+        _computed_phases(state, node, axes, taps) if known is None
+        else state.add_constant(_phases(known, axes, taps), f"{node.inputs[1]}.phases")
+    )  # fmt: skip
     window = Window(tuple(taps), (1,) * w.rank, (1,) * w.rank, tuple(-a.reach[0] for a in axes))
     shape = (y.shape[0], prod(w.strides) * y.shape[1], *(a.count for a in axes))
     conv = Conv(window, 1, identity_epilogue(DType.FLOAT))
@@ -88,6 +95,34 @@ def _phases(w: Array, axes: Sequence[_Axis], taps: Sequence[int]) -> Array:
         target: Index = (*phase, slice(None), slice(None), *at)
         result[target] = w[source].T
     return result.reshape(-1, w.shape[0], *taps)
+
+
+def _computed_phases(
+    state: Rewriting, node: Node, axes: Sequence[_Axis], taps: Sequence[int]
+) -> str:
+    """Return the phases' filters of weights that only the run knows.
+
+    Phase p has at its place q the tap p + pad - (q + the lowest) * stride, or a zero.
+    """
+    w = state.types[node.inputs[1]]
+    first = [a.pad - a.reach[1] * a.stride for a in axes]
+    last = [a.stride - 1 + a.pad - a.reach[0] * a.stride for a in axes]
+    begins = tuple(max(0, -f) for f in first)
+    ends = tuple(max(0, t - (a.kernel - 1)) for a, t in zip(axes, last, strict=True))
+    frame = Pad("constant", w.shape, (0, 0, *begins), (0, 0, *ends))
+    framed = TensorType(DType.FLOAT, frame.extents)
+    source = state.emit(frame, node.inputs[1:2], framed, node, "frame")
+    channel, filter_, *steps = framed.strides
+    strides = [a.stride for a in axes]
+    offset = sum(
+        (begin + t - (a.stride - 1)) * step
+        for begin, t, a, step in zip(begins, last, axes, steps, strict=True)
+    )
+    along = (-a.stride * step for a, step in zip(axes, steps, strict=True))
+    view = View((*steps, filter_, channel, *along), offset)
+    move = Map((*strides, w.shape[1], w.shape[0], *taps), Input(DType.FLOAT, 0), (view,))
+    shape = (prod(strides) * w.shape[1], w.shape[0], *taps)
+    return state.emit(move, (source,), TensorType(DType.FLOAT, shape), node, "filters")
 
 
 def _shuffled(

@@ -14,6 +14,9 @@ from atc.ir import TensorType
 from atc.ops import Conv, ConvTranspose, Pool, Window
 from atc.view import View, dense
 
+ROW, PRODUCTS = 4.0, 0.8
+"""Cycles to begin a row, and products per cycle in it."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -101,9 +104,11 @@ class ConvRows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Scalar work: one unit per multiplication."""
+        """Estimated cycles: each tap begins a row anew, and goes along it number by number."""
         _, weights = operand_types(w)
-        return float(w.outputs[0].size * prod(weights.shape[1:]))
+        across = max(w.outputs[0].shape[-1], 1)
+        rows = w.outputs[0].size / across * prod(weights.shape[1:])
+        return rows * (ROW + across / PRODUCTS)
 
 
 def _minus_zero_point(op: Conv, w: Workload, index: int, value: str) -> str:

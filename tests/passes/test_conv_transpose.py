@@ -27,12 +27,15 @@ class Case:
     filters: int = 16
     size: tuple[int, int] = (6, 7)
     batch: int = 1
+    known: bool = True
+    """Whether the weights are, when compiling."""
 
 
 CASES = (
     Case(2, 2, channels=32), Case(4, 2, 1, channels=20, filters=24), Case(3, 2, 1, 1, filters=32),
     Case(3, 2, 1), Case(4, 4), Case(3, 1, 1), Case(5, 3, 2, 1, channels=8, filters=40), Case(2, 3),
     Case(4, 2, filters=33), Case(2, 2, batch=2), Case(6, 2, 2, size=(1, 9)),
+    Case(3, 2, known=False), Case(4, 2, 1, known=False), Case(5, 3, 2, 1, batch=2, known=False),
 )  # fmt: skip
 
 
@@ -55,12 +58,18 @@ def model(case: Case, rank: int) -> onnx.ModelProto:
         helper.make_node("Relu", ["t"], ["r"]),
         helper.make_node("Conv", ["r", "v"], ["y"], pads=each(1) * 2),
     ]  # fmt: skip
-    shape = [case.batch, case.channels, *case.size[:rank]]
+    shapes = {"x": [case.batch, case.channels, *case.size[:rank]]}
+    tensors = [weights("b", case.filters), weights("v", 16, case.filters, *each(3))]
+    filters = [case.channels, case.filters, *each(case.kernel)]
+    if case.known:
+        tensors.append(weights("w", *filters))
+    else:
+        shapes["w"] = filters
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        nodes, "g",
+        [helper.make_tensor_value_info(k, TensorProto.FLOAT, n) for k, n in shapes.items()],
         [helper.make_empty_tensor_value_info("y"), helper.make_empty_tensor_value_info("r")],
-        [weights("w", case.channels, case.filters, *each(case.kernel)), weights("b", case.filters),
-         weights("v", 16, case.filters, *each(3))],
+        tensors,
     )  # fmt: skip
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     return onnx.shape_inference.infer_shapes(made)
@@ -72,13 +81,13 @@ def test_results_are_those_of_the_definition(target: str) -> None:
         pytest.skip(f"{target} doesn't run here")
     models = [model(c, rank) for c in CASES for rank in (1, 2)]
     inputs = [
-        [np.random.default_rng(1).standard_normal(
-            [d.dim_value for d in m.graph.input[0].type.tensor_type.shape.dim]
-        ).astype(np.float32)] for m in models
+        [np.random.default_rng(1).uniform(
+            -1, 1, [d.dim_value for d in i.type.tensor_type.shape.dim]
+        ).astype(np.float32) for i in m.graph.input] for m in models
     ]  # fmt: skip
     for made, given, found in zip(models, inputs, run_models(models, inputs, target), strict=True):
         assert not isinstance(found, Exception), found
-        want = ReferenceEvaluator(made).run(None, {"x": given[0]})
+        want = ReferenceEvaluator(made).run(None, dict(zip(("x", "w"), given, strict=False)))
         assert_close(found, want, atol=2e-5)
 
 

@@ -36,8 +36,10 @@ CALL = 50.0
 RATE = 24.0
 """Bytes per cycle to and from the caches."""
 ROW, PLAIN_PRODUCTS, VECTOR_SHARE = 4.0, 0.8, 1.4
-"""Of a plain convolution: cycles that each tap takes per row, products per cycle in a row. Products
-per cycle of others as a part of a vector."""
+"""Of a plain convolution without vectors: cycles that each tap takes per row, products per cycle in
+a row. Products per cycle of others as a part of a vector."""
+PLAIN_ROW, PLAIN_VECTOR, PLAIN_LOAD = 4.4, 0.7, 1.0
+"""Of one with them: least cycles of a tap per row, those per vector of results and of operands."""
 PASSES = 3.0
 """Cycles per element of a normalisation, which goes over its operand three times."""
 SCALAR, GATHERED = 1.2, 1.5
@@ -70,9 +72,7 @@ def estimate(task: Task, width: int) -> float:
         case Reshape() | Part():
             return 0.0
         case Conv():
-            across = y.shape[-1]
-            rows = y.size / max(across, 1) * prod(_shape(task, 1)[1:])
-            return moved + rows * (ROW + across / PLAIN_PRODUCTS)
+            return moved + _plain_conv(op, task, width)
         case ConvBlocked():
             w = _shape(task, 1)
             wide = VECTOR_SHARE * width * (1 if y.dtype is DType.FLOAT else 2)
@@ -97,6 +97,19 @@ def estimate(task: Task, width: int) -> float:
             return moved + y.size * (0.3 if y.dtype not in BYTES else SCALAR)
         case _:
             return moved
+
+
+def _plain_conv(op: Conv, task: Task, width: int) -> float:
+    """Return the cycles of a convolution of plain planes, in vectors along a row of floats."""
+    filters, *taps = _shape(task, 1)
+    y = task.outputs[0]
+    across = max(y.shape[-1], 1)
+    rows = y.size / across / max(filters, 1) * prod(taps)
+    if not _is_float(task) or op.accumulator is not DType.FLOAT or op.window.rank > 2:
+        return rows * filters * (ROW + across / PLAIN_PRODUCTS)
+    vectors, each = -(-across // width), filters / op.group
+    cycles = max(PLAIN_ROW, PLAIN_VECTOR * each * vectors, PLAIN_LOAD * vectors)
+    return rows * op.group * cycles
 
 
 def _is_part(op: Map, y: TensorType) -> bool:
