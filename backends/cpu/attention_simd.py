@@ -117,24 +117,24 @@ class AttentionTile(Kernel):
         width = nv * step
         tiles = row_tiles(op.queries, int(params["mr"]))
         sizes = layout(op, width, step)
-        q, k, v = (_Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
+        q, k, v = (Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
         inside = is_dynamic((op.depth, op.keys, q.rows, q.columns, k.step))
         score = TileFinish(op.scores, outer, 3, "score", inside)
         inside = is_dynamic((op.keys, op.width, v.step, op.y_view.strides[-2]))
         result = TileFinish(op.result, outer, 3 + len(op.scores.views), "finish", inside)
         key_panels = column_panels(op.keys, nv, step)
         value_panels = column_panels(op.width, nv, step)
-        text = _Text(op, sizes, step, score, result)
+        text = AttentionText(op, sizes, step, score, result)
         finishes = [
-            *score.functions(_whole(key_panels), any(p.part for p in key_panels)),
-            *result.functions(_whole(value_panels), any(p.part for p in value_panels)),
+            *score.functions(any_whole(key_panels), any(p.part for p in key_panels)),
+            *result.functions(any_whole(value_panels), any(p.part for p in value_panels)),
         ]
         return {
             "op": op, "batch": batch, "tiles": tiles, "lanes": step, "width": width,
             "key_panels": key_panels, "value_panels": value_panels, "finishes": finishes,
             "score_tiles": [text.score(p, t) for p in key_panels for t in tiles],
             "value_tiles": [text.value(p, t) for p in value_panels for t in tiles],
-            "score_arguments": _arguments(score), "value_arguments": _arguments(result),
+            "score_arguments": tile_arguments(score), "value_arguments": tile_arguments(result),
             "sizes": text.sizes, "start": lowest(DType.FLOAT) if op.masked else "-INFINITY",
             "q": q, "k": k, "v": v, "open": is_dynamic(op.keys),
             "key_copy_open": is_dynamic((op.depth, k.rows, k.columns)),
@@ -159,7 +159,7 @@ class AttentionTile(Kernel):
 
 
 @dataclass(frozen=True)
-class _Operand:
+class Operand:
     """How an operand is read: the C address of a batch, its strides, and its panels."""
 
     base: str
@@ -170,24 +170,26 @@ class _Operand:
     """Elements from row to row of a panel."""
 
     @staticmethod
-    def of(view: View, outer: Sequence[str], width: int) -> _Operand:
+    def of(view: View, outer: Sequence[str], width: int) -> Operand:
+        """Return how a view of an operand is read in panels of `width`."""
         base = address(View(view.strides[:-2], view.offset), outer)
         rows, columns = view.strides[-2:]
         mode = panel_mode(view)
-        return _Operand(base, rows, columns, mode, rows if mode == "direct" else width)
+        return Operand(base, rows, columns, mode, rows if mode == "direct" else width)
 
 
-def _whole(panels: Sequence[Panel]) -> bool:
+def any_whole(panels: Sequence[Panel]) -> bool:
+    """Whether a vector of any panel is whole."""
     return any(p.vectors > 1 or not p.part for p in panels)
 
 
-def _arguments(finish: TileFinish) -> str:
+def tile_arguments(finish: TileFinish) -> str:
     """Return what calls of a tile end in."""
     return "".join(f", {x}" for x in (*finish.places, *finish.extras))
 
 
 @dataclass(frozen=True)
-class _Text:
+class AttentionText:
     """The C of the tiles' heads and results."""
 
     op: Attention
