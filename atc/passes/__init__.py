@@ -26,6 +26,7 @@ from atc.passes.share import share_equal_nodes
 from atc.passes.simplify_matmul import simplify_matmul
 from atc.passes.sink_transposes import sink_transposes
 from atc.passes.slice_in_place import slice_in_place
+from atc.passes.straighten_operands import straighten_operands
 from atc.passes.tabulate import tabulate
 from atc.verify import verify
 
@@ -84,7 +85,8 @@ def layout_passes(width: int, layouts: Layouts = BY_ESTIMATE) -> tuple[Pass, ...
         Pass("merge_branches", partial(merge_branches, width=width, price=layouts.price)),
         _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
     )
-    return (*(blocked if width > 1 else ()), _rule("slice_in_place", slice_in_place))
+    straight = _rule("straighten_operands", partial(straighten_operands, width=width))
+    return (*((*blocked, straight) if width > 1 else ()), _rule("slice_in_place", slice_in_place))
 
 
 def pass_names() -> tuple[str, ...]:
@@ -147,5 +149,3 @@ def _op_inside(op: Op, inside: Callable[[Graph], Graph]) -> Op:
             return replace(op, body=inside(op.body))
         case _:
             return op
-
-

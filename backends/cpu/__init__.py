@@ -25,6 +25,7 @@ from atc.backends.cpu import (
     image,
     linalg,
     lookup,
+    map_turn,
     matmul,
     matmul_amx,
     matmul_amx_bytes,
@@ -69,8 +70,8 @@ KERNELS: tuple[Kernel, ...] = (
     *conv_open.KERNELS, *conv_lines.KERNELS, *relayout.KERNELS,
     *rnn.KERNELS, *rnn_simd.KERNELS, *matmul_packed.KERNELS,
     *matmul_packed_simd.KERNELS, *matmul_packed_bytes.KERNELS, *linalg.KERNELS, *trees.KERNELS,
-    *vector_map.KERNELS, *lookup.KERNELS, *pool_bytes.KERNELS, *resize.KERNELS, *sort.KERNELS,
-    *sampling.KERNELS, *signal.KERNELS,
+    *vector_map.KERNELS, *map_turn.KERNELS, *lookup.KERNELS, *pool_bytes.KERNELS, *resize.KERNELS,
+    *sort.KERNELS, *sampling.KERNELS, *signal.KERNELS,
     *strings.KERNELS, *image.KERNELS, *counted.KERNELS, *ngrams.KERNELS, *external.KERNELS,
     *svm.KERNELS, *channels_last.KERNELS,
 )  # fmt: skip
