@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from itertools import combinations
 from math import prod
 from typing import TypeVar, cast
@@ -174,11 +175,13 @@ def is_counted(value: object) -> bool:
 
 def is_dynamic(value: object) -> bool:
     """Whether there is a `Dim` anywhere in a value: in tuples, and in fields of dataclasses."""
-    match value:
-        case Dim():
-            return True
-        case tuple():
-            return any(is_dynamic(v) for v in value)
-    if is_dataclass(value):
-        return any(is_dynamic(getattr(value, f.name)) for f in fields(value))
-    return False
+    if isinstance(value, tuple):
+        return any(map(is_dynamic, value))
+    if isinstance(value, Dim):
+        return True
+    return any(is_dynamic(getattr(value, name)) for name in _field_names(type(value)))
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else ()

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from atc.backends.cpu.conv_cost import L2, tile_cycles
+from atc.backends.cpu.conv_cost import L2, image_cycles
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import (
     Columns,
@@ -17,7 +17,6 @@ from atc.backends.cpu.conv_tile import (
     geometry,
     panels,
     tile_count,
-    tile_row_counts,
     tile_rows,
     unroll,
 )  # fmt: skip
@@ -266,12 +265,7 @@ class ConvDirect(Kernel):
         """Estimated cycles."""
         p, nv = int(params["p"]), int(params["nv"])
         g = geometry(w, p, params)
-        tiles = sum(
-            c.count * tile_cycles(g, r, c.width, n, g.depth) * times
-            for n in panels(g.mb, nv)
-            for c in cut_columns(g.cols, p)
-            for r, times in tile_row_counts(g, p)
-        )
+        tiles = image_cycles(g, p, nv, g.depth)
         return g.batch * g.supers * tiles * _locality(w, g, nv, int(params["rb"]))
 
 

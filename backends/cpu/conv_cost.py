@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from atc.backends.cpu.conv_tile import Geometry
+from itertools import chain
+
+from atc.backends.cpu.conv_tile import Geometry, cut_columns, panels, tile_row_counts
 
 L2 = 1 << 20
 """Bytes of second-level cache that the model counts on."""
@@ -32,3 +34,14 @@ def tile_cycles(
     step = max(arithmetic, loads, weights, LATENCY)
     turns = depth / (g.block if not g.plain else 1)
     return CALL + depth * step + turns * 2.0 + pixels * vectors * 1.5
+
+
+def image_cycles(g: Geometry, pixels: int, vectors: int, depth: int) -> float:
+    """Return the cycles of all tiles, of so many pixels and vectors, of an image and a bundle."""
+    columns, rows = cut_columns(g.cols, pixels), tile_row_counts(g, pixels)
+    widths = panels(g.mb, vectors)
+    tiles = {
+        n: [c.count * tile_cycles(g, r, c.width, n, depth) * k for c in columns for r, k in rows]
+        for n in dict.fromkeys(widths)
+    }
+    return sum(chain.from_iterable(tiles[n] for n in widths))

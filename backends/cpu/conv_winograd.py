@@ -186,12 +186,12 @@ def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
     """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
     padded = np.zeros((g.mb * g.block, *w.shape[1:]), w.dtype)
     padded[: w.shape[0]] = w
-    components = transform_filters(padded, m)
-    parts = []
-    for component in components:
-        for first, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True):
-            parts.append(component[first * g.block : (first + n) * g.block].T.reshape(-1))
-    return np.concatenate(parts)
+    components = transform_filters(padded.swapaxes(0, 1), m)
+    parts = [
+        components[..., first * g.block : (first + n) * g.block].reshape(len(components), -1)
+        for first, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True)
+    ]
+    return np.concatenate(parts, axis=1).reshape(-1)
 
 
 TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (330.0, 260.0)}

@@ -12,14 +12,13 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from atc.backends.cpu.conv_blocked import NARROW, WIDE, Tile, tile_name
-from atc.backends.cpu.conv_cost import tile_cycles
+from atc.backends.cpu.conv_cost import image_cycles
 from atc.backends.cpu.conv_tile import (
     Geometry,
     cut_columns,
     geometry,
     panels,
     tile_count,
-    tile_row_counts,
     tile_rows,
     unroll,
 )  # fmt: skip
@@ -120,13 +119,7 @@ class Words:
     def cycles(self) -> float:
         """Estimate the cycles of all tiles."""
         g = self.g
-        tiles = sum(
-            c.count * tile_cycles(g, r, c.width, n, self.depth) * times
-            for n in panels(g.mb, self.nv)
-            for c in cut_columns(g.cols, self.p)
-            for r, times in tile_row_counts(g, self.p)
-        )
-        return g.batch * g.supers * tiles
+        return g.batch * g.supers * image_cycles(g, self.p, self.nv, self.depth)
 
 
 def in_words(w: Workload, params: Params, per: int) -> Words:

@@ -69,10 +69,15 @@ def matrices(m: int) -> Matrices:
 
 
 def transform_filters(w: Array, m: int) -> Array:
-    """Return G g G^T of filters [..., 3, 3] as [n * n, ...], computed in double."""
+    """Return G g G^T of filters [A, B, 3, 3] as [n * n, A, B], computed in double."""
     g = np.array([[float(x) for x in row] for row in matrices(m).filter])
-    components: Array = (g @ w.astype(np.float64) @ g.T).astype(w.dtype)
-    return np.moveaxis(components.reshape(*w.shape[:-2], -1), -1, 0)
+    n = len(g)
+    components = np.empty((n * n, *w.shape[:2]), w.dtype)
+    for k, filters in enumerate(w):  # one by one they stay in the cache, and need no threads
+        taps = filters.reshape(-1, 9).T.astype(np.float64, order="C")
+        down = (g @ taps.reshape(3, -1)).reshape(n, 3, -1)
+        components[:, k] = (g @ down).reshape(n * n, -1)
+    return components
 
 
 def combinations(rows: Sequence[Row], x: str, y: str) -> list[str]:
