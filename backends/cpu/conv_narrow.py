@@ -74,7 +74,7 @@ class ConvNarrow(ConvDirect):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles: those of products, or of permutations."""
         p, width = int(params["p"]), _width(w)
-        g = geometry(w, p)
+        g = geometry(w, p, params)
         total = 0.0
         for c in cut_columns(g.cols, p):
             for rows, times in tile_row_counts(g, p):

@@ -8,8 +8,10 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from atc.backends.cpu.conv_epilogue import NEAR
+from atc.backends.cpu.expr import address
 from atc.backends.cpu.vector_expr import vector_finish
-from atc.dims import Dim, is_open
+from atc.dims import Dim, is_dynamic, is_open
 from atc.expr import Input
 from atc.ops import Epilogue
 
@@ -88,6 +90,18 @@ class TileFinish:
         extents = ["dims"] * self.reads_extents
         arguments = [result, *places, *([str(part)] if part else []), *self.operands, *extents]
         return f"{self.name}{'_part' if part else ''}({', '.join(arguments)})"
+
+    def awaited(self, sizes: Sequence[int], rows: int, columns: Sequence[int]) -> list[str]:
+        """The places that a tile asks for when it begins: of large operands, as far away as y."""
+        found = []
+        for k, (view, size) in enumerate(zip(self.epilogue.views, sizes, strict=True)):
+            operand = f"x{self.first + k}"
+            if is_dynamic((view, size)) or size <= NEAR or operand not in self.operands:
+                continue
+            if view.strides[-2] and view.strides[-1] == 1:
+                start = f"{operand} + {address(view, [*self.outer, 'i', 'j'])}"
+                found += [spot(start, r, view.strides[-2], c) for r in range(rows) for c in columns]
+        return found
 
     @property
     def parameters(self) -> tuple[list[str], list[str]]:

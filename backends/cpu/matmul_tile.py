@@ -150,7 +150,7 @@ class MatMulTile(Kernel):
         free = target.vector_registers - 1 - int(params["nv"]) if is_dynamic(op.m) else 0
         text = _TileText(
             finish, f"y0 + {y}", op.n, lanes(target), op.k - depth, shared, int(params["phases"]),
-            free,
+            free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
@@ -282,6 +282,8 @@ class _TileText:
     phases: int
     free: int
     """Registers for sums, where tiles are of many heights and each has its own phases; else 0."""
+    sizes: tuple[int, ...]
+    """Bytes of the epilogue's operands."""
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
@@ -295,8 +297,11 @@ class _TileText:
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
             phases = 1 if self.shared else _phases(sums, self.free // sums)
-        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results,
-                "phases": phases}  # fmt: skip
+        lines = range(0, panel.vectors * self.lanes, LINE)
+        return {
+            "name": name, "panel": panel, "tile": tile, "head": head, "results": results,
+            "phases": phases, "awaited": self.finish.awaited(self.sizes, tile.rows, lines),
+        }  # fmt: skip
 
     def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
         name, column = f"c{row}_{vector}", vector * self.lanes
