@@ -2,6 +2,7 @@
 
 from atc.backends.cpu import (
     attention,
+    attention_amx,
     attention_bf16,
     attention_simd,
     channels_last,
@@ -61,7 +62,8 @@ KERNELS: tuple[Kernel, ...] = (
     *matmul_dot.KERNELS, *matmul_bf16.KERNELS, *matmul_amx.KERNELS,
     *matmul_amx_bytes.KERNELS,
     *matmul_bytes.KERNELS,
-    *attention.KERNELS, *attention_simd.KERNELS, *attention_bf16.KERNELS, *conv.KERNELS,
+    *attention.KERNELS, *attention_simd.KERNELS, *attention_bf16.KERNELS,
+    *attention_amx.KERNELS, *conv.KERNELS,
     *data.KERNELS, *normalize.KERNELS, *normalize_simd.KERNELS,
     *normalize_blocked.KERNELS, *conv_blocked.KERNELS,
     *conv_bytes.KERNELS, *conv_bf16.KERNELS, *conv_bf16_few.KERNELS, *conv_amx.KERNELS,
