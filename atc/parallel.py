@@ -70,7 +70,7 @@ class Piece:
 def pieces(w: Workload, candidate: Candidate, target: Target, threads: int) -> tuple[Piece, ...]:
     """Return the pieces for so many threads; none where the call is short or can't be cut."""
     cut = _CUTS.get(type(w.op))
-    if threads < 2 or cut is None or len(w.outputs) != 1 or not _worth(w, target):
+    if threads < 2 or cut is None or len(w.outputs) != 1 or not is_long(w, target):
         return ()
     found = cut(w, candidate, threads)
     if len(found) < 2 or not all(candidate.kernel.accepts(p.workload(w), target) for p in found):
@@ -80,7 +80,7 @@ def pieces(w: Workload, candidate: Candidate, target: Target, threads: int) -> t
 
 def shared(w: Workload, candidate: Candidate, target: Target, threads: int) -> Candidate:
     """Return a candidate whose call threads share, where it is long and its kernel can do that."""
-    if threads < 2 or not _worth(w, target):
+    if threads < 2 or not is_long(w, target):
         return candidate
     for params in candidate.kernel.cuts(w, candidate.params, target, threads):
         team = candidate.kernel.team(w, params, target)
@@ -100,7 +100,8 @@ def _fitted(piece: Piece, w: Workload, target: Target) -> Piece:
     return replace(piece, candidate=Candidate(kernel, sets[0]))
 
 
-def _worth(w: Workload, target: Target) -> bool:
+def is_long(w: Workload, target: Target) -> bool:
+    """Whether a call takes so long that another thread brings more than it costs."""
     return _cycles(w, target) > WORTH
 
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
 from atc.backends.target import Target
-from atc.bands import Chain, find_chains
+from atc.bands import Chain, Turn, find_chains
 from atc.expr import Input
 from atc.ir import Array, Graph, Node, TensorType, type_of
 from atc.ops import If, Loop, Map, Part, Reshape
 from atc.ops.data import Concat
 from atc.parallel import Piece, Stretch, pieces, shared
+from atc.parallel_rows import rows_of_threads
 from atc.select import Choice, Selection, select
 from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Slot, Step, calls
 from atc.view import View
@@ -195,6 +196,14 @@ class _Scribe:
         """Return a node's call, or those of its pieces."""
         choice = self.selection[node.outputs[0]]
         cut = pieces(choice.workload, choice.candidate, self.target, self.threads)
+        in_rows = rows_of_threads(
+            choice.workload, choice.candidate, self.target, self.threads, cut
+        )
+        if in_rows is not None:
+            candidate, rows = in_rows
+            call = self._call(node, replace(choice, candidate=candidate))
+            parts = (Bands(node, (call,), ((Turn(*each, 0, 0),),)) for each in rows)
+            return Parallel(node, tuple(parts))
         if not cut:
             whole = shared(choice.workload, choice.candidate, self.target, self.threads)
             return self._call(node, replace(choice, candidate=whole))
