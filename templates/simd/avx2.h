@@ -277,11 +277,10 @@ static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
 static inline vf64 v_f64_add(vf64 a, vf64 b) { return _mm256_add_pd(a, b); }
 static inline vf64 v_f64_sub(vf64 a, vf64 b) { return _mm256_sub_pd(a, b); }
 static inline vf64 v_f64_mul(vf64 a, vf64 b) { return _mm256_mul_pd(a, b); }
+static inline vf64 v_f64_div(vf64 a, vf64 b) { return _mm256_div_pd(a, b); }
 /* a * b + c and c - a * b, rounded as v_fma. */
 static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return _mm256_fmadd_pd(a, b, c); }
 static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return _mm256_fnmadd_pd(a, b, c); }
-/* a / b for finite a and normal b, to 2^-40 or better. */
-static inline vf64 v_f64_div(vf64 a, vf64 b) { return _mm256_div_pd(a, b); }
 /* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
 static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
   const __m256i power = _mm256_slli_epi64(_mm256_castpd_si256(bits), 52);

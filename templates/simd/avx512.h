@@ -274,16 +274,10 @@ static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
 static inline vf64 v_f64_add(vf64 a, vf64 b) { return _mm512_add_pd(a, b); }
 static inline vf64 v_f64_sub(vf64 a, vf64 b) { return _mm512_sub_pd(a, b); }
 static inline vf64 v_f64_mul(vf64 a, vf64 b) { return _mm512_mul_pd(a, b); }
+static inline vf64 v_f64_div(vf64 a, vf64 b) { return _mm512_div_pd(a, b); }
 /* a * b + c and c - a * b, rounded as v_fma. */
 static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return _mm512_fmadd_pd(a, b, c); }
 static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return _mm512_fnmadd_pd(a, b, c); }
-/* a / b for finite a and normal b, to 2^-40 or better: a times an estimate r of 1 / b to 14 bits,
- * times 1 + e + e^2 for e = 1 - b r. */
-static inline vf64 v_f64_div(vf64 a, vf64 b) {
-  const vf64 r = _mm512_rcp14_pd(b), e = v_f64_fnma(b, r, v_f64_set1(1.0));
-  const vf64 quotient = v_f64_mul(a, r);
-  return v_f64_fma(quotient, v_f64_fma(e, e, e), quotient);
-}
 /* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
 static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
   const __m512i power = _mm512_slli_epi64(_mm512_castpd_si512(bits), 52);

@@ -15,29 +15,41 @@
 
 /* --- In double --- */
 
-/* e^x = 2^n (1 + q), where q, which is returned, is e^r - 1 for |r| <= ln(2) / 2; n is in the last
- * bits of `bits`, as adding 1.5 * 2^52 rounds to an integer. |x| <= 300. */
-static inline vf64 exact_exp_parts(vf64 x, vf64 *bits) {
+/* x - n ln(2) / f for the n nearest f x / ln(2), |f x| <= 300; n is in the last bits of `bits`, as
+ * adding 1.5 * 2^52 rounds. */
+static inline vf64 exact_exp_reduce(vf64 x, double f, vf64 *bits) {
   const vf64 magic = v_f64_set1(6755399441055744.0);
-  *bits = v_f64_fma(x, v_f64_set1(1.4426950408889634), magic);
-  const vf64 n = v_f64_sub(*bits, magic);
-  const vf64 r = v_f64_fnma(n, v_f64_set1(0.6931471805599453), x), t = v_f64_mul(r, r);
-  const vf64 a = v_f64_fma(r, v_f64_set1(0.1666666586893), v_f64_set1(0.5000000067684));
-  const vf64 b = v_f64_fma(r, v_f64_set1(0.008333497072025), v_f64_set1(0.04166629494146));
-  const vf64 c = v_f64_fma(r, v_f64_set1(0.0001979034411852), v_f64_set1(0.00139446599802));
-  return v_f64_fma(v_f64_fma(v_f64_fma(c, t, b), t, a), t, r);
+  *bits = v_f64_fma(x, v_f64_set1(f * 1.4426950408889634), magic);
+  return v_f64_fnma(v_f64_sub(*bits, magic), v_f64_set1(0.6931471805599453 / f), x);
 }
 
-static inline vf64 exact_exp(vf64 x) {
+/* (e^(f r) - 1 - f r) / r^2 for |f r| <= ln(2) / 2; t = r^2. */
+static inline vf64 exact_exp_tail(vf64 r, vf64 t, double f) {
+  const double g = f * f, h = g * g;
+  const vf64 a = v_f64_fma(r, v_f64_set1(f * g * 0.1666666586893), v_f64_set1(g * 0.5000000067684));
+  const vf64 b = v_f64_fma(r, v_f64_set1(f * h * 0.008333497072025),
+                           v_f64_set1(h * 0.04166629494146));
+  const vf64 c = v_f64_fma(r, v_f64_set1(f * g * h * 0.0001979034411852),
+                           v_f64_set1(g * h * 0.00139446599802));
+  return v_f64_fma(v_f64_fma(c, t, b), t, a);
+}
+
+/* e^(f x) = 2^n e^(f r) for a constant f, which compilers multiply into the others. */
+static inline vf64 exact_exp_of(vf64 x, double f) {
   vf64 bits;
-  const vf64 q = exact_exp_parts(x, &bits);
-  return v_f64_ldexp(v_f64_add(v_f64_set1(1.0), q), bits);
+  const vf64 r = exact_exp_reduce(x, f, &bits), t = v_f64_mul(r, r);
+  const vf64 linear = v_f64_fma(r, v_f64_set1(f), v_f64_set1(1.0));
+  return v_f64_ldexp(v_f64_fma(exact_exp_tail(r, t, f), t, linear), bits);
 }
 
+static inline vf64 exact_exp(vf64 x) { return exact_exp_of(x, 1.0); }
+
+/* e^x - 1 = 2^n (e^r - 1) + (2^n - 1). */
 static inline vf64 exact_expm1(vf64 x) {
   vf64 bits;
   const vf64 one = v_f64_set1(1.0);
-  const vf64 q = exact_exp_parts(x, &bits);
+  const vf64 r = exact_exp_reduce(x, 1.0, &bits), t = v_f64_mul(r, r);
+  const vf64 q = v_f64_fma(exact_exp_tail(r, t, 1.0), t, r);
   const vf64 power = v_f64_ldexp(one, bits);
   return v_f64_fma(power, q, v_f64_sub(power, one));
 }
@@ -60,13 +72,12 @@ static inline vf64 exact_log_sum(vf64 f, vf64 k) {
 }
 
 static inline vf64 exact_sigmoid(vf64 x) {
-  const vf64 e = exact_exp(x);
-  return v_f64_div(e, v_f64_add(e, v_f64_set1(1.0)));
+  const vf64 one = v_f64_set1(1.0);
+  return v_f64_div(one, v_f64_add(one, exact_exp_of(x, -1.0)));
 }
 
 static inline vf64 exact_silu(vf64 x) {
-  const vf64 e = exact_exp(x);
-  return v_f64_div(v_f64_mul(x, e), v_f64_add(e, v_f64_set1(1.0)));
+  return v_f64_div(x, v_f64_add(v_f64_set1(1.0), exact_exp_of(x, -1.0)));
 }
 
 static inline vf64 exact_mish(vf64 x) {
@@ -115,8 +126,7 @@ static inline vf64 exact_normal_tail(vf64 a) {
   const vf64 q46 = v_f64_fma(t, v_f64_set1(0.002223486008169), q45);
   const vf64 p = v_f64_fma(v_f64_fma(p45, t, p23), t, p01);
   const vf64 q = v_f64_fma(v_f64_fma(q46, t, q23), t, q01);
-  const vf64 e = exact_exp(v_f64_mul(t, v_f64_set1(-0.5)));
-  return v_f64_div(v_f64_mul(p, e), q);
+  return v_f64_div(v_f64_mul(p, exact_exp_of(t, -0.5)), q);
 }
 
 /* max(x, 0) - |x| Phi(-|x|), given the first and |x|. */

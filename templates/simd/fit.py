@@ -119,12 +119,6 @@ def log_tail(f: float) -> float:
     return math.fsum((-f) ** k / (k + 3) for k in range(9))
 
 
-def tanh_tail(t: float) -> float:
-    """(tanh(x) - x) / x^3 for t = x^2."""
-    x = math.sqrt(t)
-    return (math.tanh(x) - x) / x**3 if t > 1e-4 else -1 / 3 + 2 * t / 15 - 17 * t * t / 315
-
-
 def erf_tail(t: float) -> float:
     """(erf(x) - x) / x for t = x^2."""
     return math.erf(math.sqrt(t)) / math.sqrt(t) - 1 if t > 1e-12 else 2 / math.sqrt(math.pi) - 1
@@ -185,7 +179,7 @@ def of_math() -> dict[str, Array]:
             math.sqrt(2.0) - 1,
             8,
         ),
-        "tanh": fit(tanh_tail, lambda t: t / (1 + t * tanh_tail(t)), 0.0, 0.4, 5),
+        "artanh": fit(artanh_tail, lambda t: t, 0.0, 1 / 9, 3),
         "erf": fit(erf_tail, lambda t: 1 / (1 + erf_tail(t)), 0.0, 0.85, 6),
         "log erfc": fit(log_erfc, lambda x: math.erfc(x) / math.erf(x), 0.9, 4.0, 6),
         "sin": fit(sin_tail, lambda t: t / (1 + t * sin_tail(t)), 0.0, (math.pi / 4) ** 2, 3),

@@ -280,11 +280,10 @@ static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
 static inline vf64 v_f64_add(vf64 a, vf64 b) { return vaddq_f64(a, b); }
 static inline vf64 v_f64_sub(vf64 a, vf64 b) { return vsubq_f64(a, b); }
 static inline vf64 v_f64_mul(vf64 a, vf64 b) { return vmulq_f64(a, b); }
+static inline vf64 v_f64_div(vf64 a, vf64 b) { return vdivq_f64(a, b); }
 /* a * b + c and c - a * b, rounded as v_fma. */
 static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return vfmaq_f64(c, a, b); }
 static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return vfmsq_f64(c, a, b); }
-/* a / b for finite a and normal b, to 2^-40 or better. */
-static inline vf64 v_f64_div(vf64 a, vf64 b) { return vdivq_f64(a, b); }
 /* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
 static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
   const int64x2_t power = vshlq_n_s64(vreinterpretq_s64_f64(bits), 52);

@@ -210,11 +210,10 @@ static inline vf32 v_f64_join(vf64 low, vf64 high) { /* rounded to floats */
 static inline vf64 v_f64_add(vf64 a, vf64 b) { return a + b; }
 static inline vf64 v_f64_sub(vf64 a, vf64 b) { return a - b; }
 static inline vf64 v_f64_mul(vf64 a, vf64 b) { return a * b; }
+static inline vf64 v_f64_div(vf64 a, vf64 b) { return a / b; }
 /* a * b + c and c - a * b, rounded as v_fma. */
 static inline vf64 v_f64_fma(vf64 a, vf64 b, vf64 c) { return a * b + c; }
 static inline vf64 v_f64_fnma(vf64 a, vf64 b, vf64 c) { return c - a * b; }
-/* a / b for finite a and normal b, to 2^-40 or better. */
-static inline vf64 v_f64_div(vf64 a, vf64 b) { return a / b; }
 /* a * 2^n for a number n in the last bits of `bits`; a and the result are normal. */
 static inline vf64 v_f64_ldexp(vf64 a, vf64 bits) {
   uint64_t power, scaled;
