@@ -21,9 +21,11 @@ from atc.select import Choice, Selection
 
 CACHE = 1 << 20
 """Bytes of second-level cache that the estimate counts on."""
+CALM = CACHE * 3 // 4
+"""Bytes of a result that cost next to nothing to write and read again."""
 RESIDENT = CACHE * 5 // 8
 """Bytes of rows and weights that a chain may keep in it."""
-STREAM = 27.0
+STREAM = 40.0
 """Bytes per cycle that go to and from memory beyond it."""
 COPY = 16.0
 """Bytes per cycle of rows that are moved within it."""
@@ -183,7 +185,7 @@ def _best_height(
 
 def _saved(links: Sequence[Link], target: Target) -> float:
     """Return the cycles that results in the middle cost beyond the cache, less what tiles lose."""
-    streams = sum(2 * max(0, link.result.nbytes - CACHE // 2) / STREAM for link in links[:-1])
+    streams = sum(2 * max(0, link.result.nbytes - CALM) / STREAM for link in links[:-1])
     lost = 0.0
     for link in links:
         w, chosen = link.choice.workload, link.choice.candidate

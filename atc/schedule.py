@@ -47,11 +47,10 @@ class Schedule:
     """The body of the run function."""
     tasks: tuple[Task, ...] = ()
 
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether calls take turns."""
+    def calls(self, helper: str) -> bool:
+        """Whether the run function or a task calls a function of the library's own."""
         texts = (*self.lines, *(line for t in self.tasks for p in t.pieces for line in p))
-        return any("keep_rows(" in line for line in texts)
+        return any(f"{helper}(" in line for line in texts)
 
     @property
     def is_timed(self) -> bool:
@@ -369,7 +368,7 @@ class _Scribe:
         kept = [place(self._pointer(c.node.outputs[0])) for c in step.calls[:-1]]
         yield "{"
         yield from (f"  {line}" for line in loop_of_turns(step, self.program.types, kept, calls))
-        if self.timed:
+        if self.timed and len(step.turns) > 1:
             yield f"  add_turns({place('ctx')}, {first}, {len(step.calls)}, {len(step.turns)});"
         yield "}"
 

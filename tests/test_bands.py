@@ -128,7 +128,7 @@ def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[
     folders = root / "whole" / "net", root / "turns" / "net"
     common: dict[str, Any] = {"build_config": "cc -O0", "num_threads": threads}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bands, "CACHE", 1 << 30)
+        patch.setattr(bands, "CALM", 1 << 40)
         atc.compile(root / "model.onnx", folders[0], **common)
         eager(patch, [height])
         atc.compile(root / "model.onnx", folders[1], profile=threads == 1, **common)
