@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -315,7 +316,9 @@ def write_project(
         )  # fmt: skip
         return Planned(graph, selection, program, arena)
 
-    plans = [plan_within(each, options, plan, heard.stage) for each in (graph, *more)]
+    with ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(_digest, options.model)
+        plans = [plan_within(each, options, plan, heard.stage) for each in (graph, *more)]
     planned = max(reversed(plans), key=lambda p: p.arena.plan.size)
     open_ = bool(more) and bool(plans[-1].program.dims)
     if open_:
@@ -323,7 +326,7 @@ def write_project(
     heard.stage("writing C")
     emission = emit(
         planned.program, planned.arena, target, name=network_name(options.output),
-        model=options.model.name, model_hash=_digest(options.model),
+        model=options.model.name, model_hash=digest.result(),
         options=contract_of(options, planned.selection).text,
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
@@ -361,8 +364,12 @@ def _write_dump(path: Path, text: str) -> None:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Return a file's SHA-256; read in large pieces, between which other threads may run."""
+    digest, piece = hashlib.sha256(), memoryview(bytearray(1 << 24))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(piece):
+            digest.update(piece[:size])
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -179,9 +179,10 @@ def is_dynamic(value: object) -> bool:
         return any(map(is_dynamic, value))
     if isinstance(value, Dim):
         return True
-    return any(is_dynamic(getattr(value, name)) for name in _field_names(type(value)))
+    names = _field_names(cast(Hashable, type(value)))
+    return any(is_dynamic(getattr(value, name)) for name in names)
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: Hashable) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else ()

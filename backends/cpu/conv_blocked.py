@@ -116,14 +116,15 @@ def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
     dense = ungrouped(w, g, group)
     step = 1 if g.plain else g.block
     whole = g.ic // step * step
-    parts = []
+    result, at = np.empty(dense.size, w.dtype), 0
     for filters in dense:
         for m, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True):
             panel = filters[m * g.block : (m + n) * g.block]
-            blocks = panel[:, :whole].reshape(n * g.block, -1, step, g.taps)
-            parts.append(blocks.transpose(1, 3, 2, 0).reshape(-1))
-            parts.append(panel[:, whole:].transpose(2, 1, 0).reshape(-1))
-    return np.concatenate(parts)
+            blocks = panel[:, :whole].reshape(n * g.block, whole // step, step, g.taps)
+            for part in (blocks.transpose(1, 3, 2, 0), panel[:, whole:].transpose(2, 1, 0)):
+                result[at : at + part.size].reshape(part.shape)[...] = part
+                at += part.size
+    return result
 
 
 def packed_panels(w: Workload, params: Params) -> Mapping[int, Pack]:

@@ -39,11 +39,13 @@ def pack_columns(op: MatMul, b: Array, nb: int) -> Array:
     """
     batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
     full = gather_view(b, (*batch, op.k, op.n), op.b_view)
-    panels = -(-op.n // nb)
-    padded = np.zeros((*batch, op.k, panels * nb), full.dtype)
-    padded[..., : op.n] = full
-    split = padded.reshape(*batch, op.k, panels, nb)
-    return np.ascontiguousarray(np.moveaxis(split, -2, -3))
+    whole, rest = divmod(op.n, nb)
+    panels = np.zeros((*batch, whole + (rest > 0), op.k, nb), full.dtype)
+    split = full[..., : whole * nb].reshape(*batch, op.k, whole, nb)
+    panels[..., :whole, :, :] = np.moveaxis(split, -2, -3)
+    if rest:
+        panels[..., whole, :, :rest] = full[..., whole * nb :]
+    return panels
 
 
 class MatMulRows(Kernel):
