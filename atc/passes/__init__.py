@@ -27,6 +27,7 @@ from atc.passes.simplify_matmul import simplify_matmul
 from atc.passes.sink_transposes import sink_transposes
 from atc.passes.slice_in_place import slice_in_place
 from atc.passes.straighten_operands import straighten_operands
+from atc.passes.sum_branches import sum_branches
 from atc.passes.tabulate import tabulate
 from atc.verify import verify
 
@@ -58,6 +59,7 @@ PASSES: tuple[Pass, ...] = (
     _rule("fuse_elementwise", fuse_maps),
     _rule("fuse_epilogue_again", fuse_epilogue),  # chains such as x * sigmoid(x) are one node now
     _rule("fuse_elementwise_again", fuse_elementwise),  # what no epilogue took, into reductions
+    _rule("sum_branches", sum_branches),  # needs the scales in the filters, leaves shifts
     _rule("fold_affine_again", fold_affine),
     _rule("fold_scales", fold_scales),  # whatever is quantized and dequantized in one node is there
     _rule("simplify_matmul", simplify_matmul),  # last: others match loops with the results' shape

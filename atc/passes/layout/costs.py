@@ -109,7 +109,8 @@ def _plain_conv(op: Conv, task: Task, width: int) -> float:
         return rows * filters * (ROW + across / PLAIN_PRODUCTS)
     vectors, each = -(-across // width), filters / op.group
     cycles = max(PLAIN_ROW, PLAIN_VECTOR * each * vectors, PLAIN_LOAD * vectors)
-    return rows * op.group * cycles
+    turned = sum(v.strides[-1] not in (0, 1) for v in op.epilogue.views)
+    return rows * op.group * cycles + GATHERED * turned * y.size
 
 
 def _is_part(op: Map, y: TensorType) -> bool:
