@@ -38,8 +38,9 @@ RATE = 24.0
 ROW, PLAIN_PRODUCTS, VECTOR_SHARE = 4.0, 0.8, 1.4
 """Of a plain convolution without vectors: cycles that each tap takes per row, products per cycle in
 a row. Products per cycle of others as a part of a vector."""
-PLAIN_ROW, PLAIN_VECTOR, PLAIN_LOAD = 4.4, 0.7, 1.0
-"""Of one with them: least cycles of a tap per row, those per vector of results and of operands."""
+PLAIN_ROW, PLAIN_VECTOR, PLAIN_LOAD, PLAIN_APART = 4.4, 0.7, 1.0, 0.7
+"""Of one with them: least cycles of a tap per row, those per vector of results and of operands, and
+per number that a stride takes out of its neighbours."""
 PASSES = 3.0
 """Cycles per element of a normalisation, which goes over its operand three times."""
 SCALAR, GATHERED = 1.2, 1.5
@@ -110,7 +111,9 @@ def _plain_conv(op: Conv, task: Task, width: int) -> float:
     vectors, each = -(-across // width), filters / op.group
     cycles = max(PLAIN_ROW, PLAIN_VECTOR * each * vectors, PLAIN_LOAD * vectors)
     turned = sum(v.strides[-1] not in (0, 1) for v in op.epilogue.views)
-    return rows * op.group * cycles + GATHERED * turned * y.size
+    x = task.inputs[0]
+    apart = 0 if x is None or op.window.strides[-1] == 1 else x.size
+    return rows * op.group * cycles + GATHERED * turned * y.size + PLAIN_APART * apart
 
 
 def _is_part(op: Map, y: TensorType) -> bool:
