@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atc.errors import OptionError, one_line
+from atc.memory_price import CYCLES
 
 Report = Mapping[str, Any]
 """The content of `<name>.report.json`."""
@@ -52,11 +53,15 @@ def _call(node: Mapping[str, Any]) -> Iterator[str]:
     origin = " + ".join(one_line(o, 60) for o in node["origin"])
     yield f"{origin}: {node['op']} {operands} -> {', '.join(node['results'])}"
     measured = {m["kernel"]: m for m in node["measurements"]}
+    larger = {e["kernel"]: e["bytes"] for e in node.get("enlarged", ())}
     rows = [("", "candidate", "estimate", "time", "")]
     for entry in node["estimates"]:
         kernel = entry["kernel"]
         mark = "*" if kernel == node["kernel"] else ""
-        rows.append((mark, kernel, f"{entry['cost']:.0f}", *_measured(measured.get(kernel))))
+        time, remark = _measured(measured.get(kernel))
+        if kernel in larger:
+            remark = f"{remark} weights larger by {larger[kernel] / 1e6:.2f} MB".lstrip()
+        rows.append((mark, kernel, f"{entry['cost']:.0f}", time, remark))
     rows += [("", e["kernel"], "", "", f"left out: {e['reason']}") for e in node["excluded"]]
     yield from _table(rows)
     yield f"  * {_reason(node, measured)}"
@@ -74,9 +79,10 @@ def _measured(measurement: Mapping[str, Any] | None) -> tuple[str, str]:
 def _reason(node: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     if len(node["estimates"]) == 1:
         return "the only candidate"
+    price = f" with {CYCLES} cycles for a byte of larger weights" if node.get("enlarged") else ""
     if measured.get(node["kernel"], {}).get("ns") is None:
-        return "the least estimate; nothing was measured"
-    return "the least time"
+        return f"the least estimate{price}; nothing was measured"
+    return f"the least time{price}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

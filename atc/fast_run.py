@@ -27,6 +27,7 @@ from atc.dump import op_text
 from atc.emit import kernel_tree
 from atc.errors import AtcError, ToolchainError
 from atc.ir import Array, DType, Graph, TensorType
+from atc.memory_price import enlarged, estimate
 from atc.ops import Part, Reshape
 from atc.select import ANY, Limits, Measurement, Timings, candidates
 from atc.templates import render
@@ -132,6 +133,11 @@ class _Task:
     chosen: tuple[Candidate, ...]
     sources: tuple[KernelSource, ...]
     key: str
+    target: Target
+
+    def measurement(self, c: Candidate, time_ns: float | None, reason: str) -> Measurement:
+        """Return what was measured of a candidate."""
+        return Measurement(c.label, time_ns, reason, enlarged(c, self.workload, self.target))
 
     def without(self, k: int) -> _Task:
         return replace(
@@ -144,7 +150,7 @@ class _Task:
 def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple[Candidate, ...]:
     """Return the candidates, the portable reference first, then by estimated cost."""
     reference = next((c for c in found if c.kernel.portable), found[0])
-    costs = {c.label: c.kernel.cost(w, c.params, bench.target) for c in found}
+    costs = {c.label: estimate(c, w, bench.target) for c in found}
     others = sorted((c for c in found if c is not reference), key=lambda c: costs[c.label])
     if not bench.every:
         most = HOPELESS * min(costs.values())
@@ -156,7 +162,8 @@ def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> _Task:
     shop = bench.shop
     parts = [workload_digest(w, bench.target), shop.compiler.version, *shop.flags]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return _Task(w, chosen, tuple(render_kernel(c, w, bench.target) for c in chosen), key)
+    sources = tuple(render_kernel(c, w, bench.target) for c in chosen)
+    return _Task(w, chosen, sources, key, bench.target)
 
 
 def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
@@ -164,8 +171,9 @@ def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
     known = [bench.algo.get(task.key, s.symbol) for s in task.sources]
     if not all(k for k, _ in known):
         return None
+    failed = "failed when it was measured"
     return tuple(
-        Measurement(c.label, time, "" if time is not None else "failed when it was measured")
+        task.measurement(c, time, "" if time is not None else failed)
         for c, (_, time) in zip(task.chosen, known, strict=True)
     )
 
@@ -186,7 +194,7 @@ def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
                 alone = _ask(bench, program, cwd, [k], bench.timeout) or {}
                 results[k] = alone.get(k, (None, "crashed or took too long"))
     missing = (None, "printed no time")
-    return tuple(Measurement(c.label, *results.get(k, missing)) for k, c in enumerate(chosen))
+    return tuple(task.measurement(c, *results.get(k, missing)) for k, c in enumerate(chosen))
 
 
 def _without_broken(task: _Task, bench: Bench, error: ToolchainError) -> tuple[Measurement, ...]:

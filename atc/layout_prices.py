@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 
-from atc.backends.cpu.matmul_cost import UNITS
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
-from atc.dims import concrete
 from atc.errors import OptionError
-from atc.ops import Block, ConvBlocked, MatMul, Pool, Unblock
+from atc.memory_price import CYCLE_UNITS
+from atc.memory_price import estimate as priced
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
 from atc.select import Limits, Timings, candidates
-
-CYCLE_UNITS: Mapping[type, float] = {
-    ConvBlocked: 1.0, MatMul: UNITS, Pool: 1.0, Block: 1.0, Unblock: 1.0,
-}  # fmt: skip
-"""Ops whose kernels estimate their cost in cycles, and the units of it that make one."""
 
 
 @dataclass
@@ -49,14 +43,14 @@ class Weighing:
         if w not in self.estimates:
             self.estimates[w] = estimate(w, self.target, self.limits)
         known = self.estimates[w]
-        times = [m.time_ns for m in self.timings.get(w, ()) if m.time_ns is not None]
+        times = [m.cost for m in self.timings.get(w, ()) if m.cost is not None]
         return round(min(times), 1) / self.nanoseconds() if times else known
 
     def nanoseconds(self) -> float:
         """Return the time of a cycle of the estimates, by all that is measured."""
         ratios = []
         for w, measured in self.timings.items():
-            times = [m.time_ns for m in measured if m.time_ns is not None]
+            times = [m.cost for m in measured if m.cost is not None]
             cycles = self.estimates.get(w)
             if times and cycles:
                 ratios.append(round(min(times), 1) / cycles)
@@ -85,6 +79,4 @@ def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
     if units is None:
         return None
     found = candidates(w, target, limits)
-    largest = concrete(w)
-    costs: Iterable[float] = (c.kernel.cost(largest, c.params, target) for c in found)
-    return min(costs, default=inf) / units
+    return min((priced(c, w, target) for c in found), default=inf) / units

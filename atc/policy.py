@@ -99,12 +99,12 @@ def write_policy(path: Path, policy: Policy) -> None:
 
 
 def picks(timings: Timings, target: Target) -> dict[str, Pick]:
-    """Return the fastest candidate of every measured workload."""
+    """Return the candidate of least time and memory's price of every measured workload."""
     found: dict[str, Pick] = {}
     for w, measured in timings.items():
-        times = [(m.time_ns, m.label) for m in measured if m.time_ns is not None]
+        times = [(m.cost, m.time_ns, m.label) for m in measured if m.time_ns is not None]
         if times:
-            ns, label = min(times, key=lambda pair: pair[0])
+            _, ns, label = min(times, key=lambda time: time[0] or 0.0)
             found[_short(w, target)] = Pick(label, ns, workload_summary(w))
     return found
 

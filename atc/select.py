@@ -11,16 +11,26 @@ from atc.backends.target import Target
 from atc.dims import concrete
 from atc.errors import UnsupportedError
 from atc.ir import Array, Graph, Node
+from atc.memory_price import NANOSECONDS, enlarged, estimate
 from atc.ops import Part, Reshape
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One candidate's time in ns; None with the reason when it can't be chosen."""
+    """One candidate's time in ns; None with the reason when it can't be chosen.
+
+    `enlarged`: the bytes that its constants take beyond the model's.
+    """
 
     label: str
     time_ns: float | None
     reason: str = ""
+    enlarged: int = 0
+
+    @property
+    def cost(self) -> float | None:
+        """The time with the price of the memory."""
+        return None if self.time_ns is None else self.time_ns + NANOSECONDS * self.enlarged
 
 
 Timings = Mapping[Workload, tuple[Measurement, ...]]
@@ -71,7 +81,8 @@ ANY = Limits()
 class Choice:
     """The kernel of one node, and what every candidate was estimated or measured to cost.
 
-    `excluded` are the candidates that exceed a limit, with the reason.
+    Estimates don't include the price of `enlarged`: the bytes that constants take beyond the
+    model's, where they do. `excluded` are the candidates that exceed a limit, with the reason.
     """
 
     workload: Workload
@@ -79,6 +90,7 @@ class Choice:
     estimates: tuple[tuple[str, float], ...]
     measurements: tuple[Measurement, ...] = ()
     excluded: tuple[tuple[str, str], ...] = ()
+    enlarged: tuple[tuple[str, int], ...] = ()
 
 
 Selection = Mapping[str, Choice]
@@ -148,7 +160,7 @@ def select(
     outer: Mapping[str, Array] | None = None,
     limits: Limits = ANY,
 ) -> Selection:
-    """Choose by measured time where there is one, else by estimated cost.
+    """Choose by measured time where there is one, else by estimated cost, and the memory's price.
 
     Ties go to the earlier kernel of the catalogue.
     """
@@ -187,10 +199,11 @@ def choose(
             where=f"node '{node.origin[0] if node.origin else ''}'",
         )
     largest = concrete(w)
-    costs = [c.kernel.cost(largest, c.params, target) for c in found]
-    times = {m.label: m.time_ns for m in measured if m.time_ns is not None}
+    times = {m.label: m.cost for m in measured if m.cost is not None}
     timed = [c for c in found if c.label in times]
-    spent = {c.label: times.get(c.label, cost) for c, cost in zip(found, costs, strict=True)}
+    spent = {
+        c.label: times[c.label] if c.label in times else estimate(c, w, target) for c in found
+    }
     best = min(timed or found, key=lambda c: spent[c.label])
     near = [
         c for c in (timed or found if limits.packed else ())
@@ -198,5 +211,6 @@ def choose(
         and c.kernel.packing(w, c.params, target) in limits.packed
     ]  # fmt: skip
     best = min(near or [best], key=lambda c: spent[c.label])
-    estimates = tuple((c.label, cost) for c, cost in zip(found, costs, strict=True))
-    return Choice(w, best, estimates, measured, excluded)
+    estimates = tuple((c.label, c.kernel.cost(largest, c.params, target)) for c in found)
+    larger = tuple((c.label, n) for c in found if (n := enlarged(c, w, target)))
+    return Choice(w, best, estimates, measured, excluded, larger)

@@ -1,7 +1,8 @@
 """3x3 convolution in channel blocks by Winograd's F(m x m, 3 x 3).
 
 Tiles of inputs are transformed, multiplied by the transformed filters, one matrix product for each
-of the (m + 2)^2 components, and transformed back.
+of the (m + 2)^2 components, and transformed back. The filters are transformed when compiling, which
+makes them (m + 2)^2 / 9 times as large, or in each run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from itertools import groupby
 
 import numpy as np
 
-from atc.backends.cpu.conv_blocked import LINE, PART, Run, cheapest
+from atc.backends.cpu.conv_blocked import (
+    LINE,
+    PART,
+    Run,
+    cheapest,
+    name_of_panels,
+    packed_panels,
+)
 from atc.backends.cpu.conv_cost import FAR, L2, NEAR, tile_cycles
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Axis, Geometry, cut_columns, geometry, panels, unroll
@@ -70,8 +78,28 @@ class Product:
         return [f"c{k}_{v}" for k in range(self.tiles) for v in range(self.vectors)]
 
 
+@dataclass(frozen=True)
+class RawFilters:
+    """Filters that a run transforms: panels of `vectors`, `stride` floats between components.
+
+    A panel has `whole` blocks of input channels and `rest` channels more. With `once` one panel is
+    transformed at a time, as there is only one block of tiles; else all are before the first.
+    """
+
+    vectors: int
+    stride: int
+    whole: int
+    rest: int
+    once: bool
+    lines: tuple[str, ...]
+    """The one-dimensional transform d -> v in C."""
+
+
 class ConvWinograd(Kernel):
-    """F(m x m, 3 x 3), `rows` rows of tiles at a time, products in tiles of p x nv."""
+    """F(m x m, 3 x 3), `rows` rows of tiles at a time, products in tiles of p x nv.
+
+    `raw`: each run transforms the filters, which take no more memory than a direct convolution's.
+    """
 
     name = "conv_winograd"
     op = ConvBlocked
@@ -91,10 +119,11 @@ class ConvWinograd(Kernel):
         return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets, exact ones among them."""
+        """The most promising sets of each size, with filters as they are and transformed."""
         sets = self.sets(w, target)
-        rough, exact = ([p for p in sets if self.exact(p) is kind] for kind in (False, True))
-        return [*cheapest(self, rough, w, target, 5), *cheapest(self, exact, w, target, 2)]
+        kinds = [(m, raw) for raw in (False, True) for m in SIZES]
+        of_kinds = ([p for p in sets if (p["m"], "raw" in p) == kind] for kind in kinds)
+        return [p for kind in of_kinds for p in cheapest(self, kind, w, target, 2)]
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
         """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products."""
@@ -108,22 +137,36 @@ class ConvWinograd(Kernel):
                 for p, nv in shapes:
                     if nv <= g.mb:
                         found.append({"m": m, "rows": rows, "p": p, "nv": nv, "u": 4, "pf": True})
-        return found
+        return [*found, *({**p, "raw": True} for p in found)]
 
     def exact(self, params: Params) -> bool:
         """F(2 x 2) errs no more than direct convolution; larger tiles some times as much."""
         return params["m"] == 2
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
-        """Transformed filters in the order of use."""
+        """Transformed filters in the order of use, or panels of taps."""
+        if params.get("raw"):
+            return packed_panels(w, params)
         g, m, nv = geometry(w, 1), int(params["m"]), int(params["nv"])
         return {1: lambda weights: pack_filters(weights, g, m, nv)}
 
+    def packing(self, w: Workload, params: Params, target: Target) -> str:
+        """Of panels, transformed or not."""
+        name = name_of_panels(w, params)
+        return name if params.get("raw") else f"{name}, F({params['m']})"
+
+    def enlarges(self, w: Workload, params: Params, target: Target) -> int:
+        """(m + 2)^2 components in the place of nine taps."""
+        g, m = geometry(w, 1), int(params["m"])
+        return 0 if params.get("raw") else 4 * ((m + 2) ** 2 - 9) * g.ic * g.mb * g.block
+
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """One block of transformed inputs and of products."""
+        """One block of transformed inputs and of products; filters that the run transforms."""
         g, m = geometry(w, 1), int(params["m"])
         v, y = strides(g, grid(g, params))
-        return 4 * (m + 2) ** 2 * (v + y)
+        raw = raw_filters(g, params)
+        panels = 0 if raw is None else 1 if raw.once else -(-g.mb // raw.vectors)
+        return 4 * (m + 2) ** 2 * (v + y + (raw.stride * panels if raw else 0))
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Transforms, products and the loops over blocks of tiles."""
@@ -144,6 +187,9 @@ class ConvWinograd(Kernel):
         ]
         passes = sum(c.count for c in cuts[tiles.block])
         lines = -(-u * nv * g.block // (LINE * passes)) if params["pf"] and passes <= 16 else 0
+        raw = raw_filters(g, params)
+        if raw:  # the next panel of taps while all components of this one are multiplied
+            lines = -(-9 * lines // (m + 2) ** 2) if raw.once else 0
         share = lines * LINE * sum(b["count"] * b["steps"] // b["u"] for b in bodies)
         mats = matrices(m)
         v, y = strides(g, tiles)
@@ -154,7 +200,7 @@ class ConvWinograd(Kernel):
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
             "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
-            "part": PART // g.block if params.get("exact") and g.ic > PART else 0,
+            "part": PART // g.block if params.get("exact") and g.ic > PART else 0, "raw": raw,
         }  # fmt: skip
 
     def refined(self, w: Workload, params: Params, target: Target) -> Params:
@@ -182,6 +228,17 @@ def strides(g: Geometry, tiles: Grid) -> tuple[int, int]:
     return g.icb * size + LINE, g.mb * size + LINE
 
 
+def raw_filters(g: Geometry, params: Params) -> RawFilters | None:
+    """Return how a run transforms the filters; None where that was done when compiling."""
+    if not params.get("raw"):
+        return None
+    m, nv, tiles = int(params["m"]), int(params["nv"]), grid(g, params)
+    once = g.batch == 1 and tiles.rows >= tiles.down
+    lines = tuple(combinations(matrices(m).filter, "d", "v"))
+    stride = g.ic * nv * g.block + LINE
+    return RawFilters(nv, stride, g.ic // g.block, g.ic % g.block, once, lines)
+
+
 def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
     """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
     padded = np.zeros((g.mb * g.block, *w.shape[1:]), w.dtype)
@@ -196,7 +253,11 @@ def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
 
 TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (330.0, 260.0)}
 """Cycles to transform one vector of a tile's inputs, and of its products, by m."""
-STREAM = 10.0
+READ = 60.0
+"""Cycles to read a vector of filters that a run transforms."""
+NEAR_COMPONENT, FAR_COMPONENT = 3.0, 10.0
+"""Cycles to compute a component and write it, where U is one panel and where it is all."""
+STREAM = 7.0
 """Bytes of filters per cycle from beyond L2."""
 
 
@@ -207,8 +268,9 @@ def winograd_cycles(w: Workload, params: Params) -> float:
     n = (m + 2) ** 2
     flat = Geometry(1, g.block, 1, g.ic, g.mb, g.rows, g.cols, plain=False)
     total = 0.0
-    filters = 4.0 * n * g.ic * g.mb * g.block
-    again = filters if filters > L2 / 2 else 0.0
+    raw = raw_filters(g, params)
+    filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
+    again = filters if filters > L2 / 2 and not raw else 0.0
     rate = FAR if again else NEAR
     blocks = [tiles.block] * (tiles.down // tiles.rows) + ([tiles.rest] if tiles.rest else [])
     for count in blocks:
@@ -222,7 +284,11 @@ def winograd_cycles(w: Workload, params: Params) -> float:
         into, back = TRANSFORMS[m]
         total += count * (g.icb * into + g.mb * back)
     workspace = 4.0 * n * tiles.block * g.block * (g.icb + g.mb)
-    return g.batch * total * (1.15 if workspace > L2 else 1.0)
+    total *= g.batch * (1.15 if workspace > L2 else 1.0)
+    if raw:
+        each = READ + n * (NEAR_COMPONENT if raw.once else FAR_COMPONENT)
+        total += g.ic * g.mb * each
+    return total
 
 
 KERNELS = (ConvWinograd(),)

@@ -1,0 +1,40 @@
+"""What memory is worth: a kernel whose packed constants take more than the model's must be faster.
+
+Winograd's filters, transformed when compiling, are up to seven times as large, and a network's
+weights are most of the memory that its process takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atc.backends.cpu.matmul_cost import UNITS
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.target import Target
+from atc.dims import concrete
+from atc.ops import Block, ConvBlocked, MatMul, Pool, Unblock
+
+CYCLES = 0.2
+"""Cycles of each run that a byte of constants must save: some 50 us for a megabyte.
+
+ResNet-50 gives 3 % of its speed for 41 of 159 MB, and would give as much again for the next 13.
+"""
+
+NANOSECONDS = 0.25 * CYCLES
+"""The same where times are measured: cores run at some 4 GHz."""
+
+CYCLE_UNITS: Mapping[type, float] = {
+    ConvBlocked: 1.0, MatMul: UNITS, Pool: 1.0, Block: 1.0, Unblock: 1.0,
+}  # fmt: skip
+"""Ops whose kernels estimate their cost in cycles, and the units of it that make one."""
+
+
+def enlarged(c: Candidate, w: Workload, target: Target) -> int:
+    """Return the bytes that a candidate's constants take beyond the model's."""
+    return c.kernel.enlarges(concrete(w), c.params, target)
+
+
+def estimate(c: Candidate, w: Workload, target: Target) -> float:
+    """Return the estimated cost of a candidate, memory's price included."""
+    cost = c.kernel.cost(concrete(w), c.params, target)
+    return cost + CYCLES * CYCLE_UNITS.get(type(w.op), 0.0) * enlarged(c, w, target)
