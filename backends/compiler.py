@@ -77,7 +77,8 @@ def compile_flags(
         *("-Wall", "-Wextra", "-Wpedantic", "-Werror"),
     ]
     if compiler.kind == "gcc":
-        flags.append("-fno-tree-pre")  # it would hoist a tile's loads and spill its accumulators
+        # They would hoist a tile's loads and spill its accumulators.
+        flags += ["-fno-tree-pre", "-fno-schedule-insns"]
     else:
         flags.append("-Wno-unused-command-line-argument")  # in assembler files
     if compiler.kind == "zig" and not sanitize:
