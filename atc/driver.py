@@ -30,7 +30,7 @@ from atc.build import (
     work_folder,
     written_down,
 )
-from atc.cache import CacheStats
+from atc.cache import Cache, CacheStats
 from atc.caches import operator_cache, template_store
 from atc.debugging import (
     Build,
@@ -58,22 +58,21 @@ from atc.lower.ranges import check_range
 from atc.lower.trace import Visit
 from atc.memory import Arena, plan_memory
 from atc.model_options import adaptation_of, contract_of, limits_of, policy_of, switches_of
-from atc.names import network_identifier
 from atc.options import Options
 from atc.out_nodes import find_outputs
-from atc.output_folder import Content, check_folder, write_tree
+from atc.output_folder import Content, check_folder, network_name, write_tree
 from atc.passes import run_passes
 from atc.passes.layout import LayoutReport
-from atc.program import Program, build_program
+from atc.program import Program, ThreadCounts, build_program
 from atc.report import report_json, source_nodes
 from atc.sanity import GUARD
 from atc.select import Limits, Selection, Timings, packings, select
 from atc.templates import keeping_templates
-from atc.timings import measured, replayed, timed_graphs, times_root
+from atc.timings import counted, measured, replayed, timed_graphs, times_root
 from atc.weights import included_weights, split_weights
 
 __all__ = [
-    "Compilation", "Listener", "Project", "compile_model", "network_name", "optimised_graph",
+    "Compilation", "Listener", "Project", "compile_model", "optimised_graph",
     "read_model", "times_root", "write_project",
 ]  # fmt: skip
 
@@ -163,23 +162,29 @@ def _compiled(
     for text in debugging.warnings(operators):
         heard.warn(text)
     limits = limits_of(options, model)
+    flags, workers = _flags(options, compiler, target), options.jobs or os.cpu_count() or 1
+
+    def shop(cache: Cache) -> Shop:
+        return Shop(target, compiler, flags, cache, workers, heard.process)
 
     def timed(todo: Sequence[Workload], known: Timings, chosen: bool) -> Timings:
         found = {**known, **replayed(todo, options, target, limits, heard, chosen)}
         if not options.measures and options.op_bank_path is None:
             return found
         with operator_cache(options, target, debugging, env, heard.warn) as cache:
-            flags = _flags(options, compiler, target)
-            workers = options.jobs or os.cpu_count() or 1
-            shop = Shop(target, compiler, flags, cache, workers, heard.process)
-            return measured(todo, found, options, limits, shop, env, heard)
+            return measured(todo, found, options, limits, shop(cache), env, heard)
 
     def optimised(weighing: Weighing) -> list[Graph]:
         width = target.vector_bytes // 4
         return [optimised_graph(m, options, heard, width, weighing=weighing) for m in models]
 
     graphs, timings, layouts = timed_graphs(optimised, Weighing(target, limits), timed)
-    project = write_project(graphs[0], timings, options, target, limits, heard, graphs[1:])
+
+    def shares(selection: Selection) -> ThreadCounts:
+        with operator_cache(options, target, debugging, env, heard.warn) as cache:
+            return counted(selection, options, shop(cache), env, heard)
+
+    project = write_project(graphs[0], timings, options, target, limits, heard, graphs[1:], shares)
     emission = project.emission
     heard.stage("compiling C")
     listed = listed_kernels(project.program, debugging.config, operators)
@@ -187,7 +192,6 @@ def _compiled(
     with work_folder(options.build_dir, options.keep_build) as cwd:
         log = written_down(heard.process, cwd) if options.keep_build else heard.process
         with operator_cache(options, target, debugging, env, heard.warn) as cache:
-            workers = options.jobs or os.cpu_count() or 1
             made, build = build_library(
                 cwd, recipe.files, recipe.units, emission.name,
                 Shop(target, compiler, recipe.flags, cache, workers, log),
@@ -286,11 +290,12 @@ def write_project(
     limits: Limits,
     heard: Listener,
     more: Sequence[Graph] = (),
+    shares: Callable[[Selection], ThreadCounts] = lambda selection: {},
 ) -> Project:
     """Choose kernels, plan memory and write the C; nothing is stored.
 
     With `more` graphs, they are gears of one library; what is told of it is told of the largest.
-    The last of them may hold for ranges of shapes: for all that are no gear's.
+    The last of them may hold for all shapes of ranges that are no gear's. `shares` counts threads.
     """
     watched = options.hooks or options.sanity_check
     several = bool(more or graph.dims)
@@ -308,6 +313,7 @@ def write_project(
         program = build_program(
             graph, selection, target, in_place=options.memory_in_place, threads=threads,
             in_bands=not watched and not several,
+            counts=shares(selection) if threads > 1 else {},
         )  # fmt: skip
         heard.stage("planning memory")
         arena = plan_memory(
@@ -334,16 +340,6 @@ def write_project(
         gears=[(p.program, p.arena) for p in (plans[:-1] if open_ else plans)] if more else (),
     )  # fmt: skip
     return Project(planned.graph, planned.selection, planned.program, planned.arena, emission)
-
-
-def network_name(output: Path) -> str:
-    """Return the C prefix for an output path; OptionError E10022 when it has no last part."""
-    if output.name in ("", ".", ".."):
-        raise OptionError(
-            f"'{output}' names no file", where="--output", code="E10022",
-            hint="end the path with the network's name, e.g. --output=out/net",
-        )  # fmt: skip
-    return network_identifier(output.name)
 
 
 def _check_folders(options: Options, debugging: Debugging) -> None:

@@ -28,7 +28,7 @@ from atc.emit import kernel_tree
 from atc.errors import AtcError, ToolchainError
 from atc.ir import Array, DType, Graph, TensorType
 from atc.memory_price import enlarged, estimate
-from atc.ops import Part, Reshape
+from atc.ops import Part, Recurrent, Reshape
 from atc.select import ANY, Limits, Measurement, Timings, candidates
 from atc.templates import render
 
@@ -260,7 +260,7 @@ def _harness(
         size += padded
         return size - padded
 
-    arrays = [None if t is None else sample(t, k) for k, t in enumerate(w.inputs)]
+    arrays = operands(w)
     plain = {k: place(a) for k, a in enumerate(arrays) if a is not None}
     calls = []
     for candidate, source in zip(chosen, sources, strict=True):
@@ -285,6 +285,15 @@ def _harness(
         "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
     }  # fmt: skip
     return values, b"".join(parts)
+
+
+def operands(w: Workload) -> list[Array | None]:
+    """Return data for a workload's operands; None for those that it lacks."""
+    arrays = [None if t is None else sample(t, k) for k, t in enumerate(w.inputs)]
+    if isinstance(w.op, Recurrent) and arrays[1] is not None and not w.op.scales:
+        weights = arrays[1] / w.op.hidden**0.5  # states that grow would part by their roundings
+        arrays[1] = weights.astype(arrays[1].dtype)
+    return arrays
 
 
 def sample(type_: TensorType, seed: int) -> Array:

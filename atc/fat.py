@@ -23,13 +23,13 @@ from atc.build import (
     work_folder,
 )
 from atc.cache import open_cache
-from atc.driver import Compilation, compile_model, network_name
+from atc.driver import Compilation, compile_model
 from atc.emit import Emission, project_texts
 from atc.errors import OptionError
 from atc.listener import Listener
 from atc.names import LIMIT, module_name
 from atc.options import Options
-from atc.output_folder import MANIFEST, check_folder, write_tree
+from atc.output_folder import MANIFEST, check_folder, network_name, write_tree
 from atc.templates import render
 
 _ALONE = (

@@ -16,12 +16,23 @@ from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from atc.errors import InternalError, OptionError
+from atc.names import network_identifier
 from atc.weights import Blob
 
 Content: TypeAlias = bytes | Blob
 """What a file of a generated project holds."""
 
 MANIFEST = ".atc-manifest.json"  # in an output folder: which of its files are ours to replace
+
+
+def network_name(output: Path) -> str:
+    """Return the C prefix for an output path; OptionError E10022 when it has no last part."""
+    if output.name in ("", ".", ".."):
+        raise OptionError(
+            f"'{output}' names no file", where="--output", code="E10022",
+            hint="end the path with the network's name, e.g. --output=out/net",
+        )  # fmt: skip
+    return network_identifier(output.name)
 
 
 def write_tree(files: Mapping[str, Content | Path], folder: Path) -> None:

@@ -4,6 +4,8 @@ A build that measures writes it; a build that doesn't replays it and makes the s
 are sorted, so that a file under version control changes only where a choice does:
 
     digest | nanoseconds | candidate | workload
+
+With threads there are lines of calls too, which have `N pieces` in the candidate's place.
 """
 
 from __future__ import annotations
@@ -36,6 +38,12 @@ class Pick:
     label: str
     ns: float
     summary: str
+
+    @property
+    def pieces(self) -> int:
+        """How many threads share the call, where the line says that; else 0."""
+        found = re.fullmatch(r"(\d{1,4}) pieces", self.label)
+        return int(found[1]) if found else 0
 
 
 Policy = Mapping[str, Pick]
@@ -107,6 +115,11 @@ def picks(timings: Timings, target: Target) -> dict[str, Pick]:
             _, ns, label = min(times, key=lambda time: time[0] or 0.0)
             found[_short(w, target)] = Pick(label, ns, workload_summary(w))
     return found
+
+
+def pieces_pick(count: int, ns: float, w: Workload) -> Pick:
+    """Return the line that says how many threads share the call of a workload."""
+    return Pick(f"{count} pieces", ns, workload_summary(w))
 
 
 def replay(

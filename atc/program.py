@@ -5,7 +5,7 @@ Everything after this point (memory plan, emission, report) reads the program, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,9 +29,13 @@ __all__ = [
 ]  # fmt: skip
 
 
+ThreadCounts = Mapping[tuple[Workload, str], int]
+"""How many threads share the call of a workload by a candidate of some label; others: all."""
+
+
 def build_program(
     graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
-    in_bands: bool = False,
+    in_bands: bool = False, counts: ThreadCounts | None = None,
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
@@ -39,7 +43,7 @@ def build_program(
     Long calls are cut into pieces for `threads`. With `in_bands`, chains of calls take turns where
     that saves time: most values in their middle are then never there as a whole.
     """
-    scribe = _Scribe(selection, target, in_place, threads, in_bands)
+    scribe = _Scribe(selection, target, in_place, threads, in_bands, counts or {})
     steps = scribe.scope(graph, graph.outputs)
     used = {a for c in calls(steps) for a in c.arguments}
     constants = {k: v for k, v in scribe.constants.items() if k in used}
@@ -56,6 +60,7 @@ class _Scribe:
     in_place: bool
     threads: int
     in_bands: bool
+    counts: ThreadCounts
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
@@ -195,17 +200,17 @@ class _Scribe:
     def _step(self, node: Node) -> Call | Parallel:
         """Return a node's call, or those of its pieces."""
         choice = self.selection[node.outputs[0]]
-        cut = pieces(choice.workload, choice.candidate, self.target, self.threads)
-        in_rows = rows_of_threads(
-            choice.workload, choice.candidate, self.target, self.threads, cut
-        )
+        w, candidate, target = choice.workload, choice.candidate, self.target
+        threads = self.counts.get((w, candidate.label), self.threads)
+        cut = pieces(w, candidate, target, threads)
+        in_rows = rows_of_threads(w, candidate, target, threads, cut)
         if in_rows is not None:
-            candidate, rows = in_rows
-            call = self._call(node, replace(choice, candidate=candidate))
+            banded, rows = in_rows
+            call = self._call(node, replace(choice, candidate=banded))
             parts = (Bands(node, (call,), ((Turn(*each, 0, 0),),)) for each in rows)
             return Parallel(node, tuple(parts))
         if not cut:
-            whole = shared(choice.workload, choice.candidate, self.target, self.threads)
+            whole = shared(w, candidate, target, threads)
             return self._call(node, replace(choice, candidate=whole))
         inputs = tuple(map(self._same, node.inputs))
         made = [self._piece(replace(node, inputs=inputs), choice, p, k) for k, p in enumerate(cut)]

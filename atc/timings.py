@@ -16,8 +16,18 @@ from atc.layout_prices import Weighing
 from atc.listener import Listener
 from atc.options import Options
 from atc.passes.layout import LayoutReport
-from atc.policy import picks, read_policy, replay, uncovered, workload_summary, write_policy
-from atc.select import Limits, Timings
+from atc.policy import (
+    picks,
+    pieces_pick,
+    read_policy,
+    replay,
+    uncovered,
+    workload_summary,
+    write_policy,
+)
+from atc.program import ThreadCounts
+from atc.select import Limits, Selection, Timings
+from atc.thread_counts import call_digest, long_calls, measure_counts
 
 _NO_TIMEOUT = 86400.0
 """Seconds that stand for no limit: a day."""
@@ -89,6 +99,37 @@ def measured(
         kept_lines = read_policy(path) if path.exists() else {}
         write_policy(path, {**kept_lines, **picks(fresh, shop.target)})
     return {**known, **fresh}
+
+
+def counted(
+    selection: Selection, options: Options, shop: Shop, env: Mapping[str, str], heard: Listener,
+) -> ThreadCounts:  # fmt: skip
+    """Return how many threads share each long call, as the policy says or as measured now."""
+    path, target, threads = options.fast_run_algo_policy, shop.target, options.num_threads
+    if path is None and not options.measures:
+        return {}
+    calls = long_calls(selection, target, threads)
+    policy = read_policy(path) if path is not None and path.exists() else {}
+    by_digest = {call_digest(c, target, threads): c for c in calls}
+    found = {
+        d: pick.pieces
+        for d in by_digest
+        if (pick := policy.get(d)) is not None and 0 < pick.pieces <= threads
+    }
+    left = [c for d, c in by_digest.items() if d not in found]
+    if left and options.measures and runs_here(target):
+        heard.stage("measuring threads")
+        algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
+        bench = Bench(shop, algo, timeout=options.fast_run_timeout or _NO_TIMEOUT)
+        fresh = measure_counts(
+            left, threads, bench,
+            lambda done, total: heard.progress("measuring threads", done, total),
+        )  # fmt: skip
+        found |= {d: n for d, (n, _) in fresh.items()}
+        if path is not None:
+            lines = {d: pieces_pick(n, ns, by_digest[d].workload) for d, (n, ns) in fresh.items()}
+            write_policy(path, {**policy, **lines})
+    return {(by_digest[d].workload, by_digest[d].candidate.label): n for d, n in found.items()}
 
 
 def times_root(options: Options, env: Mapping[str, str]) -> Path | None:
