@@ -111,7 +111,9 @@ def _computed_phases(
     ends = tuple(max(0, t - (a.kernel - 1)) for a, t in zip(axes, last, strict=True))
     frame = Pad("constant", w.shape, (0, 0, *begins), (0, 0, *ends))
     framed = TensorType(DType.FLOAT, frame.extents)
-    source = state.emit(frame, node.inputs[1:2], framed, node, "frame")
+    source = node.inputs[1]
+    if any((*begins, *ends)):
+        source = state.emit(frame, (source,), framed, node, "frame")
     channel, filter_, *steps = framed.strides
     strides = [a.stride for a in axes]
     offset = sum(

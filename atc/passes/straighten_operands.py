@@ -37,8 +37,10 @@ def straighten_operands(state: Rewriting, node: Node, width: int) -> Node:
             return replace(node, op=replace(op, epilogue=epilogue), inputs=names)
         case Map() if not op.is_movement and len(op.views) == len(node.inputs):
             apart = [_turned(v, op.shape, width) for v in op.views]
-            along = all(a or v.strides[-1] in (0, 1) for a, v in zip(apart, op.views, strict=True))
-            if not any(apart) or not along:
+            if not any(apart):
+                return node
+            others = (v for a, v in zip(apart, op.views, strict=True) if not a)
+            if any(v.strides[-1] not in (0, 1) for v in others):
                 return node
             names, views = _moved(state, node, 0, op.views, op.shape, apart)
             return replace(node, op=replace(op, views=views), inputs=names)
