@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from atc.dims import is_dynamic
-from atc.expr import Input
+from atc.expr import Input, cost
 from atc.ir import DType, Node, TensorType
 from atc.ops import Conv, Map, MatMul
 from atc.passes.rewriting import Rewriting
-from atc.view import View, dense, gather_view
+from atc.view import View, dense, gather_view, simplify_loops
 
 DEPTH = 8
 """Terms of the sums from which on a copy is the lesser part."""
+COSTLY = 10
+"""The cost of an expression that is worth a copy for its being computed in vectors."""
 
 
 def straighten_operands(state: Rewriting, node: Node, width: int) -> Node:
@@ -36,16 +38,35 @@ def straighten_operands(state: Rewriting, node: Node, width: int) -> Node:
             epilogue = replace(op.epilogue, views=views)
             return replace(node, op=replace(op, epilogue=epilogue), inputs=names)
         case Map() if not op.is_movement and len(op.views) == len(node.inputs):
-            apart = [_turned(v, op.shape, width) for v in op.views]
-            if not any(apart):
-                return node
-            others = (v for a, v in zip(apart, op.views, strict=True) if not a)
-            if any(v.strides[-1] not in (0, 1) for v in others):
-                return node
-            names, views = _moved(state, node, 0, op.views, op.shape, apart)
-            return replace(node, op=replace(op, views=views), inputs=names)
+            return _straight_map(state, node, op, width)
         case _:
             return node
+
+
+def _straight_map(state: Rewriting, node: Node, op: Map, width: int) -> Node:
+    """Return a Map over long loops, after its operands that lie otherwise were moved."""
+    if not op.views or not any(op.shape) or _follow(op.shape, op.views, width):
+        return node
+    apart = [_turned(v, op.shape, width) for v in op.views]
+    if cost(op.expr) >= COSTLY:
+        apart = [_fills(v, op.shape) and not v.is_dense(op.shape) for v in op.views]
+    after = [dense(op.shape) if a else v for a, v in zip(apart, op.views, strict=True)]
+    if not any(apart) or not _follow(*simplify_loops(op.shape, after), width):
+        return node
+    names, views = _moved(state, node, 0, op.views, op.shape, apart)
+    loops, views = simplify_loops(op.shape, views)
+    return replace(node, op=replace(op, shape=loops, views=views), inputs=names)
+
+
+def _follow(loops: Sequence[int], views: Sequence[View], width: int) -> bool:
+    """Whether vectors of all operands can be read along the last loop."""
+    wide = bool(loops) and 2 * loops[-1] >= width
+    return wide and all(v.strides[-1] in (0, 1) for v in views)
+
+
+def _fills(view: View, shape: Sequence[int]) -> bool:
+    """Whether no loop reads the same again."""
+    return all(s != 0 or n == 1 for s, n in zip(view.strides, shape, strict=True))
 
 
 def _values(node: Node) -> tuple[str, ...]:
