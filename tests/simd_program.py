@@ -146,6 +146,14 @@ static inline vf64 quotient(vf64 a, vf64 b) { return v_f64_div(a, b); }
 static inline vf64 scaled(vf64 a, vf64 b) {
   return v_f64_ldexp(a, v_f64_add(b, v_f64_set1(6755399441055744.0)));
 }
+/* a + b + c as parts of one sum. */
+static inline vf32 sum_of_parts(vf32 a, vf32 b, vf32 c) {
+  float total[V_LANES];
+  v_store(total, a);
+  const vf32 lost = v_add_part(total, b);
+  const vf32 rest = v_add_part(total, v_add(lost, c));
+  return v_add(v_load(total), rest);
+}
 OF_TWO(f64_narrow, narrow)
 OF_THREE(f64_twice, twice)
 OF_TWO(f64_product, product)

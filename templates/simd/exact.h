@@ -296,7 +296,7 @@ static inline vf32 v_add_part(float *total, vf32 part) {
   const vf32 sum = v_add(old, part);
   const vf32 lost = v_sub(part, v_sub(sum, old));
   v_store(total, sum);
-  return v_select(v_isnan(lost), v_zero(), lost);
+  return v_select(v_lt(v_abs(lost), v_set1(INFINITY)), lost, v_zero());
 }
 
 #define v_exp v_exact_exp

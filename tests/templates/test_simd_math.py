@@ -115,9 +115,24 @@ ROUND = [
 ]
 
 
+HUGE, INF, NAN = 3e38, math.inf, math.nan
+ROWS = [(1e8, 3, 3), (-1e8, -3, -3), (HUGE, HUGE, 1), (-HUGE, -HUGE, 1), (INF, 1, 1), (1, -INF, 1),
+        (1, 1, INF), (INF, -INF, 1), (NAN, 1, 1), (1, 1, NAN)]  # fmt: skip
+TOTALS = [100000008, -100000008, INF, -INF, INF, -INF, INF, NAN, NAN, NAN]
+"""Of parts of sums: the first two lose what is added where nothing is carried."""
+
+
+def parts() -> Inputs:
+    a, b, c = np.resize(np.array(ROWS, np.float32), (32, 3)).T.copy()
+    return a, b, c
+
+
+SUM = Op("sum_of_parts", "{a}, {b}, {c}", np.add, "f32", parts)
+
+
 @pytest.fixture(scope="module", params=TABLES, ids=str)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
-    return build(request.param, [*OPS, *ROUND], tmp_path_factory.mktemp("simd"))
+    return build(request.param, [*OPS, *ROUND, SUM], tmp_path_factory.mktemp("simd"))
 
 
 @pytest.mark.parametrize("op", ROUND, ids=str)
@@ -170,6 +185,10 @@ def test_exact_ones_are_rounded_once(program: Program, name: str) -> None:
     worst = int(np.where(np.abs(x) > 8192, 0, error).argmax())
     assert error[worst] <= 0.51, x[worst]
     assert error.max() <= 1  # libm's sine of large arguments
+
+
+def test_what_a_part_of_a_sum_loses_is_carried(program: Program) -> None:
+    np.testing.assert_array_equal(program.run(SUM.name, parts())[: len(TOTALS)], TOTALS)
 
 
 def test_the_exact_functions_take_the_names_of_all() -> None:
