@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from default_run import compile_quickly, repeats
 
 os.environ["ATC_CONFIG"] = os.devnull
+# A hundred processes would each compile all modules, and every worker rewrite all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 NARROWER = frozenset({"x86-64-sse2", "x86-64-avx2", "x86-64-avx2-vnni", "sse2", "avx2"})
 """Targets that show what AVX-512 shows, with narrower vectors."""
