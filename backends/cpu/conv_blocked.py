@@ -262,6 +262,15 @@ class ConvDirect(Kernel):
         sets = [banded({**s, **kept}, x_rows, y_rows) for s in self.sets(w, target)]
         return cheapest(self, sets, w, target, 1)[0]
 
+    def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+        """Bands cut no tile of several rows into single ones."""
+        p = int(params["p"])
+        g = geometry(w, p, params)
+        (low, high), rows = g.rows.interior, tile_rows(g, p)
+        last = low + (high - low) // rows * rows
+        singly = {*range(low + 1), *range(last, g.rows.out + 1)} - {0}
+        return sorted(singly | {*range(low + rows, last, rows)})
+
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         p, nv = int(params["p"]), int(params["nv"])
