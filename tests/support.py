@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import pickle
 import re
 import subprocess
 import tempfile
@@ -10,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cffi
 import numpy as np
@@ -130,8 +132,27 @@ def with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.
     return copy
 
 
+NODE_CASES = Path(__file__).parents[1] / ".pytest_cache"
+"""Where the standard's node tests are kept: onnx takes five seconds to compute them."""
+
+
 @cache
 def _all_node_cases() -> tuple[Any, ...]:
+    kept = NODE_CASES / f"node_cases_{onnx.__version__}_{np.__version__}.pickle"
+    try:
+        NODE_CASES.mkdir(exist_ok=True)
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the other workers wait rather than compute, too
+            if not kept.exists():
+                fresh = kept.with_suffix(".new")
+                fresh.write_bytes(pickle.dumps(_computed_node_cases()))
+                fresh.rename(kept)
+            return cast(tuple[Any, ...], pickle.loads(kept.read_bytes()))
+    except (OSError, EOFError, pickle.UnpicklingError):  # not writable, or damaged
+        return _computed_node_cases()
+
+
+def _computed_node_cases() -> tuple[Any, ...]:
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
