@@ -45,7 +45,7 @@ def straighten_operands(state: Rewriting, node: Node, width: int) -> Node:
 
 def _straight_map(state: Rewriting, node: Node, op: Map, width: int) -> Node:
     """Return a Map over long loops, after its operands that lie otherwise were moved."""
-    if not op.views or not any(op.shape) or _follow(op.shape, op.views, width):
+    if not op.shape or not all(op.shape) or _follow(op.shape, op.views, width):
         return node
     apart = [_turned(v, op.shape, width) for v in op.views]
     if cost(op.expr) >= COSTLY:

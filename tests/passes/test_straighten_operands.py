@@ -77,3 +77,10 @@ def test_all_operands_follow_the_last_loop(known: bool) -> None:
         elif isinstance(node.op, Map) and not node.op.is_movement:
             assert all(v.strides[-1] in (0, 1) for v in node.op.views)
             assert node.op.shape[-1] >= 16
+
+
+def test_scalars_have_no_last_loop() -> None:
+    scalar = [helper.make_tensor_value_info(n, TensorProto.FLOAT, []) for n in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"])], "g", scalar[:1], scalar[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    assert len(run_passes(compile_graph(made), width=16).nodes) == 1
