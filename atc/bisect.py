@@ -19,12 +19,12 @@ from atc.backends.kernel import Workload
 from atc.backends.target import get_target
 from atc.driver import Compilation, Listener, compile_model
 from atc.errors import OptionError, one_line
+from atc.fusion_switches import RULES
 from atc.given_inputs import given_inputs
 from atc.ir import Array
 from atc.load import load
 from atc.model_options import switches_of
 from atc.options import Options
-from atc.passes import pass_names
 from atc.policy import picks, write_policy
 from atc.program import calls
 from atc.select import Measurement, candidates
@@ -224,7 +224,7 @@ def _options(first: Options, second: Options) -> list[Decision]:
     words = {True: "off", False: "on"}
     return found + [
         Decision("pass", name, words[name in first.skip_passes], words[name in second.skip_passes])
-        for name in pass_names()
+        for name in RULES
         if (name in first.skip_passes) != (name in second.skip_passes)
     ]
 

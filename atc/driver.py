@@ -45,6 +45,7 @@ from atc.dump import dump
 from atc.emit import Emission, emit
 from atc.errors import OptionError, one_line
 from atc.external import ExternalLibrary
+from atc.fusion_switches import TURNS
 from atc.gears import gears_of, general_of
 from atc.graph_file import stored_graph
 from atc.importers import load_model
@@ -312,7 +313,7 @@ def write_project(
         packed.update(packings(selection, target) if more else ())
         program = build_program(
             graph, selection, target, in_place=options.memory_in_place, threads=threads,
-            in_bands=not watched and not several,
+            in_bands=not (watched or several or TURNS in switches_of(options).off),
             counts=shares(selection) if threads > 1 else {},
         )  # fmt: skip
         heard.stage("planning memory")

@@ -15,12 +15,15 @@ from atc.option_files import lines_of, read_json, read_text, wrong
 from atc.passes import pass_names
 
 ALL = "ALL"
+TURNS = "take_turns"
+"""The one rule that is no pass: calls that take turns by bands of rows."""
+RULES = (*pass_names(), TURNS)
 
 LEVELS: Mapping[str, frozenset[str]] = {
     "O0": frozenset(),
     "O1": frozenset({"share_equal_nodes", "cancel_movement"}),
     "O2": frozenset(pass_names()) - {"fuse_elementwise", "fuse_attention"},
-    "O3": frozenset(pass_names()),
+    "O3": frozenset(RULES),
 }
 """The passes of each `--oo_level`: none, clean-ups, fusion and layouts, all."""
 
@@ -39,7 +42,7 @@ class Switches:
     def warnings(self) -> Iterator[str]:
         """Yield what is asked for in vain."""
         for name in self.unknown:
-            known = ", ".join(pass_names())
+            known = ", ".join(RULES)
             yield f"the fusion rule '{name}' is none of this compiler's, which are {known}"
 
 
@@ -53,11 +56,10 @@ def read_switches(path: Path) -> Switches:
 def switches(pairs: Iterable[tuple[str, bool]]) -> Switches:
     """Return what pairs of a pass's name and `on` mean; later ones count."""
     said: Mapping[str, bool] = dict(pairs)
-    names = pass_names()
-    meant = {n: said.get(n, said.get(ALL)) for n in names}
+    meant = {n: said.get(n, said.get(ALL)) for n in RULES}
     off = frozenset(n for n, on in meant.items() if on is False)
     on = frozenset(n for n, on in meant.items() if on)
-    return Switches(off, on, tuple(n for n in said if n != ALL and n not in names))
+    return Switches(off, on, tuple(n for n in said if n != ALL and n not in RULES))
 
 
 def parse_switches(text: str) -> Switches:

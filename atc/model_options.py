@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
-from atc.fusion_switches import LEVELS, Switches, parse_switches, read_switches
+from atc.fusion_switches import LEVELS, RULES, Switches, parse_switches, read_switches
 from atc.options import Options
-from atc.passes import pass_names
 from atc.precision_policy import (
     MODES_V2,
     Policy,
@@ -93,7 +92,7 @@ def policy_of(options: Options) -> Policy:
 
 def switches_of(options: Options) -> Switches:
     """Return the passes that are off: by level, then file, then single switches."""
-    off = options.skip_passes | (frozenset(pass_names()) - LEVELS[options.oo_level])
+    off = options.skip_passes | (frozenset(RULES) - LEVELS[options.oo_level])
     unknown: tuple[str, ...] = ()
     given = []
     if options.fusion_switch_file is not None:

@@ -94,7 +94,8 @@ def fit_quotient_double(f: Function, high: float, degrees: tuple[int, int]) -> t
     tops, bottoms = np.arange(degrees[0] + 1), np.arange(1, degrees[1] + 1)
     unit = high / 4
     basis = np.hstack([(x[:, None] / unit) ** tops, -y[:, None] * (x[:, None] / unit) ** bottoms])
-    p, q, scale, best = tops * 0.0, tops * 0.0, np.ones(FEW), math.inf
+    p: Array = np.zeros(len(tops))
+    q, scale, best = p, np.ones(FEW), math.inf
     for _ in range(20):
         c = lawson(basis, y, 1 / (y * scale), 40)
         top, bottom = c[: len(tops)] / unit**tops, np.r_[1, c[len(tops) :] / unit**bottoms]

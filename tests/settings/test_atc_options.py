@@ -28,10 +28,11 @@ from atc.cache import find_root, parse_debug_config
 from atc.cache.limits import read_limits
 from atc.driver import Compilation, Listener, Project, optimised_graph, read_model, write_project
 from atc.errors import AtcError, ModelError, OptionError
+from atc.fusion_switches import TURNS
 from atc.importers import load_model
 from atc.ir import Graph
 from atc.model_info import model_info
-from atc.model_options import limits_of
+from atc.model_options import limits_of, switches_of
 from atc.options import Options, make_options
 from atc.select import Measurement
 from atc.settings import IGNORED_OPTIONS, read_values
@@ -338,6 +339,13 @@ def test_a_21_fusion_switches(folder: Path, tmp_path: Path) -> None:
     assert alone[:2] == ["Conv", "Conv"]
     assert [w for w in warnings if "'TbePass'" in w] == warnings
     assert len(warnings) == 1
+
+
+def test_a_21_taking_turns_is_a_rule_too(folder: Path, tmp_path: Path) -> None:
+    lines = written(tmp_path / "lines", "take_turns:off\n")
+    assert TURNS in switches_of(options(folder, fusion_switch_file=lines)).off
+    assert TURNS in switches_of(options(folder, oo_level="O2")).off
+    assert TURNS not in switches_of(options(folder)).off
 
 
 @pytest.mark.parametrize(
