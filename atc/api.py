@@ -63,6 +63,7 @@ def compile(
     fast_run_cache_dir: Name = "",
     kernels: str = "all",
     workspace_limit: int = -1,
+    weight_price: float = 0.2,
     reproducible: bool = False,
     deterministic: bool = False,
     deterministic_level: int = 0,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from atc.errors import OptionError, one_line
-from atc.memory_price import CYCLES
 
 Report = Mapping[str, Any]
 """The content of `<name>.report.json`."""
@@ -79,7 +78,7 @@ def _measured(measurement: Mapping[str, Any] | None) -> tuple[str, str]:
 def _reason(node: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     if len(node["estimates"]) == 1:
         return "the only candidate"
-    price = f" with {CYCLES} cycles for a byte of larger weights" if node.get("enlarged") else ""
+    price = " with the price of larger weights (--weight_price)" if node.get("enlarged") else ""
     if measured.get(node["kernel"], {}).get("ns") is None:
         return f"the least estimate{price}; nothing was measured"
     return f"the least time{price}"

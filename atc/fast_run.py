@@ -150,7 +150,7 @@ class _Task:
 def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple[Candidate, ...]:
     """Return the candidates, the portable reference first, then by estimated cost."""
     reference = next((c for c in found if c.kernel.portable), found[0])
-    costs = {c.label: estimate(c, w, bench.target) for c in found}
+    costs = {c.label: estimate(c, w, bench.target, bench.limits.weight_price) for c in found}
     others = sorted((c for c in found if c is not reference), key=lambda c: costs[c.label])
     if not bench.every:
         most = HOPELESS * min(costs.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
@@ -13,7 +13,7 @@ from atc.errors import OptionError
 from atc.memory_price import CYCLE_UNITS
 from atc.memory_price import estimate as priced
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
-from atc.select import Limits, Timings, candidates
+from atc.select import Limits, Measurement, Timings, candidates
 
 
 @dataclass
@@ -43,14 +43,19 @@ class Weighing:
         if w not in self.estimates:
             self.estimates[w] = estimate(w, self.target, self.limits)
         known = self.estimates[w]
-        times = [m.cost for m in self.timings.get(w, ()) if m.cost is not None]
+        times = self.costs(self.timings.get(w, ()))
         return round(min(times), 1) / self.nanoseconds() if times else known
+
+    def costs(self, measured: Sequence[Measurement]) -> list[float]:
+        """Return the times of the candidates that ran, with the price of their memory."""
+        costs = (m.cost(self.limits.weight_price) for m in measured)
+        return [cost for cost in costs if cost is not None]
 
     def nanoseconds(self) -> float:
         """Return the time of a cycle of the estimates, by all that is measured."""
         ratios = []
         for w, measured in self.timings.items():
-            times = [m.cost for m in measured if m.cost is not None]
+            times = self.costs(measured)
             cycles = self.estimates.get(w)
             if times and cycles:
                 ratios.append(round(min(times), 1) / cycles)
@@ -79,4 +84,4 @@ def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
     if units is None:
         return None
     found = candidates(w, target, limits)
-    return min((priced(c, w, target) for c in found), default=inf) / units
+    return min((priced(c, w, target, limits.weight_price) for c in found), default=inf) / units

@@ -15,14 +15,15 @@ from atc.dims import concrete
 from atc.ops import Block, ConvBlocked, MatMul, Pool, Unblock
 
 CYCLES = 0.2
-"""Cycles of each run that a byte of constants must save: some 50 us for a megabyte.
+"""Cycles of each run that a byte of constants must save, if --weight_price says nothing: some 50 us
+for a megabyte.
 
 Measured on Zen 5, ResNet-50 gives some 5 % of its speed for 46 of 159 MB, YOLOv8n as much for 10 of
 28, VGG-11 (which has most) 20 % for 155 of 687, U-Net nothing for 3 of 6.
 """
 
-NANOSECONDS = 0.25 * CYCLES
-"""The same where times are measured: cores run at some 4 GHz."""
+NANOSECONDS = 0.25
+"""The price of a cycle where times are measured: cores run at some 4 GHz."""
 
 CYCLE_UNITS: Mapping[type, float] = {
     ConvBlocked: 1.0, MatMul: UNITS, Pool: 1.0, Block: 1.0, Unblock: 1.0,
@@ -35,7 +36,7 @@ def enlarged(c: Candidate, w: Workload, target: Target) -> int:
     return c.kernel.enlarges(concrete(w), c.params, target)
 
 
-def estimate(c: Candidate, w: Workload, target: Target) -> float:
-    """Return the estimated cost of a candidate, memory's price included."""
+def estimate(c: Candidate, w: Workload, target: Target, price: float = CYCLES) -> float:
+    """Return the estimated cost of a candidate, memory's price in cycles for a byte included."""
     cost = c.kernel.cost(concrete(w), c.params, target)
-    return cost + CYCLES * CYCLE_UNITS.get(type(w.op), 0.0) * enlarged(c, w, target)
+    return cost + price * CYCLE_UNITS.get(type(w.op), 0.0) * enlarged(c, w, target)

@@ -111,6 +111,7 @@ def limits_of(options: Options, model: onnx_ir.Model) -> Limits:
     mode, listed = options.op_select_implmode, options.optypelist_for_implmode
     own = options.exact_nodes
     limits = Limits(mode.startswith("high_precision"), workspace, options.kernels, own)
+    limits = replace(limits, weight_price=options.weight_price)
     if listed or options.op_precision_mode is not None:
         exact = exact_nodes(model, mode, listed, options.op_precision_mode)
         limits = replace(limits, exact=False, exact_nodes=exact | own)

@@ -51,6 +51,7 @@ class Options:
     fast_run_cache_dir: Path | None = None
     kernels: str = "all"
     workspace_limit: int = -1
+    weight_price: float = 0.2
     reproducible: bool = False
     deterministic: bool = False
     deterministic_level: int = 0

@@ -24,6 +24,7 @@ from atc.backends.target import Target
 from atc.dump import op_text
 from atc.errors import OptionError, one_line
 from atc.fast_run import workload_digest
+from atc.memory_price import CYCLES
 from atc.select import Limits, Measurement, Timings, candidates
 
 OPTION = "--fast_run_algo_policy"
@@ -106,11 +107,14 @@ def write_policy(path: Path, policy: Policy) -> None:
         raise OptionError(f"can't write {path}: {error.strerror}", where=OPTION) from None
 
 
-def picks(timings: Timings, target: Target) -> dict[str, Pick]:
-    """Return the candidate of least time and memory's price of every measured workload."""
+def picks(timings: Timings, target: Target, price: float = CYCLES) -> dict[str, Pick]:
+    """Return the candidate of least time and memory's price of every measured workload.
+
+    `price`: cycles for a byte.
+    """
     found: dict[str, Pick] = {}
     for w, measured in timings.items():
-        times = [(m.cost, m.time_ns, m.label) for m in measured if m.time_ns is not None]
+        times = [(m.cost(price), m.time_ns, m.label) for m in measured if m.time_ns is not None]
         if times:
             _, ns, label = min(times, key=lambda time: time[0] or 0.0)
             found[_short(w, target)] = Pick(label, ns, workload_summary(w))

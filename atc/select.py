@@ -11,7 +11,7 @@ from atc.backends.target import Target
 from atc.dims import concrete
 from atc.errors import UnsupportedError
 from atc.ir import Array, Graph, Node
-from atc.memory_price import NANOSECONDS, enlarged, estimate
+from atc.memory_price import CYCLES, NANOSECONDS, enlarged, estimate
 from atc.ops import Part, Reshape
 
 
@@ -27,10 +27,9 @@ class Measurement:
     reason: str = ""
     enlarged: int = 0
 
-    @property
-    def cost(self) -> float | None:
-        """The time with the price of the memory."""
-        return None if self.time_ns is None else self.time_ns + NANOSECONDS * self.enlarged
+    def cost(self, price: float) -> float | None:
+        """Return the time with the price of the memory, in cycles for a byte."""
+        return None if self.time_ns is None else self.time_ns + NANOSECONDS * price * self.enlarged
 
 
 Timings = Mapping[Workload, tuple[Measurement, ...]]
@@ -47,7 +46,8 @@ class Limits:
     model's nodes for which `exact` holds in any case. `precisions`: what kernels may compute
     products in (`Kernel.precision`); only in float32 for `float_nodes`, and in bf16 for no others
     than `bf16_nodes`, unless those are None. `packed` are arrangements of constants that are there
-    anyway: kernels that read them are preferred where that takes little time.
+    anyway: kernels that read them are preferred where that takes little time. `weight_price`: the
+    cycles that a byte must save by which constants are larger than the model's.
     """
 
     exact: bool = False
@@ -58,6 +58,7 @@ class Limits:
     float_nodes: frozenset[str] = frozenset()
     bf16_nodes: frozenset[str] | None = None
     packed: frozenset[str] = frozenset()
+    weight_price: float = CYCLES
 
     def of(self, node: Node) -> Limits:
         """Return the limits for one node."""
@@ -199,10 +200,12 @@ def choose(
             where=f"node '{node.origin[0] if node.origin else ''}'",
         )
     largest = concrete(w)
-    times = {m.label: m.cost for m in measured if m.cost is not None}
+    price = limits.weight_price
+    times = {m.label: cost for m in measured if (cost := m.cost(price)) is not None}
     timed = [c for c in found if c.label in times]
     spent = {
-        c.label: times[c.label] if c.label in times else estimate(c, w, target) for c in found
+        c.label: times[c.label] if c.label in times else estimate(c, w, target, price)
+        for c in found
     }
     best = min(timed or found, key=lambda c: spent[c.label])
     near = [

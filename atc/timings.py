@@ -97,7 +97,7 @@ def measured(
     path = options.fast_run_algo_policy
     if path is not None and options.measures:
         kept_lines = read_policy(path) if path.exists() else {}
-        write_policy(path, {**kept_lines, **picks(fresh, shop.target)})
+        write_policy(path, {**kept_lines, **picks(fresh, shop.target, limits.weight_price)})
     return {**known, **fresh}
 
 

@@ -76,7 +76,8 @@ def test_a_kernel_of_two_policies_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, target = tmp_path / "m.onnx", host_target()
-    done = compile_model(replace(cached(tmp_path), target="host"))
+    layout = f"nchw{target.vector_bytes // 4}c"
+    done = compile_model(replace(cached(tmp_path), target="host", layout_transform=layout))
     convolutions = [c for c in done.selection.values() if "Conv" in c.workload.op.kind]
     labels = [[label for label, _ in c.estimates] for c in convolutions]
     if len(labels) != 2 or not any("winograd(m=6" in x for x in labels[1]):
@@ -90,7 +91,7 @@ def test_a_kernel_of_two_policies_is_found(
         }
         write_policy(tmp_path / f"{name}.policy", picks(timings, target))
     arguments = [f"--model={model}", f"--first={tmp_path}/good.policy",
-                 f"--second={tmp_path}/bad.policy", "--json",
+                 f"--second={tmp_path}/bad.policy", "--json", f"--layout_transform={layout}",
                  f"--op_compiler_cache_dir={tmp_path}/cache",
                  "--op_compiler_cache_mode=enable"]  # fmt: skip
     assert cli.main(["bisect", *arguments]) == 1

@@ -12,7 +12,7 @@ from atc.backends.target import get_target
 from atc.fast_run import workloads
 from atc.memory_price import CYCLES, NANOSECONDS, enlarged, estimate
 from atc.policy import picks
-from atc.select import Measurement, Timings, candidates, select
+from atc.select import Limits, Measurement, Timings, candidates, select
 
 TARGET = get_target("x86-64-avx512")
 GRAPH = build(Case(64, 64, (20, 20)), 16)[0]
@@ -57,10 +57,21 @@ def test_times_include_the_price(saved: float) -> None:
     small = next(c for c in candidates(w, TARGET) if not enlarged(c, w, TARGET))
     size = enlarged(large, w, TARGET)
     slow = Measurement(small.label, 1e6)
-    fast = Measurement(large.label, 1e6 - saved * NANOSECONDS * size, "", size)
+    fast = Measurement(large.label, 1e6 - saved * NANOSECONDS * CYCLES * size, "", size)
     timings = {w: (slow, fast)}
     expected = large.label if saved > 1 else small.label
     assert chosen(timings) == expected
     (pick,) = picks(timings, TARGET).values()
     assert pick.label == expected
-    assert replace(fast, time_ns=None).cost is None
+    assert replace(fast, time_ns=None).cost(1.0) is None
+
+
+def test_memory_may_be_free() -> None:
+    w = convolution()
+    choices = select(GRAPH, TARGET, limits=Limits(weight_price=0)).values()
+    (choice,) = (c for c in choices if c.workload == w)
+    found = candidates(w, TARGET)
+    assert (
+        choice.candidate.label == min(found, key=lambda c: c.kernel.cost(w, c.params, TARGET)).label
+    )
+    assert choice.candidate.label != chosen()

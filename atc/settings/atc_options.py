@@ -154,6 +154,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "all|portable|optimized", choice(("all", "portable", "optimized")), "all"),
     Setting("workspace_limit", "Optimisation", "most bytes of scratch that a kernel may use, "
             "where there is a choice (-1: no limit)", "N", integer(-1), -1, system="MegEngine"),
+    Setting("weight_price", "Optimisation", "cycles of each run that a kernel must save for every "
+            "byte by which it enlarges the weights (0: none)", "N", nonnegative, 0.2,
+            documentation="Winograd's filters are up to seven times as large as the model's."),
     Setting("reproducible", "Optimisation", "only kernels whose results depend on nothing but "
             "their inputs: all of them", "0|1", switch, False, system="MegEngine"),
     Setting("deterministic", "Optimisation", "ATC's name of --reproducible", "0|1", switch, False,

@@ -31,7 +31,7 @@ class Setting:
     meaning: str
     values: str = ""
     parse: Parse = text
-    default: str | int | bool = ""
+    default: str | float | bool = ""
     documentation: str = ""
     system: str = ""
     """The seed system that it comes from, empty for our own."""
