@@ -12,6 +12,7 @@ from atc.backends.target import Target
 from atc.errors import OptionError
 from atc.memory_price import CYCLE_UNITS
 from atc.memory_price import estimate as priced
+from atc.ops import Conv
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
 from atc.select import Limits, Measurement, Timings, candidates
 
@@ -81,7 +82,11 @@ def workload(task: Task) -> Workload:
 def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
     """Return the estimated cycles of the best kernel; None where they aren't in cycles."""
     units = CYCLE_UNITS.get(type(w.op))
-    if units is None:
+    if units is None and not isinstance(w.op, Conv):
         return None
     found = candidates(w, target, limits)
+    if units is None:  # of convolutions of planes, cycles are those of the portable kernel
+        if not all(c.kernel.portable for c in found):
+            return None
+        units = 1.0
     return min((priced(c, w, target, limits.weight_price) for c in found), default=inf) / units
