@@ -15,7 +15,7 @@ sys.dont_write_bytecode = False
 
 NARROWER = frozenset({"x86-64-sse2", "x86-64-avx2", "x86-64-avx2-vnni", "sse2", "avx2"})
 """Targets that show what AVX-512 shows, with narrower vectors."""
-SEEDS = 12
+SEEDS = 4
 """Of tests of many random cases, so many are run by default."""
 DRAWN = ("test_standard", "test_resize_is_the_reference")
 """Tests of many cases, some of which are run by default."""

@@ -7,7 +7,7 @@ import zlib
 
 _VARIABLE = "ATC_TESTS_LEVEL"
 
-SHARE = 4
+SHARE = 8
 """One of so many of the standard's tests of single nodes is run by default; `-m suite` runs all."""
 
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import atc
 from atc import parallel
 
-BUILDS = (("c99", 2), ("c99", 3), ("host", 3))
+BUILDS = (pytest.param("c99", 2, marks=pytest.mark.slow), ("c99", 3), ("host", 3))
 """Targets and numbers of threads."""
 
 

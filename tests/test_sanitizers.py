@@ -40,7 +40,7 @@ def run_sanitized(
     ("name", "target"),
     [
         ("digits", "host"),
-        ("keywords", "c99"),
+        pytest.param("keywords", "c99", marks=pytest.mark.slow),
         pytest.param("digits", "c99", marks=pytest.mark.slow),
         pytest.param("keywords", "host", marks=pytest.mark.slow),
     ],
