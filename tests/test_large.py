@@ -19,7 +19,7 @@ import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-"""Prints a command's peak of resident KiB; its parent is small, as a child's peak begins with that."""
+"""Prints a command's peak of resident KiB, which begins with its parent's: a small one."""
 
 
 def save_large(path: Path) -> None:
