@@ -11,18 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atc import __version__
 from atc.backends.compiler import STRIP, THREADS
 from atc.backends.target import Target, get_target
-from atc.backends.toolchain import archive_static, extract_archive, link_shared
-from atc.build import (
-    Shop,
-    Unit,
-    compile_units,
-    library_flags,
-    work_folder,
+from atc.backends.toolchain import (
+    Job,
+    archive_static,
+    compile_many,
+    extract_archive,
+    link_shared,
 )
-from atc.cache import open_cache
+from atc.build import library_flags, work_folder
 from atc.driver import Compilation, compile_model
 from atc.emit import Emission, project_texts
 from atc.errors import OptionError
@@ -112,7 +110,7 @@ def compile_fat(options: Options, environ: Mapping[str, str], heard: Listener) -
             f"{part.folder}/{path}": file
             for part, each in zip(parts, done, strict=True) for path, file in _kept(each)
         }  # fmt: skip
-        made = _build(cwd, files, name, done, options, environ, heard)
+        made = _build(cwd, files, name, done, options, heard)
         write_tree({**files, **inside, **made}, options.output)
     return replace(done[0], folder=options.output, name=name, options=options)
 
@@ -186,27 +184,20 @@ def _kept(done: Compilation) -> Iterator[tuple[str, Path]]:
 
 def _build(
     cwd: Path, files: Mapping[str, bytes], name: str, done: Sequence[Compilation],
-    options: Options, environ: Mapping[str, str], heard: Listener,
+    options: Options, heard: Listener,
 ) -> dict[str, Path]:  # fmt: skip
     """Compile what chooses and join it with the parts' libraries; return both libraries."""
     compiler, target = done[0].compiler, replace(done[0].target, cflags=())
-    headers = tuple(f"targets/{each.name}/include/{each.name}.h" for each in done)
-    unit = Unit(f"src/{name}.c", name, (f"include/{name}.h", *headers), cacheable=False)
-    sources = {path: files[path] for path in (unit.path, f"include/{name}.h")}
+    source = f"src/{name}.c"
+    for path in (source, f"include/{name}.h"):
+        (cwd / path).parent.mkdir(exist_ok=True)
+        (cwd / path).write_bytes(files[path])
     flags = (*library_flags(compiler, target), *options.compiler_flags)
     flags += (THREADS,) if any(each.emission.threads > 1 for each in done) else ()
-    versions = {"atc_version": __version__, "ops_version": __version__}
-    with open_cache(
-        "disable", None, target.name, versions=versions, environ=environ, warn=heard.warn
-    ) as cache:
-        shop = Shop(target, compiler, flags, cache, 1, heard.process)
-        for path, content in sources.items():
-            (cwd / path).parent.mkdir(exist_ok=True)
-            (cwd / path).write_bytes(content)
-        compile_units(cwd, sources, [unit], shop)
+    compile_many([Job(compiler, flags, source, cwd)], 1, log=heard.process)
     archives = [f"targets/{each.name}/lib{each.name}.a" for each in done]
     linking = (*flags, *[STRIP] * options.strip)
-    shared, static, own = f"lib{name}.so", f"lib{name}.a", f"{unit.path}.o"
+    shared, static, own = f"lib{name}.so", f"lib{name}.a", f"{source}.o"
     link_shared(compiler, linking, [own, *archives], shared, cwd, log=heard.process)
     members = [
         member for archive in archives
