@@ -18,12 +18,13 @@ from atc.backends.cpu.attention_simd import (
     Operand,
     any_whole,
     panel_mode,
+    product_cycles,
     tile_arguments,
 )
 from atc.backends.cpu.elementwise import loop_names
 from atc.backends.cpu.expr import address
 from atc.backends.cpu.matmul_bf16 import CONVERTED
-from atc.backends.cpu.matmul_cost import UNITS, column_panels, row_tiles, tile_cycles
+from atc.backends.cpu.matmul_cost import UNITS, column_panels, row_tiles
 from atc.backends.cpu.matmul_text import TileFinish
 from atc.backends.cpu.normalize import lowest
 from atc.backends.cpu.vector_expr import lanes
@@ -113,12 +114,7 @@ class AttentionBf16(AttentionTile):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Cycles of all tiles, of exponentials and of rounding."""
         op, step = attention(w), lanes(target)
-        nv, cycles = int(params["nv"]), 0.0
-        for columns, depth in ((op.keys, op.depth), (op.width, op.keys)):
-            for p in column_panels(columns, nv, step):
-                for t in row_tiles(op.queries, int(params["mr"])):
-                    one = tile_cycles(t.rows, p.vectors, step, -(-depth // 2), 1)
-                    cycles += p.count * t.count * one
+        cycles = product_cycles(op, params, step, pair=2)
         cycles += op.queries * -(-op.keys // step) * (EXPONENTIAL + 1)
         rows = "rows" if op.q_view.strides[-1] == 1 else "any"
         cycles += op.queries * op.depth / step * CONVERTED[rows]

@@ -65,6 +65,17 @@ def layout(op: Attention, width: int, step: int) -> Layout:
     return Layout(keys, values, row + step if row % 1024 == 0 else row)  # not one set of the cache
 
 
+def product_cycles(op: Attention, params: Params, step: int, pair: int = 1) -> float:
+    """Return the cycles of all tiles of both products, which multiply `pair` numbers at a time."""
+    cycles = 0.0
+    for columns, depth in ((op.keys, op.depth), (op.width, op.keys)):
+        for p in column_panels(columns, int(params["nv"]), step):
+            for t in row_tiles(op.queries, int(params["mr"])):
+                one = tile_cycles(t.rows, p.vectors, step, -(-depth // pair), 1)
+                cycles += p.count * t.count * one
+    return cycles
+
+
 class AttentionTile(Kernel):
     """float Attention in register tiles."""
 
@@ -145,12 +156,7 @@ class AttentionTile(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Cycles of all tiles, exponentials and copies."""
         op, step = attention(w), lanes(target)
-        nv, cycles = int(params["nv"]), 0.0
-        for columns, depth in ((op.keys, op.depth), (op.width, op.keys)):
-            for p in column_panels(columns, nv, step):
-                for t in row_tiles(op.queries, int(params["mr"])):
-                    one = tile_cycles(t.rows, p.vectors, step, depth, 1)
-                    cycles += p.count * t.count * one
+        cycles = product_cycles(op, params, step)
         cycles += op.queries * -(-op.keys // step) * EXPONENTIAL
         per_element = {"columns": 2.5 / step, "any": 1.5, "direct": 0}
         cycles += op.keys * op.depth * per_element[panel_mode(op.k_view)]

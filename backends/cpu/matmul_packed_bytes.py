@@ -14,7 +14,7 @@ import numpy as np
 from atc.backends.cpu.elementwise import finish
 from atc.backends.cpu.matmul_bytes import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul_cost import CALL, MEMORY_RATE, UNITS, column_panels, row_tiles
-from atc.backends.cpu.matmul_packed_simd import pack_blocks, packed, tile_function
+from atc.backends.cpu.matmul_packed_simd import block_packs, packed, tile_function
 from atc.backends.cpu.matmul_text import TileFinish
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
@@ -132,13 +132,7 @@ class MatMulRoundingTile(Kernel):
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Weights, scales and zero points in the order of use."""
         op, width = packed(w), int(params["nv"]) * lanes(target)
-        packs: dict[int, Pack] = {
-            1: lambda q: pack_nibbles(op, q, width),
-            2: lambda scales: pack_blocks(op, scales, width),
-        }
-        if w.inputs[3] is not None:
-            packs[3] = packs[2]
-        return packs
+        return {1: lambda q: pack_nibbles(op, q, width), **block_packs(w, width)}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """The rounded rows, their scales and sums."""

@@ -67,6 +67,13 @@ def pack_blocks(op: MatMulPacked, values: Array, width: int) -> Array:
     return np.ascontiguousarray(padded.reshape(panels, width, -1).swapaxes(1, 2))
 
 
+def block_packs(w: Workload, width: int) -> dict[int, Pack]:
+    """Return how scales are packed, and zero points where there are some."""
+    op = packed(w)
+    operands = (2,) if w.inputs[3] is None else (2, 3)
+    return dict.fromkeys(operands, lambda values: pack_blocks(op, values, width))
+
+
 class MatMulUnpackingTile(Kernel):
     """MatMulPacked, mr x nv register tiles."""
 
@@ -98,13 +105,7 @@ class MatMulUnpackingTile(Kernel):
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Weights, scales and zero points in the order of use."""
         op, width = packed(w), int(params["nv"]) * lanes(target)
-        packs: dict[int, Pack] = {
-            1: lambda q: pack_words(op, q, width),
-            2: lambda scales: pack_blocks(op, scales, width),
-        }
-        if w.inputs[3] is not None:
-            packs[3] = packs[2]
-        return packs
+        return {1: lambda q: pack_words(op, q, width), **block_packs(w, width)}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """The rows of x interleaved, where they would crowd in the cache."""
