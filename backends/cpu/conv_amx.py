@@ -32,12 +32,19 @@ TILE = 1024
 """Bytes of a tile."""
 RESIDENT = 300_000
 """Up to so many bytes of weights stay in the second-level cache while pixels go by."""
-PRODUCT = 21.0
-"""Cycles of a tile product, with its loads and real data."""
-STORED = 120.0
-"""Cycles to store the four tiles of a block, as far as nothing hides them."""
-STREAM = 4.0
-"""Bytes of weights per cycle from beyond the second-level cache."""
+PRODUCT = 21.5
+"""Cycles, of the clock that vectors run at, of a tile product with its loads and real data."""
+REACHED = 96.0
+"""Bytes of pixels per cycle that come from the second-level cache: those of single taps."""
+STREAM, FIRST = 4.0, 5.25
+"""Bytes of weights per cycle from beyond that cache again and again, and those that a first pass
+over weights takes longer for."""
+FINISHED, MOVED = 5.0, 20.0
+"""Cycles of a vector of results from sums to y, and bytes per cycle that it reads and writes."""
+SPREAD = 8.0
+"""Cycles to copy a part of 32 channels of a pixel to a plane."""
+NEAR, SPILLED = 1 << 20, 4.0
+"""Bytes of planes that the second-level cache holds, and bytes per cycle of larger ones."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +95,32 @@ class Cut:
         """Bytes of all planes of a block of channels."""
         return len(self.flat.phases) * self.flat.size * self.pixel
 
-    def cycles(self, from_panels: bool) -> float:
-        """Estimate the cycles: products or the stream of weights, and what comes on top."""
+    def cycles(self, from_panels: bool, end: float) -> float:
+        """Estimate the cycles, `end` of them for each vector of results, without the planes."""
         g, products = self.g, 12 if self.parts == 2 else 4
-        blocks = self.panels * self.flat.blocks
-        work = blocks * (self.steps * g.taps * products * PRODUCT + STORED)
+        vectors = self.flat.block * self.halves
+        turn = self.steps * g.taps * products * PRODUCT + vectors * end
+        if g.taps == 1:
+            turn += self.steps * self.flat.block * self.pixel / REACHED
+        work = self.panels * self.flat.blocks * turn
         weights = self.panels * self.panel_bytes
-        again = 1 if from_panels or weights <= RESIDENT else self.flat.blocks
-        stream = again * weights / STREAM
-        planes = self.steps * len(self.flat.phases) * self.flat.lines * self.flat.pitch
-        return g.batch * g.supers * (max(work, stream) + planes * 8.0 * self.parts)
+        again = 0 if from_panels or weights <= RESIDENT else self.flat.blocks
+        return g.batch * g.supers * (max(work, again * weights / STREAM) + weights / FIRST)
+
+    def spreading(self) -> float:
+        """Estimate the cycles to copy the input to planes."""
+        g, flat = self.g, self.flat
+        pixels = self.steps * len(flat.phases) * flat.lines * flat.pitch
+        spilled = self.steps * self.plane / SPILLED if self.steps * self.plane > NEAR else 0.0
+        return g.batch * g.supers * (pixels * SPREAD * self.parts + spilled)
+
+
+def end_cycles(w: Workload) -> float:
+    """Return the cycles of a vector of results, with the operands that are as large as y."""
+    y = w.outputs[0]
+    operands = [t for t in w.inputs[2:] if t is not None and t.size == y.size]
+    moved = sum(16 * t.dtype.itemsize for t in (y, *operands))
+    return FINISHED + moved / MOVED
 
 
 def cut(w: Workload, channels: int, parts: int, tall: bool) -> Cut:
@@ -189,7 +212,8 @@ class ConvTiles(Kernel):
         c, by_panels = self.cut(w, params), params["rb"] == 0
         near = c.panels * c.panel_bytes <= RESIDENT
         shape = 1.0 if not c.tall else 0.95 if c.g.taps > 1 and self.sums is DType.FLOAT else 1.08
-        return c.cycles(by_panels) * shape * (1.03 if by_panels and near and c.panels > 1 else 1.0)
+        order = 1.03 if by_panels and near and c.panels > 1 else 1.0
+        return c.cycles(by_panels, end_cycles(w)) * shape * order + c.spreading()
 
     sums = DType.FLOAT
 
