@@ -16,7 +16,7 @@ TILE = 1024
 class Step:
     """A step: which product, of how many parts a number is, pixels `pixel` bytes apart.
 
-    `lines` of the next panel are prefetched.
+    `lines` of the next panel are prefetched; lower parts lie `apart` bytes behind upper ones.
     """
 
     dot: str
@@ -24,6 +24,7 @@ class Step:
     tall: bool
     pixel: int
     lines: int
+    apart: int = 64
 
     def weights(self, tile: int, k: int) -> str:
         """The load of the k-th tile of the step's weights."""
@@ -31,7 +32,7 @@ class Step:
 
     def pixels(self, tile: int, k: int, part: int = 0) -> str:
         """The load of the k-th 16 pixels."""
-        at = 16 * k * self.pixel + 64 * part
+        at = 16 * k * self.pixel + self.apart * part
         return f"TILE_LOAD({tile}, a{f' + {at}' if at else ''}, {self.pixel});"
 
     def product(self, total: int, a: int, b: int) -> str:

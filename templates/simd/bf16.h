@@ -25,6 +25,10 @@ static inline vf32 v_pairs(vf32 even, vf32 odd) {
 static inline vf32 v_pairs_in_order(vf32 low, vf32 high) {
   return v_cast_f32((vi32)_mm512_cvtne2ps_pbh(high, low));
 }
+/* Lanes of a and b at places: 0 to 15 are those of a, 16 to 31 those of b. */
+static inline vf32 v_permute_two(vf32 a, vi32 at, vf32 b) {
+  return _mm512_permutex2var_ps(a, at, b);
+}
 /* The first and the second numbers of pairs, as floats. */
 static inline vf32 v_firsts(vf32 pairs) {
   return v_cast_f32(_mm512_slli_epi32(v_cast_i32(pairs), 16));

@@ -57,10 +57,11 @@ def _blocked(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
     epilogue = Epilogue(op.epilogue.expr, views)
     result = ConvBlocked(op.window, op.group, epilogue, op.accumulator, zero)
     first, weights = node.inputs[:2]
-    few = floats and x.shape[1] <= PLAIN_CHANNELS and op.group == 1
+    few = x.shape[1] <= PLAIN_CHANNELS and op.group == 1
     if few:
         yield Form(Layout.BLOCKS, result, (Read(first), Read(weights), *arguments))
-    if not few or isinstance(scene.makers.get(first), Conv):  # a block for few takes much memory
+    takes_much = few and floats and not isinstance(scene.makers.get(first), Conv)
+    if not takes_much:  # a block for few channels, of floats
         yield Form(Layout.BLOCKS, result, (Read(first, Layout.BLOCKS), Read(weights), *arguments))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from atc.expr import cost as expression_cost
 from atc.expr import inputs_of
@@ -74,6 +74,8 @@ def estimate(task: Task, width: int) -> float:
             return 0.0
         case Conv():
             return moved + _plain_conv(op, task, width)
+        case ConvBlocked() if op.accumulator is not DType.FLOAT and _is_plain(op, task):
+            return inf  # only kernels of some targets do that
         case ConvBlocked():
             w = _shape(task, 1)
             wide = VECTOR_SHARE * width * (1 if y.dtype is DType.FLOAT else 2)
@@ -98,6 +100,11 @@ def estimate(task: Task, width: int) -> float:
             return moved + y.size * (0.3 if y.dtype not in BYTES else SCALAR)
         case _:
             return moved
+
+
+def _is_plain(op: ConvBlocked, task: Task) -> bool:
+    """Whether a blocked convolution reads a plain operand."""
+    return len(_shape(task, 0)) == op.plain
 
 
 def _plain_conv(op: Conv, task: Task, width: int) -> float:
