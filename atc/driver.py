@@ -314,6 +314,7 @@ def write_project(
         program = build_program(
             graph, selection, target, in_place=options.memory_in_place, threads=threads,
             in_bands=not (watched or several or TURNS in switches_of(options).off),
+            in_planes=not (watched or several),
             counts=shares(selection) if threads > 1 else {},
         )  # fmt: skip
         heard.stage("planning memory")

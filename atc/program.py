@@ -14,6 +14,7 @@ from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
 from atc.backends.target import Target
 from atc.bands import Chain, Turn, find_chains
 from atc.expr import Input
+from atc.in_planes import hand_over
 from atc.ir import Array, Graph, Node, TensorType, type_of
 from atc.ops import If, Loop, Map, Part, Reshape
 from atc.ops.data import Concat
@@ -35,15 +36,21 @@ ThreadCounts = Mapping[tuple[Workload, str], int]
 
 def build_program(
     graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
-    in_bands: bool = False, counts: ThreadCounts | None = None,
+    in_bands: bool = False, in_planes: bool = False, counts: ThreadCounts | None = None,
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
     With `in_place`, operands that are joined one after the other are computed where they end up.
     Long calls are cut into pieces for `threads`. With `in_bands`, chains of calls take turns where
-    that saves time: most values in their middle are then never there as a whole.
+    that saves time: most values in their middle are then never there as a whole. With `in_planes`,
+    kernels hand each other values in another form where that saves a copy.
     """
-    scribe = _Scribe(selection, target, in_place, threads, in_bands, counts or {})
+    handed = hand_over(graph, selection, target, threads) if in_planes else None
+    if handed:
+        graph = replace(graph, types={**graph.types, **handed.types})
+        selection = handed.selection
+    planes = frozenset(handed.types if handed else ())
+    scribe = _Scribe(selection, target, in_place, threads, in_bands, counts or {}, planes)
     steps = scribe.scope(graph, graph.outputs)
     used = {a for c in calls(steps) for a in c.arguments}
     constants = {k: v for k, v in scribe.constants.items() if k in used}
@@ -61,6 +68,7 @@ class _Scribe:
     threads: int
     in_bands: bool
     counts: ThreadCounts
+    planes: frozenset[str]
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
@@ -202,7 +210,9 @@ class _Scribe:
         choice = self.selection[node.outputs[0]]
         w, candidate, target = choice.workload, choice.candidate, self.target
         threads = self.counts.get((w, candidate.label), self.threads)
-        cut = pieces(w, candidate, target, threads)
+        whole = shared(w, candidate, target, threads)
+        as_one = whole != candidate or not self.planes.isdisjoint((*node.inputs, *node.outputs))
+        cut = () if as_one else pieces(w, candidate, target, threads)
         in_rows = rows_of_threads(w, candidate, target, threads, cut)
         if in_rows is not None:
             banded, rows = in_rows
@@ -210,7 +220,6 @@ class _Scribe:
             parts = (Bands(node, (call,), ((Turn(*each, 0, 0),),)) for each in rows)
             return Parallel(node, tuple(parts))
         if not cut:
-            whole = shared(w, candidate, target, threads)
             return self._call(node, replace(choice, candidate=whole))
         inputs = tuple(map(self._same, node.inputs))
         made = [self._piece(replace(node, inputs=inputs), choice, p, k) for k, p in enumerate(cut)]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import ClassVar
 
+from atc.backends.planes import Planes
 from atc.backends.target import Target
 from atc.dims import bind_tokens, is_dynamic
 from atc.expr import Call, walk
@@ -136,6 +137,18 @@ class Kernel:
     def team(self, w: Workload, params: Params, target: Target) -> Team:
         """Return how threads share a call with these parameters."""
         return Team()
+
+    def reads_planes(self, w: Workload, params: Params, target: Target) -> Mapping[int, Planes]:
+        """Return, by input index, the planes that it would read instead of a blocked tensor."""
+        return {}
+
+    def gives_planes(self, w: Workload, params: Params, target: Target, planes: Planes) -> bool:
+        """Whether it can write output 0 as such planes."""
+        return False
+
+    def in_planes(self, params: Params, inputs: Mapping[int, Planes], y: Planes | None) -> Params:
+        """Return the parameters to read some inputs, and write output 0, as planes with."""
+        raise NotImplementedError
 
     def enlarges(self, w: Workload, params: Params, target: Target) -> int:
         """Return the bytes that packed constants take beyond those of the model."""

@@ -9,7 +9,7 @@ a pixel whose sums are not finite is summed once more in float.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,11 +17,19 @@ from atc.backends.cpu.conv_amx_steps import Step, step_lines
 from atc.backends.cpu.conv_amx_weights import pack_halves, pack_quads, pack_rounded
 from atc.backends.cpu.conv_blocked import cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv_bytes import conv_of_bytes
-from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_flat import Flat
+from atc.backends.cpu.conv_planes import (
+    FlatGiven,
+    PlanesEpilogue,
+    border_of,
+    borders,
+    is_shortcut,
+    planes_of,
+)
 from atc.backends.cpu.conv_tile import Geometry, geometry
 from atc.backends.cpu.vector_expr import lanes, typed_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.planes import Planes
 from atc.backends.target import Target
 from atc.ir import Array, DType
 from atc.ops import ConvBlocked
@@ -51,7 +59,8 @@ NEAR, SPILLED = 1 << 20, 4.0
 class Cut:
     """A convolution cut into blocks for tiles.
 
-    `channels` are summed by one product; `parts` are the planes that a number is made of.
+    `channels` are summed by one product; `parts` are the planes that a number is made of. `x` and
+    `y` are given or wanted as planes.
     """
 
     g: Geometry
@@ -59,6 +68,23 @@ class Cut:
     channels: int
     parts: int
     tall: bool
+    x: Planes | None = None
+    y: Planes | None = None
+
+    @property
+    def direct(self) -> bool:
+        """Whether products read x itself."""
+        return isinstance(self.flat, FlatGiven)
+
+    @property
+    def own(self) -> int:
+        """Bytes of the planes that an image is copied to."""
+        return 0 if self.direct else self.steps * self.plane
+
+    @property
+    def units(self) -> int:
+        """Panels that no two threads share: those of a plane of results."""
+        return self.y.channels // (16 * self.halves) if self.y else 1
 
     @property
     def steps(self) -> int:
@@ -93,7 +119,7 @@ class Cut:
     @property
     def plane(self) -> int:
         """Bytes of all planes of a block of channels."""
-        return len(self.flat.phases) * self.flat.size * self.pixel
+        return max(len(self.flat.phases), 1) * self.flat.size * self.pixel
 
     def cycles(self, from_panels: bool, end: float) -> float:
         """Estimate the cycles, `end` of them for each vector of results, without the planes."""
@@ -123,13 +149,6 @@ def end_cycles(w: Workload) -> float:
     return FINISHED + moved / MOVED
 
 
-def cut(w: Workload, channels: int, parts: int, tall: bool) -> Cut:
-    """Return how a convolution is cut."""
-    y = w.outputs[0].shape
-    g = geometry(w, int(np.prod(y[2:-1])))
-    return Cut(g, Flat(g, 64 if tall else 32), channels, parts, tall)
-
-
 class ConvTiles(Kernel):
     """What the convolutions on tiles share.
 
@@ -147,7 +166,78 @@ class ConvTiles(Kernel):
 
     def cut(self, w: Workload, params: Params) -> Cut:
         """How the parameters cut a workload."""
-        return cut(w, self.channels, self.parts, bool(params["tall"]))
+        y, tall = w.outputs[0], bool(params["tall"])
+        given = self._given(w, params)
+        wanted = planes_of(y, self.channels, self.parts, None) if "planes_y" in params else None
+        if wanted is not None:
+            border, fill = int(params["planes_y"]), int(params["fill_y"])
+            wanted = replace(wanted, border=border, fill=fill)
+        g = geometry(w, int(np.prod(y.shape[2:-1])), recut=not given and wanted is None)
+        x, block, border_read = given.get(0), 64 if tall else 32, border_of(g)
+        direct = x is not None and border_read is not None and border_read <= x.border
+        flat = FlatGiven(g, block, x) if x is not None and direct else Flat(g, block)
+        return Cut(g, flat, self.channels, self.parts, tall, x, wanted)
+
+    def _given(self, w: Workload, params: Params) -> dict[int, Planes]:
+        """The inputs that are planes."""
+        found = {}
+        for index, border in borders(params).items():
+            type_ = w.inputs[index]
+            assert type_ is not None
+            planes = planes_of(type_, self.channels, self.parts, None)
+            assert planes is not None
+            found[index] = replace(planes, border=border)
+        return found
+
+    def reads_planes(self, w: Workload, params: Params, target: Target) -> Mapping[int, Planes]:
+        """x with the border that taps meet, copied once more where they stride; shortcuts."""
+        op, g = w.op, geometry(w, 1)
+        assert isinstance(op, ConvBlocked)
+        if len(w.outputs[0].shape) != 5 or g.supers != 1:
+            return {}
+        found = {}
+        for index, type_ in enumerate(w.inputs):
+            if type_ is None or type_.dtype.itemsize != (4 if self.channels == 32 else 1):
+                continue
+            planes = None
+            if index == 0:
+                planes = planes_of(type_, self.channels, self.parts, op.zero % 256)
+                unmerged = geometry(w, 1, recut=False)
+                planes = planes and replace(planes, border=border_of(unmerged) or 0)
+            elif index > 1 and is_shortcut(w, index):
+                planes = planes_of(type_, self.channels, self.parts, None)
+            if planes is not None:
+                found[index] = planes
+        return found
+
+    def gives_planes(self, w: Workload, params: Params, target: Target, planes: Planes) -> bool:
+        """Whether its epilogue is one of vectors, and its numbers are of the same parts."""
+        c, y = self.cut(w, params), w.outputs[0]
+        kind = (planes.channels, planes.parts) == (self.channels, self.parts)
+        typed = y.dtype is DType.FLOAT if self.channels == 32 else y.dtype.itemsize == 1
+        images = c.g.supers == 1 and len(y.shape) == 5
+        return kind and typed and images and not self._late(w)
+
+    def in_planes(self, params: Params, inputs: Mapping[int, Planes], y: Planes | None) -> Params:
+        """Parameters with the borders of planes."""
+        found: dict[str, int | str | bool] = dict(params)
+        found |= {f"planes{index}": planes.border for index, planes in inputs.items()}
+        if y is not None:
+            found |= {"planes_y": y.border, "fill_y": y.fill or 0}
+        return found
+
+    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
+        """Threads share the panels, and the copy of x before."""
+        c = self.cut(w, params)
+        pieces = min(threads, c.panels // c.units)
+        alone = c.g.batch * c.g.supers > 1 or pieces < 2 or self._late(w)
+        return () if alone else [{**params, "pieces": pieces}]
+
+    def team(self, w: Workload, params: Params, target: Target) -> Team:
+        """Pieces of panels, after a turn for the copy."""
+        pieces = int(params.get("pieces", 1))
+        turns = 1 if pieces == 1 or self.cut(w, params).direct else 2
+        return Team(pieces, turns)
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Blocked floats, known weights, two spatial axes or one."""
@@ -177,10 +267,15 @@ class ConvTiles(Kernel):
         """Return weights [supers, filters, channels, taps] as the tiles want them."""
         raise NotImplementedError
 
+    def _late(self, w: Workload) -> bool:
+        """Whether vectors can't compute the epilogue: it follows when all sums are stored."""
+        assert isinstance(w.op, ConvBlocked)
+        return not typed_epilogue(w.op.epilogue, w, 2)
+
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The planes of one image and group, and two blocks of sums."""
+        """The planes of one image and group, and two blocks of sums for each thread."""
         c = self.cut(w, params)
-        return c.steps * c.plane + 2 * 4 * TILE
+        return c.own + int(params.get("pieces", 1)) * 2 * 4 * TILE
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The planes, the steps of a product and the loops over blocks and panels."""
@@ -188,7 +283,8 @@ class ConvTiles(Kernel):
         op, sums = w.op, self.sums
         assert isinstance(op, ConvBlocked)
         assert w.inputs[0] is not None
-        epilogue = TileEpilogue(op.epilogue, w, c.g, target, sums)
+        shortcuts = {k - 1: p for k, p in self._given(w, params).items() if k}
+        epilogue = PlanesEpilogue(w, c.g, target, sums, shortcuts)
         bias = None if self.started(w) else epilogue.dense_bias()
         if bias is not None:
             epilogue.forget_bias()
@@ -204,7 +300,9 @@ class ConvTiles(Kernel):
             "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "rest": rest,
             "many": -(-c.flat.block // turns), "started": self.started(w),
             "starts": c.g.supers * c.g.mb * 64 if self.started(w) else 0,
-            "integers": sums is DType.INT32, "bias": bias,
+            "integers": sums is DType.INT32, "bias": bias, "given": c.x, "wanted": c.y,
+            "result_size": w.outputs[0].dtype.itemsize, "units": c.units,
+            "pieces": int(params.get("pieces", 1)),
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:

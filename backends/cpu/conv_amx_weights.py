@@ -1,7 +1,7 @@
 """Weights of convolutions as AMX's tiles: 16 rows of 16 filters x (2 bfloat16 or 4 bytes).
 
-Row j of a float tile holds the pairs of channels j and 16 + j of 32, so that pairs are made of two
-vectors without moving lanes; row j of a byte tile channels 4 j to 4 j + 3 of 64.
+Row j of a float tile holds channels 2 j and 2 j + 1 of 32, row j of a byte tile channels 4 j to
+4 j + 3 of 64.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ def _cut(dense: Array, channels: int, halves: int) -> Array:
 def _pairs(dense: Array, channels: int, halves: int) -> Array:
     """Return [supers][panel][block of channels][tap][half][row][filter][2]."""
     cut = _cut(dense, channels, halves)
-    pairs = cut.reshape(*cut.shape[:5], 2, 16, cut.shape[-1])
-    return pairs.transpose(0, 1, 4, 7, 2, 6, 3, 5)
+    pairs = cut.reshape(*cut.shape[:5], 16, 2, cut.shape[-1])
+    return pairs.transpose(0, 1, 4, 7, 2, 5, 3, 6)

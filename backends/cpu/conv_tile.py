@@ -119,11 +119,13 @@ def super_groups(group: int, ic: int, oc: int, block: int) -> int:
     return group
 
 
-def geometry(w: Workload, pixels: int, params: Params = NO_PARAMS) -> Geometry:
+def geometry(
+    w: Workload, pixels: int, params: Params = NO_PARAMS, *, recut: bool = True
+) -> Geometry:
     """Return the geometry of a ConvBlocked for tiles of `pixels` outputs.
 
     Pointwise ones become rows of about that many pixels where that comes out even, else one row;
-    not so where `params` are those of bands.
+    not so without `recut` or where `params` are those of bands.
     """
     op, x, weights, y = w.op, w.inputs[0], w.inputs[1], w.outputs[0]
     assert isinstance(op, ConvBlocked)
@@ -139,7 +141,7 @@ def geometry(w: Workload, pixels: int, params: Params = NO_PARAMS) -> Geometry:
         axes = [Axis(1, 1, 1, 1, 1, 0), *axes]
     bands = [int(params[k]) for k in ("x_rows", "y_rows") if k in params]
     merge = all(_rows_merge(v, axes[-1].out) for v in op.epilogue.views)
-    flat = not bands and _is_flat(axes) and merge
+    flat = recut and not bands and _is_flat(axes) and merge
     rows, cols = _recut(axes[0].out * axes[1].out, pixels) if flat else axes
     oc = weights.shape[0] // op.group
     q = super_groups(op.group, weights.shape[1], oc, block)

@@ -57,18 +57,48 @@ static inline vi32 v_upper_bf16(vf32 x) {
   const vi32 rounded = _mm512_mask_add_epi32(bits, ordinary, bits, v_i32_set1(0x8000));
   return v_i32_and(rounded, v_i32_set1(-0x10000));
 }
-/* Split a and b: x = upper + what is left, of which nothing is left of an infinity. Lane i of `high`
- * and `low` holds the pair of a[i] and b[i]. NaN stays NaN in the sum of both; what is nearer to
- * 2^128 than to the 16 bits below is an infinity in it. */
-static inline void v_split_pairs(vf32 a, vf32 b, vf32 *high, vf32 *low) {
+/* x = upper + left, both in the upper bits of each lane; of an infinity nothing is left. */
+static inline void v_split(vf32 x, vi32 *upper, vi32 *left) {
   enum { INFINITIES = 0x18 };
-  const vi32 upper_a = v_upper_bf16(a), upper_b = v_upper_bf16(b);
-  const vmask finite_a = v_mask_not(_mm512_fpclass_ps_mask(a, INFINITIES));
-  const vmask finite_b = v_mask_not(_mm512_fpclass_ps_mask(b, INFINITIES));
-  const vi32 left_a = v_upper_bf16(_mm512_maskz_sub_ps(finite_a, a, v_cast_f32(upper_a)));
-  const vi32 left_b = v_upper_bf16(_mm512_maskz_sub_ps(finite_b, b, v_cast_f32(upper_b)));
+  const vmask finite = v_mask_not(_mm512_fpclass_ps_mask(x, INFINITIES));
+  *upper = v_upper_bf16(x);
+  *left = v_upper_bf16(_mm512_maskz_sub_ps(finite, x, v_cast_f32(*upper)));
+}
+/* Split a and b: lane i of `high` and `low` holds the pair of a[i] and b[i]. NaN stays NaN in the
+ * sum of both; what is nearer to 2^128 than to the 16 bits below is an infinity in it. */
+static inline void v_split_pairs(vf32 a, vf32 b, vf32 *high, vf32 *low) {
+  vi32 upper_a, upper_b, left_a, left_b;
+  v_split(a, &upper_a, &left_a);
+  v_split(b, &upper_b, &left_b);
   *high = v_cast_f32(v_i32_or(_mm512_srli_epi32(upper_a, 16), upper_b));
   *low = v_cast_f32(v_i32_or(_mm512_srli_epi32(left_a, 16), left_b));
+}
+/* The same for 32 numbers that follow each other: 32 halves that do. */
+static inline void v_split_in_order(vf32 a, vf32 b, vf32 *high, vf32 *low) {
+  static const uint16_t order[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                     23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                     45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  const vi32 seconds = _mm512_loadu_si512(order);
+  vi32 upper_a, upper_b, left_a, left_b;
+  v_split(a, &upper_a, &left_a);
+  v_split(b, &upper_b, &left_b);
+  *high = v_cast_f32(_mm512_permutex2var_epi16(upper_a, seconds, upper_b));
+  *low = v_cast_f32(_mm512_permutex2var_epi16(left_a, seconds, left_b));
+}
+/* The same for 16 numbers, halves stored at two places. */
+static inline void v_store_split(void *high, void *low, vf32 x) {
+  vi32 upper, left;
+  v_split(x, &upper, &left);
+  _mm256_storeu_si256((__m256i *)high, _mm512_cvtepi32_epi16(_mm512_srli_epi32(upper, 16)));
+  _mm256_storeu_si256((__m256i *)low, _mm512_cvtepi32_epi16(_mm512_srli_epi32(left, 16)));
+}
+/* 16 floats as bfloat16 (rounded as in v_pairs), and back. */
+static inline void v_store_bf16(void *p, vf32 x) {
+  _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(x));
+}
+static inline vf32 v_load_bf16(const void *p) {
+  const __m256i words = _mm256_loadu_si256((const __m256i *)p);
+  return v_cast_f32(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
 /* The numbers that were split, rounded to the bits that both parts hold. */
 static inline void v_join_pairs(vf32 high, vf32 low, vf32 *a, vf32 *b) {
