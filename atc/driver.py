@@ -48,6 +48,7 @@ from atc.external import ExternalLibrary
 from atc.fusion_switches import TURNS
 from atc.gears import gears_of, general_of
 from atc.graph_file import stored_graph
+from atc.half_weights import with_half_weights
 from atc.importers import load_model
 from atc.ir import Graph
 from atc.layout_prices import Weighing
@@ -154,8 +155,7 @@ def _compiled(
     _check_folders(options, debugging)
     chosen = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
     compiler = find_compiler(target, {**env, **chosen}, log=heard.process)
-    gears = gears_of(options)
-    general = general_of(options)
+    gears, general = gears_of(options), general_of(options)
     every = (*gears, *([general] if general else [])) or (options,)
     models = [read_model(each, heard) for each in every]
     model = models[0]
@@ -247,8 +247,7 @@ def optimised_graph(
 ) -> Graph:
     """Lower what `read_model` gave and run the passes for vectors of `width` floats, with dumps.
 
-    With `visit`, nodes that can't be lowered are only told; see `lower_model`. Layouts are chosen
-    by what `weighing` knows of costs, without one by estimates.
+    With `visit`, nodes that can't be lowered are only told. `weighing` chooses layouts, if given.
     """
     heard.stage("lowering")
     stored = stored_graph(model, get_target(options.target).name)
@@ -273,7 +272,8 @@ def optimised_graph(
     lanes = 1 if options.kernels == "portable" else width
     weighing = weighing or Weighing(get_target(options.target), limits_of(options, model))
     layouts = weighing.layouts(options.layout_transform)
-    return run_passes(graph, observe, switches.off, width=lanes, layouts=layouts)
+    graph = run_passes(graph, observe, switches.off, width=lanes, layouts=layouts)
+    return with_half_weights(graph, weighing.target, weighing.limits, observe)
 
 
 @dataclass(frozen=True)

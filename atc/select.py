@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from atc.backends.cpu import KERNELS
-from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.kernel import Candidate, Workload, weight_type, workload_of
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.errors import UnsupportedError
@@ -112,6 +112,7 @@ def consider(
         for kernel in KERNELS
         if isinstance(w.op, kernel.op)
         and kernel.knows_enough(w)
+        and (kernel.half_weights or weight_type(w) is None)
         and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]

@@ -16,7 +16,8 @@ from atc.backends.planes import Planes
 from atc.backends.target import Target
 from atc.dims import bind_tokens, is_dynamic
 from atc.expr import Call, walk
-from atc.ir import Array, Graph, Node, Op, TensorType
+from atc.ir import Array, DType, Graph, Node, Op, TensorType
+from atc.ops import ConvBlocked, MatMul
 from atc.templates import render
 
 Params = Mapping[str, int | str | bool]
@@ -39,6 +40,15 @@ def workload_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Wor
     outputs = tuple(graph.types[o] for o in node.outputs)
     known = tuple(i in constants for i in node.inputs)
     return Workload(node.op, graph.types_of(node.inputs), outputs, known)
+
+
+def weight_type(w: Workload) -> TensorType | None:
+    """Return the type of a product's weights where they have 16 bits beside an input of floats."""
+    if not isinstance(w.op, ConvBlocked | MatMul) or not w.constant[1]:
+        return None
+    x, weights = w.inputs[:2]
+    mixed = x is not None and x.dtype is DType.FLOAT and weights is not None
+    return weights if mixed and weights is not None and weights.dtype.is_half else None
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,8 @@ class Kernel:
     17 significant bits), bf16, or int8 where an operator of floats allows rounding to that."""
     steady: ClassVar[bool] = False
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
+    half_weights: ClassVar[bool] = False
+    """Whether input 1, floats else, may be constants of 16 bits; see `weight_type`."""
     fallible: ClassVar[bool] = False
     """Whether its C function returns false for data that it can't take; the run then ends."""
 

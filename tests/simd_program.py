@@ -51,7 +51,7 @@ class Table:
 TABLES = (
     Table("scalar", 1, fused=False),
     Table("sse2", 4, False, "x86_64", ("sse2",)),
-    Table("avx2", 8, True, "x86_64", ("avx2", "fma")),
+    Table("avx2", 8, True, "x86_64", ("avx2", "fma", "f16c")),
     Table("avx512", 16, True, "x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
           ("-mprefer-vector-width=512",)),
     Table("neon", 4, True, "aarch64"),

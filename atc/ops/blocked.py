@@ -55,8 +55,8 @@ class ConvBlocked(Op):
     """Conv with a blocked result: y [N, ceil(M / b), *out, b] from w [M, C / group, *kernel].
 
     x is blocked, [N, ceil(C / b), *in, b], or for a network's first layer plain, [N, C, *in].
-    Epilogue views are over the shape of y. Integers, x of one byte and w of int8, are summed in
-    `accumulator`, INT32; `zero` is taken off x first.
+    Epilogue views are over the shape of y. Beside floats w may have 16 bits. Integers, x of one
+    byte and w of int8, are summed in `accumulator`, INT32; `zero` is taken off x first.
     """
 
     window: Window
@@ -77,7 +77,8 @@ class ConvBlocked(Op):
         assert x is not None
         assert w is not None
         types = (x.dtype, w.dtype, self.accumulator)
-        floats = types == (DType.FLOAT,) * 3
+        floats = types[0] is types[2] is DType.FLOAT
+        floats = floats and (types[1] is DType.FLOAT or types[1].is_half)
         bytes_ = types[0] in BYTES and types[1:] == (DType.INT8, DType.INT32)
         require(floats or bytes_, f"{x} and {w} are not summed in {self.accumulator.label}")
         block = y[-1]

@@ -20,6 +20,7 @@ from atc.backends.cpu.conv_tile import (
     tile_rows,
     unroll,
 )  # fmt: skip
+from atc.backends.cpu.stored_weights import stored_weights
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
 from atc.backends.target import Target
@@ -173,7 +174,7 @@ def is_depthwise(w: Workload) -> bool:
 
 
 class ConvDirect(Kernel):
-    """Direct convolution with tiles of p pixels x nv vectors.
+    """Direct convolution with tiles of p pixels x nv vectors; weights may have 16 bits.
 
     `u` steps of the innermost loop are unrolled; `rb` rows are computed for all channels before
     the next ones (0: all rows for each panel of weights); `pf`: the next panel is prefetched.
@@ -185,6 +186,7 @@ class ConvDirect(Kernel):
     portable = False
     batches = True
     steady = True
+    half_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Two spatial axes or one, known weights, blocks as wide as vectors."""
@@ -230,7 +232,8 @@ class ConvDirect(Kernel):
             (r, n, c): Tile(tile_name(r, n, c), r, n, c, g)
             for r in sorted({rows, 1}) for n, _ in widths for c in columns
         }  # fmt: skip
-        lines = _prefetched(g, p, nv, u) if params["pf"] else 0
+        weights = stored_weights(w)
+        lines = _prefetched(g, p, nv, u, weights.line) if params["pf"] else 0
         epilogue = TileEpilogue(op.epilogue, w, g, target)
         named = {t.name: t for t in tiles.values()}
         firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
@@ -239,8 +242,9 @@ class ConvDirect(Kernel):
             "groups": [(n, count, firsts[k * widths[0][1]]) for k, (n, count) in enumerate(widths)],
             "tile_of": lambda r, n, c: tiles[r, n, c].name,
             "rb": int(params["rb"]) or g.rows.out, "interior": g.rows.interior,
-            "bodies": input_blocks(g, u), "lines": lines, "share": _share(g, lines, u),
-            "epilogue": epilogue, "step": 1 if g.plain else g.block,
+            "bodies": input_blocks(g, u), "lines": lines,
+            "share": _share(g, lines * weights.line, u),
+            "epilogue": epilogue, "step": 1 if g.plain else g.block, "weights": weights,
             "part": _part(g) if params.get("exact") else 0, "places": (),
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
@@ -275,7 +279,7 @@ class ConvDirect(Kernel):
         """Estimated cycles."""
         p, nv = int(params["p"]), int(params["nv"])
         g = geometry(w, p, params)
-        tiles = image_cycles(g, p, nv, g.depth)
+        tiles = image_cycles(g, p, nv, g.depth, stored_weights(w).widening(target))
         return g.batch * g.supers * tiles * _locality(w, g, nv, int(params["rb"]))
 
 
@@ -336,17 +340,17 @@ LINE = 16
 """Floats in a cache line."""
 
 
-def _prefetched(g: Geometry, p: int, nv: int, u: int) -> int:
+def _prefetched(g: Geometry, p: int, nv: int, u: int, line: int) -> int:
     """Return the lines of the next panel that each `u` steps prefetch; 0 where tiles are many."""
     tiles = tile_count(g, p)
-    share = u * nv * g.block / LINE / tiles
-    return -(-u * nv * g.block // (LINE * tiles)) if share > 0.05 else 0
+    share = u * nv * g.block / line / tiles
+    return -(-u * nv * g.block // (line * tiles)) if share > 0.05 else 0
 
 
-def _share(g: Geometry, lines: int, u: int) -> int:
-    """Return by how much a tile moves the place that is prefetched."""
+def _share(g: Geometry, each: int, u: int) -> int:
+    """Return by how much a tile moves the place that is prefetched, by `each` in `u` steps."""
     steps = sum(int(b["count"]) * int(b["steps"]) // int(b["u"]) for b in input_blocks(g, u))
-    return lines * LINE * steps * g.taps
+    return each * steps * g.taps
 
 
 KERNELS = (ConvDirect(),)

@@ -21,14 +21,16 @@ NEAR, FAR = 28.0, 16.0
 
 
 def tile_cycles(
-    g: Geometry, rows: int, cols: int, vectors: int, depth: int, rate: float = NEAR
+    g: Geometry, rows: int, cols: int, vectors: int, depth: int, rate: float = NEAR,
+    widening: float = 0.0,
 ) -> float:
     """Return the cycles of one tile that sums `depth` products per output.
 
-    `rate` is how many bytes of weights arrive per cycle.
+    `rate` is how many bytes of weights arrive per cycle, `widening` the cycles to make floats of a
+    vector of weights of 16 bits.
     """
     pixels = rows * cols
-    arithmetic = pixels * vectors / 2 + TURN
+    arithmetic = pixels * vectors / 2 + vectors * widening + TURN
     loads = (pixels + vectors) / 2
     weights = vectors * g.block * 4 / rate
     step = max(arithmetic, loads, weights, LATENCY)
@@ -36,12 +38,18 @@ def tile_cycles(
     return CALL + depth * step + turns * 2.0 + pixels * vectors * 1.5
 
 
-def image_cycles(g: Geometry, pixels: int, vectors: int, depth: int) -> float:
+def image_cycles(
+    g: Geometry, pixels: int, vectors: int, depth: int, widening: float = 0.0
+) -> float:
     """Return the cycles of all tiles, of so many pixels and vectors, of an image and a bundle."""
     columns, rows = cut_columns(g.cols, pixels), tile_row_counts(g, pixels)
     widths = panels(g.mb, vectors)
     tiles = {
-        n: [c.count * tile_cycles(g, r, c.width, n, depth) * k for c in columns for r, k in rows]
+        n: [
+            c.count * tile_cycles(g, r, c.width, n, depth, NEAR, widening) * k
+            for c in columns
+            for r, k in rows
+        ]
         for n in dict.fromkeys(widths)
     }
     return sum(chain.from_iterable(tiles[n] for n in widths))

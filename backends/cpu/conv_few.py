@@ -28,6 +28,7 @@ class ConvFew(ConvDirect):
 
     name = "conv_few"
     template = "cpu/conv_few.c.j2"
+    half_weights = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """What ConvDirect takes, from blocks, in one group, to few channels."""

@@ -29,6 +29,7 @@ class ConvNarrow(ConvDirect):
     """Tiles of p pixels x one vector of output channels."""
 
     name = "conv_narrow"
+    half_weights = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """What ConvDirect takes, in groups of as many channels in as out that fill blocks."""

@@ -24,9 +24,10 @@ from atc.backends.cpu.conv_blocked import (
 from atc.backends.cpu.conv_cost import FAR, L2, NEAR, tile_cycles
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Axis, Geometry, cut_columns, geometry, panels, unroll
+from atc.backends.cpu.stored_weights import stored_weights
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.cpu.winograd import by_points, combinations, matrices, transform_filters
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
 from atc.backends.target import Target
 from atc.ir import Array, DType
 from atc.ops import ConvBlocked
@@ -106,6 +107,7 @@ class ConvWinograd(Kernel):
     template = "cpu/conv_winograd.c.j2"
     portable = False
     batches = True
+    half_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """3x3 windows without strides over many channels, known weights."""
@@ -126,7 +128,10 @@ class ConvWinograd(Kernel):
         return [p for kind in of_kinds for p in cheapest(self, kind, w, target, 2)]
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
-        """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products."""
+        """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products.
+
+        Filters of 16 bits are transformed in the run: transformed, 16 bits no longer hold them.
+        """
         g = geometry(w, 1)
         shapes = WIDE if target.vector_registers >= 32 else NARROW
         found: list[Params] = []
@@ -137,7 +142,8 @@ class ConvWinograd(Kernel):
                 for p, nv in shapes:
                     if nv <= g.mb:
                         found.append({"m": m, "rows": rows, "p": p, "nv": nv, "u": 4, "pf": True})
-        return [*found, *({**p, "raw": True} for p in found)]
+        raw: list[Params] = [{**p, "raw": True} for p in found]
+        return raw if weight_type(w) else [*found, *raw]
 
     def exact(self, params: Params) -> bool:
         """F(2 x 2) errs no more than direct convolution; larger tiles some times as much."""
@@ -185,12 +191,12 @@ class ConvWinograd(Kernel):
             for first, count, steps in ((0, whole, g.block), (whole, 1, rest))
             if count and steps
         ]
-        passes = sum(c.count for c in cuts[tiles.block])
-        lines = -(-u * nv * g.block // (LINE * passes)) if params["pf"] and passes <= 16 else 0
+        passes, line = sum(c.count for c in cuts[tiles.block]), stored_weights(w).line
+        lines = -(-u * nv * g.block // (line * passes)) if params["pf"] and passes <= 16 else 0
         raw = raw_filters(g, params)
         if raw:  # the next panel of taps while all components of this one are multiplied
             lines = -(-9 * lines // (m + 2) ** 2) if raw.once else 0
-        share = lines * LINE * sum(b["count"] * b["steps"] // b["u"] for b in bodies)
+        share = lines * line * sum(b["count"] * b["steps"] // b["u"] for b in bodies)
         mats = matrices(m)
         v, y = strides(g, tiles)
         return {
@@ -201,6 +207,7 @@ class ConvWinograd(Kernel):
             "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
             "part": PART // g.block if params.get("exact") and g.ic > PART else 0, "raw": raw,
+            "weights": stored_weights(w),
         }  # fmt: skip
 
     def refined(self, w: Workload, params: Params, target: Target) -> Params:

@@ -100,15 +100,18 @@ def crowding(rows: int, stride: int) -> float:
 
 
 def tile_cycles(
-    rows: int, vectors: int, lanes: int, depth: int, phases: int, far: int = 0
+    rows: int, vectors: int, lanes: int, depth: int, phases: int, far: int = 0, size: int = 4,
+    widening: float = 0.0,
 ) -> float:
     """Return the cycles of one tile that sums `depth` products for each of its elements.
 
-    `far` is how many matrices of that many rows it meets for the first time.
+    `far` is how many matrices of that many rows it meets for the first time. Numbers of B have
+    `size` bytes; making floats of a vector of them takes `widening` cycles.
     """
-    arithmetic = rows * vectors / 2
+    arithmetic = rows * vectors / 2 + vectors * widening
     loads = (rows + vectors) / 2
-    memory = vectors * lanes * 4 / L2_RATE if vectors * lanes * 4 * depth > L1 else 0
+    row = vectors * lanes * size
+    memory = row / L2_RATE if row * depth > L1 else 0
     step = max(arithmetic, loads, memory, LATENCY / phases) + memory * 0.07
     enter = CALL + far * rows * ROW
     return enter + depth * step + rows * vectors * (1.5 + (phases - 1) / 2)

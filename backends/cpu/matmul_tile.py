@@ -32,8 +32,9 @@ from atc.backends.cpu.matmul_cost import (
 )
 from atc.backends.cpu.matmul_operands import matmul
 from atc.backends.cpu.matmul_text import TileFinish, spot, wrapped
+from atc.backends.cpu.stored_weights import Weights, stored_weights
 from atc.backends.cpu.vector_expr import lanes, vector_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic, most
 from atc.expr import cost
@@ -69,7 +70,7 @@ def read_mode(w: Workload, params: Params) -> str:
 
 
 class MatMulTile(Kernel):
-    """float MatMul, mr x nv register tiles.
+    """float MatMul, mr x nv register tiles; constant B may have 16 bits.
 
     `kb` blocks the depth, so that the block of A stays in the L2 cache; `phases` are partial sums
     that hide the FMA's latency where a tile is small.
@@ -80,13 +81,15 @@ class MatMulTile(Kernel):
     template = "cpu/matmul_tile.c.j2"
     portable = False
     dynamic = True
+    half_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, and an epilogue in vectors; constant B has known rows and columns."""
         op = matmul(w)
         if w.constant[1] and is_dynamic((op.k, op.n, op.b_view)):
             return False
-        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+        half = weight_type(w)
+        floats = all(t is not None and (t.dtype is DType.FLOAT or t is half) for t in w.inputs)
         some = op.k != 0 and prod(op.loops) != 0
         return floats and some and vector_epilogue(op.epilogue, w, target, 2)
 
@@ -144,13 +147,14 @@ class MatMulTile(Kernel):
         am, ak = op.a_view.strides[-2:]
         inside = is_dynamic((depth, am, ak, op.n, bk if mode == "direct" else width))
         finish = TileFinish(op.epilogue, tuple(outer), 2, open=inside)
-        prefetch = _prefetch(w, tiles, width, depth) if mode == "packed" else None
+        weights = stored_weights(w)
+        prefetch = _prefetch(w, tiles, width, depth, weights) if mode == "packed" else None
         shared = prefetch is not None and prefetch.next
         y = address(dense(op.loops), [*outer, "i", "j"])
         free = target.vector_registers - 1 - int(params["nv"]) if is_dynamic(op.m) else 0
         text = _TileText(
-            finish, f"y0 + {y}", op.n, lanes(target), op.k - depth, shared, int(params["phases"]),
-            free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
+            finish, f"y0 + {y}", weights, op.n, lanes(target), op.k - depth, shared,
+            int(params["phases"]), free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
@@ -165,6 +169,7 @@ class MatMulTile(Kernel):
             "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
             "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
             "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
+            "weights": weights,
             "copies_open": is_dynamic((depth, bk, bn)),
         }  # fmt: skip
 
@@ -175,8 +180,11 @@ class MatMulTile(Kernel):
         depth = int(params.get("kb", op.k))
         far = 0 if op.m * depth * 4 <= L1 else 1 if depth == op.k else 3  # reloaded results too
         panels = column_panels(op.n, nv, lanes(target))
+        weights = stored_weights(w)
+        size, widening = weights.dtype.itemsize, weights.widening(target)
         cycles = sum(
-            p.count * t.count * tile_cycles(t.rows, p.vectors, lanes(target), depth, phases, far)
+            p.count * t.count
+            * tile_cycles(t.rows, p.vectors, lanes(target), depth, phases, far, size, widening)
             for p in panels
             for t in row_tiles(op.m, mr)
         ) * (op.k // depth)
@@ -190,8 +198,8 @@ class MatMulTile(Kernel):
             cycles += 0.5 * op.m * op.k / LINE * columns / (nv * lanes(target))
         if op.m * depth * 4 > L2 // 2:  # every panel reads A from beyond the L2 cache
             cycles += 0.3 * op.m * op.k * 4 / L3_RATE * columns / (nv * lanes(target))
-        if mode == "packed" and op.k * columns * 4 > STREAMED:
-            stream = op.k * columns * 4 / MEMORY_RATE
+        if mode == "packed" and op.k * columns * size > STREAMED:
+            stream = op.k * columns * size / MEMORY_RATE
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # late for tiles that share it
         return prod(op.batch) * cycles * UNITS
 
@@ -201,29 +209,33 @@ class _Prefetch:
     """`lines` cache lines every `every` depth steps.
 
     They are those of the next panel, of which each tile asks for a share, where `next`; else the
-    tile's own, `ahead` floats further on.
+    tile's own, `ahead` weights further on. A line holds `line` of them.
     """
 
     next: bool
     every: int
     lines: int
     ahead: int
+    line: int
 
     def share(self, depth: int) -> int:
-        """Return the floats that a tile asks for."""
-        return depth // self.every * self.lines * LINE
+        """Return the weights that a tile asks for."""
+        return depth // self.every * self.lines * self.line
 
 
-def _prefetch(w: Workload, tiles: list[Tile], width: int, depth: int) -> _Prefetch | None:
-    op = matmul(w)
-    if op.k * op.n * 4 <= STREAMED:
+def _prefetch(
+    w: Workload, tiles: list[Tile], width: int, depth: int, weights: Weights
+) -> _Prefetch | None:
+    op, line, size = matmul(w), weights.line, weights.dtype.itemsize
+    if op.k * op.n * size <= STREAMED:
         return None
     count = most(sum(t.count for t in tiles))
     if count == 1:
-        return _Prefetch(False, 1, -(-width // LINE), max(1, AHEAD // (4 * width)) * width)
-    lines = max(1.0, width / LINE)  # of a step
+        ahead = max(1, AHEAD // (size * width)) * width
+        return _Prefetch(False, 1, -(-width // line), ahead, line)
+    lines = max(1.0, width / line)  # of a step
     every = largest_divisor(depth, max(1.0, min(16.0, count / lines)))
-    return _Prefetch(True, every, max(1, -(-int(lines * every) // count)), 0)
+    return _Prefetch(True, every, max(1, -(-int(lines * every) // count)), 0, line)
 
 
 def _heights(m: int, high: int) -> Sequence[int]:
@@ -273,6 +285,7 @@ class _TileText:
     finish: TileFinish
     target: str
     """The C address of a tile's first result."""
+    weights: Weights
     n: int
     lanes: int
     last_block: int
@@ -288,7 +301,8 @@ class _TileText:
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
         places, memory = self.finish.parameters
-        parameters = ["const float *a", "const float *b", *["const float *next"] * self.shared]
+        b = f"const {self.weights.c} *"
+        parameters = ["const float *a", f"{b}b", *[f"{b}next"] * self.shared]
         parameters += [*places, *["bool first", "bool last"] * bool(self.last_block), *memory]
         name = f"tile_{panel.name}_{tile.rows}"
         vectors = range(panel.vectors)

@@ -51,6 +51,14 @@ static inline vf32 v_load_n(const float *p, size_t n) {
 static inline void v_store_n(float *p, vf32 a, size_t n) {
   _mm512_mask_storeu_ps(p, v_mask_n(n), a);
 }
+/* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
+static inline vf32 v_load_f16(const uint16_t *p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+static inline vf32 v_load_bf16(const uint16_t *p) {
+  const __m256i halves = _mm256_loadu_si256((const __m256i *)(const void *)p);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
 /* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
 static inline vf32 v_load_u8(const uint8_t *p) {
   const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);

@@ -48,6 +48,13 @@ static inline void v_store_n(float *p, vf32 a, size_t n) {
   v_store(lanes, a);
   for (size_t i = 0; i < n; i++) p[i] = lanes[i];
 }
+/* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
+static inline vf32 v_load_f16(const uint16_t *p) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+static inline vf32 v_load_bf16(const uint16_t *p) {
+  return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
 /* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
 static inline vf32 v_load_u8(const uint8_t *p) {
   uint32_t bytes;

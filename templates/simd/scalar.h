@@ -42,6 +42,21 @@ static inline vf32 v_load_n(const float *p, size_t n) { return n ? *p : 0.0f; }
 static inline void v_store_n(float *p, vf32 a, size_t n) {
   if (n) *p = a;
 }
+/* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
+static inline vf32 v_load_bf16(const uint16_t *p) {
+  const uint32_t bits = (uint32_t)*p << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+static inline vf32 v_load_f16(const uint16_t *p) {
+  const uint32_t size = (uint32_t)(*p & 0x7fff) << 13;
+  float value;
+  memcpy(&value, &size, sizeof value);
+  value *= 0x1p112f; /* exponents are 112 apart */
+  if (value >= 65536.0f) value = *p & 0x3ff ? NAN : INFINITY;
+  return *p & 0x8000 ? -value : value;
+}
 /* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
 static inline vf32 v_load_u8(const uint8_t *p) { return (float)*p; }
 static inline vf32 v_load_i8(const int8_t *p) { return (float)*p; }

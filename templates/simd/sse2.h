@@ -49,6 +49,21 @@ static inline void v_store_n(float *p, vf32 a, size_t n) {
   v_store(lanes, a);
   for (size_t i = 0; i < n; i++) p[i] = lanes[i];
 }
+/* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
+static inline vf32 v_load_f16(const uint16_t *p) {
+  const __m128i halves = _mm_loadl_epi64((const __m128i *)(const void *)p);
+  const __m128i bits = _mm_srai_epi32(_mm_unpacklo_epi16(_mm_setzero_si128(), halves), 3);
+  const __m128 size = _mm_castsi128_ps(_mm_and_si128(bits, _mm_set1_epi32(0x0fffe000)));
+  const __m128 scaled = _mm_mul_ps(size, _mm_set1_ps(0x1p112f)); /* exponents are 112 apart */
+  const __m128 beyond = _mm_cmpge_ps(scaled, _mm_set1_ps(65536.0f)); /* infinities and NaN */
+  const __m128 full = _mm_and_ps(beyond, _mm_castsi128_ps(_mm_set1_epi32(0x7f800000)));
+  const __m128 sign = _mm_and_ps(_mm_castsi128_ps(bits), _mm_set1_ps(-0.0f));
+  return _mm_or_ps(_mm_or_ps(scaled, full), sign);
+}
+static inline vf32 v_load_bf16(const uint16_t *p) {
+  const __m128i halves = _mm_loadl_epi64((const __m128i *)(const void *)p);
+  return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), halves));
+}
 /* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
 static inline vf32 v_load_u8(const uint8_t *p) {
   int32_t bytes;
