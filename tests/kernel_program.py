@@ -88,7 +88,7 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
         results = [memory.free(t.nbytes) for t in call.workload.outputs]
         scratch = [memory.free(source.scratch)] if source.scratch else []
         arguments = ", ".join(f"(void *)(d + {at})" for at in (*places, *results, *scratch))
-        texts.append(f"  {source.symbol}({arguments});")
+        texts.append(_all_pieces(source, arguments))
         outputs.append(results)
     with tempfile.TemporaryDirectory() as folder:
         after = _run(sources, texts, memory, target, Path(folder))
@@ -98,6 +98,16 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
          for t, at in zip(c.workload.outputs, results, strict=True)]
         for c, results in zip(calls, outputs, strict=True)
     ]  # fmt: skip
+
+
+def _all_pieces(source: KernelSource, arguments: str) -> str:
+    """Return the C that calls a kernel, or all its pieces in all turns, one after the other."""
+    team = source.team
+    each = "".join(
+        f"for (int {name} = 0; {name} < {count}; {name}++) "
+        for name, count in (("turn", team.turns), ("piece", team.pieces)) if count > 1
+    )  # fmt: skip
+    return f"  {each}{source.symbol}({', '.join((arguments, *team.names))});"
 
 
 class _Memory:

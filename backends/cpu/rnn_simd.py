@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from atc.backends.cpu.matmul_cost import L1, L2, L2_RATE, L3_RATE, MEMORY_RATE
 from atc.backends.cpu.rnn import (
     Cut,
     Room,
@@ -31,6 +32,8 @@ from atc.ops import Cell, Recurrent
 
 QUAD = 4
 """Bytes of a word: products that a step of integers sums."""
+L3 = 1 << 24
+"""Bytes of weights that stay in the L3 cache from step to step."""
 DEEPEST = 1 << 15
 """Units up to which sums of products of bytes fit 32 bits."""
 
@@ -127,8 +130,17 @@ class RecurrentVectors(Kernel):
         """Against the scalar kernel's multiplications; few accumulators wait for each other."""
         op = w.op
         assert isinstance(op, Recurrent)
-        work = op.steps * op.batch * len(op.cells) * _work(op, op.hidden, params, target)
-        return work / ((8 if op.scales else 2) * lanes(target))
+        work = _work(op, op.hidden, params, target) / ((8 if op.scales else 2) * lanes(target))
+        nbytes = shares(op, op.hidden, _width(params, target)) * op.hidden * (1 if op.scales else 4)
+        each = max(work, streaming_cycles(nbytes, len(op.cells))) + 0.1 * work
+        return op.steps * op.batch * len(op.cells) * each
+
+
+def streaming_cycles(nbytes: float, directions: int) -> float:
+    """Return the cycles to read a direction's weights once more, from where they stay meanwhile."""
+    kept = nbytes * directions
+    rate = L2_RATE if kept <= L2 else L3_RATE if kept <= L3 else MEMORY_RATE
+    return 0.0 if kept <= L1 else nbytes / rate
 
 
 _WAITING = {8: 1.0, 6: 1.1, 4: 1.2, 3: 1.5, 2: 2.0, 1: 4.0}
