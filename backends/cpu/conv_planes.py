@@ -112,8 +112,8 @@ class PlanesEpilogue(TileEpilogue):
             return super()._read(k, row, column, vector)
         place = self._place(k, row, column, vector)
         if self.planes[k].parts == 1:
-            return f"v_load_bf16({place})"
-        return f"v_add(v_load_bf16({place}), v_load_bf16({place} + {LINE // 4}))"
+            return f"v_load_part({place})"
+        return f"v_add(v_load_part({place}), v_load_part({place} + {LINE // 4}))"
 
 
 def borders(params: Params) -> dict[int, int]:

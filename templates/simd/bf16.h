@@ -96,10 +96,7 @@ static inline void v_store_split(void *high, void *low, vf32 x) {
 static inline void v_store_bf16(void *p, vf32 x) {
   _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(x));
 }
-static inline vf32 v_load_bf16(const void *p) {
-  const __m256i words = _mm256_loadu_si256((const __m256i *)p);
-  return v_cast_f32(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
-}
+static inline vf32 v_load_part(const void *p) { return v_load_bf16((const uint16_t *)p); }
 /* The numbers that were split, rounded to the bits that both parts hold. */
 static inline void v_join_pairs(vf32 high, vf32 low, vf32 *a, vf32 *b) {
   *a = v_add(v_firsts(high), v_firsts(low));
