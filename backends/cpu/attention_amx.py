@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from atc.backends.cpu.amx_cost import PRODUCT
 from atc.backends.cpu.attention import attention
 from atc.backends.cpu.attention_bf16 import MODES
 from atc.backends.cpu.attention_simd import EXPONENTIAL, AttentionTile, Operand, panel_mode
@@ -19,11 +20,10 @@ from atc.backends.cpu.elementwise import loop_names
 from atc.backends.cpu.expr import address
 from atc.backends.cpu.matmul_amx import (
     BLOCK_END,
-    PRODUCT,
     ROW_END,
     SIDE,
-    SPLIT_STEP,
     STEP,
+    panel_cycles,
     step_orders,
 )
 from atc.backends.cpu.matmul_cost import UNITS, Panel, column_panels
@@ -133,7 +133,7 @@ class AttentionAmx(AttentionTile):
         cycles = products + blocks * (BLOCK_END + SIDE * ROW_END)
         cycles += op.queries * (s.row / 16 * (EXPONENTIAL + 2 * self.planes) + s.depth * 12)
         for view, count in ((op.k_view, s.depth * s.keys), (op.v_view, s.keys * s.value_panels)):
-            cycles += count * 4 * SPLIT_STEP[MODES[panel_mode(view)]]
+            cycles += count * panel_cycles(MODES[panel_mode(view)], self.planes)
         return (prod(op.batch) * cycles + 600.0) * UNITS
 
 

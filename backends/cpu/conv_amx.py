@@ -13,6 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from atc.backends.cpu.amx_cost import (
+    FIRST,
+    L2,
+    PRODUCT,
+    REACHED,
+    RESIDENT,
+    SPILLED,
+    STREAM,
+    end_cycles,
+    halving,
+)
 from atc.backends.cpu.conv_amx_steps import Step, step_lines
 from atc.backends.cpu.conv_amx_weights import pack_halves, pack_quads, pack_rounded
 from atc.backends.cpu.conv_blocked import cheapest, is_depthwise, ungrouped
@@ -38,21 +49,8 @@ LINE = 64
 """Bytes of a cache line, and of a tile's row."""
 TILE = 1024
 """Bytes of a tile."""
-RESIDENT = 300_000
-"""Up to so many bytes of weights stay in the second-level cache while pixels go by."""
-PRODUCT = 21.5
-"""Cycles, of the clock that vectors run at, of a tile product with its loads and real data."""
-REACHED = 96.0
-"""Bytes of pixels per cycle that come from the second-level cache: those of single taps."""
-STREAM, FIRST = 4.0, 5.25
-"""Bytes of weights per cycle from beyond that cache again and again, and those that a first pass
-over weights takes longer for."""
-FINISHED, MOVED = 5.0, 20.0
-"""Cycles of a vector of results from sums to y, and bytes per cycle that it reads and writes."""
-SPREAD = 8.0
-"""Cycles to copy a part of 32 channels of a pixel to a plane."""
-NEAR, SPILLED = 1 << 20, 4.0
-"""Bytes of planes that the second-level cache holds, and bytes per cycle of larger ones."""
+SPREAD = 2.0
+"""Cycles to copy 32 channels of a pixel to a plane, beside those to make halves of them."""
 
 
 @dataclass(frozen=True)
@@ -137,16 +135,8 @@ class Cut:
         """Estimate the cycles to copy the input to planes."""
         g, flat = self.g, self.flat
         pixels = self.steps * len(flat.phases) * flat.lines * flat.pitch
-        spilled = self.steps * self.plane / SPILLED if self.steps * self.plane > NEAR else 0.0
-        return g.batch * g.supers * (pixels * SPREAD * self.parts + spilled)
-
-
-def end_cycles(w: Workload) -> float:
-    """Return the cycles of a vector of results, with the operands that are as large as y."""
-    y = w.outputs[0]
-    operands = [t for t in w.inputs[2:] if t is not None and t.size == y.size]
-    moved = sum(16 * t.dtype.itemsize for t in (y, *operands))
-    return FINISHED + moved / MOVED
+        spilled = self.steps * self.plane / SPILLED if self.steps * self.plane > L2 else 0.0
+        return g.batch * g.supers * (pixels * (SPREAD + halving(self.parts)) + spilled)
 
 
 class ConvTiles(Kernel):

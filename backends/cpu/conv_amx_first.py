@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from atc.backends.cpu.conv_amx import LINE, TILE, end_cycles
+from atc.backends.cpu.amx_cost import end_cycles
+from atc.backends.cpu.conv_amx import LINE, TILE
 from atc.backends.cpu.conv_amx_steps import Step, step_lines
 from atc.backends.cpu.conv_amx_weights import split
 from atc.backends.cpu.conv_amx_window import Window

@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from atc.backends.cpu.conv_amx import FIRST, LINE, NEAR, PRODUCT, RESIDENT, STREAM, TILE
+from atc.backends.cpu.amx_cost import FIRST, L2, PRODUCT, RESIDENT, STREAM, halving
+from atc.backends.cpu.conv_amx import LINE, TILE
 from atc.backends.cpu.conv_tile import Geometry
 from atc.ir import Array
 
@@ -24,8 +25,8 @@ WORD = 4
 """Bytes of a word: two bfloat16, or four bytes."""
 VECTOR = 16
 """Pixels that are made at a time."""
-LOADED, HALVED, WOVEN = 1.5, 13.0, 1.5
-"""Cycles to load and join a vector of words, to split one, and to put a vector in its place."""
+WOVEN = 1.5
+"""Cycles to put a vector of words in its place."""
 SPILLED = 16.0
 """Bytes of pixels per cycle where the second-level cache doesn't hold them."""
 
@@ -243,7 +244,6 @@ class Window:
 
     def making(self) -> float:
         """Estimate the cycles to make the pixels."""
-        vector = self.words * (LOADED + (HALVED if self.parts == 2 else 0))
-        vector += self.parts * self.words**2 * WOVEN
+        vector = self.words * halving(self.parts) + self.parts * self.words**2 * WOVEN
         pixels = self.parts * self.apart
-        return self.made() * vector + (pixels * self.panels / SPILLED if pixels > NEAR else 0)
+        return self.made() * vector + (pixels * self.panels / SPILLED if pixels > L2 else 0)

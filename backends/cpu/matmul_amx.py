@@ -18,6 +18,17 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
+from atc.backends.cpu.amx_cost import (
+    FIRST,
+    L2,
+    PRODUCT,
+    REACHED,
+    SPILLED,
+    STREAM,
+    end_cycles,
+    far_cycles,
+    halving,
+)
 from atc.backends.cpu.elementwise import loop_names
 from atc.backends.cpu.expr import address
 from atc.backends.cpu.matmul_bf16 import is_float_product, kept_batch, packed_base
@@ -27,7 +38,6 @@ from atc.backends.cpu.matmul_text import TileFinish, wrapped
 from atc.backends.cpu.vector_expr import vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
-from atc.expr import cost
 from atc.ir import Array
 from atc.ops import MatMul
 from atc.view import View, dense, gather_view
@@ -40,12 +50,8 @@ ROWS_BYTES = 1 << 20
 """Bytes of A's rows that are multiplied by all of B before the next ones are split."""
 NEAR = 4096
 """Floats that a single block of rows, which streams B once, asks for in advance."""
-PRODUCT = 24.0
-"""Cycles of a tile product with its loads, of random numbers."""
-STREAM_RATE, KEPT = 4.0, 1 << 20
-"""Bytes of packed B per cycle from memory; what stays in the L2 cache instead."""
-SPLIT_STEP = {"rows": 25.0, "columns": 40.0, "any": 300.0}
-"""Cycles to split 16 pairs of rows or columns of a step, by how they lie."""
+TURNED, GATHERED = 64.0, 300.0
+"""Cycles to transpose a tile of a panel of B, and to read a tile's numbers one by one."""
 ROW_END, BLOCK_END = 12.0, 90.0
 """Cycles to finish a row of a block, and to store its tiles and begin another."""
 
@@ -100,21 +106,22 @@ class MatMulAmx(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Cycles of products, splitting, epilogues that nothing hides, and streaming B."""
+        """Cycles of products, splitting both operands, epilogues, and what arrives late."""
         op, mode, shape = matmul(w), read_mode(w), _shape(w, self.planes)
-        tiles = {1: 4, 2: 12}[self.planes]
         blocks = -(-op.m // SIDE) * shape.panels
-        products = blocks * shape.steps * tiles * PRODUCT
-        ends = blocks * SIDE * (ROW_END + cost(op.epilogue.expr))
+        step = {1: 4, 2: 12}[self.planes] * PRODUCT + SIDE * 64 * self.planes / REACHED
+        cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
         packed = shape.panels * shape.steps * shape.step * 4
         if mode == "packed":
-            streamed = packed / STREAM_RATE if packed > KEPT else 0.0
+            again = sum(b.count for b in shape.blocks) - 1 if packed > L2 else 0
+            cycles += packed / FIRST + again * packed / STREAM
         else:
-            streamed = 0.0
-            products += shape.panels * shape.steps * 2 * 16 * SPLIT_STEP[mode] / 8
-        reading = SPLIT_STEP["rows" if op.a_view.strides[-1] == 1 else "any"]
-        cycles = max(products + 0.2 * ends, ends, streamed) + blocks * BLOCK_END
-        return prod(op.batch) * (cycles + op.m * shape.steps * reading / 2 + 600.0) * UNITS
+            cycles += shape.panels * shape.steps * panel_cycles(mode, self.planes)
+            cycles += op.k * op.n * 4 / SPILLED if op.k * op.n * 4 > L2 else 0.0
+        split = halving(self.planes) + (0.0 if op.a_view.strides[-1] == 1 else GATHERED / 2)
+        a = op.m * op.k * 4
+        cycles += op.m * shape.steps * split + (a / FIRST if w.constant[0] else far_cycles(a))
+        return prod(op.batch) * (cycles + 600.0) * UNITS
 
 
 class MatMulAmxSplit(MatMulAmx):
@@ -123,6 +130,12 @@ class MatMulAmxSplit(MatMulAmx):
     name = "matmul_amx_bf16x3"
     precision = "bf16x3"
     planes = 2
+
+
+def panel_cycles(mode: str, planes: int) -> float:
+    """Return the cycles to split a step of a panel of B, 32 x 32 numbers, by how they lie."""
+    pairs = SIDE * (halving(planes) + planes)
+    return pairs + {"rows": 0.0, "columns": 2 * planes * TURNED}.get(mode, 4 * GATHERED)
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,18 @@ from math import prod
 
 import numpy as np
 
+from atc.backends.cpu.amx_cost import (
+    FIRST,
+    L2,
+    PRODUCT,
+    REACHED,
+    STREAM,
+    end_cycles,
+    far_cycles,
+)
 from atc.backends.cpu.elementwise import loop_names
 from atc.backends.cpu.expr import address
-from atc.backends.cpu.matmul_amx import (
-    BLOCK_END,
-    KEPT,
-    NEAR,
-    PRODUCT,
-    ROW_END,
-    SIDE,
-    STREAM_RATE,
-    RowBlock,
-    row_blocks,
-    step_orders,
-)
+from atc.backends.cpu.matmul_amx import NEAR, SIDE, RowBlock, row_blocks, step_orders
 from atc.backends.cpu.matmul_bf16 import packed_base
 from atc.backends.cpu.matmul_bytes import BYTES, QUAD, operand_type, pack_quads, zeros
 from atc.backends.cpu.matmul_bytes_text import BytesFinish, typed_finish
@@ -34,7 +32,6 @@ from atc.backends.cpu.matmul_operands import matmul
 from atc.backends.cpu.matmul_text import wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
-from atc.expr import cost
 from atc.ir import Array, DType
 from atc.ops import MatMul
 from atc.view import View, dense
@@ -97,14 +94,15 @@ class MatMulAmxBytes(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Cycles of products, copying A, epilogues that nothing hides, and streaming B."""
+        """Cycles of products, copying A, epilogues, and what arrives late."""
         op, shape = matmul(w), _shape(w)
         blocks = -(-op.m // SIDE) * shape.panels
-        products = blocks * shape.steps * 4 * PRODUCT
-        ends = blocks * SIDE * (ROW_END + cost(op.epilogue.expr))
-        streamed = shape.packed / STREAM_RATE if shape.packed > KEPT else 0.0
-        cycles = max(products + 0.2 * ends, ends, streamed) + blocks * BLOCK_END
-        return prod(op.batch) * (cycles + op.m * shape.steps * COPIED + 600.0) * UNITS
+        step = 4 * PRODUCT + SIDE * 64 / REACHED
+        cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
+        again = sum(b.count for b in shape.blocks) - 1 if shape.packed > L2 else 0
+        cycles += shape.packed / FIRST + again * shape.packed / STREAM
+        cycles += op.m * shape.steps * COPIED + far_cycles(op.m * op.k)
+        return prod(op.batch) * (cycles + 600.0) * UNITS
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,44 @@
+"""What products in AMX's tiles cost: a model of a core, for choosing unmeasured.
+
+Fitted to convolutions of ResNet-50 and products of BERT in hand-made code on Sapphire Rapids, with
+weights that no cache held; in cycles of the clock that vectors run at without tiles.
+"""
+
+from __future__ import annotations
+
+from atc.backends.kernel import Workload
+
+PRODUCT = 21.5
+"""Cycles of a product of tiles with its loads, of real numbers."""
+REACHED = 96.0
+"""Bytes of the left operand per cycle that come from the second-level cache."""
+FIRST = 5.25
+"""Bytes of packed weights per cycle of what a pass over them takes longer than from that cache."""
+RESIDENT, STREAM = 300_000, 4.0
+"""Bytes of weights that stay in that cache while the other operand goes by; bytes per cycle where
+they come from beyond it again."""
+L2, FAR, SPILLED = 1 << 20, 13.5, 4.0
+"""Bytes of an operand that it holds. Bytes per cycle of a larger one; and where it is read, what is
+made of it written, and that read, or where it is read in short pieces."""
+FINISHED, MOVED = 5.0, 20.0
+"""Cycles of a vector of results from sums to y, and bytes per cycle that this reads and writes."""
+ROUNDED, SPLIT = 3.0, 14.0
+"""Cycles to make pairs of two vectors, and upper and lower halves of them."""
+
+
+def end_cycles(w: Workload) -> float:
+    """Return the cycles of a vector of results, with the operands that are as large as y."""
+    y = w.outputs[0]
+    operands = [t for t in w.inputs[2:] if t is not None and t.size == y.size]
+    moved = sum(16 * t.dtype.itemsize for t in (y, *operands))
+    return FINISHED + moved / MOVED
+
+
+def halving(parts: int) -> float:
+    """Return the cycles to round two vectors of numbers, or to split them, by the `parts`."""
+    return SPLIT if parts == 2 else ROUNDED
+
+
+def far_cycles(size: int) -> float:
+    """Return the cycles that an operand of so many bytes takes to come from beyond that cache."""
+    return size / FAR if size > L2 else 0.0
