@@ -16,18 +16,7 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from atc.backends.cpu.matmul_amx import (
-    BLOCK_END,
-    KEPT,
-    NEAR,
-    PRODUCT,
-    ROW_END,
-    SIDE,
-    SPLIT_STEP,
-    STEP,
-    STREAM_RATE,
-    halves,
-)
+from atc.backends.cpu.matmul_amx import BLOCK_END, NEAR, ROW_END, SIDE, STEP, halves
 from atc.backends.cpu.rnn import Cut, padded
 from atc.backends.cpu.rnn_batch import (
     GROUPS,
@@ -49,8 +38,12 @@ TILE = 256
 """Floats of a tile."""
 MOST_SUMS = 4
 """Tiles of sums at a time: rows of tiles times columns of tiles."""
-WAIT = 52.0
-"""Cycles from one product to the next on the same sums."""
+PRODUCT, WAIT = 24.0, 52.0
+"""Cycles of a tile product with its loads, and from one to the next on the same sums."""
+STREAM_RATE, KEPT = 4.0, 1 << 20
+"""Bytes of packed weights per cycle from memory; what stays in the L2 cache instead."""
+SPLIT = 14.0
+"""Cycles to split two vectors of h."""
 
 
 class RecurrentAmx(RecurrentTogether):
@@ -152,7 +145,7 @@ class RecurrentAmx(RecurrentTogether):
                 ends += groups * (BLOCK_END + tall * 16 * p.vectors * ROW_END / 2)
             nbytes += groups * self.panel(op, p, 16) * 4
         kept = nbytes * len(op.cells) <= KEPT
-        copied = len(self.phases(w, params, target)) * op.batch * steps * SPLIT_STEP["rows"] / 2
+        copied = len(self.phases(w, params, target)) * op.batch * steps * SPLIT
         each_step = max(products + 0.2 * ends, 0.0 if kept else nbytes / STREAM_RATE) + copied
         return op.steps * len(op.cells) * each_step
 
