@@ -18,8 +18,8 @@ RESIDENT, STREAM = 300_000, 4.0
 """Bytes of weights that stay in that cache while the other operand goes by; bytes per cycle where
 they come from beyond it again."""
 L2, FAR, SPILLED = 1 << 20, 13.5, 4.0
-"""Bytes of an operand that it holds. Bytes per cycle of a larger one; and where it is read, what is
-made of it written, and that read, or where it is read in short pieces."""
+"""Bytes of an operand that it holds; bytes per cycle of a larger one, and where that is read in
+short pieces."""
 FINISHED, MOVED = 5.0, 20.0
 """Cycles of a vector of results from sums to y, and bytes per cycle that this reads and writes."""
 ROUNDED, SPLIT = 3.0, 14.0

@@ -15,13 +15,12 @@ import numpy as np
 
 from atc.backends.cpu.amx_cost import (
     FIRST,
-    L2,
     PRODUCT,
     REACHED,
     RESIDENT,
-    SPILLED,
     STREAM,
     end_cycles,
+    far_cycles,
     halving,
 )
 from atc.backends.cpu.conv_amx_steps import Step, step_lines
@@ -51,6 +50,8 @@ TILE = 1024
 """Bytes of a tile."""
 SPREAD = 2.0
 """Cycles to copy 32 channels of a pixel to a plane, beside those to make halves of them."""
+COPIED = 0.5
+"""The part of the copies that are made: the others find planes that the call before wrote."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +133,15 @@ class Cut:
         return g.batch * g.supers * (max(work, again * weights / STREAM) + weights / FIRST)
 
     def spreading(self) -> float:
-        """Estimate the cycles to copy the input to planes."""
+        """Estimate the cycles to bring the input near, and to copy it to planes.
+
+        The solver of layouts can't know which call before writes planes: it is every other one.
+        """
         g, flat = self.g, self.flat
         pixels = self.steps * len(flat.phases) * flat.lines * flat.pitch
-        spilled = self.steps * self.plane / SPILLED if self.steps * self.plane > L2 else 0.0
-        return g.batch * g.supers * (pixels * (SPREAD + halving(self.parts)) + spilled)
+        strided = max(g.rows.stride, g.cols.stride) > 1
+        copied = pixels * (SPREAD + halving(self.parts)) * (1.0 if strided else COPIED)
+        return g.batch * g.supers * (copied + far_cycles(self.steps * self.plane))
 
 
 class ConvTiles(Kernel):
