@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from atc.backends.cpu.amx_cost import (
+    COMPARED,
     FIRST,
     PRODUCT,
     REACHED,
@@ -306,7 +307,8 @@ class ConvTiles(Kernel):
         near = c.panels * c.panel_bytes <= RESIDENT
         shape = 1.0 if not c.tall else 0.95 if c.g.taps > 1 and self.sums is DType.FLOAT else 1.08
         order = 1.03 if by_panels and near and c.panels > 1 else 1.0
-        return c.cycles(by_panels, end_cycles(w)) * shape * order + c.spreading()
+        products = c.cycles(by_panels, end_cycles(w)) * shape * order
+        return COMPARED * (products + c.spreading())
 
     sums = DType.FLOAT
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from atc.backends.cpu.amx_cost import end_cycles
+from atc.backends.cpu.amx_cost import COMPARED, end_cycles
 from atc.backends.cpu.conv_amx import LINE, TILE
 from atc.backends.cpu.conv_amx_steps import Step, step_lines
 from atc.backends.cpu.conv_amx_weights import split
@@ -128,7 +128,7 @@ class FirstTiles(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         window = self.window(w, params)
-        return window.g.batch * window.cycles(end_cycles(w))
+        return COMPARED * window.g.batch * window.cycles(end_cycles(w))
 
     def dot(self, w: Workload) -> str:
         """The product of tiles."""

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.amx_cost import (
+    COMPARED,
     FIRST,
     L2,
     PRODUCT,
@@ -121,7 +122,7 @@ class MatMulAmx(Kernel):
         split = halving(self.planes) + (0.0 if op.a_view.strides[-1] == 1 else GATHERED / 2)
         a = op.m * op.k * 4
         cycles += op.m * shape.steps * split + (a / FIRST if w.constant[0] else far_cycles(a))
-        return prod(op.batch) * (cycles + 600.0) * UNITS
+        return COMPARED * prod(op.batch) * (cycles + 600.0) * UNITS
 
 
 class MatMulAmxSplit(MatMulAmx):

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.amx_cost import (
+    COMPARED,
     FIRST,
     L2,
     PRODUCT,
@@ -102,7 +103,7 @@ class MatMulAmxBytes(Kernel):
         again = sum(b.count for b in shape.blocks) - 1 if shape.packed > L2 else 0
         cycles += shape.packed / FIRST + again * shape.packed / STREAM
         cycles += op.m * shape.steps * COPIED + far_cycles(op.m * op.k)
-        return prod(op.batch) * (cycles + 600.0) * UNITS
+        return COMPARED * prod(op.batch) * (cycles + 600.0) * UNITS
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     python tests/backends/test_amx_cost.py
 
-prints them. Measured were the layers of ResNet-50, planes to planes, weights in no cache, real data.
+prints them. Measured were layers of ResNet-50, planes to planes, with weights in no cache.
 """
 
 from __future__ import annotations
