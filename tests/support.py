@@ -250,7 +250,7 @@ class Runner:
         arena = _Fenced(size)
         sources = [_Fenced(a.nbytes, np.ascontiguousarray(a).tobytes()) for a in inputs]
         results = [_Fenced(t.nbytes) for t in self.outputs]
-        context = self.ffi.new("char[64]")
+        context = self.ffi.new("char[4096]")  # of those with threads too
         assert self._call("init", context, self._pointer(arena), size) == 0
         status = self._call(
             "run_tensors", context,
