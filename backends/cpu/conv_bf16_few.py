@@ -26,9 +26,9 @@ from atc.ops import ConvBlocked
 
 @dataclass(frozen=True)
 class PixelWords(Words):
-    """A convolution of plain channels in tiles: a word is a pair of pixels of one channel.
+    """A convolution of plain channels in tiles: a word is `per` neighbouring pixels of one channel.
 
-    `g` is that of the rounded image: no padding, and pairs of taps across.
+    `g` is that of the image in scratch: no padding, and words of taps across.
     """
 
     @property
@@ -52,14 +52,13 @@ class PixelWords(Words):
 
     def pack(self, dense: Array) -> Array:
         """Return weights [1, blocks * block, ic, rows of taps, taps] in the order of use."""
-        g = self.g
-        odd = dense.shape[-1] % PAIR
-        whole = np.pad(dense[0], ((0, 0), (0, 0), (0, 0), (0, odd)))
+        g, per = self.g, self.per
+        whole = np.pad(dense[0], ((0, 0), (0, 0), (0, 0), (0, -dense.shape[-1] % per)))
         parts = []
         for m, n in zip(range(0, g.mb, self.nv), panels(g.mb, self.nv), strict=True):
             panel = whole[m * g.block : (m + n) * g.block]
-            pairs = panel.reshape(n * g.block, g.ic, g.taps, PAIR)
-            parts.append(pairs.transpose(1, 2, 0, 3).reshape(-1))
+            words = panel.reshape(n * g.block, g.ic, g.taps, per)
+            parts.append(words.transpose(1, 2, 0, 3).reshape(-1))
         return np.concatenate(parts)
 
 

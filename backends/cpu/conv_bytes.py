@@ -87,28 +87,32 @@ class ConvBytes(Kernel):
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The tiles; signed bytes become unsigned as they are read."""
-        op = w.op
-        assert isinstance(op, ConvBlocked)
-        assert w.inputs[0] is not None
-        words = in_words(w, params, QUAD)
-        g, signed = words.g, w.inputs[0].dtype is DType.INT8
-        epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
-        started = unsigned_zero(w, op) != 0
-        read = "v_i32_broadcast({})"
-        return {
-            **words.values(), "element": w.inputs[0].dtype.c, "weight": "int8_t",
-            "result": w.outputs[0].dtype.c, "sums": "vi32", "dot": "v_dot4",
-            "broadcast": f"v_i32_xor({read}, flip)" if signed else read,
-            "load": "v_i32_load((const int32_t *)(const void *)({}))",
-            "flip": "v_i32_set1((int32_t)0x80808080u)" if signed else "",
-            "start": lambda vector: _start(vector, g.block, epilogue, started), "started": started,
-            "starts": g.supers * g.mb * g.block * 4, "source": "x0", "packed": "x1",
-            "converted": False, "epilogue": epilogue,
-        }  # fmt: skip
+        return byte_values(w, in_words(w, params, QUAD), target)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         return in_words(w, params, QUAD).cycles()
+
+
+def byte_values(w: Workload, words: Words, target: Target) -> dict[str, object]:
+    """Return what the template wants to know of a convolution of bytes, cut into words."""
+    op = w.op
+    assert isinstance(op, ConvBlocked)
+    assert w.inputs[0] is not None
+    g, signed = words.g, w.inputs[0].dtype is DType.INT8
+    epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
+    started = unsigned_zero(w, op) != 0
+    read = "v_i32_broadcast({})"
+    return {
+        **words.values(), "element": w.inputs[0].dtype.c, "weight": "int8_t",
+        "result": w.outputs[0].dtype.c, "sums": "vi32", "dot": "v_dot4",
+        "broadcast": f"v_i32_xor({read}, flip)" if signed else read,
+        "load": "v_i32_load((const int32_t *)(const void *)({}))",
+        "flip": "v_i32_set1((int32_t)0x80808080u)" if signed else "",
+        "start": lambda vector: _start(vector, g.block, epilogue, started), "started": started,
+        "starts": g.supers * g.mb * g.block * 4, "source": "x0", "packed": "x1",
+        "converted": False, "epilogue": epilogue,
+    }  # fmt: skip
 
 
 def _start(vector: int, block: int, epilogue: TileEpilogue, started: bool) -> str:

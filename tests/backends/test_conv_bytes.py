@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,14 @@ from quantized_convs import CASES, Case, drawn, expected, model, parts
 
 from atc.backends.cpu.conv_amx import ConvTilesBytes
 from atc.backends.cpu.conv_bytes import ConvBytes
+from atc.backends.cpu.conv_bytes_few import ConvBytesFew
 from atc.backends.cpu.conv_window import DepthwiseTiles
 from atc.backends.cpu.vector_expr import lanes
-from atc.backends.kernel import Kernel, workload_of
+from atc.backends.kernel import Kernel, Workload, workload_of
+from atc.ir import DType, TensorType
 from atc.ops import ConvBlocked
 from atc.passes import run_passes
+from atc.passes.layout.conv_forms import PLAIN_CHANNELS
 from support import compile_graph
 
 Array = NDArray[Any]
@@ -26,6 +30,14 @@ BLOCKED = {
     for name, case in CASES.items()
     if not case.residual and name not in ("signed, padded", "first")  # those are padded in memory
 }
+
+FIRST = {
+    "first": Case(3, 32, 7, 2, 3, zero=113, size=31),
+    "one channel": Case(1, 16, 5, 1, 2, x=np.int8, y=np.int8, zero=-3, size=12),
+    "four channels": Case(4, 24, 3, 3, zero=9, size=14, bias="float"),
+    "more padding than window": Case(3, 16, 2, 1, 3, zero=2, size=3),
+}
+"""Convolutions of few channels, one after the other in memory, padded by any zero point."""
 
 
 def blocks(x: Array, block: int) -> Array:
@@ -36,6 +48,15 @@ def blocks(x: Array, block: int) -> Array:
     return np.ascontiguousarray(np.moveaxis(padded.reshape(batch, -1, block, *spatial), 2, -1))
 
 
+def in_planes(w: Workload, case: Case) -> Workload:
+    """Return the workload that reads x as the model has it: channels in planes, not padded."""
+    assert isinstance(w.op, ConvBlocked)
+    x = parts(case)["x"]
+    window = replace(w.op.window, pads=(case.pad, case.pad))
+    read = TensorType(DType.from_numpy(x.dtype), x.shape)
+    return replace(w, op=replace(w.op, window=window), inputs=(read, *w.inputs[1:]))
+
+
 VNNI = ("x86-64-avx2-vnni", "x86-64-avx512-vnni")
 ARM = ("aarch64-neon-dotprod", "aarch64-neon-i8mm")
 
@@ -44,17 +65,18 @@ def check(cases: Mapping[str, Case], name: str, most: int) -> int:
     """Compare up to `most` parameter sets of each case's kernels; return how many cases had any."""
     target = vector_target(name)
     calls, wanted = [], []
+    kernels: list[Kernel] = [ConvBytes(), ConvBytesFew(), DepthwiseTiles(), ConvTilesBytes()]
     for label, case in cases.items():
         graph = run_passes(compile_graph(model(case)), width=lanes(target))
         node = next((n for n in graph.nodes if isinstance(n.op, ConvBlocked)), None)
         if node is None:  # the vectors are too wide for its channels, or it doesn't pay
             continue
-        w = workload_of(graph, node, graph.constants)
+        w, x = workload_of(graph, node, graph.constants), parts(case)["x"]
+        few = case.channels <= PLAIN_CHANNELS
+        w, x = (in_planes(w, case), x) if few else (w, blocks(x, lanes(target)))
         operands = [graph.constants[i] for i in node.inputs[1:]]
-        kernels: list[Kernel] = [ConvBytes(), DepthwiseTiles(), ConvTilesBytes()]
         for kernel in (k for k in kernels if k.accepts(w, target)):
             for params in kernel.parameters(w, target)[:most]:
-                x = blocks(parts(case)["x"], lanes(target))
                 calls.append(Call(kernel, params, w, [x, *operands]))
                 wanted.append((label, expected(case)))
     for call, (label, want), (got,) in zip(calls, wanted, run_calls(calls, target), strict=True):
@@ -75,7 +97,7 @@ MOST = {"x86-64-avx512-vnni", "aarch64-neon-i8mm"}
     ],
 )
 def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
-    assert check(BLOCKED, name, 2) > len(BLOCKED) // 2
+    assert check(BLOCKED | FIRST, name, 2) > len(BLOCKED) // 2 + len(FIRST) - 1
 
 
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}

@@ -1,0 +1,125 @@
+"""First layers of bytes: products of four neighbouring pixels of one channel at a time.
+
+x, a few channels one after the other, is copied to scratch with its zero point around it. Four taps
+of a row of the window, zeros behind its last one, meet the four pixels under them: for any stride
+that is a word of the copied row. Words of few channels would be partly empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from atc.backends.cpu.conv_bf16_few import PixelWords
+from atc.backends.cpu.conv_blocked import cheapest, ungrouped
+from atc.backends.cpu.conv_bytes import QUAD, byte_values, conv_of_bytes, unsigned_zero
+from atc.backends.cpu.conv_tile import Geometry, geometry
+from atc.backends.cpu.conv_words import tile_sets
+from atc.backends.cpu.vector_expr import lanes, typed_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.ir import Array
+from atc.ops import ConvBlocked
+
+COPIED = 0.1
+"""Cycles of a byte that is copied."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """An image in scratch: `height` x `width` pixels a channel, of x the first `kept` rows and
+    `columns`, `top` rows and `left` columns from its corner."""
+
+    height: int
+    width: int
+    top: int
+    left: int
+    kept: int
+    columns: int
+
+
+def copied(g: Geometry) -> Copied:
+    """Return where the image of a convolution lies: as much as the words of its windows meet."""
+    rows, cols = g.rows, g.cols
+    height = (rows.out - 1) * rows.stride + (rows.kernel - 1) * rows.dilation + 1
+    width = (cols.out - 1) * cols.stride + cols.kernel + -cols.kernel % QUAD
+    kept = max(0, min(rows.size, height - rows.pad))
+    columns = max(0, min(cols.size, width - cols.pad))
+    return Copied(height, width, min(rows.pad, height), min(cols.pad, width), kept, columns)
+
+
+def in_pixels(w: Workload, params: Params) -> PixelWords:
+    """Return the convolution of the copied image as parameters cut it."""
+    p, nv = int(params["p"]), int(params["nv"])
+    g = geometry(w, p)
+    image = copied(g)
+    rows = replace(g.rows, size=image.height, pad=0)
+    taps = -(-g.cols.kernel // QUAD)
+    cols = replace(g.cols, size=image.width, kernel=taps, dilation=QUAD, pad=0)
+    return PixelWords(replace(g, rows=rows, cols=cols), p, nv, QUAD)
+
+
+class ConvBytesFew(Kernel):
+    """Direct convolution of few plain channels of bytes, p pixels x nv vectors."""
+
+    name = "conv_bytes_few"
+    op = ConvBlocked
+    template = "cpu/conv_bytes_few.c.j2"
+    portable = False
+    steady = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Plain bytes, known weights of one group, two spatial axes or one, dense taps across."""
+        op = conv_of_bytes(w)
+        if op is None or not w.constant[1] or w.outputs[0].shape[-1] != lanes(target):
+            return False
+        wide = lanes(target) > 1 and lanes(target) % QUAD == 0 and op.window.rank <= 2
+        if not wide or op.group != 1 or not typed_epilogue(op.epilogue, w, 2):
+            return False
+        g = geometry(w, 1)
+        return g.plain and g.cols.dilation == 1 and g.cols.kernel > 1
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """The most promising sets."""
+        return cheapest(self, tile_sets(w, target), w, target, 4)
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Words of weights in the order of use, behind what the sums start with."""
+        words, g, op = in_pixels(w, params), geometry(w, 1), w.op
+        assert isinstance(op, ConvBlocked)
+        zero = unsigned_zero(w, op)
+
+        def pack(weights: Array) -> Array:
+            dense = ungrouped(weights, g, 1)
+            starts = -zero * dense.astype(np.int64).sum((2, 3))
+            taps = dense.reshape(*dense.shape[:-1], g.rows.kernel, g.cols.kernel)
+            first = starts.astype(np.int32).reshape(-1).view(np.int8)
+            return np.concatenate([first, words.pack(taps)])
+
+        return {1: pack}
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """One image."""
+        g = geometry(w, 1)
+        image = copied(g)
+        return g.ic * image.height * image.width
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The tiles, and where the image lies."""
+        op, g = w.op, geometry(w, 1)
+        assert isinstance(op, ConvBlocked)
+        return {
+            **byte_values(w, in_pixels(w, params), target),
+            "source": "image", "converted": True, "image": copied(g), "axes": g,
+            "padding": op.zero & 255,
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        copying = COPIED * w.outputs[0].shape[0] * self.scratch(w, params, target)
+        return in_pixels(w, params).cycles() + copying
+
+
+KERNELS = (ConvBytesFew(),)
