@@ -131,7 +131,7 @@ def on_planes(graph: Graph, selection: Selection, target: Target, threads: int) 
     return {name for n in graph.nodes if n.outputs[0] in handed.types for name in n.origin}
 
 
-@pytest.mark.parametrize("precision", KERNELS)
+@pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.slow), "bf16x3"])
 def test_the_same_numbers_as_without(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "WORTH", 0)
     monkeypatch.setattr(parallel, "WORTH_TURN", 0)
@@ -164,6 +164,7 @@ def test_the_same_bytes_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(shared, plain)
 
 
+@pytest.mark.slow
 def test_several_images_and_infinities() -> None:
     target = vector_target(AMX)
     graph = run_passes(compile_graph(network(2)), width=16)
