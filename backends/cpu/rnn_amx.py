@@ -16,17 +16,17 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
+from atc.backends.cpu.amx_cost import L2, PRODUCT, REACHED, STREAM, halving
 from atc.backends.cpu.matmul_amx import BLOCK_END, NEAR, ROW_END, SIDE, STEP, halves
 from atc.backends.cpu.rnn import Cut, padded
 from atc.backends.cpu.rnn_batch import (
     GROUPS,
-    Phase,
     RecurrentTogether,
     grouped,
     part_rows,
     phases_of,
-    recurrent,
 )
+from atc.backends.cpu.rnn_cells import Phase, recurrent
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Pack, Params, Workload
 from atc.backends.target import Target
@@ -38,12 +38,8 @@ TILE = 256
 """Floats of a tile."""
 MOST_SUMS = 4
 """Tiles of sums at a time: rows of tiles times columns of tiles."""
-PRODUCT, WAIT = 24.0, 52.0
-"""Cycles of a tile product with its loads, and from one to the next on the same sums."""
-STREAM_RATE, KEPT = 4.0, 1 << 20
-"""Bytes of packed weights per cycle from memory; what stays in the L2 cache instead."""
-SPLIT = 14.0
-"""Cycles to split two vectors of h."""
+WAIT = 52.0
+"""Cycles from one product to the next on the same sums."""
 
 
 class RecurrentAmx(RecurrentTogether):
@@ -112,7 +108,7 @@ class RecurrentAmx(RecurrentTogether):
         phases, cut = self.phases(w, params, target), self.cut(w, params, target)
         blocks = -(-rows // SIDE)
         far = sum(self.panel(op, p, lanes(target)) for p in phases) * len(op.cells) * 4 * (
-            -(-op.hidden // (int(params["u"]) * 16))) > KEPT  # fmt: skip
+            -(-op.hidden // (int(params["u"]) * 16))) > L2  # fmt: skip
         heights = {n for each in part_rows(op, cut) for n in _tiles(each)}
         return {
             **super().values(w, params, target), "planes": self.planes, "steps": steps,
@@ -136,18 +132,19 @@ class RecurrentAmx(RecurrentTogether):
         steps, tiles = -(-op.hidden // STEP), _tiles(op.batch)
         groups = -(-op.hidden // (int(params["u"]) * 16))
         each = {1: 1, 2: 3}[self.planes]
-        products = nbytes = ends = 0.0
-        for p in self.phases(w, params, target):
+        cycles = nbytes = 0.0
+        phases = self.phases(w, params, target)
+        for p in phases:
+            panel = self.panel(op, p, lanes(target)) * 4
             for tall in tiles:
                 sums = tall * p.width
-                wait = max(PRODUCT, WAIT / sums)
-                products += groups * p.passes * steps * each * sums * wait
-                ends += groups * (BLOCK_END + tall * 16 * p.vectors * ROW_END / 2)
-            nbytes += groups * self.panel(op, p, 16) * 4
-        kept = nbytes * len(op.cells) <= KEPT
-        copied = len(self.phases(w, params, target)) * op.batch * steps * SPLIT
-        each_step = max(products + 0.2 * ends, 0.0 if kept else nbytes / STREAM_RATE) + copied
-        return op.steps * len(op.cells) * each_step
+                products = p.passes * steps * each * sums * max(PRODUCT, WAIT / sums)
+                ends = BLOCK_END + tall * 16 * p.vectors * ROW_END / 2
+                cycles += groups * (products + panel / REACHED + 0.2 * ends)
+            nbytes += groups * panel
+        streamed = nbytes / STREAM if nbytes * len(op.cells) > L2 else 0.0
+        copied = len(phases) * op.batch * steps * halving(self.planes)
+        return op.steps * len(op.cells) * (max(cycles, streamed) + copied)
 
 
 class RecurrentAmxSplit(RecurrentAmx):

@@ -7,55 +7,26 @@ bfloat16, for the cells write the next one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
-from atc.backends.cpu.expr import address
 from atc.backends.cpu.matmul_cost import L1, row_tiles, tile_cycles
 from atc.backends.cpu.rnn import LINE, Cut, cut_of, cuts, padded, products, team_of
+from atc.backends.cpu.rnn_cells import Phase, cells_of, kind_of, recurrent, resets_of, size_of
 from atc.backends.cpu.rnn_simd import streaming_cycles
-from atc.backends.cpu.vector_expr import lanes, render_vector, vectorisable
+from atc.backends.cpu.vector_expr import lanes, vectorisable
 from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
 from atc.backends.target import Target
 from atc.dims import Dim, concrete
-from atc.expr import Expr, Input, walk
 from atc.ir import Array, DType
-from atc.ops import Cell, Recurrent
-from atc.view import View
+from atc.ops import Recurrent
 
 WIDTHS, GROUPS = (8, 6, 4, 3, 2, 1), (1, 2, 4)
 """Vectors of a register tile, and of the units of a group, that are tried."""
 MOST = 3
 """Parameter sets worth trying."""
-
-
-def recurrent(w: Workload) -> Recurrent:
-    """Return the op of a workload that is a Recurrent."""
-    assert isinstance(w.op, Recurrent)
-    return w.op
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A product of a step, of h or of the reset h: gates from `first` on, for groups of units.
-
-    A group's results are `vectors` of all gates, computed `width` at a time.
-    """
-
-    reset: bool
-    first: int
-    gates: int
-    vectors: int
-    width: int
-
-    @property
-    def passes(self) -> int:
-        """How often a group's rows are gone through."""
-        return self.vectors // self.width
 
 
 def phases_of(op: Recurrent, u: int, widest: int) -> tuple[Phase, ...]:
@@ -141,7 +112,7 @@ class RecurrentTogether(Kernel):
         one for parts of units, the reset h and the sums that its cells wait with."""
         op, cut = recurrent(w), self.cut(w, params, target)
         own = padded(self.taken(w, params, target), LINE // 4)
-        return 4 * (cut.pieces * own + (2 * (cut.units > 1) + _resets(op)) * _size(op))
+        return 4 * (cut.pieces * own + (2 * (cut.units > 1) + resets_of(op)) * size_of(op))
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Sizes and strides, what the pieces have, and the cells."""
@@ -149,28 +120,28 @@ class RecurrentTogether(Kernel):
         phases, units = self.phases(w, params, target), int(params["u"]) * lane
         directions, hidden = len(op.cells), op.hidden
         rows = part_rows(op, cut)
-        kinds = list(dict.fromkeys(_kind(c) for c in op.cells))
+        kinds = list(dict.fromkeys(kind_of(c) for c in op.cells))
         panels = [self.panel(op, p, lane) for p in phases]
         groups = -(-cut.block // units)
         reverse = [c.reverse for c in op.cells]
         return {
             "op": op, "lanes": lane, "units": units, "phases": phases, "panels": panels,
-            "own": padded(self.taken(w, params, target), LINE // 4), "size": _size(op),
+            "own": padded(self.taken(w, params, target), LINE // 4), "size": size_of(op),
             "begins": [groups * sum(panels[:k]) for k in range(len(panels))],
             "weights": groups * sum(panels), "sides": cut.sides, "parts": cut.units,
             "pieces": cut.pieces, "block": cut.block, "rows": rows, "row_parts": cut.rows,
             "state_row": (directions if op.batch_major else 1) * hidden,
             "state_side": (1 if op.batch_major else op.batch) * hidden,
-            "given_width": op.gates * hidden, "resets": _resets(op),
+            "given_width": op.gates * hidden, "resets": resets_of(op),
             "reverse": str(reverse[0]).lower() if len(set(reverse)) == 1
             else f"d == {reverse.index(True)}", "reverses": any(reverse),
             "initial": [w.inputs[i] is not None for i in (4, 5)],
             "lengths": w.inputs[3] is not None, "last": len(w.outputs) - 1,
             "cells": [
-                {"kind": k, "phase": n, **_cells(op, cell, p, n, int(params["u"]), cut, w, lane)}
+                {"kind": k, "phase": n, **cells_of(op, cell, p, n, int(params["u"]), cut, lane)}
                 for k, cell in enumerate(kinds) for n, p in enumerate(phases)
             ],
-            "kind_of": [kinds.index(_kind(c)) for c in op.cells],
+            "kind_of": [kinds.index(kind_of(c)) for c in op.cells],
         }  # fmt: skip
 
 
@@ -178,135 +149,6 @@ def part_rows(op: Recurrent, cut: Cut) -> list[int]:
     """Return how many rows pieces have: all but the last one, and that, where it differs."""
     each = -(-op.batch // cut.rows)
     return list(dict.fromkeys((each, op.batch - (cut.rows - 1) * each)))
-
-
-def _size(op: Recurrent) -> int:
-    return len(op.cells) * op.batch * op.hidden
-
-
-def _kind(cell: Cell) -> tuple[Expr | None, ...]:
-    return cell.hidden, cell.memory, cell.reset
-
-
-def _waiting(op: Recurrent, first: int) -> list[int]:
-    """Return the gates before `first` whose recurrent shares the cells read at last."""
-    if op.cells[0].reset is None:
-        return []
-    exprs = [e for c in op.cells for e in (c.hidden, c.memory) if e is not None]
-    read = {e.index - op.gates for x in exprs for e in walk(x) if isinstance(e, Input)}
-    return sorted(g for g in read if 0 <= g < first)
-
-
-def _resets(op: Recurrent) -> int:
-    """Return how many numbers of each unit wait from the first phase to the second."""
-    if op.cells[0].reset is None:
-        return 0
-    return 1 + len(_waiting(op, op.gates - 1))
-
-
-def _places(op: Recurrent, w: Workload, cut: Cut) -> dict[str, str]:
-    """Return what pointers of a row of the cells are in C, by their names."""
-    directions, units = len(op.cells), op.hidden
-    width = op.gates * units
-    share = (directions * width, op.steps * directions * width)
-    out = (directions * units, op.steps * directions * units)
-    if not op.batch_major:
-        share, out = (op.batch * directions * width, directions * width), (
-            directions * op.batch * units, units)  # fmt: skip
-    state = f"b * {(directions if op.batch_major else 1) * units}"
-    found = {
-        "given": f"const float *const given = l->given + {address(View(share), ['t', 'b'])};",
-        "before": "const float *const before = l->before + b * l->row;",
-        "c": f"float *const c = l->c + {state};",
-        "h": f"float *const h = l->h + {state};",
-        "after": f"float *const after = l->after + {state};",
-        "out": f"float *const out = l->out + {address(View(out), ['t', 'b'])};",
-        "reset": f"float *const reset = l->resets + {state};",
-    }
-    for k, gate in enumerate(_waiting(op, op.gates - 1)):
-        at = (k + 1) * _size(op)
-        found[f"sums{gate}"] = f"float *const sums{gate} = l->resets + {at} + {state};"
-    return found
-
-
-def _cells(
-    op: Recurrent, cell: tuple[Expr | None, ...], phase: Phase, number: int, u: int, cut: Cut,
-    w: Workload, lane: int,
-) -> dict[str, object]:  # fmt: skip
-    """Return the cells of a phase: of a whole vector of units, of the last ones, and pointers."""
-    rest = op.hidden % lane
-    last = number == int(op.cells[0].reset is not None)
-    body = _cell(op, cell, phase, last, u, cut, lane, "")
-    tail = _cell(op, cell, phase, last, u, cut, lane, str(rest)) if rest else []
-    names = {n for line in body for n in re.findall(r"\b\w+\b", line)}
-    places = {n: text for n, text in _places(op, w, cut).items() if n in names}
-    return {
-        "body": body, "tail": tail, "places": [*places.values()], "last": last,
-        "over": _over(op, w, cut, last), "timed": not names.isdisjoint({"given", "out"}),
-    }  # fmt: skip
-
-
-def _over(op: Recurrent, w: Workload, cut: Cut, last: bool) -> list[str]:
-    """Return the C lines of a group in a row that has no step s any more."""
-    places = _places(op, w, cut)
-    each = "for (ptrdiff_t i = j; i < end; i++)"
-    if not last:
-        return [places["reset"], f"{each} reset[i] = 0.0f;"]
-    lines = []
-    if op.sequence:
-        lines += ["const ptrdiff_t t = l->s;", places["out"], f"{each} out[i] = 0.0f;"]
-    if cut.units > 1:
-        lines += [places["before"], places["after"], f"{each} after[i] = before[i];"]
-    return lines
-
-
-def _cell(
-    op: Recurrent, cell: tuple[Expr | None, ...], phase: Phase, last: bool, u: int, cut: Cut,
-    lane: int, count: str,
-) -> list[str]:  # fmt: skip
-    """Return the C lines of the units from i on: a whole vector, or `count` of them."""
-    hidden, memory, reset = cell
-    share = u * lane
-
-    def load(array: str, offset: int) -> str:
-        place = f"{array} + i{f' + {offset}' if offset else ''}"
-        return f"v_load_n({place}, {count})" if count else f"v_load({place})"
-
-    def read(k: int) -> str:
-        gate = k - op.gates
-        if k < op.gates:
-            return load("given", k * op.hidden)
-        if gate < op.gates and gate < phase.first:
-            return load(f"sums{gate}", 0)
-        if gate < op.gates:
-            at = (gate - phase.first) * share
-            return f"v_load(sums{f' + {at}' if at else ''})"
-        if k == op.state + 2:
-            return "memory"
-        names = ("before", "c")
-        own = k - op.state
-        return load(names[own], 0) if own < 2 else load("l->vectors", (own - 3) * op.hidden)
-
-    def store(array: str, value: str) -> str:
-        if count:
-            return f"v_store_n({array} + i, {value}, {count});"
-        return f"v_store({array} + i, {value});"
-
-    if not last:
-        assert reset is not None
-        lines, value = render_vector(reset, read, "r")
-        kept = [store(f"sums{g}", read(op.gates + g)) for g in _waiting(op, op.gates - 1)]
-        return [*lines, store("reset", value), *kept]
-    lines = []
-    if memory is not None:
-        lines, value = render_vector(memory, read, "m")
-        lines.append(f"const vf32 memory = {value};")
-    assert hidden is not None
-    shared, value = render_vector(hidden, read, "v")
-    results = ["h", *["after"] * (cut.units > 1), *["out"] * op.sequence]
-    lines += [*shared, f"const vf32 next = {value};"]
-    lines += [store("c", "memory")] if memory is not None else []
-    return [*lines, *(store(name, "next") for name in results)]
 
 
 class RecurrentBatch(RecurrentTogether):

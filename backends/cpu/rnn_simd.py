@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from atc.backends.cpu.matmul_cost import L1, L2, L2_RATE, L3_RATE, MEMORY_RATE
+from atc.backends.cpu.matmul_cost import CALL, L1, L2, L2_RATE, L3_RATE, MEMORY_RATE
 from atc.backends.cpu.rnn import (
     Cut,
     Room,
@@ -127,13 +127,14 @@ class RecurrentVectors(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Against the scalar kernel's multiplications; few accumulators wait for each other."""
+        """Cycles: few accumulators wait for each other, weights may come from far, panels begin."""
         op = w.op
         assert isinstance(op, Recurrent)
+        columns = shares(op, op.hidden, _width(params, target))
         work = _work(op, op.hidden, params, target) / ((8 if op.scales else 2) * lanes(target))
-        nbytes = shares(op, op.hidden, _width(params, target)) * op.hidden * (1 if op.scales else 4)
-        each = max(work, streaming_cycles(nbytes, len(op.cells))) + 0.1 * work
-        return op.steps * op.batch * len(op.cells) * each
+        reading = streaming_cycles(columns * op.hidden * (1 if op.scales else 4), len(op.cells))
+        panels = columns / _width(params, target) * (CALL + 1.5 * int(params["nv"]))
+        return op.steps * op.batch * len(op.cells) * (work + reading + panels)
 
 
 def streaming_cycles(nbytes: float, directions: int) -> float:
@@ -143,7 +144,7 @@ def streaming_cycles(nbytes: float, directions: int) -> float:
     return 0.0 if kept <= L1 else nbytes / rate
 
 
-_WAITING = {8: 1.0, 6: 1.1, 4: 1.2, 3: 1.5, 2: 2.0, 1: 4.0}
+_WAITING = {8: 1.0, 6: 1.15, 4: 1.5, 3: 2.1, 2: 2.7, 1: 5.2}
 """How many times longer a product takes with so many vectors of a panel."""
 
 

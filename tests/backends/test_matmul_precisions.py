@@ -19,6 +19,7 @@ from atc.backends.kernel import Candidate, Kernel, Workload
 from atc.backends.target import get_target
 from atc.ir import DType, TensorType
 from atc.ops import MatMul
+from atc.select import Limits, candidates
 from atc.view import View, gather_view
 
 KERNELS: tuple[tuple[str, Kernel], ...] = (
@@ -207,3 +208,17 @@ def test_bigger_products_cost_more(target: str, kernel: Kernel) -> None:
         costs.append(min(kernel.cost(w, p, record) for p in kernel.parameters(w, record)))
     assert costs == sorted(costs)
     assert prod(costs) > 0
+
+
+@pytest.mark.parametrize("precisions", [("float32", "bf16x3"), ("float32", "bf16x3", "bf16")])
+def test_few_rows_stay_in_vectors(precisions: Sequence[str]) -> None:
+    """A tile product takes as long for few rows as for 16, and vectors read weights faster."""
+    record, limits = get_target("x86-64-amx"), Limits(precisions=frozenset(precisions))
+    for n, k in ((768, 768), (1000, 2048), (4096, 4096)):
+        chosen = {}
+        for m in (1, 2, 4, 8, 16, 128):
+            w = workload((), m, n, k, View((k, 1)), View((n, 1)), "bias, relu", True)
+            found = candidates(w, record, limits)
+            best = min(found, key=lambda c: c.kernel.cost(w, c.params, record))
+            chosen[m] = best.kernel.name.startswith("matmul_amx")
+        assert [m for m, tiles in chosen.items() if tiles] == [128], (n, k)
