@@ -17,6 +17,7 @@ import atc
 from atc.backends.cpu.matmul_amx import MatMulAmx, MatMulAmxSplit
 from atc.backends.cpu.matmul_bf16 import MatMulBf16
 from atc.backends.kernel import Kernel, Workload
+from atc.backends.target import get_target, host_features
 from atc.ir import Array, DType, TensorType
 from atc.ops import MatMul, identity_epilogue
 from atc.view import View
@@ -24,6 +25,7 @@ from support import CONSTANT_INPUTS, compile_models, node_model
 
 PAGE = Path(__file__).parents[1] / "atc/docs/numerics.md"
 TIERS = ("c99", "host")
+OTHERS = ("x86-64-sse2", "x86-64-avx2", "x86-64-avx512")
 
 NAN, INF = float("nan"), float("inf")
 Case = tuple[str, Sequence[Array], Mapping[str, object], Array]
@@ -52,6 +54,13 @@ FACTS: Mapping[str, Sequence[Case]] = {
         case("Mul", [floats(1e-20), floats(1e-20)], floats(1e-20) * floats(1e-20)),
         case("MatMul", [floats(2**-140).reshape(8, 8), floats(1).reshape(8, 8)],
              floats(2**-137).reshape(8, 8)),
+    ],
+    "Zeros keep their signs, and what is too small for a type's denormals is a zero of its sign.": [
+        case("Add", [floats(-0.0, 0.0), floats(-0.0)], floats(-0.0, 0.0)),
+        case("Mul", [floats(-1, 1, -1e-30), floats(0.0, -0.0, 1e-30)], floats(-0.0)),
+        case("Div", [floats(-0.0, 1e-30, -1), floats(2, -1e30, INF)], floats(-0.0)),
+        case("Cast", [floats(-0.0, -(2**-26))], floats(-0.0, dtype=F16), to=10),
+        case("Cast", [floats(-0.0, -(2**-140))], floats(-0.0, dtype=BF16), to=16),
     ],
     "An overflow is an infinity of its sign, and so is a division by zero; 0 / 0 is NaN.": [
         case("Mul", [floats(3e38, -3e38), floats(3e38)], floats(INF, -INF)),
@@ -135,8 +144,12 @@ MODES = (
 )
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(
+    "tier", [*TIERS, *(pytest.param(t, marks=pytest.mark.slow) for t in OTHERS)]
+)
 def test_the_sentences(tier: str) -> None:
+    if not get_target(tier).features <= host_features():
+        pytest.skip(f"this CPU can't run {tier}")
     cases = [(fact, *each) for fact, some in FACTS.items() for each in some]
     models = [node_model(op, inputs, **attributes) for _, op, inputs, attributes, _ in cases]
     runs = compile_models(models, tier)
@@ -147,6 +160,8 @@ def test_the_sentences(tier: str) -> None:
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape), fact
         wide = [a.astype(np.float64) for a in (got, expected)]
         np.testing.assert_array_equal(*wide, err_msg=f"{op}: {fact}")
+        signs = [np.signbit(a[wide[1] == 0]) for a in wide]
+        np.testing.assert_array_equal(*signs, err_msg=f"{op}: {fact}")
 
 
 def conv_model(path: Path) -> Path:
