@@ -1,7 +1,9 @@
 """Runs kernels by themselves: one program of many workloads, native or under an emulator.
 
 All operands of all calls lie in one file, each between two fences of known bytes. The program reads
-it into memory, calls the kernels and writes it back, so that a stray write shows.
+it into memory, calls the kernels and writes it back, so that a stray write shows. Where BOCHS names
+an emulator (machine/bochs.py), programs for x86-64 also run on the least CPU that must be able to,
+with tiles of its own, and must give the same bits.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from machine.bochs import FOR_MACHINE, MODELS, Machine, Read, Run, Write, find_machine
 from tile_emulation import TILES, emulated, emulating
 
 from atc.backends.kernel import Candidate, Kernel, KernelSource, Params, Workload, render_kernel
@@ -144,6 +147,42 @@ def _run(
     sources: Sequence[KernelSource], texts: Sequence[str], memory: _Memory, target: Target,
     folder: Path,
 ) -> bytes:  # fmt: skip
+    (folder / "before").write_bytes(b"".join(memory.parts))
+    _write(_files(sources, texts, memory, target, not emulated()), folder, emulate=True)
+    after = _run_here(target, folder)
+    machine = find_machine(MODELS.get(target.name, ""))
+    if machine is not None and target.name in MODELS:
+        wanted = after
+        if any(s.tiles for s in sources) and emulated():
+            wanted = _run_here(target, folder, "-DBYTES_ARE_UNSIGNED")
+        _write(_files(sources, texts, memory, target, True), folder, emulate=False)
+        got = _run_on(machine, target, folder)
+        changed = np.frombuffer(got, np.uint8) != np.frombuffer(wanted, np.uint8)
+        places = f"{changed.sum()} bytes from {changed.argmax()} of {changed.size}"
+        assert not changed.any(), f"other bits on {machine.model}: {places}"
+    return after
+
+
+def _run_here(target: Target, folder: Path, *flags: str) -> bytes:
+    _build(["unit0.c", "unit1.c", "main.c"], target, folder, *flags)
+    command = [*target.runner, "./program", "before", "after"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr[:2000]}"
+    return (folder / "after").read_bytes()
+
+
+def _run_on(machine: Machine, target: Target, folder: Path) -> bytes:
+    _build(["unit0.c", "unit1.c", "main.c"], target, folder, *FOR_MACHINE)
+    given = [Write(name, (folder / name).read_bytes()) for name in ("program", "before")]
+    ran, after = machine.run([*given, Run(("program", "before", "after")), Read("after")])
+    assert ran.status == 0, f"ended with {ran.status} on {machine.model}: {ran.text}"
+    return after.data
+
+
+def _files(
+    sources: Sequence[KernelSource], texts: Sequence[str], memory: _Memory, target: Target,
+    own_tiles: bool,
+) -> dict[str, bytes]:  # fmt: skip
     distinct = {s.symbol: s for s in sources}
     units = [list(distinct.values())[k::2] for k in range(2)]
     files = {"kernel.h": verbatim("cpu/kernel.h")}
@@ -151,7 +190,7 @@ def _run(
     files["simd_math.h"] = verbatim("simd/math.h")
     for header in {h for s in sources for h in s.headers}:
         files[f"simd_{header}.h"] = verbatim(f"simd/{header}.h")
-    asks = any(s.tiles for s in sources) and not emulated()
+    asks = any(s.tiles for s in sources) and own_tiles
     files |= {f"kernels/{s.symbol}.c": s.text for s in distinct.values()}
     files |= {f"unit{k}.c": _unit(members) for k, members in enumerate(units)}
     files["main.c"] = _MAIN.format(
@@ -160,15 +199,13 @@ def _run(
         permission=render("project/tiles.c.j2", {}) if asks else "",
         ask="  if (!tiles_are_allowed()) return 3;" if asks else "",
     )  # fmt: skip
-    for path, data in emulating({path: text.encode() for path, text in files.items()}).items():
+    return {path: text.encode() for path, text in files.items()}
+
+
+def _write(files: Mapping[str, bytes], folder: Path, emulate: bool) -> None:
+    for path, data in (emulating(files) if emulate else files).items():
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_bytes(data)
-    (folder / "before").write_bytes(b"".join(memory.parts))
-    _build(["unit0.c", "unit1.c", "main.c"], target, folder)
-    command = [*target.runner, "./program", "before", "after"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr[:2000]}"
-    return (folder / "after").read_bytes()
 
 
 def _unit(sources: Sequence[KernelSource]) -> str:
@@ -186,8 +223,8 @@ def _flags() -> tuple[str, ...]:
     return ("-O1", *(f for f in CFLAGS if f not in ("-fPIC", "-shared")))
 
 
-def _build(units: Sequence[str], target: Target, folder: Path) -> None:
-    command = [target.compiler, *_flags(), *target.cflags]
+def _build(units: Sequence[str], target: Target, folder: Path, *flags: str) -> None:
+    command = [target.compiler, *_flags(), *target.cflags, *flags]
     jobs = [
         subprocess.Popen(
             [*command, "-c", u], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

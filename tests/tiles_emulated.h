@@ -93,8 +93,14 @@ static EMULATED void emulated_dot_bytes(int c, int a, int b, int is_signed)
       memcpy(&sum, &emulated.rows[c][m][4 * n], 4);
       for (int k = 0; k < 64; k++) {
         const unsigned char byte = emulated.rows[a][m][k];
+        const unsigned char other = emulated.rows[b][k / 4][4 * n + k % 4];
+#if defined(BYTES_ARE_UNSIGNED) /* a fault of Bochs, machine/faults.h */
+        (void)is_signed;
+        sum += (uint32_t)(byte * other);
+#else
         const int x = is_signed ? (signed char)byte : byte;
-        sum += (uint32_t)(x * (signed char)emulated.rows[b][k / 4][4 * n + k % 4]);
+        sum += (uint32_t)(x * (signed char)other);
+#endif
       }
       memcpy(&emulated.rows[c][m][4 * n], &sum, 4);
     }

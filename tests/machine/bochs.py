@@ -5,14 +5,15 @@ is needed: the machine's kernel is kernel.c, which offers as much of Linux as a 
 one thread asks for. `Write`, `Run` and `Read` go to it on a disk image, which takes the answers.
 
     export BOCHS=bochs   # Debian 13 or later: apt-get install bochs bochs-term bochsbios vgabios
-    python tests/machine/bochs.py [--model=NAME] PROGRAM [ARGUMENTS...] [--file=PATH...] [--get=PATH...]
+    python tests/machine/bochs.py [--model=NAME] PROGRAM [ARGUMENTS...] [--file=IN] [--get=OUT]
 
-runs a program that was linked with `-static -no-pie`, with these files beside it, prints what it
-printed, writes the files that are to be got, and ends with its status.
+runs a program that was compiled as `FOR_MACHINE` says, with these files beside it, prints what it
+printed, writes the files that are to be got, and ends with its status. With BOCHS set, all tests of
+kernels also run on the machine, and must give the same bits there.
 
-Where the packages are unpacked into a folder (`apt-get download`, `dpkg -x`), BOCHS is a script that
-sets LTDL_LIBRARY_PATH (the folder of plugins) and BXSHARE (that of the BIOS), and starts bochs-bin by
-the folder's ld-linux-x86-64.so.2 with --library-path.
+Where the packages are unpacked into a folder (`apt-get download`, `dpkg -x`), BOCHS is a script
+that sets LTDL_LIBRARY_PATH (the folder of plugins) and BXSHARE (that of the BIOS), and starts
+bochs-bin by the folder's ld-linux-x86-64.so.2 with --library-path.
 """
 
 from __future__ import annotations
@@ -40,6 +41,21 @@ KERNEL_AT, MEMORY = 0x200000, 1024
 """The kernel's address, and the machine's megabytes."""
 DONE = 0x656E6F64
 """The status of the answer after the last."""
+
+FOR_MACHINE = ("-static", "-no-pie", "-fno-pie", "-include", str(HERE / "faults.h"))
+"""What a compiler must be told about programs for the machine."""
+MODELS = {
+    "c99": "athlon64_clawhammer",
+    "x86-64": "athlon64_clawhammer",
+    "x86-64-sse2": "athlon64_clawhammer",
+    "x86-64-avx2": "corei7_haswell_4770",
+    "x86-64-avx2-vnni": "arrow_lake",
+    "x86-64-avx512": "corei7_skylake_x",
+    "x86-64-avx512-vnni": "corei7_icelake_u",
+    "x86-64-avx512-bf16": "sapphire_rapids",
+    "x86-64-amx": "sapphire_rapids",
+}
+"""By target the CPU that has least of those that Bochs knows and the target runs on."""
 
 CONFIGURATION = """\
 megs: {memory}
@@ -85,8 +101,8 @@ class Read:
 class Answer:
     """What came of a Run or Read.
 
-    status: a program's exit status, -n where signal n would have ended it; of a Read 0, or 1 if there
-    is no such file. data: what was printed, errors too (at most 1 MB), or the file's content.
+    status: a program's exit status, -n where signal n would have ended it; of a Read 0, or 1 if
+    there is no such file. data: what was printed, errors too (at most 1 MB), or a file's content.
     """
 
     status: int
