@@ -162,12 +162,11 @@ class TileEpilogue:
 
     def block_arguments(self) -> str:
         """The operands at the first pixel of a block, by the C variables n and block."""
-        return "".join(f", {self._block(k)}" for k in self.used)
+        return "".join(f", x{k + 1} + {self._block(k)}" for k in self.used)
 
     def _block(self, k: int) -> str:
         view = self.views[k - 1]
-        place = address(View(view.strides[:2], view.offset), ("n", "block"))
-        return f"x{k + 1} + {place}"
+        return address(View(view.strides[:2], view.offset), ("n", "block"))
 
     def names(self) -> str:
         """The operands as arguments of a function that has them as parameters."""
