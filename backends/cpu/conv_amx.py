@@ -279,8 +279,9 @@ class ConvTiles(Kernel):
         op, sums = w.op, self.sums
         assert isinstance(op, ConvBlocked)
         assert w.inputs[0] is not None
-        shortcuts = {k - 1: p for k, p in self._given(w, params).items() if k}
-        epilogue = PlanesEpilogue(w, c.g, target, sums, shortcuts)
+        shortcuts = {k: p for k, p in self._given(w, params).items() if k}
+        planes = {k - 1: p for k, p in shortcuts.items()}  # as the epilogue counts them
+        epilogue = PlanesEpilogue(w, c.g, target, sums, planes)
         bias = None if self.started(w) else epilogue.dense_bias()
         if bias is not None:
             epilogue.forget_bias()
@@ -296,7 +297,8 @@ class ConvTiles(Kernel):
             "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "rest": rest,
             "many": -(-c.flat.block // turns), "started": self.started(w),
             "starts": c.g.supers * c.g.mb * 64 if self.started(w) else 0,
-            "integers": sums is DType.INT32, "bias": bias, "given": c.x, "wanted": c.y,
+            "integers": sums is DType.INT32, "bias": bias, "given": c.x, "shortcuts": shortcuts,
+            "wanted": c.y,
             "result_size": w.outputs[0].dtype.itemsize, "units": c.units,
             "pieces": int(params.get("pieces", 1)),
         }  # fmt: skip

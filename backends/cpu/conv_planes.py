@@ -103,7 +103,7 @@ class PlanesEpilogue(TileEpilogue):
         if k not in self.planes:
             return super()._place(k, row, column, vector)
         p, size = self.planes[k], self.types[k - 1].itemsize
-        pixel = f"({row} * {p.pitch} + {column})" + (f" + {p.first}" if p.first else "")
+        pixel = f"{row} * {p.pitch} + {column}" + (f" + {p.first}" if p.first else "")
         offset = f" + {vector * self._step(k)}" if isinstance(vector, int) and vector else ""
         return f"x{k + 1} + ({pixel}) * {p.pixel // size}{offset}"
 
