@@ -19,13 +19,13 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 def layer(op: str, hidden: int, directions: int = 1, **attributes: Any) -> Case:
-    """Return a layer with bias, lengths and initial states."""
-    gates, steps, batch = GATES[op], 5, 2
+    """Return a layer of one row with bias, lengths and initial states."""
+    gates, steps, batch = GATES[op], 5, 1
     rows, state = gates * hidden, (directions, batch, hidden)
     inputs = [
         noise(steps, batch, 4), noise(directions, rows, 4, seed=1) * 0.5,
         noise(directions, rows, hidden, seed=2) * np.float32(1 / hidden**0.5),
-        noise(directions, 2 * rows, seed=3), np.array([5, 3], np.int32), noise(*state, seed=4),
+        noise(directions, 2 * rows, seed=3), np.array([4], np.int32), noise(*state, seed=4),
     ]  # fmt: skip
     if op == "LSTM":
         inputs += [noise(*state, seed=5), noise(directions, 3 * hidden, seed=6)]

@@ -18,9 +18,10 @@ from atc.backends.cpu import rnn
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 LAYERS: dict[str, dict[str, Any]] = {
-    "units": {"op": "LSTM", "hidden": 72, "initial": True},
+    "units": {"op": "LSTM", "hidden": 72, "batch": 1, "initial": True},
     "rest": {"op": "LSTM", "hidden": 53, "lengths": True},
-    "reset": {"op": "GRU", "hidden": 50, "lengths": True, "initial": True},
+    "reset": {"op": "GRU", "hidden": 50, "batch": 1, "lengths": True, "initial": True},
+    "resets": {"op": "GRU", "hidden": 40, "batch": 3, "initial": True},
     "after": {"op": "GRU", "hidden": 64, "linear_before_reset": 1},
     "sides": {"op": "GRU", "hidden": 40, "directions": 2},
     "rows": {"op": "RNN", "hidden": 20, "batch": 5, "lengths": True},
