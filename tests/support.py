@@ -256,6 +256,9 @@ class Runner:
             "run_tensors", context,
             [self._pointer(s) for s in sources], [self._pointer(r) for r in results],
         )  # fmt: skip
+        stop = getattr(self.library, f"{self.name}_stop_threads", None)
+        if stop is not None:  # they must be, before the context goes
+            stop(context)
         assert status == 0
         for fenced in (arena, *sources, *results):
             fenced.check()
@@ -361,7 +364,7 @@ def _compile(
 
 
 _API = """int {0}_init(void *, void *, size_t); size_t {0}_arena_size(void);
-int {0}_run_tensors(void *, const void *const *, void *const *);"""
+int {0}_run_tensors(void *, const void *const *, void *const *); void {0}_stop_threads(void *);"""
 
 
 def _build_library(
