@@ -86,6 +86,15 @@ class TwoHalves(OpRun):
         return (upper + lower,)
 
 
+class OneHalf(OpRun):
+    """Floats rounded to bfloat16."""
+
+    op_domain = "atc.double"
+
+    def _run(self, x: Floats) -> tuple[Floats]:
+        return (_to_bfloat16(x) if x.dtype.kind == "f" else x,)
+
+
 def _to_bfloat16(x: Floats) -> Floats:
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     rounded = ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)

@@ -38,11 +38,12 @@ _FACTORS = {"Attention": 3, "GRU": 3, "LSTM": 3, "MultiHeadAttention": 3, "RNN":
 
 def run_in_double(
     model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array],
-    split: Collection[str] = (),
+    split: Collection[str] = (), rounded: Collection[str] = (),
 ) -> tuple[str, list[Any]]:  # fmt: skip
     """Return NAME and the values of these names; UnsupportedError where that can't be computed.
 
-    The nodes named in `split` read their operands rounded to the bits of two bfloat16.
+    The nodes named in `split` read their operands rounded to the bits of two bfloat16, those in
+    `rounded` to one.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -50,14 +51,17 @@ def run_in_double(
         BatchNormalization,
         Conv,
         GatherElements,
+        OneHalf,
         TwoHalves,
     )
 
     proto = in_double(_newer(onnx_ir.to_proto(model)), outputs)
-    if split:
-        _split_operands(proto.graph, split)
+    for op, names in ((TwoHalves, split), (OneHalf, rounded)):
+        if names:
+            _round_operands(proto.graph, op.__name__, names)
+    if split or rounded:
         proto.opset_import.append(helper.make_opsetid(TwoHalves.op_domain, 1))
-    own: list[Any] = [Conv, GatherElements, TwoHalves]
+    own: list[Any] = [Conv, GatherElements, OneHalf, TwoHalves]
     own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
     wide = {name: _wide(array) for name, array in feeds.items()}
     try:
@@ -98,19 +102,19 @@ def in_double(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto
     return wide
 
 
-def _split_operands(graph: onnx.GraphProto, names: Collection[str]) -> None:
-    """Let nodes read what TwoHalves makes of their operands."""
+def _round_operands(graph: onnx.GraphProto, op: str, names: Collection[str]) -> None:
+    """Let nodes read what an operator makes of their operands."""
     nodes = [*graph.node]
     del graph.node[:]
     for number, node in enumerate(nodes):
         for attribute in node.attribute:
             if attribute.type == AttributeProto.GRAPH:
-                _split_operands(attribute.g, names)
+                _round_operands(attribute.g, op, names)
         if (node.name or next(iter(node.output), "")) in names:
             for k, name in enumerate(node.input[:_FACTORS.get(node.op_type, 2)]):
-                node.input[k] = f"atc two halves {number} {k} of {name}"
+                node.input[k] = f"atc {op} {number} {k} of {name}"
                 graph.node.append(
-                    helper.make_node("TwoHalves", [name], [node.input[k]], domain="atc.double")
+                    helper.make_node(op, [name], [node.input[k]], domain="atc.double")
                 )
         graph.node.append(node)
 

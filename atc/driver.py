@@ -132,7 +132,7 @@ def compile_model(
         from atc.fat import compile_fat  # late: it compiles, too
 
         return compile_fat(options, env, listen or Listener())
-    if options.max_error and options.measured_error is None:
+    if options.max_error and (options.measured_error, options.split_error) == (None, None):
         from atc.max_error import within_error  # late: it compiles, too
 
         check_folder(options.output, "--output")

@@ -1,31 +1,37 @@
 """`--max_error`: the fastest kernels with which the outputs stay near the model in float64.
 
-Kernels may err more than the operator's definition (Winograd's F(4 x 4), say). The first try takes
-whatever is fastest. Where it errs too much, the nodes whose kernels add most error get kernels that
-err no more than the definition: one, two, four, ... at a time, so that the tries are few. Kernels
-that multiply in bf16 are tried, too, and those nodes lose first that, then the other rough kernels.
+The first try takes whatever is fastest. Where it errs too much, fewer products are in bf16, and if
+that is not enough fewer in bf16x3: those that move the outputs least for the time they gain
+(`precision_search.py`). At last the nodes whose kernels add most error (Winograd's F(4 x 4), say)
+get kernels that err no more than the operator's definition: one, two, four, ... at a time.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx_ir
 
+from atc.backends.target import get_target, host_arch, host_features
 from atc.diff import BLOCKED, diff_compiled
 from atc.double_run import run_in_double
 from atc.driver import Compilation, compile_model
 from atc.errors import OptionError
+from atc.foreseen_error import foreseen_error
 from atc.gears import gears_of
 from atc.ir import Array
 from atc.listener import Listener
 from atc.load import load
+from atc.model_options import DEFAULT_BOUND
 from atc.options import Options
+from atc.precision_search import Group, groups, lowered, most_within, sensitivities
 from atc.program import Call, calls
 from atc.timings import times_root
 from atc.verify_run import random_inputs, subject_of, verify_library
@@ -36,6 +42,10 @@ SEEDS = (0, 1)
 
 BF16_ERROR = 1e-4
 """The least error for which kernels that multiply in bf16 are worth a try."""
+FORESEEN = 0.6
+"""The part of the error that is left to products where it can't be measured."""
+LOW = ("bf16", "bf16x3")
+"""Precisions that a product may lose, the least precise first."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +54,6 @@ class Offender:
 
     nodes: tuple[str, ...]
     added: float
-    precision: str = "float32"
-    """What the kernel's products are computed in."""
 
 
 @contextmanager
@@ -68,33 +76,129 @@ def within_error(
 def _chosen(
     options: Options, environ: Mapping[str, str], heard: Listener, folder: Path
 ) -> Options:
-    exact, kept, reached = options.exact_nodes, options.float_nodes, np.inf
-    options = replace(options, bf16=options.max_error >= BF16_ERROR, plain_nodes=frozenset())
-    for step in count():
-        heard.stage(f"measuring the error, {len(exact | kept)} nodes with more precise kernels")
-        options = replace(options, exact_nodes=exact, float_nodes=kept)
-        trial = replace(
-            options, output=folder / f"try{step}" / "net", hooks=True, strip=False,
-            max_error=0.0, dump=None, profile=False, build_dir=None,
+    trials = _Trials(options, environ, heard, folder)
+    if not trials.measures and options.max_error < DEFAULT_BOUND:
+        raise OptionError(
+            f"an error of {options.max_error:g} must be measured, and this machine can't run "
+            f"{options.target}", where="--max_error",
+            hint=f"compile where it runs, or allow {DEFAULT_BOUND:g}",
         )  # fmt: skip
-        done = compile_model(trial, environ, replace(heard, warn=lambda text: None))
-        if done.graph.dims:
-            raise _several_shapes()
-        error = measured_error(done)
+    options = replace(options, bf16=options.max_error >= BF16_ERROR, plain_nodes=frozenset())
+    for precision in LOW:
+        options, error = _with_low(trials, options, precision)
+        if error <= trials.allowed and trials.measures:
+            return replace(options, measured_error=error)
+        if error <= trials.allowed:
+            return replace(options, split_error=error)
+    return _with_exact(trials, options)
+
+
+def _with_low(trials: _Trials, options: Options, precision: str) -> tuple[Options, float]:
+    """Return options with as much as the error allows in a low precision, and the error.
+
+    The error is too large where it is even without that precision.
+    """
+    most = trials.allowed
+    fast, every = trials(options, f"with {precision}")
+    low = lowered(fast, precision)
+    if every <= most or not low:
+        return options, every
+
+    def without(kept: frozenset[str]) -> Options:
+        if precision == "bf16":
+            return replace(options, float_nodes=kept)
+        return replace(options, plain_nodes=kept)
+
+    plain, error = trials(without(low), f"without {precision}")
+    if error > most:
+        return without(low), error
+    found = groups(fast, plain, precision)
+
+    def measure(chosen: Sequence[Group]) -> float:
+        nodes = low - frozenset(n for g in chosen for n in g.nodes)
+        return trials(without(nodes), f"{len(chosen)} of {len(found)} calls in {precision}")[1]
+
+    trials.heard.stage(f"measuring how far {len(found)} products move the outputs")
+    if not trials.measures:
+        plain = trials.compiled(replace(without(low), target="host", bf16=False), "host")
+    moved = sensitivities(plain, found, SEEDS[0])
+    chosen, measured = most_within(most, found, moved, every, measure)
+    kept = low - frozenset(name for group in chosen for name in group.nodes)
+    return without(kept), measured.get(len(chosen), error)
+
+
+def _with_exact(trials: _Trials, options: Options) -> Options:
+    """Return options that name the nodes whose kernels err no more than the definition."""
+    exact, reached = options.exact_nodes, np.inf
+    for step in count():
+        tried = replace(options, exact_nodes=exact)
+        done, error = trials(tried, f"{len(exact)} nodes with more precise kernels")
         reached = min(reached, error)
         if error <= options.max_error:
-            return replace(options, measured_error=error)
+            return replace(tried, measured_error=error)
         found = sorted(offenders(done), key=lambda o: o.added, reverse=True)[: 2**step]
-        low = {name for each in found if each.precision == "bf16" for name in each.nodes} - kept
-        more = {name for each in found for name in each.nodes} - exact - low
-        if not low and not more:
+        more = {name for each in found for name in each.nodes} - exact
+        if not more:
             break
-        exact, kept = exact | more, kept | low
+        exact |= more
     raise OptionError(
         f"an error of {options.max_error:g} of the outputs' scale can't be kept: {reached:.2g} is "
         "the least that was reached", where="--max_error",
         hint="with all kernels precise, float32 itself errs so much; allow more",
     )  # fmt: skip
+
+
+Named = tuple[frozenset[str], frozenset[str], frozenset[str] | None]
+"""The nodes that options name: with precise kernels, not in bf16, in float32."""
+
+
+@dataclass
+class _Trials:
+    """Compiles networks to measure their errors; what a reference computes is kept."""
+
+    options: Options
+    environ: Mapping[str, str]
+    heard: Listener
+    folder: Path
+    wanted: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)
+    """What float64 gives, by the seed of the inputs."""
+    known: dict[Named, tuple[Compilation, float]] = field(default_factory=dict)
+
+    def __call__(self, options: Options, what: str) -> tuple[Compilation, float]:
+        """Return a network with hooks and the largest error of its outputs."""
+        key = options.exact_nodes, options.float_nodes, options.plain_nodes
+        if key not in self.known:
+            self.heard.stage(f"measuring the error {what}")
+            done = self.compiled(options, f"try{len(self.known)}")
+            self.known[key] = done, self._error(done)
+        return self.known[key]
+
+    def compiled(self, options: Options, name: str) -> Compilation:
+        """Return a network with hooks."""
+        trial = replace(
+            options, output=self.folder / name / "net", hooks=True, strip=False, max_error=0.0,
+            dump=None, profile=False, build_dir=None,
+        )  # fmt: skip
+        done = compile_model(trial, self.environ, replace(self.heard, warn=lambda text: None))
+        if done.graph.dims:
+            raise _several_shapes()
+        return done
+
+    @property
+    def measures(self) -> bool:
+        """Whether this machine can run the target; else errors are foreseen."""
+        target = get_target(self.options.target)
+        return target.arch in ("", host_arch()) and target.features <= host_features()
+
+    @property
+    def allowed(self) -> float:
+        """The error that may be measured, or foreseen for products alone."""
+        return self.options.max_error * (1.0 if self.measures else FORESEEN)
+
+    def _error(self, done: Compilation) -> float:
+        if self.measures:
+            return measured_error(done, self.wanted)
+        return max(foreseen_error(done, seed, self.wanted) for seed in SEEDS)
 
 
 def _several_shapes() -> OptionError:
@@ -104,12 +208,27 @@ def _several_shapes() -> OptionError:
     )
 
 
-def measured_error(done: Compilation) -> float:
-    """Return the largest error of a network's outputs on the seeded inputs, against float64."""
-    subject = subject_of(done.options)
-    return max(
-        verify_library(subject, done.folder, seed=seed, float64=True).error for seed in SEEDS
-    )
+def measured_error(
+    done: Compilation, wanted: dict[int, tuple[str, list[Any]]] | None = None
+) -> float:
+    """Return the largest error of a network's outputs on the seeded inputs, against float64.
+
+    What float64 gives is taken from `wanted`, by seed, and kept there.
+    """
+    known = {} if wanted is None else wanted
+
+    def error(seed: int) -> float:
+        def run(
+            model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array]
+        ) -> tuple[str, list[Any]]:
+            if seed not in known:
+                known[seed] = run_in_double(model, outputs, feeds)
+            return known[seed]
+
+        subject = subject_of(done.options)
+        return verify_library(subject, done.folder, seed=seed, float64=True, run=run).error
+
+    return max(map(error, SEEDS))
 
 
 def offenders(done: Compilation) -> Iterator[Offender]:
@@ -127,7 +246,7 @@ def offenders(done: Compilation) -> Iterator[Offender]:
             names = [name.partition(BLOCKED)[0] for name in call.node.inputs]
             before = max((errors.get(name, 0.0) for name in names), default=0.0)
             added = own.get(number, np.inf) - before
-            yield Offender(call.node.origin, added, call.choice.candidate.kernel.precision)
+            yield Offender(call.node.origin, added)
 
 
 def _imprecise(call: Call) -> bool:

@@ -43,8 +43,8 @@ class Contract:
     """What a library states of its precision: `error_bound` is a part of the output's scale.
 
     `products` is what the chosen kernels multiply in, of PRECISIONS. `measured_error` is against
-    float64, where it was measured when compiling; `split_error` what products in bf16x3 alone add,
-    as far as that was foreseen.
+    float64, where it was measured when compiling; `split_error` what products in bf16x3 or bf16
+    alone add, as far as that was foreseen.
     """
 
     precision: str
@@ -75,7 +75,7 @@ def contract_of(options: Options, selection: Selection) -> Contract:
     name = precision_mode(options) or ("high_precision" if precise else "default")
     used = {choice.candidate.kernel.precision for choice in selection.values()}
     products = tuple(p for p in PRECISIONS if p in used or p == PRECISIONS[0])
-    split = options.split_error if "bf16x3" in products else None
+    split = options.split_error if {"bf16x3", "bf16"} & used else None
     return Contract(name, implmode, bound, options.measured_error, products, split)
 
 

@@ -103,7 +103,7 @@ class Options:
     plain_nodes: frozenset[str] | None = None
     """Nodes whose products are in float32, None until it is foreseen what bf16x3 would err."""
     split_error: float | None = None
-    """What the other products in bf16x3 are foreseen to err by, as a part of the output's scale."""
+    """What products below float32 are foreseen to err by, as a part of the output's scale."""
     measured_error: float | None = None
     """What --max_error came to, as a part of the output's scale."""
 

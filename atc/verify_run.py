@@ -90,6 +90,10 @@ class Verification:
             )  # fmt: skip
 
 
+Reference = Callable[[onnx_ir.Model, Sequence[str], Mapping[str, Array]], tuple[str, list[Any]]]
+"""Computes the outputs of these names from inputs, and says what it is called."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """A model file as the user names it to the importers."""
@@ -126,12 +130,13 @@ def _fixed(options: Options) -> dict[str, tuple[int, ...]]:
 
 def verify_library(
     subject: Subject, library: Path, *, tolerance: float = TOLERANCE, seed: int = 0,
-    inputs: Path | None = None, float64: bool = False,
+    inputs: Path | None = None, float64: bool = False, run: Reference | None = None,
 ) -> Verification:  # fmt: skip
     """Compare a library (or its folder) with a reference on seeded inputs, or those of an .npz.
 
     With `float64` the reference computes in float64, and the tolerance is the bound that the
-    library states, unless the model itself rounds to integers.
+    library states, unless the model itself rounds to integers. `run` is asked in its place, if
+    given.
 
     Raises OptionError if the library isn't one of this model or the inputs don't fit,
     UnsupportedError if no reference can run the model.
@@ -165,7 +170,7 @@ def verify_library(
         stated, precision = stated_precision(net.build_info)
         rounds = any(node.op_type in INTEGER_OPS for node in model.graph)
         tolerance = tolerance if rounds or stated is None else stated
-    run = run_in_double if float64 else run_reference
+    run = run or (run_in_double if float64 else run_reference)
     reference, expected = run(model, outputs, feeds)
     got = list(net.run({v.name: _fed(net, v, feeds) for v in net.parameters}).values())
     pairs = [*_elements(outputs, got, expected)]

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import atc
 from atc.backends.target import get_target, host_features
 from atc.driver import optimised_graph, read_model
+from atc.errors import OptionError
 from atc.listener import Listener
 from atc.model_options import contract_of, limits_of
 from atc.options import Options
@@ -187,12 +188,40 @@ def test_an_error_bound_allows_bf16_where_it_is_kept(tmp_path: Path) -> None:
     if missing := get_target(BF16).features - host_features():
         pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
     onnx.save(two_products(), tmp_path / "model.onnx")
-    found = {}
-    for error in (2e-2, 2e-4, 1e-5):
+
+    def compiled(error: float) -> tuple[float, list[str]]:
         done = atc.compile(
             tmp_path / "model.onnx", tmp_path / f"net{error}", target=BF16, max_error=error
         )
+        measured = done.report["precision"]["measured_error"]
+        assert measured <= error
+        return measured, sorted(n["precision"] for n in done.report["nodes"])
+
+    both, precisions = compiled(2e-2)
+    assert precisions == ["bf16", "bf16"]
+    assert compiled(0.99 * both)[1] == ["bf16", "float32"]
+    assert compiled(2e-4)[1] == compiled(1e-5)[1] == ["float32", "float32"]
+
+
+@pytest.mark.slow
+def test_an_error_bound_is_foreseen_where_the_target_can_not_run(tmp_path: Path) -> None:
+    if get_target(AMX).features <= host_features():
+        pytest.skip("this CPU has tiles")
+    onnx.save(two_products(), tmp_path / "model.onnx")
+
+    def compiled(error: float) -> tuple[float, list[str]]:
+        done = atc.compile(
+            tmp_path / "model.onnx", tmp_path / f"net{error}", target=AMX, max_error=error
+        )
         stated = done.report["precision"]
-        assert stated["measured_error"] <= error
-        found[error] = stated["products"]
-    assert found == {2e-2: ["float32", "bf16"], 2e-4: ["float32"], 1e-5: ["float32"]}
+        assert stated["measured_error"] is None
+        assert stated["error_bound"] == error
+        assert stated["split_error"] <= 0.6 * error
+        return stated["split_error"], sorted(n["precision"] for n in done.report["nodes"])
+
+    both, precisions = compiled(5e-2)
+    assert precisions == ["bf16", "bf16"]
+    assert compiled(0.99 * both / 0.6)[1] == ["bf16", "bf16x3"]
+    assert compiled(1e-4)[1] == ["bf16x3", "bf16x3"]
+    with pytest.raises(OptionError, match="must be measured, and this machine can't run"):
+        compiled(1e-5)
