@@ -2,7 +2,7 @@
  * VCVTNE2PS2BF16 takes both halves of its result from one operand. (TDPBUSD and TDPBSSD take all
  * bytes as unsigned: tiles_emulated.h does too where BYTES_ARE_UNSIGNED is defined. Additions that
  * flush denormals flush numbers up to 2.35e-38 as well.) */
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && !defined(__ASSEMBLER__)
 #include <immintrin.h>
 #include <string.h>
 static inline __attribute__((unused)) __m512bh two_halves(__m512 upper, __m512 lower)
