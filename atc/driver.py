@@ -258,6 +258,8 @@ def optimised_graph(
         heard.warn(one_line(text))
     file = options.model.name
     graph = lower_model(model, file, listen=visit, precision=policy.precision)
+    for text in graph.warnings:
+        heard.warn(one_line(text))
     if graph.dims and visit is None:
         again = lambda: lower_model(model, file, precision=policy.precision)  # noqa: E731
         check_range(model, graph, again, file)

@@ -234,6 +234,8 @@ class Graph:
     """Extents that are 0 wherever the model is right; where one isn't, the network isn't run."""
     grids: Mapping[str, Dequantization] = field(default_factory=lambda: MappingProxyType({}))
     """The constants that were dequantized when compiling."""
+    warnings: tuple[str, ...] = ()
+    """What the user should know of the network, though it can be compiled."""
 
     def types_of(self, names: Iterable[str]) -> tuple[TensorType | None, ...]:
         """Return the types of values; None where the name is empty."""

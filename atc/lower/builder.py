@@ -107,6 +107,7 @@ class Builder:
         self._counter: Iterator[int] = parent._counter if parent else iter(range(1 << 62))
         self._symbols: list[Symbol] = parent._symbols if parent else []
         self._faults: dict[int, None] = parent._faults if parent else {}
+        self._warnings: dict[str, None] = parent._warnings if parent else {}
         self._extents: dict[str, Extents] = {}
         self._written: dict[str, str] = {}
 
@@ -175,6 +176,10 @@ class Builder:
         """Note that an extent is 0, or the run ends."""
         if isinstance(fault, Dim):
             self._faults[fault] = None
+
+    def warn(self, text: str) -> None:
+        """Note what the user should know of the network, though it can be compiled."""
+        self._warnings[text] = None
 
     def value(self, name: str) -> Array | None:
         """Return a constant's array, or None when the value is computed at run time."""
@@ -414,7 +419,7 @@ class Builder:
             name, tuple(inputs), tuple(finished), tuple(self.nodes),
             {k: v for k, v in self._types.items() if k not in self._extents},
             dict(self._constants), dims=tuple(self._symbols), faults=tuple(self._faults),
-            grids=dict(self._grids),
+            grids=dict(self._grids), warnings=tuple(self._warnings),
         )  # fmt: skip
         outer = {n: self.type(n) for n in captured(graph)}
         return replace(graph, types={**outer, **graph.types})
@@ -439,7 +444,7 @@ def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
         graph.name, tuple(map(new, graph.inputs)), tuple(map(new, graph.outputs)), nodes,
         {new(k): v for k, v in graph.types.items()},
         {new(k): v for k, v in graph.constants.items()}, dims=graph.dims, faults=graph.faults,
-        grids={new(k): v for k, v in graph.grids.items()},
+        grids={new(k): v for k, v in graph.grids.items()}, warnings=graph.warnings,
     )  # fmt: skip
 
 

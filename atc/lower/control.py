@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import onnx_ir
-
 from atc.dims import ceiling, low, maximum
-from atc.errors import UnsupportedError
-from atc.ir import TensorType
+from atc.errors import ModelError, UnsupportedError
+from atc.ir import DType, TensorType
 from atc.lower.builder import Builder
 from atc.lower.registry import lowers
 from atc.lower.site import Site
 from atc.ops import If
+from atc.ops.counted import ReadExtents
 
 
 @lowers("If")
@@ -24,7 +23,13 @@ def if_(site: Site) -> tuple[str, ...]:
         return site.lower_subgraph(site.subgraph(chosen), site.b)
     site.require(site.type(0).size == 1, f"the condition is {site.type(0)}, not one BOOL")
     names = ("then_branch", "else_branch")
-    (then, then_made), (other, other_made) = (_branch(site, site.subgraph(n)) for n in names)
+    made_of = [site.attempt(site.subgraph(n)) for n in names]
+    wrong = [m for m in made_of if isinstance(m, ModelError)]
+    if len(wrong) == 1 and not site.b.loops:
+        return _other(site, names, made_of.index(wrong[0]), wrong[0])
+    if wrong:
+        raise wrong[0]
+    (then, then_made), (other, other_made) = (m for m in made_of if not isinstance(m, ModelError))
     counts = [_alike(site, then, x, other, y) for x, y in zip(then_made, other_made, strict=True)]
     graphs = [
         b.graph(site.subgraph(n).name or "branch", (), [*_tensors(b, made)])
@@ -38,6 +43,22 @@ def if_(site: Site) -> tuple[str, ...]:
     written = tuple((own, *pair) for pair, own in extents.items())
     results = iter(site.b.emit(If(graphs[0], graphs[1], written), [site.input(0)], *types))
     return tuple(bundle(site.b, results) for bundle in counts)
+
+
+def _other(
+    site: Site, names: Sequence[str], wrong: int, error: ModelError
+) -> tuple[str, ...]:
+    """Lower the one branch that fits the shapes; a run that takes the `wrong` one ends there."""
+    wanted = int(wrong == 1)
+    condition = site.b.cast(site.b.reshape(site.input(0), (1,)), DType.INT64)
+    extent = site.b.symbol(f"the condition of {site.name}", 0, 1)
+    site.b.emit(ReadExtents((extent,)), [condition], TensorType(DType.INT64, (1,)))
+    site.b.must_be_equal(extent, wanted)
+    site.b.warn(
+        f"{site.label}: the {names[wrong]} doesn't work with these shapes ({error.message}): "
+        f"runs with the condition {'false' if wanted else 'true'} end with a status"
+    )
+    return site.lower_subgraph(site.subgraph(names[1 - wrong]), site.b)
 
 
 def _common(
@@ -57,11 +78,6 @@ def _common(
             extents[pair] = site.b.symbol(label, min(map(low, pair)), most)
         shape.append(pair[0] if pair[0] == pair[1] else extents[pair])
     return TensorType(a.dtype, tuple(shape))
-
-
-def _branch(site: Site, graph: onnx_ir.Graph) -> tuple[Builder, tuple[str, ...]]:
-    builder = Builder(site.b)
-    return builder, site.lower_subgraph(graph, builder)
 
 
 def _tensors(b: Builder, made: Sequence[str]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -305,6 +306,27 @@ class _Walker:
         self.nodes(graph, builder)
         return tuple(self._operand_of_output(graph, v) for v in graph.outputs)
 
+    def _attempt(
+        self, builder: Builder, graph: onnx_ir.Graph
+    ) -> tuple[Builder, tuple[str, ...]] | ModelError:
+        """Lower a branch of a graph; return the error of one that breaks the operators' rules."""
+        trace, self.trace = self.trace, None
+        inner = Builder(builder)
+        try:
+            with builder.attempt():
+                made = self.subgraph(graph, inner)
+        except ModelError as error:
+            return error
+        except AtcError:
+            if trace is None:
+                raise
+        finally:
+            self.trace = trace
+        if trace is None:
+            return inner, made
+        inner = Builder(builder)  # again, for who listens
+        return inner, self.subgraph(graph, inner)
+
     def _operand_of_output(self, graph: onnx_ir.Graph, value: onnx_ir.Value) -> str:
         if self.trace is not None and id(value) in self.trace.unknown:
             raise UnknownOperand(f"subgraph output '{value.name}' is not known", where=self.file)
@@ -316,7 +338,8 @@ class _Walker:
         self, node: onnx_ir.Node, inputs: tuple[str, ...], opset: int, builder: Builder
     ) -> tuple[str, ...]:
         domain = "" if node.domain == "ai.onnx" else node.domain
-        site = Site(node, inputs, opset, builder, self.file, self.subgraph, self.bind)
+        attempt = partial(self._attempt, builder)
+        site = Site(node, inputs, opset, builder, self.file, self.subgraph, attempt, self.bind)
         self._check_types(site, domain)
         arrays = [builder.value(i) if i else None for i in inputs]
         constant = all(a is not None or not i for a, i in zip(arrays, inputs, strict=True))
