@@ -18,6 +18,7 @@ from test_models import quantisation_steps
 
 from atc.backends.target import get_target
 from atc.dims import Range
+from atc.errors import ModelError
 from atc.importers.onnx import pin_inputs
 from atc.ir import Array
 from atc.lower import lower_model
@@ -413,6 +414,39 @@ def test_axes_of_unlike_names_broadcast_when_the_network_runs(tmp_path: Path) ->
     for wrong in [((2, 4), (3, 4)), ((3, 3), (3, 4)), ((3, 2), (1, 4))]:
         with pytest.raises(ValueError, match="out of its range"):
             network(*map(data, wrong))
+
+
+def test_axes_of_unlike_names_are_joined_when_the_network_runs(tmp_path: Path) -> None:
+    model = two_inputs(["n", 3], ["k", 2], "Concat")
+    model.graph.node[0].attribute.append(helper.make_attribute("axis", 1))
+    ranges = {"a": (Range(1, 5), 3), "b": (Range(1, 5), 2)}
+    network = compiled(model, ranges, tmp_path)
+    for n in (1, 4):
+        a, b = data((n, 3)), data((n, 2))
+        np.testing.assert_array_equal(network(a, b), np.concatenate([a, b], 1))
+    with pytest.raises(ValueError, match="out of its range"):
+        network(data((4, 3)), data((1, 2)))
+
+
+def test_ranges_whose_shapes_never_fit_are_refused() -> None:
+    model = two_inputs(["n", 3], ["k", 3])
+    ranges = {"a": (Range(2, 3), 3), "b": (Range(4, 5), 3)}
+    pinned = pin_inputs(onnx_ir.from_proto(model), ranges, "test.onnx")
+    with pytest.raises(ModelError, match="broadcast"):
+        lower_model(pinned, "test.onnx")
+
+
+def test_a_tensor_beside_extents_may_be_small_or_large(tmp_path: Path) -> None:
+    nodes = [*shape_of("x", 0, "rows"), ints("rest", -1), *reshaped("y", "rows", "rest")]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", FLOAT, ["n", 40, 30])],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    network = compiled(model, {"x": (Range(1, 6), 40, 30)}, tmp_path)
+    for n in (1, 6):
+        x = data((n, 40, 30))
+        np.testing.assert_array_equal(network(x), x.reshape(n, -1))
 
 
 # ---- real models --------------------------------------------------------------------------------

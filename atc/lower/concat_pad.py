@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic, maximum, minimum
+from atc.dims import is_dynamic, maximum, minimum, unlike
 from atc.expr import Expr, call
 from atc.ir import DType, TensorType, row_major
 from atc.lower.builder import Builder
@@ -44,13 +44,25 @@ def concat(site: Site) -> str:
         site.require(site.attribute("axis") is not None, "attribute 'axis' is missing")
     axis = site.axis(site.int("axis", 1), len(first.shape))
     site.require(len(first.shape) > 0, "the operands are scalars")
-    for part in parts:
-        type_ = site.b.type(part)
-        others = (*type_.shape[:axis], *type_.shape[axis + 1 :])
-        same = others == (*first.shape[:axis], *first.shape[axis + 1 :])
-        same &= type_.dtype is first.dtype and len(type_.shape) == len(first.shape)
-        site.require(same, f"{type_} cannot be joined to {first} along axis {axis}")
-    return join(site.b, parts, axis)
+    fitted = [parts[0], *(_fitted(site, part, first, axis) for part in parts[1:])]
+    return join(site.b, fitted, axis)
+
+
+def _fitted(site: Site, part: str, first: TensorType, axis: int) -> str:
+    """Return an operand in the first one's shape; what is open is checked when the network runs."""
+    type_ = site.b.type(part)
+    same = type_.dtype is first.dtype and len(type_.shape) == len(first.shape)
+    faults = [unlike(a, b) for a, b in zip(type_.shape, first.shape, strict=False)]
+    faults[axis : axis + 1] = []
+    site.require(
+        same and 1 not in faults, f"{type_} cannot be joined to {first} along axis {axis}"
+    )
+    for fault in faults:
+        site.b.must_be_zero(fault)
+    if not any(faults):
+        return part
+    shape = (*first.shape[:axis], type_.shape[axis], *first.shape[axis + 1 :])
+    return site.b.expand(part, shape)
 
 
 # ---- padding ------------------------------------------------------------------------------------

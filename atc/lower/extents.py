@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir
 
-from atc.dims import Dim, Undecided, equals, low, maximum, minimum
+from atc.dims import Dim, Undecided, equals, high, low, maximum, minimum
 from atc.ir import Array, DType
 from atc.lower.builder import Builder, Extents
 from atc.lower.fold import evaluate
@@ -33,7 +33,7 @@ def evaluate_extents(
     """Return the results of a node that reads extents, or None when they must be computed."""
     if not any(b.extents_of(i) is not None for i in inputs if i):
         return None
-    if any(i and b.type(i).size > MAX_EXTENTS for i in inputs):
+    if any(i and high(b.type(i).size) > MAX_EXTENTS for i in inputs):
         return None
     dtypes = [b.type(i).dtype for i in inputs if i]
     op = node.op_type

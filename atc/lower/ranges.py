@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 
 import onnx_ir
 
@@ -13,15 +14,18 @@ from atc.errors import AtcError, UnsupportedError
 from atc.ir import Graph
 
 _HINT = "give a narrower range in --input_shape, or list the shapes with --dynamic_dims"
+_TRIES = 64
+"""Shapes inside a range that are tried until one is found that the network runs."""
 
 
 def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], file: str) -> None:
     """Raise UnsupportedError unless values have the shapes that they have in a static network.
 
-    Compared at both ends of the range and inside it: every value that both graphs know by a name of
-    the model. `lower` lowers the model as it stands.
+    Compared at both ends of the range and inside it, except at shapes that the network refuses
+    when it runs: every value that both graphs know by a name of the model. `lower` lowers the model
+    as it stands.
     """
-    for point in _points([s for s in graph.dims if s.given]):
+    for point in _points(graph):
         shapes = {i: tuple(evaluate(n, point) for n in graph.types[i].shape) for i in graph.inputs}
         shown = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
         with _pinned(model, shapes):
@@ -35,11 +39,21 @@ def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], 
         _compare(graph, static, point, f"{file} at {shown}")
 
 
-def _points(symbols: list[Symbol]) -> Iterator[Mapping[Symbol, int]]:
-    yield {s: s.low for s in symbols}
-    yield {s: high(s.high) for s in symbols}
+def _points(graph: Graph) -> Iterator[Mapping[Symbol, int]]:
+    """Yield both ends and a shape inside; UnsupportedError where the network would run nowhere."""
+    symbols = [s for s in graph.dims if s.given]
+    faults = [f for f in graph.faults if _known(f)]
+
+    def runs(point: Mapping[Symbol, int]) -> bool:
+        return not any(evaluate(f, point) for f in faults)
+
     seeded = random.Random(0)
-    yield {s: seeded.randint(s.low, high(s.high)) for s in symbols}
+    ends = [{s: s.low for s in symbols}, {s: high(s.high) for s in symbols}]
+    inside = ({s: seeded.randint(s.low, high(s.high)) for s in symbols} for _ in range(_TRIES))
+    chosen = [*filter(runs, ends), *islice(filter(runs, inside), 1)]
+    if not chosen:
+        raise UnsupportedError("shapes of the range don't work: sizes that must agree differ")
+    yield from chosen
 
 
 @contextmanager
