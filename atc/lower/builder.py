@@ -107,7 +107,7 @@ class Builder:
         self._counter: Iterator[int] = parent._counter if parent else iter(range(1 << 62))
         self._symbols: list[Symbol] = parent._symbols if parent else []
         self._faults: dict[int, None] = parent._faults if parent else {}
-        self._warnings: dict[str, None] = parent._warnings if parent else {}
+        self.warnings: list[str] = parent.warnings if parent else []
         self._extents: dict[str, Extents] = {}
         self._written: dict[str, str] = {}
 
@@ -176,10 +176,6 @@ class Builder:
         """Note that an extent is 0, or the run ends."""
         if isinstance(fault, Dim):
             self._faults[fault] = None
-
-    def warn(self, text: str) -> None:
-        """Note what the user should know of the network, though it can be compiled."""
-        self._warnings[text] = None
 
     def value(self, name: str) -> Array | None:
         """Return a constant's array, or None when the value is computed at run time."""
@@ -419,7 +415,7 @@ class Builder:
             name, tuple(inputs), tuple(finished), tuple(self.nodes),
             {k: v for k, v in self._types.items() if k not in self._extents},
             dict(self._constants), dims=tuple(self._symbols), faults=tuple(self._faults),
-            grids=dict(self._grids), warnings=tuple(self._warnings),
+            grids=dict(self._grids), warnings=tuple(self.warnings),
         )  # fmt: skip
         outer = {n: self.type(n) for n in captured(graph)}
         return replace(graph, types={**outer, **graph.types})

@@ -54,7 +54,7 @@ def _other(
     extent = site.b.symbol(f"the condition of {site.name}", 0, 1)
     site.b.emit(ReadExtents((extent,)), [condition], TensorType(DType.INT64, (1,)))
     site.b.must_be_equal(extent, wanted)
-    site.b.warn(
+    site.b.warnings.append(
         f"{site.label}: the {names[wrong]} doesn't work with these shapes ({error.message}): "
         f"runs with the condition {'false' if wanted else 'true'} end with a status"
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from atc.expr import Const, Expr, Input, call, cast, const
 from atc.ir import DType, TensorType, row_major
+from atc.lower.concat_pad import pad
 from atc.lower.conv import output_extents, window_of, with_bias
 from atc.lower.matmul import product
 from atc.lower.place import take
@@ -309,13 +310,44 @@ def integer_conv(site: Site, given: Filter) -> str:
     out = TensorType(DType.INT32, (x.shape[0], w.shape[0], *spatial))
     w_name, w_zero = _centred_filters(site, given.w, given.w_zero)
     zeros = [_known_zero(site, given.x_zero), _known_zero(site, w_zero)]
-    inputs = [given.x, w_name, *(zeros if any(zeros) else [])]
+    x_name, taken = given.x, ""
+    if _may_come_off_later(site, zeros, w_name):
+        taken = zeros[0]
+        point = b.reshape(taken, ())
+        x_name = pad(b, given.x, (0, 0, *window.pads), (0, 0, *end), value=point)
+        zeros, window = ["", ""], replace(window, pads=(0,) * window.rank)
+    inputs = [x_name, w_name, *(zeros if any(zeros) else [])]
     epilogue = identity_epilogue(DType.INT32)
     if given.bias:
         site.require(b.type(given.bias).size == w.shape[0], f"bias {b.type(given.bias)} for w {w}")
         inputs.append(given.bias)
         epilogue = with_bias(DType.INT32, out.shape)
-    return b.emit1(Conv(window, group, epilogue, DType.INT32, any(zeros)), inputs, out)
+    total = b.emit1(Conv(window, group, epilogue, DType.INT32, any(zeros)), inputs, out)
+    return _less_zeros(site, total, w_name, taken) if taken else total
+
+
+def _may_come_off_later(site: Site, zeros: Sequence[str], w: str) -> bool:
+    """Whether one zero point of x that only the run knows can be taken off the sums.
+
+    Then they are sums of x itself, as kernels want them; neither they nor what comes off is more
+    than 32 bits hold.
+    """
+    weights = site.b.value(w)
+    if not zeros[0] or zeros[1] or weights is None or site.b.value(zeros[0]) is not None:
+        return False
+    return site.b.type(zeros[0]).size == 1 and 255 * 255 * weights[0].size < 1 << 30
+
+
+def _less_zeros(site: Site, total: str, w: str, zero: str) -> str:
+    """Take the zero point's product with each filter's sum off sums [N, M, *out]."""
+    b, weights = site.b, site.b.value(w)
+    assert weights is not None
+    axes, tail = tuple(range(1, weights.ndim)), (1,) * (weights.ndim - 2)
+    sums = weights.astype(np.int32).sum(axes, dtype=np.int32).reshape(-1, *tail)
+    return b.map(
+        lambda t, z, s: call("Sub", t, call("Mul", cast(z, DType.INT32), s)),
+        total, b.reshape(zero, ()), b.constant(sums, w),
+    )  # fmt: skip
 
 
 def _centred_filters(site: Site, w: str, zero: str) -> tuple[str, str]:

@@ -75,8 +75,9 @@ def _is_vector_step(e: Expr) -> bool:
     match e:
         case Call(fn="Cast", args=(a,)):
             byte = a.dtype in BYTES and isinstance(a, Input)
-            return e.dtype is DType.FLOAT and (byte or a.dtype is DType.INT32)
-        case Call(fn="Add", dtype=DType.INT32):
+            whole = e.dtype is DType.INT32 and byte
+            return whole or (e.dtype is DType.FLOAT and (byte or a.dtype is DType.INT32))
+        case Call(fn="Add" | "Sub" | "Mul", dtype=DType.INT32):
             return True
         case Call(fn=fn):
             return fn in VECTOR_STEPS and all(a.dtype is DType.FLOAT for a in e.args)

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 from dynamic_models import Case, Net
-from onnx import helper
 from test_dynamic_models import network_of
 
 from atc.errors import ModelError
@@ -46,7 +45,8 @@ def test_a_run_of_the_wrong_branch_is_a_status(
 def test_the_user_hears_of_the_branch() -> None:
     graph = compile_graph(branching(3, 4))
     (warning,) = graph.warnings
-    assert "else_branch" in warning and "condition false" in warning
+    assert "else_branch" in warning
+    assert "condition false" in warning
     assert not any(node.op.kind == "If" for node in graph.nodes)
 
 

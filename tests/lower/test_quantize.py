@@ -163,7 +163,7 @@ def _convolutions() -> dict[str, Case]:
         group = attributes.get("group", 1)
         x, w = integers("uint8", 2, 4, 7, 8), integers("uint8", 6, 4 // group, 3, 2, seed=1)
         for zero in (np.uint8(131), integers("uint8", 6, seed=2)):
-            for constant in ((), (1, 2, 3)):
+            for constant in ((), (1, 3), (1, 2, 3)):
                 label, inputs = f"{kind} {zero.shape} {constant}", [x, w, np.uint8(100), zero]
                 cases[label] = Case("ConvInteger", inputs, constant, attributes, 10)
     return cases

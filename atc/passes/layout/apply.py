@@ -8,8 +8,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from atc.ir import Array, Graph, Node, Op, TensorType, prune, reads, type_of
-from atc.passes.layout.choice import Choices, moving_map
-from atc.passes.layout.forms import Argument, Held, Layout, Moved, Read, Scene, relayouts
+from atc.passes.layout.choice import Choices, moving_map, widening
+from atc.passes.layout.forms import (
+    Argument,
+    Held,
+    Layout,
+    Moved,
+    Read,
+    Scene,
+    Widened,
+    relayouts,
+)  # fmt: skip
 from atc.passes.rewriting import fresh_name
 
 
@@ -79,6 +88,11 @@ class _Rewriting:
                 moved = self._new(f"{name}.moved", type_)
                 self._add(moving_map(argument, type_), self.value(name, Layout.PLAIN), moved)
                 return self._steps(moved, type_, Layout.PLAIN, layout, "")
+            case Widened(name):
+                op, type_ = widening(argument, self.scene.type(name))
+                wide = self._new(f"{name}.wide", type_)
+                self._add(op, self.value(name, Layout.PLAIN), wide)
+                return wide
 
     def value(self, name: str, layout: Layout) -> str:
         """Return a value's name in a layout, with the relayout made here if need be."""

@@ -26,6 +26,7 @@ from atc.passes.layout.forms import (
     Moved,
     Read,
     Scene,
+    Widened,
     plain_form,
     relayouts,
 )  # fmt: skip
@@ -111,16 +112,21 @@ class Choices:
                 return argument.type
             case Moved(name, _, shape, layout):
                 return scene.laid_out(TensorType(scene.type(name).dtype, shape), layout)
+            case Widened(name, channels, missing):
+                return TensorType(scene.type(name).dtype, (channels + missing,))
 
     def _form_cost(self, node: Node, form: Form) -> float:
         if node.op.subgraphs():
             return 0.0
-        moved = sum(self._moved(a) for a in form.arguments if isinstance(a, Moved))
+        moved = sum(self._moved(a) for a in form.arguments if isinstance(a, Moved | Widened))
         return moved + self.cost(self.task(node, form))
 
-    def _moved(self, argument: Moved) -> float:
+    def _moved(self, argument: Moved | Widened) -> float:
         """Return what it costs to rearrange an operand."""
         source = self.scene.type(argument.name)
+        if isinstance(argument, Widened):
+            op, made = widening(argument, source)
+            return self.cost(Task(op, (source,), (made,), (False,)))
         have = TensorType(source.dtype, argument.shape)
         total = self.cost(Task(moving_map(argument, have), (source,), (have,), (False,)))
         steps = relayouts(self.scene, have, Layout.PLAIN, argument.layout)
@@ -130,6 +136,12 @@ class Choices:
 def moving_map(argument: Moved, type_: TensorType) -> Map:
     """Return the node that shows a value through a view."""
     return Map(argument.shape, Input(type_.dtype, 0), (argument.view,))
+
+
+def widening(argument: Widened, source: TensorType) -> tuple[Pad, TensorType]:
+    """Return the node that puts zeros behind the numbers of all channels, and its result's type."""
+    op = Pad("constant", (argument.channels,), (0,), (argument.missing,))
+    return op, TensorType(source.dtype, op.extents)
 
 
 # ---- forms ---------------------------------------------------------------------------------------

@@ -62,7 +62,16 @@ class Moved:
     layout: Layout
 
 
-Argument = Read | Held | Moved
+@dataclass(frozen=True)
+class Widened:
+    """A value of one number a channel, with zeros behind them, so that they fill whole blocks."""
+
+    name: str
+    channels: int
+    missing: int
+
+
+Argument = Read | Held | Moved | Widened
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class Form:
             match argument:
                 case Read():
                     yield argument
-                case Moved(name):
+                case Moved(name) | Widened(name):
                     yield Read(name)
 
 

@@ -7,9 +7,18 @@ from math import prod
 
 import numpy as np
 
-from atc.ir import Array, row_major
+from atc.ir import Array, TensorType, row_major
 from atc.ops.blocked import blocked_shape
-from atc.passes.layout.forms import LAID_OUT, Argument, Held, Layout, Moved, Read, Scene
+from atc.passes.layout.forms import (
+    LAID_OUT,
+    Argument,
+    Held,
+    Layout,
+    Moved,
+    Read,
+    Scene,
+    Widened,
+)  # fmt: skip
 from atc.view import View, gather_view
 
 
@@ -47,7 +56,7 @@ def operand(
         return held(name, array, View(moving, view.offset), shape, block)
     type_ = scene.type(name)
     if type_.dtype not in LAID_OUT:
-        return None
+        return _per_channel(name, type_, View(moving, view.offset), shape, block)
     through = _through_last if layout is Layout.LAST else _through_blocks
     found = through(type_.shape, View(moving, view.offset), shape, block)
     if found is not None:
@@ -63,6 +72,18 @@ def as_it_is(
         return None
     batch, channel, *steps = view.strides
     return Read(name), View((batch, channel * block, *steps, channel), view.offset)
+
+
+def _per_channel(
+    name: str, type_: TensorType, view: View, shape: tuple[int, ...], block: int
+) -> tuple[Argument, View] | None:
+    """Return how a number for each channel is read in blocks, with zeros for those of none."""
+    steps = (*view.strides[:1], *view.strides[2:])
+    if any(steps) or view.strides[1] != 1 or view.offset or type_.size != shape[1]:
+        return None
+    blocks = View((0, block, *[0] * len(shape[2:]), 1))
+    missing = -shape[1] % block
+    return Widened(name, shape[1], missing) if missing else Read(name), blocks
 
 
 def held(

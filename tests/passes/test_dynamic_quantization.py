@@ -1,0 +1,76 @@
+"""Convolutions of what is quantized when the network runs: in vectors, with exact sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from atc.passes import run_passes
+from support import compile_graph, run_model, runnable
+
+Array = NDArray[Any]
+FILTERS = 20
+"""No whole number of blocks of any target."""
+
+
+def quantized_layer(group: int = 1) -> onnx.ModelProto:
+    """Return a layer as onnxruntime's dynamic quantizer writes it: its bias is computed, too."""
+    rng = np.random.default_rng(3)
+    stored = {
+        "w": rng.integers(0, 256, (FILTERS, 8 // group, 3, 3)).astype(np.uint8),
+        "wz": np.array(121, np.uint8), "ws": np.array(0.01, np.float32),
+        "bias": rng.standard_normal(FILTERS).astype(np.float32),
+        "to": np.array([1, FILTERS, 1, 1]),
+    }  # fmt: skip
+    node = helper.make_node
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "xs", "xz"]),
+        node("Mul", ["xs", "ws"], ["scale"]),
+        node("Div", ["bias", "scale"], ["steps"]),
+        node("Floor", ["steps"], ["whole"]),
+        node("Cast", ["whole"], ["counts"], to=TensorProto.INT32),
+        node("Reshape", ["counts", "to"], ["start"]),
+        node("ConvInteger", ["q", "w", "xz", "wz"], ["sums"], pads=[1, 0, 1, 2],
+             strides=[2, 1], group=group),
+        node("Add", ["sums", "start"], ["total"]),
+        node("Cast", ["total"], ["real"], to=TensorProto.FLOAT),
+        node("Mul", ["real", "scale"], ["scaled"]),
+        node("Sigmoid", ["scaled"], ["gate"]), node("Mul", ["scaled", "gate"], ["y"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "layer", [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 8, 9, 11))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a, n) for n, a in stored.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("target", "group"),
+    [
+        pytest.param(t, g, marks=[] if (t, g) == ("x86-64-avx2", 1) else pytest.mark.slow)
+        for t in ("c99", "x86-64-avx2", "x86-64-avx512-vnni") for g in (1, 2)
+    ],
+)  # fmt: skip
+def test_a_zero_point_of_the_run_comes_off_the_sums(target: str, group: int) -> None:
+    if target != "c99" and not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    x = np.random.default_rng(5).uniform(-1, 2, (1, 8, 9, 11)).astype(np.float32)
+    model = quantized_layer(group)
+    (want,) = ReferenceEvaluator(model).run(None, {"x": x})
+    (got,) = run_model(model, [x], target)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+
+
+def test_it_is_computed_in_blocks() -> None:
+    graph = run_passes(compile_graph(quantized_layer()), width=16)
+    (conv,) = (n for n in graph.nodes if n.op.kind in ("Conv", "ConvBlocked"))
+    assert conv.op.kind == "ConvBlocked"
+    widths = {graph.types[name].shape[-1:] for name in conv.inputs if graph.types[name].size == 32}
+    assert (32,) in widths
