@@ -270,8 +270,7 @@ def test_all_pieces_for_threads_give_the_same_bits(target: str, kernel: Recurren
     check_pieces(target, kernel, ["peepholes", "reset", "after, rows", "rows"])
 
 
-@EVERY
-def test_infinities_and_nan_stay_in_their_rows(target: str, kernel: RecurrentTogether) -> None:
+def check_specials(target: str, kernel: RecurrentTogether) -> None:
     """As in float: an infinity stays one, NaN stays NaN, other rows keep their bits."""
     layer = Layer("RNN", 17, 40, initial=True, activations=("Relu",))
     plain = call(layer, kernel, target)
@@ -317,6 +316,16 @@ def test_steps_that_only_the_run_counts(threads: int, tmp_path: Path) -> None:
             np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
 
 
+def test_infinities_and_nan_stay_in_their_rows() -> None:
+    check_specials("x86-64-amx", RecurrentAmxSplit())
+
+
+@pytest.mark.slow
+@EVERY
+def test_specials_stay_in_their_rows(target: str, kernel: RecurrentTogether) -> None:
+    check_specials(target, kernel)
+
+
 def test_kernels_are_chosen_by_rows() -> None:
     """Vectors for one row, one tile for many; rounded operands only where that is allowed."""
     record = get_target("x86-64-amx")
@@ -331,7 +340,7 @@ def test_kernels_are_chosen_by_rows() -> None:
     assert bf16.candidate.kernel.name == "recurrent_amx_bf16"
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("compiler", ["gcc", pytest.param("clang", marks=pytest.mark.slow)])
 def test_compiles_with_the_machines_own_tiles(compiler: str, tmp_path: Path) -> None:
     find(compiler)
     target = get_target("x86-64-amx")
