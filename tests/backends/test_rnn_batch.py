@@ -31,21 +31,24 @@ Array = NDArray[Any]
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 STEPS, WIDTH = 5, 6
 KERNELS: Sequence[tuple[str, RecurrentTogether]] = (
+    ("x86-64-sse2", RecurrentBatch()),
     ("x86-64-avx2", RecurrentBatch()),
+    ("aarch64-neon", RecurrentBatch()),
     ("x86-64-avx512", RecurrentBatch()),
     ("x86-64-avx512-bf16", RecurrentBf16()),
     ("x86-64-amx", RecurrentAmx()),
     ("x86-64-amx", RecurrentAmxSplit()),
 )
+USUAL = (("x86-64-avx512", "float32"), ("x86-64-amx", "bf16x3"))
+"""What is run by default; rounded operands are a part of what split ones are."""
 EVERY = pytest.mark.parametrize(
     ("target", "kernel"),
     [
-        pytest.param(t, k, marks=pytest.mark.slow if k.precision == "bf16" or "avx2" in t else ())
+        pytest.param(t, k, marks=() if (t, k.precision) in USUAL else pytest.mark.slow)
         for t, k in KERNELS
     ],
     ids=lambda v: getattr(v, "name", v),
 )
-"""Rounded operands are a part of what split ones are."""
 ERRORS = {"float32": 3e-6, "bf16x3": 6e-5, "bf16": 2.5e-2}
 """Largest errors of states, which lie between -1 and 1, by precision."""
 
