@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import platform
+import sys
 from dataclasses import dataclass, replace
 
 from atc.errors import OptionError
+
+TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
+"""Features that are of use only where the operating system keeps AMX's registers."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,6 @@ class Target:
     /proc/cpuinfo and archspec agree on; `cpu_checks` are those that the generated library asks
     `__builtin_cpu_supports` for before it runs. `arch` is empty where any processor will do.
     `compiler` is a program name, `cc` for the host's; `runner` starts a program on this machine.
-    One that is `opt_in` is never what `host` means: it is taken only by its name.
     """
 
     name: str
@@ -32,7 +36,6 @@ class Target:
     cpu_checks: tuple[str, ...] = ()
     compiler: str = "cc"
     runner: tuple[str, ...] = ()
-    opt_in: bool = False
 
 
 def get_target(name: str) -> Target:
@@ -69,7 +72,7 @@ def host_target() -> Target:
 
 def best_target(targets: tuple[Target, ...], arch: str, features: frozenset[str]) -> Target:
     """Return the last of `targets` (ordered weakest first) that a CPU can run."""
-    able = [t for t in targets if t.arch in ("", arch) and t.features <= features and not t.opt_in]
+    able = [t for t in targets if t.arch in ("", arch) and t.features <= features]
     return _at_home(able[-1])
 
 
@@ -84,14 +87,29 @@ def normal_arch(arch: str) -> str:
 
 
 def host_features() -> frozenset[str]:
-    """Return the names of what this machine's CPU can do."""
+    """Return the names of what this machine's CPU can do, and programs may use."""
     import archspec.cpu  # reads a database: only when the host is asked for
     import archspec.cpu.detect
 
     host = archspec.cpu.host()  # the features of the nearest model that archspec knows
     own = archspec.cpu.detect.detected_info()
     baseline = ("neon", "fma") if host_arch() == "aarch64" else ()  # always there, never listed
-    return frozenset(host.features) | frozenset(own.features) | frozenset(baseline)
+    found = frozenset(host.features) | frozenset(own.features) | frozenset(baseline)
+    return found if not found & TILES or _linux_keeps_tiles() else found - TILES
+
+
+def _linux_keeps_tiles() -> bool:
+    """Whether programs may ask for AMX's registers: ARCH_GET_XCOMP_SUPP of Linux (5.16).
+
+    Older systems and some sandboxes don't know the call. Nothing is asked for here: that would
+    change what this process may do with its signal stacks.
+    """
+    arch_prctl, get_supported, both_states = 158, 0x1021, 3 << 17
+    if not sys.platform.startswith("linux"):
+        return False
+    supported = ctypes.c_uint64()
+    result = ctypes.CDLL(None).syscall(arch_prctl, get_supported, ctypes.byref(supported))
+    return result == 0 and supported.value & both_states == both_states
 
 
 def _at_home(target: Target) -> Target:

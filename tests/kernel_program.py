@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from machine.bochs import FOR_MACHINE, MODELS, Machine, Read, Run, Write, find_machine
-from tile_emulation import TILES, emulated, emulating
+from tile_emulation import emulated, emulating
 
 from atc.backends.kernel import Candidate, Kernel, KernelSource, Params, Workload, render_kernel
-from atc.backends.target import Target, get_target, host_arch, host_features
+from atc.backends.target import TILES, Target, get_target, host_arch, host_features
 from atc.ir import Array
 from atc.templates import render, verbatim
 from support import CFLAGS, _static_names

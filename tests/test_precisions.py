@@ -168,11 +168,6 @@ def test_without_tiles_a_library_says_so_and_never_runs(tmp_path: Path) -> None:
         atc.load(tmp_path / "net")
 
 
-def test_the_host_never_means_a_target_that_must_be_asked_for() -> None:
-    assert get_target(AMX).opt_in
-    assert get_target("host").name != AMX
-
-
 def test_a_policy_of_nodes_goes_by_their_origin() -> None:
     graph = run_passes(compile_graph(two_products()), width=16)
     low = Limits(precisions=frozenset({"float32", "bf16"}), bf16_nodes=frozenset({"second"}))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from atc.backends.target import host_features
+from atc.backends.target import TILES, host_features
 
-TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
-"""Features that are emulated where the CPU lacks them."""
 HEADER = "simd_tiles.h"
 _ASKING, _TRUSTING = b"if (!cpu_is_able())", b"if (0 && !cpu_is_able())"
 

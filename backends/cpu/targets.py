@@ -1,5 +1,4 @@
-"""The CPU targets, weakest first within an architecture: the host gets the last one it can run,
-less those that must be asked for.
+"""The CPU targets, weakest first within an architecture: the host gets the last one it can run.
 
 A new target is one entry here, and one vector table in `templates/simd` if its ISA has none.
 Single `-m` flags are used instead of `-march` levels because zig and older compilers lack those.
@@ -102,7 +101,6 @@ TARGETS: tuple[Target, ...] = (
             *("-mamx-tile", "-mamx-bf16", "-mamx-int8"),
         ),
         cpu_checks=(*_AVX2, *_AVX512, "avx512_vnni", "avx512_bf16", *_TILES),
-        opt_in=True,  # its kernels were tested under emulation only
     ),
     Target(
         name="aarch64-neon",

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import ctypes
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import archspec.cpu
+import archspec.cpu.detect
 import pytest
 
 import atc.templates
@@ -78,7 +84,30 @@ def test_the_host_target_uses_what_the_kernel_reports() -> None:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = set(next(line for line in lines if line.startswith("flags")).split())
     able = [t for t in TARGETS if t.arch in ("", "x86_64") and t.features <= flags]
-    assert host_target().name == [t for t in able if not t.opt_in][-1].name
+    assert host_target().name == able[-1].name
+
+
+@pytest.mark.parametrize(
+    ("supported", "name"),
+    [(0x602E7, "x86-64-amx"), (0x202E7, "x86-64-avx512-bf16"), (None, "x86-64-avx512-bf16")],
+    ids=["kept", "not kept", "not known"],
+)
+def test_tiles_are_used_where_linux_keeps_them(
+    supported: int | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def syscall(number: int, which: int, result: Any) -> int:
+        assert (number, which) == (158, 0x1021)
+        result._obj.value = supported or 0
+        return 0 if supported else -1
+
+    everything = SimpleNamespace(features=target_by_name("x86-64-amx").features)
+    monkeypatch.setattr(archspec.cpu, "host", lambda: everything)
+    monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: everything)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(syscall=syscall))
+    assert get_target("host").name == name
+    assert get_target("host").cflags == target_by_name(name).cflags
 
 
 @pytest.mark.parametrize(
