@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+from c_compiler import keep_headers_in
 from default_run import compile_quickly, repeats
 
 os.environ["ATC_CONFIG"] = os.devnull
@@ -22,9 +25,13 @@ DRAWN = ("test_standard", "test_resize_is_the_reference")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the default run compile what many tests share without optimisation; others optimise."""
+    """Say how tests compile: without optimisation by default, with headers that all share."""
     if "not slow" in str(config.getoption("markexpr")):
         compile_quickly()
+    if not hasattr(config, "workerinput"):  # the workers share the folder of whoever started them
+        folder = tempfile.TemporaryDirectory(prefix="atc-tests-")
+        keep_headers_in(Path(folder.name))
+        config.add_cleanup(folder.cleanup)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

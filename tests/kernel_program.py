@@ -11,13 +11,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from c_compiler import compile_command
 from machine.bochs import FOR_MACHINE, MODELS, Machine, Read, Run, Write, find_machine
 from tile_emulation import emulated, emulating
 
@@ -25,7 +25,7 @@ from atc.backends.kernel import Candidate, Kernel, KernelSource, Params, Workloa
 from atc.backends.target import TILES, Target, get_target, host_arch, host_features
 from atc.ir import Array
 from atc.templates import render, verbatim
-from support import CFLAGS, _static_names
+from support import _static_names
 
 FENCE, FENCE_BYTE = 256, 0xA5
 VECTOR_TARGETS = ("x86-64-avx2", "x86-64-avx512", "aarch64-neon")
@@ -34,7 +34,6 @@ _MAIN = """#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 {permission}
-{prototypes}
 
 static union {{ long double align[8]; unsigned char bytes[{size}]; }} memory;
 
@@ -164,7 +163,7 @@ def _run(
 
 
 def _run_here(target: Target, folder: Path, *flags: str) -> bytes:
-    _build(["unit0.c", "unit1.c", "main.c"], target, folder, *flags)
+    _build(target, folder, *flags)
     command = [*target.runner, "./program", "before", "after"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr[:2000]}"
@@ -172,7 +171,7 @@ def _run_here(target: Target, folder: Path, *flags: str) -> bytes:
 
 
 def _run_on(machine: Machine, target: Target, folder: Path) -> bytes:
-    _build(["unit0.c", "unit1.c", "main.c"], target, folder, *FOR_MACHINE)
+    _build(target, folder, *FOR_MACHINE)
     given = [Write(name, (folder / name).read_bytes()) for name in ("program", "before")]
     ran, after = machine.run([*given, Run(("program", "before", "after")), Read("after")])
     assert ran.status == 0, f"ended with {ran.status} on {machine.model}: {ran.text}"
@@ -184,7 +183,6 @@ def _files(
     own_tiles: bool,
 ) -> dict[str, bytes]:  # fmt: skip
     distinct = {s.symbol: s for s in sources}
-    units = [list(distinct.values())[k::2] for k in range(2)]
     files = {"kernel.h": verbatim("cpu/kernel.h")}
     files["simd.h"] = verbatim(f"simd/{target.simd}.h")
     files["simd_math.h"] = verbatim("simd/math.h")
@@ -192,9 +190,7 @@ def _files(
         files[f"simd_{header}.h"] = verbatim(f"simd/{header}.h")
     asks = any(s.tiles for s in sources) and own_tiles
     files |= {f"kernels/{s.symbol}.c": s.text for s in distinct.values()}
-    files |= {f"unit{k}.c": _unit(members) for k, members in enumerate(units)}
-    files["main.c"] = _MAIN.format(
-        prototypes="\n".join(f"{s.prototype};" for s in distinct.values()),
+    files["program.c"] = _unit(distinct.values()) + _MAIN.format(
         size=memory.size + 64, data=memory.size, calls="\n".join(texts),
         permission=render("project/tiles.c.j2", {}) if asks else "",
         ask="  if (!tiles_are_allowed()) return 3;" if asks else "",
@@ -208,7 +204,7 @@ def _write(files: Mapping[str, bytes], folder: Path, emulate: bool) -> None:
         (folder / path).write_bytes(data)
 
 
-def _unit(sources: Sequence[KernelSource]) -> str:
+def _unit(sources: Iterable[KernelSource]) -> str:
     """Return a C file of many kernels; static functions of equal names get numbers."""
     lines = ["typedef int never_empty;"]
     for k, source in enumerate(sources):
@@ -218,24 +214,8 @@ def _unit(sources: Sequence[KernelSource]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@cache
-def _flags() -> tuple[str, ...]:
-    return ("-O1", *(f for f in CFLAGS if f not in ("-fPIC", "-shared")))
-
-
-def _build(units: Sequence[str], target: Target, folder: Path, *flags: str) -> None:
-    command = [target.compiler, *_flags(), *target.cflags, *flags]
-    jobs = [
-        subprocess.Popen(
-            [*command, "-c", u], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True,
-        )
-        for u in units
-    ]  # fmt: skip
-    for job in jobs:
-        _, errors = job.communicate()
-        assert job.returncode == 0, errors[:4000]
-    objects = [u.replace(".c", ".o") for u in units]
-    link = [*command, "-static" if target.runner else "-O1", *objects, "-o", "program", "-lm"]
-    done = subprocess.run(link, cwd=folder, capture_output=True, text=True, check=False)
+def _build(target: Target, folder: Path, *flags: str) -> None:
+    command = [*compile_command(target), *flags, *(["-static"] if target.runner else [])]
+    command += ["-o", "program", "program.c", "-lm"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]

@@ -18,7 +18,8 @@ import cffi
 import numpy as np
 import onnx
 import onnx_ir
-from default_run import level, repeats
+from c_compiler import compile_command
+from default_run import repeats
 from onnx import numpy_helper
 from onnx_ir.passes.common import InlinePass
 from tile_emulation import emulating
@@ -40,9 +41,6 @@ Data = tuple[list[Array], list[Array]]
 
 NodeCase = tuple[str, onnx.ModelProto, list[Data]]
 """Name, model, runs."""
-
-CFLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off",
-          "-fPIC", "-shared")  # fmt: skip
 
 CONSTANT_INPUTS: Mapping[str, tuple[int, ...]] = {
     "AffineGrid": (1,), "BlackmanWindow": (0,), "CenterCropPad": (1,), "Col2Im": (1, 2),
@@ -137,7 +135,8 @@ NODE_CASES = Path(__file__).parents[1] / ".pytest_cache"
 
 
 @cache
-def _all_node_cases() -> tuple[Any, ...]:
+def standard_nodes() -> tuple[Any, ...]:
+    """Return all of the standard's tests of nodes, as onnx describes them."""
     kept = NODE_CASES / f"node_cases_{onnx.__version__}_{np.__version__}.pickle"
     try:
         NODE_CASES.mkdir(exist_ok=True)
@@ -169,7 +168,7 @@ def node_cases(op_types: Iterable[str]) -> list[NodeCase]:
     wanted = set(op_types)
     found = (
         _node_case(case)
-        for case in _all_node_cases()
+        for case in standard_nodes()
         if len(case.model.graph.node) == 1 and case.model.graph.node[0].op_type in wanted
     )
     return [case for case in found if case is not None]
@@ -367,27 +366,32 @@ _API = """int {0}_init(void *, void *, size_t); size_t {0}_arena_size(void);
 int {0}_run_tensors(void *, const void *const *, void *const *); void {0}_stop_threads(void *);"""
 
 
+@cache
+def _interface(names: tuple[str, ...]) -> cffi.FFI:
+    """Return the functions of models that lie in one library; parsing them takes a while."""
+    ffi = cffi.FFI()
+    for name in names:
+        ffi.cdef(_API.format(name))
+    return ffi
+
+
 def _build_library(
     emissions: Sequence[Emission], target: Target, flags: Sequence[str]
 ) -> tuple[Any, cffi.FFI]:
-    ffi = cffi.FFI()
-    for e in emissions:
-        ffi.cdef(_API.format(e.name))
+    ffi = _interface(tuple(e.name for e in emissions))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         _write_unit(root, emissions)
-        command = [
-            target.compiler, level(), *CFLAGS, *target.cflags, *flags,
-            "-I", "include", "-o", "lib.so", "unit.c", "weights.S", "-lm",
-        ]  # fmt: skip
+        command = compile_command(target, flags)
+        command += ["-shared", "-nostartfiles", "-I", "include", "-o", "lib.so", "unit.c", "-lm"]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:4000]
         return ffi.dlopen(str(root / "lib.so")), ffi
 
 
 def _write_unit(root: Path, emissions: Sequence[Emission]) -> None:
-    """Write all projects into one folder, and one C file that includes their sources."""
-    files = emulating({path: data for e in emissions for path, data in e.files.items()})
+    """Write all projects' C into one folder, and one file that includes all sources."""
+    files = emulating({p: data for e in emissions for p, data in e.files.items() if _is_c(p)})
     for path, data in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)
@@ -396,13 +400,20 @@ def _write_unit(root: Path, emissions: Sequence[Emission]) -> None:
         statics = _static_names(files[path].decode())
         lines += [f"#define {n} {n}_{k}" for n in statics]
         lines += [f'#include "{path}"', *(f"#undef {n}" for n in statics)]
-    (root / "unit.c").write_text("\n".join(lines) + "\n")
-    weights = ['.section .note.GNU-stack,"",%progbits', ".section .rodata"]
     for e in emissions:
         (root / f"{e.name}.bin").write_bytes(e.weights)
-        symbol = f"{e.name}_weights_data"
-        weights += [f".global {symbol}", ".balign 64", f"{symbol}:", f'.incbin "{e.name}.bin"']
-    (root / "weights.S").write_text("\n".join(weights) + "\n")
+        lines.append(f'__asm__("{_WEIGHTS.format(e.name)}");')
+    (root / "unit.c").write_text("\n".join(lines) + "\n")
+
+
+def _is_c(path: str) -> bool:
+    return path.startswith(("include/", "src/"))
+
+
+_WEIGHTS = (
+    r".pushsection .rodata\n.global {0}_weights_data\n.balign 64\n"
+    r"{0}_weights_data:\n.incbin \"{0}.bin\"\n.popsection"
+)
 
 
 _STATIC = re.compile(
