@@ -27,6 +27,7 @@ from onnx.backend.test.runner import Runner
 from atc.errors import AtcError, one_line
 from atc.ir import Graph
 from atc.onnx_backend import AtcBackend, AtcBackendRep, Given, compile_networks
+from support import standard_nodes
 
 EXCEPTIONS = Path(__file__).with_name("suite_exceptions.txt")
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
@@ -81,7 +82,8 @@ def load_cases(names: Iterable[str]) -> Iterator[Case]:
 def _tests(kind: str) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {f"{kind}/{test.name}": test for test in load_model_tests(kind=kind)}
+        tests = standard_nodes() if kind == "node" else load_model_tests(kind=kind)
+    return {f"{kind}/{test.name}": test for test in tests}
 
 
 def _stored(model: onnx.ModelProto, folder: Path) -> tuple[list[Any], list[Any]]:
