@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -215,6 +215,7 @@ def project_texts(values: dict[str, object]) -> dict[str, str]:
     return files
 
 
+@cache
 def _runtime_source() -> str:
     """Return the sources of `atc.runtime` as one, less the docstrings and `from __future__`."""
     parts = (runtime_values, runtime_interface, runtime_library, runtime)
