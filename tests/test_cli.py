@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,18 @@ def line(model: Path, output: Path, *more: str) -> list[str]:
     return [f"--model={model}", f"--output={output}", "--target=c99", *more]
 
 
+def again(model: Path, output: Path, *more: str) -> list[str]:
+    """Return the line for tests that don't look at how kernels are compiled: once is enough."""
+    return line(model, output, "--op_compiler_cache_mode=enable", *more)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASCEND_CACHE_PATH", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 # ------------------------------------------------------------------------------------ protocol
 
 
@@ -56,7 +69,7 @@ def test_warnings_follow_success(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--num_threads=2", "--hooks", "--log=warning")
-    assert cli.main(line(model, tmp_path / "net", *options)) == 0
+    assert cli.main(again(model, tmp_path / "net", *options)) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[2].startswith("ATC run success")
     assert out.splitlines()[3].startswith("W10001: --num_threads=2")
@@ -263,13 +276,13 @@ def test_a_terminal_gets_a_bar_when_it_takes_long(
         monkeypatch.setattr(screen, "PATIENCE", patience)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr(sys, "stderr", terminal)
-        assert cli.main(line(model, tmp_path / "net", "--log=info")) == 0
+        assert cli.main(again(model, tmp_path / "net", "--log=info")) == 0
         assert ("━" in terminal.getvalue()) is shown
         assert "[INFO] compiling C" in terminal.getvalue()
 
 
 def test_model_info(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(line(model, tmp_path / "net", "--display_model_info=1")) == 0
+    assert cli.main(again(model, tmp_path / "net", "--display_model_info=1")) == 0
     out = capsys.readouterr().out
     words = ("arena", "lower bound", "weights", "tuned: ", "portable: ", "target    c99",
              "compiler", "onnx ", "numpy ", "x: f32[1,3,8,8]", "y: f32[1,4]")  # fmt: skip
@@ -279,7 +292,7 @@ def test_model_info(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_dump_writes_the_graph_after_each_pass(model: Path, tmp_path: Path) -> None:
-    assert cli.main(line(model, tmp_path / "net", f"--dump={tmp_path / 'passes'}")) == 0
+    assert cli.main(again(model, tmp_path / "net", f"--dump={tmp_path / 'passes'}")) == 0
     names = sorted(os.listdir(tmp_path / "passes"))
     assert names[0] == "00-lowering.txt"
     assert len(names) > 5
@@ -291,9 +304,9 @@ def test_dump_writes_the_graph_after_each_pass(model: Path, tmp_path: Path) -> N
 
 def test_an_open_dimension_is_pinned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = conv_net(tmp_path / "open.onnx", batch="n")
-    assert cli.main(line(model, tmp_path / "net")) == 1
+    assert cli.main(again(model, tmp_path / "net")) == 1
     assert "dynamic dimension 'n'" in capsys.readouterr().err
-    assert cli.main(line(model, tmp_path / "net", "--input_shape=x:5,3,8,8")) == 0
+    assert cli.main(again(model, tmp_path / "net", "--input_shape=x:5,3,8,8")) == 0
     assert atc.load(tmp_path / "net").outputs[0].shape == (5, 4)
 
 
@@ -307,7 +320,7 @@ def test_an_open_dimension_is_pinned(tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_out_nodes(given: str, shapes: list[tuple[int, ...]], model: Path, tmp_path: Path) -> None:
-    assert cli.main(line(model, tmp_path / "net", f"--out_nodes={given}", "--verify")) == 0
+    assert cli.main(again(model, tmp_path / "net", f"--out_nodes={given}", "--verify")) == 0
     net = atc.load(tmp_path / "net")
     assert [t.shape for t in net.outputs] == shapes
 
@@ -328,7 +341,7 @@ def test_wrong_out_nodes(
 
 
 def test_external_weights_lie_beside_the_library(model: Path, tmp_path: Path) -> None:
-    assert cli.main(line(model, tmp_path / "net", "--external_weight=2", "--verify")) == 0
+    assert cli.main(again(model, tmp_path / "net", "--external_weight=2", "--verify")) == 0
     data = (tmp_path / "net/net_weights.bin").read_bytes()
     assert data not in (tmp_path / "net/libnet.so").read_bytes()
     assert not (tmp_path / "net/net_weights.S").exists()
@@ -337,7 +350,7 @@ def test_external_weights_lie_beside_the_library(model: Path, tmp_path: Path) ->
 def test_without_reuse_the_arena_grows(model: Path, tmp_path: Path) -> None:
     sizes = []
     for extra in ([], ["--disable_reuse_memory"]):
-        assert cli.main(line(model, tmp_path / "net", *extra)) == 0
+        assert cli.main(again(model, tmp_path / "net", *extra)) == 0
         (size,) = (
             int(text.split()[2])
             for text in (tmp_path / "net/include/net.h").read_text().splitlines()
@@ -353,7 +366,7 @@ def test_without_reuse_the_arena_grows(model: Path, tmp_path: Path) -> None:
 def test_verify_after_compiling(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(line(model, tmp_path / "net", "--verify")) == 0
+    assert cli.main(again(model, tmp_path / "net", "--verify")) == 0
     out = capsys.readouterr().out
     assert "max abs" in out
     assert "1 of 1 outputs agree with onnx" in out
@@ -361,7 +374,7 @@ def test_verify_after_compiling(
 
 
 def test_verify_a_library(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(line(model, tmp_path / "net")) == 0
+    assert cli.main(again(model, tmp_path / "net")) == 0
     capsys.readouterr()
     own = ["verify", f"--model={model}", f"--library={tmp_path / 'net'}", "--seed=3"]
     assert cli.main(own) == 0
@@ -386,7 +399,7 @@ def test_a_library_of_other_weights_is_found_out(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = conv_net(tmp_path / "other.onnx", seed=1)
-    assert cli.main(line(model, tmp_path / "net")) == 0
+    assert cli.main(again(model, tmp_path / "net")) == 0
     capsys.readouterr()
     assert cli.main(["verify", f"--model={other}", f"--library={tmp_path / 'net'}"]) == 5
     out, err = capsys.readouterr()
@@ -403,7 +416,7 @@ def test_a_wrong_result_fails_the_compilation(
         return name, [a + np.float32(1e-3) for a in outputs]
 
     monkeypatch.setattr("atc.verify_run.run_reference", off_by_a_little)
-    assert cli.main(line(model, tmp_path / "net", "--verify")) == 5
+    assert cli.main(again(model, tmp_path / "net", "--verify")) == 5
     out, err = capsys.readouterr()
     assert out.splitlines()[-1] == FAILED
     assert err.startswith("E19011")
