@@ -274,7 +274,7 @@ def optimised_graph(
     lanes = 1 if options.kernels == "portable" else width
     weighing = weighing or Weighing(get_target(options.target), limits_of(options, model))
     layouts = weighing.layouts(options.layout_transform)
-    graph = run_passes(graph, observe, switches.off, width=lanes, layouts=layouts)
+    graph = run_passes(graph, observe, switches.off, {}, lanes, layouts, weighing.storing())
     return with_half_weights(graph, weighing.target, weighing.limits, observe)
 
 

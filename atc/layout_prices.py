@@ -10,10 +10,12 @@ from statistics import median
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.errors import OptionError
+from atc.ir import Node
 from atc.memory_price import CYCLE_UNITS
 from atc.memory_price import estimate as priced
 from atc.ops import Conv
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
+from atc.passes.store_bf16 import Quote, Storing
 from atc.select import Limits, Measurement, Timings, candidates
 
 
@@ -26,6 +28,7 @@ class Weighing:
     timings: Timings = field(default_factory=dict)
     reports: list[LayoutReport] = field(default_factory=list)
     estimates: dict[Workload, float | None] = field(default_factory=dict)
+    quotes: dict[tuple[Workload, Limits], Quote | None] = field(default_factory=dict)
 
     def layouts(self, wanted: str) -> Layouts:
         """Return how the passes are to choose layouts; OptionError for one that isn't there."""
@@ -37,6 +40,19 @@ class Weighing:
                 hint=f"it has {', '.join(names)}",
             )  # fmt: skip
         return Layouts(wanted, self.price, self.reports.append)
+
+    def storing(self) -> Storing | None:
+        """Return how a pass is to choose what is stored in bfloat16; None where nothing may be."""
+        if "bf16" not in self.limits.precisions:
+            return None
+        return Storing(self.quote, self.limits.may_round, self.limits.keeps)
+
+    def quote(self, node: Node, task: Task) -> Quote | None:
+        """Return what the best kernel takes that a node may have; None where there is none."""
+        key = workload(task), self.limits.of(node)
+        if key not in self.quotes:
+            self.quotes[key] = quote(key[0], self.target, key[1])
+        return self.quotes[key]
 
     def price(self, task: Task) -> float | None:
         """Return the cycles of a task, infinite where no kernel does it."""
@@ -71,7 +87,7 @@ class Weighing:
         """Return a new weighing by the times of what was contested."""
         own = set(self.contested())
         known = {w: times for w, times in timings.items() if w in own}
-        return Weighing(self.target, self.limits, known, [], self.estimates)
+        return Weighing(self.target, self.limits, known, [], self.estimates, self.quotes)
 
 
 def workload(task: Task) -> Workload:
@@ -90,3 +106,13 @@ def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
             return None
         units = 1.0
     return min((priced(c, w, target, limits.weight_price) for c in found), default=inf) / units
+
+
+def quote(w: Workload, target: Target, limits: Limits) -> Quote | None:
+    """Return what the best kernel by estimates takes; None where there is none."""
+    found = candidates(w, target, limits)
+    if not found:
+        return None
+    costs = [priced(c, w, target, limits.weight_price) for c in found]
+    best, units = found[costs.index(min(costs))].kernel, CYCLE_UNITS.get(type(w.op))
+    return Quote(min(costs) / units if units else None, not best.portable, best.precision == "bf16")

@@ -16,6 +16,7 @@ from atc.precision_policy import (
     exact_nodes,
     node_names,
     read_policy,
+    stored_nodes,
 )
 from atc.select import Limits, Selection
 
@@ -128,4 +129,7 @@ def _with_precisions(limits: Limits, options: Options, model: onnx_ir.Model) -> 
         low |= node_names(model) - options.float_nodes
     allowed = limits.precisions | ({"bf16"} if low else set())
     kept = node_names(model, policy.keep) | (options.plain_nodes or frozenset())
-    return replace(limits, precisions=allowed, bf16_nodes=low, float_nodes=kept)
+    stored = stored_nodes(model, policy)
+    return replace(
+        limits, precisions=allowed, bf16_nodes=low, float_nodes=kept, stored_nodes=stored
+    )

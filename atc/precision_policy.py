@@ -260,6 +260,23 @@ def bf16_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
     return frozenset(node_name(n) for n in nodes if _may_multiply(policy, n))
 
 
+def stored_nodes(model: onnx_ir.Model, policy: Policy) -> frozenset[str]:
+    """Return the names of the nodes whose results may be stored in bfloat16.
+
+    They are rounded to that anyway, or the mode allows it.
+    """
+    graphs = (model.graph, *model.graph.subgraphs())
+    nodes = (node for graph in graphs for node in graph)
+    return frozenset(node_name(n) for n in nodes if _may_store(policy, n))
+
+
+def _may_store(policy: Policy, node: onnx_ir.Node) -> bool:
+    storage = policy.storage(node)
+    if policy.mode != MIXED_BF16 or storage != Storage():
+        return storage.outputs is DType.BFLOAT16 and not storage.follows
+    return node.op_type not in policy.delicate and not policy.keep.holds(node)
+
+
 def _may_multiply(policy: Policy, node: onnx_ir.Node) -> bool:
     storage = policy.storage(node)
     rounded = storage.inputs is DType.BFLOAT16 and not storage.follows

@@ -45,7 +45,8 @@ class Limits:
     only portable kernels, or only optimized ones, where there are any. `exact_nodes` are the
     model's nodes for which `exact` holds in any case. `precisions`: what kernels may compute
     products in (`Kernel.precision`); only in float32 for `float_nodes`, and in bf16 for no others
-    than `bf16_nodes`, unless those are None. `packed` are arrangements of constants that are there
+    than `bf16_nodes`, unless those are None; only results of `stored_nodes` may be rounded to be
+    stored in bfloat16. `packed` are arrangements of constants that are there
     anyway: kernels that read them are preferred where that takes little time. `weight_price`: the
     cycles that a byte must save by which constants are larger than the model's.
     """
@@ -57,6 +58,7 @@ class Limits:
     precisions: frozenset[str] = frozenset({"float32", "bf16x3", "int8"})
     float_nodes: frozenset[str] = frozenset()
     bf16_nodes: frozenset[str] | None = None
+    stored_nodes: frozenset[str] = frozenset()
     packed: frozenset[str] = frozenset()
     weight_price: float = CYCLES
 
@@ -69,6 +71,14 @@ class Limits:
         elif self.bf16_nodes is not None and self.bf16_nodes.isdisjoint(node.origin):
             allowed -= {"bf16"}
         return replace(self, exact=exact, precisions=allowed)
+
+    def may_round(self, node: Node) -> bool:
+        """Whether what a node computes may be stored in bfloat16."""
+        return bool(node.origin) and self.stored_nodes.issuperset(node.origin)
+
+    def keeps(self, node: Node) -> bool:
+        """Whether a node's operands are to be stored as they are."""
+        return self.of(node).exact or not self.float_nodes.isdisjoint(node.origin)
 
 
 NEAR = 1.15

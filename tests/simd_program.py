@@ -154,6 +154,14 @@ static inline vf32 sum_of_parts(vf32 a, vf32 b, vf32 c) {
   const vf32 rest = v_add_part(total, v_add(lost, c));
   return v_add(v_load(total), rest);
 }
+/* What is stored as bfloat16, whole and in part, as floats. */
+static inline vf32 stored_bf16(vf32 a) {
+  uint16_t halves[V_LANES], part[V_LANES] = {0};
+  v_store_bf16(halves, a);
+  v_store_bf16_n(part, a, V_LANES - 1);
+  memcpy(part + V_LANES - 1, halves + V_LANES - 1, sizeof *part);
+  return memcmp(part, halves, sizeof part) ? v_zero() : v_load_bf16(halves);
+}
 OF_TWO(f64_narrow, narrow)
 OF_THREE(f64_twice, twice)
 OF_TWO(f64_product, product)
@@ -180,16 +188,17 @@ static void tails(const float *a, float *y) {
 
 /* The same of bytes and integers: for n, rows of what v_load_u8_n, v_load_i8_n, v_i32_load_n read
  * from just before such memory, and of what lies there after v_store_u8_n, v_store_i8_n and
- * v_i32_store_n of V_LANES numbers from a. */
+ * v_i32_store_n of V_LANES numbers from a; then of halves, v_load_bf16_n and v_store_halves_n. */
 static void typed_tails(const float *a, float *y) {
   const size_t page = 65536;
   char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory + page, page, PROT_NONE)) exit(3);
   char *const end = memory + page;
-  for (size_t n = 0; n <= V_LANES; n++, y += 6 * V_LANES) {
+  for (size_t n = 0; n <= V_LANES; n++, y += 8 * V_LANES) {
     uint8_t *const u = (uint8_t *)end - n;
     int8_t *const s = (int8_t *)end - n;
     int32_t *const i = (int32_t *)(void *)end - n;
+    uint16_t *const h = (uint16_t *)(void *)end - n;
     for (size_t k = 0; k < n; k++) u[k] = (uint8_t)(200 + k);
     v_store(y, v_load_u8_n(u, n));
     v_store(y + V_LANES, v_load_i8_n(s, n));
@@ -205,6 +214,13 @@ static void typed_tails(const float *a, float *y) {
     v_i32_store_n(i, v_cvt_i32(v_load(opaque(a))), n);
     for (size_t k = 0; k < V_LANES; k++) {
       y[5 * V_LANES + k] = (float)((int32_t *)(void *)end - V_LANES)[k];
+    }
+    for (size_t k = 0; k < n; k++) h[k] = (uint16_t)((123 + k % 8) << 7);
+    v_store(y + 6 * V_LANES, v_load_bf16_n(h, n));
+    for (size_t k = 0; k < V_LANES; k++) ((uint16_t *)(void *)end - V_LANES)[k] = 7;
+    v_store_halves_n(h, v_load(opaque(a)), n);
+    for (size_t k = 0; k < V_LANES; k++) {
+      y[7 * V_LANES + k] = (float)((uint16_t *)(void *)end - V_LANES)[k];
     }
   }
 }
@@ -236,14 +252,14 @@ int main(int count, char **arguments) {
   float *const y = a + 3 * n;
   memset(y, 0, n * sizeof *y);
   const char *const name = arguments[1];
-  (void)sum_of_parts; /* no call, in programs of the vocabulary alone */
+  (void)sum_of_parts, (void)stored_bf16; /* no call, in programs of the vocabulary alone */
 @CALLS@
   if (strcmp(name, "tails") == 0) tails(a, y);
   if (strcmp(name, "typed_tails") == 0) typed_tails(a, y);
   if (strcmp(name, "v_lookup") == 0) lookup(a, b, y, 4 * n);
   if (strcmp(name, "v_permute") == 0) permute(a, b, y, n);
   if (strcmp(name, "v_transpose") == 0) v_transpose(y, V_LANES + 1, a, V_LANES + 3);
-  if (strcmp(name, "constants") == 0) y[0] = V_LANES, y[1] = V_REGISTERS;
+  if (strcmp(name, "constants") == 0) y[0] = V_LANES, y[1] = V_REGISTERS, y[2] = V_ROUNDS_BF16;
   return fwrite(y, sizeof *y, n, stdout) == n ? 0 : 2;
 }
 """

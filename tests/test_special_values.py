@@ -94,7 +94,7 @@ FACTS: Mapping[str, Sequence[Case]] = {
         case("Add", [floats(65504, 2**-24, dtype=F16)] * 2, floats(INF, 2**-23, dtype=F16)),
     ],
     "bfloat16: rounded likewise; what rounds past 3.3895e38 is an infinity, and denormals "
-    "are kept.": [
+    "are kept; vectors of AVX512_BF16 store zero for them.": [
         case("Cast", [floats(3.39e38, 3.4e38, -3.4e38, 2**-133, 257)],
              floats(3.3895e38, INF, -INF, 2**-133, 256, dtype=BF16), to=16),
         case("Add", [floats(3.3e38, 2**-133, dtype=BF16)] * 2, floats(INF, 2**-132, dtype=BF16)),
@@ -159,6 +159,8 @@ def test_the_sentences(tier: str) -> None:
         (got,) = run([np.asarray(x) for k, x in enumerate(inputs) if k not in known])
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape), fact
         wide = [a.astype(np.float64) for a in (got, expected)]
+        if "AVX512_BF16" in fact and "avx512_bf16" in get_target(tier).features:
+            wide[1] *= np.abs(wide[1]) >= 2.0**-126
         np.testing.assert_array_equal(*wide, err_msg=f"{op}: {fact}")
         signs = [np.signbit(a[wide[1] == 0]) for a in wide]
         np.testing.assert_array_equal(*signs, err_msg=f"{op}: {fact}")

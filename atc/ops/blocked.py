@@ -15,6 +15,8 @@ from atc.ops.elementwise import Epilogue, check_epilogue, require
 
 BYTES = frozenset({DType.UINT8, DType.INT8})
 """Types of quantized activations."""
+FLOATS = frozenset({DType.FLOAT, DType.BFLOAT16})
+"""Types of others."""
 
 
 def blocked_shape(shape: Sequence[int], block: int) -> tuple[int, ...]:
@@ -55,8 +57,9 @@ class ConvBlocked(Op):
     """Conv with a blocked result: y [N, ceil(M / b), *out, b] from w [M, C / group, *kernel].
 
     x is blocked, [N, ceil(C / b), *in, b], or for a network's first layer plain, [N, C, *in].
-    Epilogue views are over the shape of y. Beside floats w may have 16 bits. Integers, x of one
-    byte and w of int8, are summed in `accumulator`, INT32; `zero` is taken off x first.
+    Epilogue views are over the shape of y. Beside floats x may be bfloat16, and w have 16 bits.
+    Integers, x of one byte and w of int8, are summed in `accumulator`, INT32; `zero` is taken off x
+    first.
     """
 
     window: Window
@@ -77,7 +80,7 @@ class ConvBlocked(Op):
         assert x is not None
         assert w is not None
         types = (x.dtype, w.dtype, self.accumulator)
-        floats = types[0] is types[2] is DType.FLOAT
+        floats = types[0] in FLOATS and types[2] is DType.FLOAT
         floats = floats and (types[1] is DType.FLOAT or types[1].is_half)
         bytes_ = types[0] in BYTES and types[1:] == (DType.INT8, DType.INT32)
         require(floats or bytes_, f"{x} and {w} are not summed in {self.accumulator.label}")

@@ -26,6 +26,7 @@ from atc.passes.share import share_equal_nodes
 from atc.passes.simplify_matmul import simplify_matmul
 from atc.passes.sink_transposes import sink_transposes
 from atc.passes.slice_in_place import slice_in_place
+from atc.passes.store_bf16 import Storing, store_bf16
 from atc.passes.straighten_operands import straighten_operands
 from atc.passes.sum_branches import sum_branches
 from atc.passes.tabulate import tabulate
@@ -75,7 +76,9 @@ BY_ESTIMATE = Layouts()
 """Layouts of least cost, as far as that is known without the kernels."""
 
 
-def layout_passes(width: int, layouts: Layouts = BY_ESTIMATE) -> tuple[Pass, ...]:
+def layout_passes(
+    width: int, layouts: Layouts = BY_ESTIMATE, storing: Storing | None = None
+) -> tuple[Pass, ...]:
     """Return the passes that run last; `width` is the number of floats in a vector."""
     choose = partial(choose_layouts, width=width, layouts=layouts)
     blocked = (
@@ -88,7 +91,9 @@ def layout_passes(width: int, layouts: Layouts = BY_ESTIMATE) -> tuple[Pass, ...
         _rule("cancel_movement_again", cancel_movement),  # what was one pixel is a view now
     )
     straight = _rule("straighten_operands", partial(straighten_operands, width=width))
-    return (*((*blocked, straight) if width > 1 else ()), _rule("slice_in_place", slice_in_place))
+    in_place = _rule("slice_in_place", slice_in_place)
+    narrow = Pass("store_bf16", partial(store_bf16, storing=storing))  # when no kernel changes
+    return (*blocked, straight, in_place, narrow) if width > 1 else (in_place,)
 
 
 def pass_names() -> tuple[str, ...]:
@@ -107,17 +112,18 @@ def run_passes(
     outer: Mapping[str, Array] | None = None,
     width: int = 1,
     layouts: Layouts = BY_ESTIMATE,
+    storing: Storing | None = None,
 ) -> Graph:
     """Run every pass that isn't skipped; each result is verified and shown to `observe`.
 
     `width` is the number of floats in a vector of the machine, 1 where it has none; `layouts` says
-    how values are laid out where there is a choice. A name in
+    how values are laid out where there is a choice, `storing` which may be in bfloat16. A name in
     `skip` leaves out all runs of a pass, one that ends in `_again` only the later one.
     """
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    for each in (*PASSES, *layout_passes(width, layouts)):
+    for each in (*PASSES, *layout_passes(width, layouts, storing)):
         if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
         if RESIDUAL in skip and each.name.startswith("fuse_epilogue"):
@@ -125,17 +131,20 @@ def run_passes(
         graph = each.run(graph, outside)
         verify(graph, each.name)
         observe(each.name, graph)
-    return _inside(graph, skip, outside, width, layouts)
+    return _inside(graph, skip, outside, width, layouts, storing)
 
 
 def _inside(
-    graph: Graph, skip: frozenset[str], outer: Mapping[str, Array], width: int, layouts: Layouts
-) -> Graph:
+    graph: Graph, skip: frozenset[str], outer: Mapping[str, Array], width: int, layouts: Layouts,
+    storing: Storing | None,
+) -> Graph:  # fmt: skip
     """Run the passes on the graphs inside control flow."""
     if not any(node.op.subgraphs() for node in graph.nodes):
         return graph
     constants = {**outer, **graph.constants}
-    inside = partial(run_passes, skip=skip, outer=constants, width=width, layouts=layouts)
+    inside = partial(
+        run_passes, skip=skip, outer=constants, width=width, layouts=layouts, storing=storing
+    )
     nodes = tuple(
         replace(n, op=_op_inside(n.op, inside)) if n.op.subgraphs() else n for n in graph.nodes
     )

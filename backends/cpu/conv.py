@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from atc.backends.cpu.elementwise import finish
-from atc.backends.cpu.expr import address, load
+from atc.backends.cpu.expr import address, load, store, value_type
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum, minimum
@@ -196,6 +197,8 @@ class PoolWindows(Kernel):
         axes = axes_of(op.window, x.shape[2:], y.shape[2:])
         return {
             "op": op, "axes": axes, "outer": x.shape[0] * x.shape[1], "dtype": x.dtype,
+            "type": value_type(x.dtype), "load": partial(load, x.dtype),
+            "store": partial(store, y.dtype),
             "plane": prod(x.shape[2:]), "outputs": prod(y.shape[2:]), "indices": len(w.outputs) > 1,
             "place": address(dense(x.shape[2:]), [a.inp for a in axes]),
             "target": address(dense(y.shape[2:]), [a.out for a in axes]),

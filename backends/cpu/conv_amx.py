@@ -239,7 +239,9 @@ class ConvTiles(Kernel):
         """Blocked floats, known weights, two spatial axes or one."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        return op.accumulator is DType.FLOAT and self._fits(w, op, target)
+        types = [t.dtype for t in (w.inputs[0], *w.inputs[2:], *w.outputs) if t is not None]
+        floats = op.accumulator is DType.FLOAT and DType.BFLOAT16 not in types
+        return floats and self._fits(w, op, target)
 
     def _fits(self, w: Workload, op: ConvBlocked, target: Target) -> bool:
         able = "amx_tile" in target.features and w.outputs[0].shape[-1] == lanes(target) == 16

@@ -1,7 +1,7 @@
 """Direct convolution in bfloat16: products of pairs of channels, sums in float32.
 
-x, blocked floats, is rounded to bfloat16 in scratch, one image at a time; then the tiles are those
-of the float kernel, with a pair of channels for each number.
+x, in blocks, is stored in bfloat16, or rounded to that in scratch, one image at a time; the tiles
+are those of the float kernel, with a pair of channels for each number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from atc.backends.cpu.conv_blocked import cheapest, is_depthwise, ungrouped
-from atc.backends.cpu.conv_epilogue import TileEpilogue
+from atc.backends.cpu.conv_epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.conv_tile import geometry
 from atc.backends.cpu.conv_words import Words, in_words, tile_sets
 from atc.backends.cpu.vector_expr import lanes
@@ -20,6 +20,7 @@ from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
 from atc.ir import Array, DType, TensorType
 from atc.ops import ConvBlocked
+from atc.ops.blocked import FLOATS
 
 PAIR = 2
 """Channels whose products a step sums."""
@@ -47,11 +48,16 @@ def sampled(w: Workload) -> Workload:
     assert x is not None
     window, rank = op.window, op.window.rank
     strided = max(window.strides) > 1 and set(window.kernel) == {1} and not any(window.pads)
-    if not strided or _odd_rest(w):
+    if not strided or is_rounded(w) or _odd_rest(w):
         return w
     shape = (*x.shape[:2], *w.outputs[0].shape[2:-1], x.shape[-1])
     dense = replace(op, window=replace(window, strides=(1,) * rank))
     return replace(w, op=dense, inputs=(TensorType(x.dtype, shape), *w.inputs[1:]))
+
+
+def is_rounded(w: Workload) -> bool:
+    """Whether x is stored in bfloat16."""
+    return w.inputs[0] is not None and w.inputs[0].dtype is DType.BFLOAT16
 
 
 def _odd_rest(w: Workload) -> int:
@@ -76,8 +82,10 @@ class ConvBf16(Kernel):
         op = w.op
         assert isinstance(op, ConvBlocked)
         able = "avx512_bf16" in target.features and w.outputs[0].shape[-1] == lanes(target)
-        fits = able and op.window.rank <= 2 and w.constant[1] and op.accumulator is DType.FLOAT
-        return fits and not is_depthwise(w) and not geometry(w, 1).plain
+        fits = able and op.window.rank <= 2 and w.constant[1] and sums_floats(w, FLOATS)
+        if not fits or is_depthwise(w) or geometry(w, 1).plain:
+            return False
+        return not (is_rounded(w) and _odd_rest(w))
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """The most promising sets."""
@@ -91,7 +99,9 @@ class ConvBf16(Kernel):
         return {1: lambda weights: pack_pairs(weights, words, op.group)}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """One image in bfloat16."""
+        """One image in bfloat16, where x isn't."""
+        if is_rounded(w):
+            return 0
         g = geometry(sampled(w), 1)
         return g.supers * g.icb * g.in_plane * 2
 
@@ -108,8 +118,9 @@ class ConvBf16(Kernel):
             "result": w.outputs[0].dtype.c, "sums": "vf32", "dot": "v_dot_pairs_acc",
             "broadcast": "v_broadcast((const float *)(const void *)({}))",
             "load": "v_load((const float *)(const void *)({}))", "flip": "",
-            "start": epilogue.start, "started": False, "starts": 0, "source": "pairs",
-            "packed": "(const uint16_t *)(const void *)x1", "converted": True,
+            "start": epilogue.start, "started": False, "starts": 0,
+            "source": "x0" if is_rounded(w) else "pairs",
+            "packed": "(const uint16_t *)(const void *)x1", "converted": not is_rounded(w),
             "image": g.supers * g.icb * g.in_plane, "epilogue": epilogue, "rest": rest,
             "axes": axes if sampled(w) != w else None,
             "whole": (g.supers * g.icb - (rest > 0)) * g.in_plane,
@@ -119,8 +130,8 @@ class ConvBf16(Kernel):
         """Estimated cycles."""
         words = in_words(sampled(w), params, PAIR)
         g = words.g
-        rounded = g.batch * g.supers * g.icb * g.in_plane / g.block * ROUNDING
-        return words.cycles() + rounded
+        vectors = g.batch * g.supers * g.icb * g.in_plane / g.block
+        return words.cycles() + (0 if is_rounded(w) else vectors * ROUNDING)
 
 
 KERNELS = (ConvBf16(),)

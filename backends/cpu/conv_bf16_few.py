@@ -14,13 +14,13 @@ import numpy as np
 
 from atc.backends.cpu.conv_bf16 import PAIR, ROUNDING, to_bf16
 from atc.backends.cpu.conv_blocked import cheapest, ungrouped
-from atc.backends.cpu.conv_epilogue import TileEpilogue
+from atc.backends.cpu.conv_epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.conv_tile import Geometry, geometry, panels
 from atc.backends.cpu.conv_words import Words, tile_sets
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
-from atc.ir import Array, DType
+from atc.ir import Array
 from atc.ops import ConvBlocked
 
 
@@ -114,7 +114,7 @@ class ConvBf16Few(Kernel):
         op, y = w.op, w.outputs[0]
         assert isinstance(op, ConvBlocked)
         able = "avx512_bf16" in target.features and y.shape[-1] == lanes(target)
-        fits = able and op.window.rank <= 2 and w.constant[1] and op.accumulator is DType.FLOAT
+        fits = able and op.window.rank <= 2 and w.constant[1] and sums_floats(w)
         if not fits or op.group != 1:
             return False
         g = geometry(w, 1)

@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from atc.backends.cpu.conv_cost import L2, image_cycles
-from atc.backends.cpu.conv_epilogue import TileEpilogue
+from atc.backends.cpu.conv_epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.conv_tile import (
     Columns,
     Geometry,
@@ -25,7 +25,7 @@ from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
 from atc.backends.target import Target
 from atc.dims import concrete
-from atc.ir import Array, DType
+from atc.ir import Array
 from atc.ops import ConvBlocked
 
 WIDE = (
@@ -192,7 +192,7 @@ class ConvDirect(Kernel):
         """Two spatial axes or one, known weights, blocks as wide as vectors."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and op.accumulator is DType.FLOAT
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w)
         return wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:

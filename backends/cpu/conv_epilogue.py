@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from atc.backends.cpu.conv_tile import Geometry, spatial_strides
@@ -21,7 +21,7 @@ from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.expr import Call, Const, Expr, Input, call, const, cost, walk
 from atc.ir import DType
-from atc.ops import Epilogue, identity_epilogue
+from atc.ops import ConvBlocked, Epilogue, identity_epilogue
 from atc.view import View, dense
 
 Output = tuple[str, int, int, int, int]
@@ -118,6 +118,15 @@ def late_epilogue(epilogue: Epilogue, w: Workload) -> Late:
     return Late(loops, lines, value, place)
 
 
+def sums_floats(w: Workload, kinds: Container[DType] = (DType.FLOAT,)) -> bool:
+    """Whether a blocked convolution sums floats that are of one of these `kinds` in memory, and its
+    tiles can store the results."""
+    op, x = w.op, w.inputs[0]
+    assert isinstance(op, ConvBlocked)
+    sums = op.accumulator is DType.FLOAT and x is not None and x.dtype in kinds
+    return sums and (w.outputs[0].dtype is DType.FLOAT or typed_epilogue(op.epilogue, w, 2))
+
+
 class TileEpilogue:
     """What a tile does with its accumulators, and the operands it needs for that."""
 
@@ -142,9 +151,11 @@ class TileEpilogue:
         rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
         self.rest = sorted(rest - {0})
         self.used = sorted((rest | {self.bias or 0}) - {0})
-        floats = Input(DType.INT32, 0) not in set(walk(self.expr)) and self.out is DType.FLOAT
+        floats = Input(DType.INT32, 0) not in set(walk(self.expr)) and self.out not in BYTES
         self.rolled = cost(self.expr) > LONG and floats
         self.bytes = self.out in BYTES
+        self.apart = self.out is not DType.FLOAT
+        """Whether sums can't wait in y for a rolled epilogue."""
 
     def parameters(self) -> str:
         """The operands as parameters of a tile function."""

@@ -20,7 +20,7 @@ from atc.backends.cpu.conv_blocked import (
     packed_panels,
 )  # fmt: skip
 from atc.backends.cpu.conv_cost import tile_cycles
-from atc.backends.cpu.conv_epilogue import TileEpilogue
+from atc.backends.cpu.conv_epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.conv_tile import Axis, Columns, Geometry, geometry, panels
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
@@ -47,7 +47,7 @@ class ConvOpen(Kernel):
         op, x = w.op, w.inputs[0]
         assert isinstance(op, ConvBlocked)
         assert x is not None
-        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and op.accumulator is DType.FLOAT
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w)
         floats = wide and w.outputs[0].dtype is DType.FLOAT and w.constant[1]
         return floats and is_dynamic(x.shape[1:]) and not is_depthwise(w)
 

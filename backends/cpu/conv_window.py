@@ -15,14 +15,16 @@ import numpy as np
 
 from atc.backends.cpu.conv_blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv_cost import CALL
-from atc.backends.cpu.conv_epilogue import TileEpilogue
+from atc.backends.cpu.conv_epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.conv_tile import NO_PARAMS, Axis, Columns, Geometry, cut_columns
 from atc.backends.cpu.expr import literal
 from atc.backends.cpu.vector_expr import BYTES, LOADS, lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
 from atc.backends.target import Target
+from atc.expr import Input, cast
 from atc.ir import Array, DType
-from atc.ops import ConvBlocked, Pool, identity_epilogue
+from atc.ops import ConvBlocked, Epilogue, Pool, identity_epilogue
+from atc.ops.blocked import FLOATS
 
 EXACT_TAPS = (1 << 24) // (255 * 128)
 """Up to so many products of bytes have an exact sum in float: that is how they are summed."""
@@ -185,7 +187,7 @@ class DepthwiseTiles(WindowTiles):
         wide = w.outputs[0].shape[-1] == lanes(target) > 1
         fits = wide and op.window.rank <= 2 and w.constant[1] and is_depthwise(w)
         if not is_bytes(w):
-            return fits and w.outputs[0].dtype is DType.FLOAT
+            return fits and sums_floats(w, FLOATS)
         exact = prod(op.window.kernel) <= EXACT_TAPS
         return fits and exact and typed_epilogue(op.epilogue, w, 2)
 
@@ -265,7 +267,7 @@ class PoolTiles(WindowTiles):
         """Floats with lanes along the last axis, one or two axes to pool over, no indices."""
         op, y = w.op, w.outputs[0]
         assert isinstance(op, Pool)
-        kind = op.how in ("Max", "Average") and len(w.outputs) == 1 and y.dtype is DType.FLOAT
+        kind = op.how in ("Max", "Average") and len(w.outputs) == 1 and y.dtype in FLOATS
         kind = kind or op.how == "Max" and len(w.outputs) == 1 and y.dtype in BYTES
         lane = y.shape[-1] == lanes(target) > 1 and op.window.rank in (2, 3)
         window = op.window
@@ -285,7 +287,7 @@ class PoolTiles(WindowTiles):
         """The tiles; each tap is a maximum or a sum, which is divided at the end."""
         op = w.op
         assert isinstance(op, Pool)
-        g = channelwise(w, params)
+        g, y = channelwise(w, params), w.outputs[0]
         down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
         largest = op.how == "Max"
 
@@ -298,13 +300,20 @@ class PoolTiles(WindowTiles):
             "combine": "v_max({0}, s)" if largest else "v_add({0}, s)",
             "start": "v_set1(-INFINITY)" if largest else "v_zero()", "averaged": not largest,
             "scale": scale,
-            "epilogue": TileEpilogue(identity_epilogue(DType.FLOAT), w, g, target),
+            "epilogue": TileEpilogue(as_stored(y.dtype), w, g, target),
             **element_values(w, 0, "{0}"),
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         return window_cycles(channelwise(w), params, target.vector_registers)
+
+
+def as_stored(dtype: DType) -> Epilogue:
+    """Return the epilogue of floats that are stored in a type."""
+    return Epilogue(cast(Input(DType.FLOAT, 0), dtype)) if dtype is DType.BFLOAT16 else (
+        identity_epilogue(DType.FLOAT)
+    )
 
 
 def _inside_pads(op: Pool, w: Workload) -> bool:

@@ -6,12 +6,19 @@ from atc.backends.cpu.conv_cost import CALL
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_open import interior
 from atc.backends.cpu.conv_tile import Geometry
-from atc.backends.cpu.conv_window import DepthwiseTiles, PoolTiles, channelwise, is_bytes
+from atc.backends.cpu.conv_window import (
+    DepthwiseTiles,
+    PoolTiles,
+    as_stored,
+    channelwise,
+    is_bytes,
+)
+from atc.backends.cpu.vector_expr import LOADS
 from atc.backends.kernel import Params, Workload
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic
-from atc.ir import DType
-from atc.ops import ConvBlocked, Pool, identity_epilogue
+from atc.ops import ConvBlocked, Pool
+from atc.ops.blocked import FLOATS
 
 
 def loop_values(g: Geometry, c: int) -> dict[str, object]:
@@ -34,6 +41,18 @@ def loop_cycles(g: Geometry, c: int) -> float:
     return g.batch * g.supers * g.rows.out * row
 
 
+def c_type(w: Workload) -> str:
+    """Return the C type of the elements of x."""
+    assert w.inputs[0] is not None
+    return w.inputs[0].dtype.c
+
+
+def vector_load(w: Workload) -> str:
+    """Return the format of what reads a vector of x at {1}."""
+    assert w.inputs[0] is not None
+    return f"{LOADS[w.inputs[0].dtype]}({{1}})"
+
+
 class DepthwiseLoops(DepthwiseTiles):
     """Depthwise convolution, c outputs of a row at a time, loops over the window."""
 
@@ -43,7 +62,7 @@ class DepthwiseLoops(DepthwiseTiles):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats only."""
-        return w.outputs[0].dtype is DType.FLOAT and super().accepts(w, target) and not is_bytes(w)
+        return super().accepts(w, target) and not is_bytes(w)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
         """Return enough accumulators to hide the latency of an addition."""
@@ -56,7 +75,7 @@ class DepthwiseLoops(DepthwiseTiles):
         g = channelwise(w)
         return {
             **loop_values(g, int(params["c"])), "weighted": True, "start": None, "average": "",
-            "combine": "v_fmadd_acc({0}, v_load({1}), tap)",
+            "combine": f"v_fmadd_acc({{0}}, {vector_load(w)}, tap)", "element": c_type(w),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
@@ -83,7 +102,7 @@ class PoolLoops(PoolTiles):
         op = w.op
         assert isinstance(op, Pool)
         counted = op.how == "Max" or not op.count_include_pad or not is_dynamic(w.outputs[0].shape)
-        return w.outputs[0].dtype is DType.FLOAT and counted and super().accepts(w, target)
+        return w.outputs[0].dtype in FLOATS and counted and super().accepts(w, target)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
         """Return enough accumulators to hide the latency of an addition."""
@@ -99,8 +118,9 @@ class PoolLoops(PoolTiles):
             **loop_values(g, int(params["c"])), "weighted": False,
             "start": "v_set1(-INFINITY)" if largest else "v_zero()",
             "average": "" if largest else every,
-            "combine": f"{'v_max' if largest else 'v_add'}({{0}}, v_load({{1}}))",
-            "epilogue": TileEpilogue(identity_epilogue(DType.FLOAT), w, g, target),
+            "combine": f"{'v_max' if largest else 'v_add'}({{0}}, {vector_load(w)})",
+            "epilogue": TileEpilogue(as_stored(w.outputs[0].dtype), w, g, target),
+            "element": c_type(w),
         }  # fmt: skip
 
     def in_bands(

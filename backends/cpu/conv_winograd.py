@@ -22,14 +22,14 @@ from atc.backends.cpu.conv_blocked import (
     packed_panels,
 )
 from atc.backends.cpu.conv_cost import FAR, L2, NEAR, tile_cycles
-from atc.backends.cpu.conv_epilogue import TileEpilogue
+from atc.backends.cpu.conv_epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.conv_tile import Axis, Geometry, cut_columns, geometry, panels, unroll
 from atc.backends.cpu.stored_weights import stored_weights
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.cpu.winograd import by_points, combinations, matrices, transform_filters
 from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
 from atc.backends.target import Target
-from atc.ir import Array, DType
+from atc.ir import Array
 from atc.ops import ConvBlocked
 
 SIZES = (6, 4, 2)
@@ -117,7 +117,7 @@ class ConvWinograd(Kernel):
         window = op.window
         square = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
-        wide = wide and op.accumulator is DType.FLOAT
+        wide = wide and sums_floats(w)
         return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:

@@ -13,7 +13,7 @@ from atc.backends.cpu.expr import address, literal
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.errors import InternalError
-from atc.expr import Call, Const, Expr, Extent, Input, walk
+from atc.expr import Call, Const, Expr, Extent, Input, cast, walk
 from atc.ir import DType, TensorType
 from atc.ops import Epilogue
 from atc.view import View
@@ -42,17 +42,17 @@ def lanes(target: Target) -> int:
 
 
 LOADS = {DType.FLOAT: "v_load", DType.UINT8: "v_load_u8", DType.INT8: "v_load_i8",
-         DType.INT32: "v_i32_load"}  # fmt: skip
-"""What reads a vector of a type; bytes become floats."""
+         DType.INT32: "v_i32_load", DType.BFLOAT16: "v_load_bf16"}  # fmt: skip
+"""What reads a vector of a type; bytes and bfloat16 become floats."""
 
 LOADED_PARTS = {
     DType.FLOAT: "v_load_n", DType.UINT8: "v_load_u8_n", DType.INT8: "v_load_i8_n",
-    DType.INT32: "v_i32_load_n",
+    DType.INT32: "v_i32_load_n", DType.BFLOAT16: "v_load_bf16_n",
 }  # fmt: skip
 """What reads the first lanes of a vector."""
 
 STORES = {DType.FLOAT: "v_store", DType.UINT8: "v_store_u8", DType.INT8: "v_store_i8",
-          DType.INT32: "v_i32_store"}  # fmt: skip
+          DType.INT32: "v_i32_store", DType.BFLOAT16: "v_store_bf16"}  # fmt: skip
 
 BYTES = frozenset({DType.UINT8, DType.INT8})
 
@@ -66,8 +66,8 @@ INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
 def vectorisable(expr: Expr) -> bool:
     """Whether every subexpression is a float or a mask that the vocabulary can compute.
 
-    Bytes and INT32 sums may be operands, where the expression makes floats of them first; sums,
-    differences and products of INT32 are computed too.
+    Bytes, bfloat16 and INT32 sums may be operands, where the expression makes floats of them first;
+    sums, differences and products of INT32 are computed too.
     """
     return expr.dtype is DType.FLOAT and all(_supported(e) for e in walk(expr))
 
@@ -80,9 +80,14 @@ def integral(expr: Expr) -> bool:
 def stored(expr: Expr) -> Expr | None:
     """Return the float expression whose vector is stored for a value; None where there is none.
 
-    Storing bytes saturates: a whole number that is to be saturated is stored as it is.
+    Storing bytes saturates: a whole number that is to be saturated is stored as it is. Storing
+    bfloat16 rounds.
     """
     match expr:
+        case Input(dtype=DType.BFLOAT16):
+            return cast(expr, DType.FLOAT)
+        case Call(fn="Cast", dtype=DType.BFLOAT16, args=(x,)):
+            return x if x.dtype is DType.FLOAT else None
         case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES and _whole(x):
             return x
         case _:
@@ -119,6 +124,8 @@ def read_vector(dtype: DType, place: str, step: int, count: str = "") -> str:
         return f"{LOADED_PARTS[dtype]}({place}, {count})" if count else f"{LOADS[dtype]}({place})"
     if dtype is DType.INT32:
         return f"v_i32_set1(*({place}))"
+    if dtype is DType.BFLOAT16:
+        return f"v_set1(k_load_bf16(*({place})))"
     return f"v_broadcast({place})" if dtype is DType.FLOAT else f"v_set1((float)*({place}))"
 
 
@@ -126,6 +133,8 @@ def _supported(e: Expr) -> bool:
     match e:
         case Input():
             return e.dtype in LOADS
+        case Call(fn="Cast", args=(Input(dtype=DType.BFLOAT16),)):
+            return e.dtype is DType.FLOAT
         case Call(fn="Cast", args=(a,)) if a.dtype in BYTES:
             return e.dtype in (DType.FLOAT, DType.INT32) and isinstance(a, Input)
         case Call(fn="Cast", args=(a,)) if a.dtype is DType.INT32:
@@ -351,9 +360,9 @@ def _text(
             return f"v_set1((float){e.extent})"
         case Call(fn="Max" | "Min", args=(a, b)):
             return _extreme(e.fn, a, b, args)
-        case Call(fn="Cast", args=(a,)) if a.dtype in (*BYTES, DType.INT32):
-            if e.dtype is a.dtype or (e.dtype is DType.FLOAT and a.dtype in BYTES):
-                return args[0]  # bytes are read as floats
+        case Call(fn="Cast", args=(a,)) if a.dtype in (*BYTES, DType.BFLOAT16, DType.INT32):
+            if e.dtype is a.dtype or (e.dtype is DType.FLOAT and a.dtype is not DType.INT32):
+                return args[0]  # bytes and bfloat16 are read as floats
             return f"v_cvt_{'f32' if e.dtype is DType.FLOAT else 'i32'}({args[0]})"
         case Call(fn=fn, dtype=DType.INT32):
             return f"{INTEGER_FUNCTIONS[fn]}({args[0]}, {args[1]})"

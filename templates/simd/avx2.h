@@ -21,6 +21,7 @@
 
 #define V_LANES 8      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine */
+#define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
 
 typedef __m256 vf32;  /* V_LANES floats */
 typedef __m256i vi32; /* V_LANES integers */
@@ -125,6 +126,23 @@ static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
   int8_t bytes[V_LANES];
   v_store_i8(bytes, a);
   for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
+/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+static inline void v_store_halves(uint16_t *p, vf32 a) {
+  const __m256i halves = _mm256_srli_epi32(_mm256_castps_si256(a), 16);
+  const __m128i packed =
+      _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+  _mm_storeu_si128((__m128i *)(void *)p, packed);
+}
+static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) {
+  uint16_t halves[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) halves[i] = p[i];
+  return v_load_bf16(halves);
+}
+static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
+  uint16_t halves[V_LANES];
+  v_store_halves(halves, a);
+  for (size_t i = 0; i < n; i++) p[i] = halves[i];
 }
 /* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
 static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {

@@ -22,6 +22,11 @@
 
 #define V_LANES 16     /* floats in a vector */
 #define V_REGISTERS 32 /* vector registers of the machine */
+#if defined(__AVX512BF16__)
+#define V_ROUNDS_BF16 1 /* whether what stores bfloat16 rounds */
+#else
+#define V_ROUNDS_BF16 0
+#endif
 
 typedef __m512 vf32;     /* V_LANES floats */
 typedef __m512i vi32;    /* V_LANES integers */
@@ -51,13 +56,19 @@ static inline vf32 v_load_n(const float *p, size_t n) {
 static inline void v_store_n(float *p, vf32 a, size_t n) {
   _mm512_mask_storeu_ps(p, v_mask_n(n), a);
 }
+/* Halves to the upper halves of lanes. */
+static inline vf32 widen_halves(__m256i halves) {
+  const __m512i order = _mm512_slli_epi32(
+      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 16);
+  const __m512i words = _mm512_castsi256_si512(halves);
+  return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, order, words));
+}
 /* V_LANES numbers of 16 bits, float16 or bfloat16, as floats: exactly, whatever they are. */
 static inline vf32 v_load_f16(const uint16_t *p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 static inline vf32 v_load_bf16(const uint16_t *p) {
-  const __m256i halves = _mm256_loadu_si256((const __m256i *)(const void *)p);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  return widen_halves(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 /* V_LANES bytes as floats; and back, to the nearest (ties to even), saturating, NaN as lowest. */
 static inline vf32 v_load_u8(const uint8_t *p) {
@@ -113,6 +124,23 @@ static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
 static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
   const vf32 held = _mm512_min_ps(_mm512_max_ps(a, v_set1(-128.0f)), v_set1(127.0f));
   _mm_mask_storeu_epi8(p, v_mask_n(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(held)));
+}
+/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+static inline __m256i to_halves(vf32 a) {
+#if V_ROUNDS_BF16
+  return (__m256i)_mm512_cvtneps_pbh(a);
+#else
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16));
+#endif
+}
+static inline void v_store_halves(uint16_t *p, vf32 a) {
+  _mm256_storeu_si256((__m256i *)(void *)p, to_halves(a));
+}
+static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) {
+  return widen_halves(_mm256_maskz_loadu_epi16(v_mask_n(n), p));
+}
+static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
+  _mm256_mask_storeu_epi16(p, v_mask_n(n), to_halves(a));
 }
 /* The bytes of a table of 256 in t at places p, all in words. */
 static inline __m512i lookup_words(const __m512i *t, __m512i p) {

@@ -92,10 +92,7 @@ static inline void v_store_split(void *high, void *low, vf32 x) {
   _mm256_storeu_si256((__m256i *)high, _mm512_cvtepi32_epi16(_mm512_srli_epi32(upper, 16)));
   _mm256_storeu_si256((__m256i *)low, _mm512_cvtepi32_epi16(_mm512_srli_epi32(left, 16)));
 }
-/* 16 floats as bfloat16 (rounded as in v_pairs), and back. */
-static inline void v_store_bf16(void *p, vf32 x) {
-  _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(x));
-}
+/* 16 bfloat16 as floats. */
 static inline vf32 v_load_part(const void *p) { return v_load_bf16((const uint16_t *)p); }
 /* The numbers that were split, rounded to the bits that both parts hold. */
 static inline void v_join_pairs(vf32 high, vf32 low, vf32 *a, vf32 *b) {

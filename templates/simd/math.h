@@ -313,7 +313,15 @@ static inline vf32 v_round_bf16(vf32 a) {
   const vi32 odd = v_i32_and(v_i32_shr(bits, 16), v_i32_set1(1));
   const vi32 up = v_i32_add(bits, v_i32_add(odd, v_i32_set1(0x7fff)));
   const vf32 rounded = v_cast_f32(v_i32_and(up, v_i32_set1(-0x10000)));
-  return v_select(v_isnan(a), a, rounded);
+  return v_select(v_isnan(a), v_add(a, a), rounded); /* quiet: its upper half is NaN, too */
+}
+
+/* The same, stored in 16 bits; denormals as zero where the processor rounds. */
+static inline void v_store_bf16(uint16_t *p, vf32 a) {
+  v_store_halves(p, V_ROUNDS_BF16 ? a : v_round_bf16(a));
+}
+static inline void v_store_bf16_n(uint16_t *p, vf32 a, size_t n) {
+  v_store_halves_n(p, V_ROUNDS_BF16 ? a : v_round_bf16(a), n);
 }
 
 /* The nearest float16 (ties to even), as a float; infinite from 65520 on. */

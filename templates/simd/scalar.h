@@ -16,6 +16,7 @@
 
 #define V_LANES 1      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine */
+#define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
 
 typedef float vf32;   /* V_LANES floats */
 typedef int32_t vi32; /* V_LANES integers */
@@ -81,6 +82,16 @@ static inline void v_store_u8_n(uint8_t *p, vf32 a, size_t n) {
 }
 static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
   if (n) v_store_i8(p, a);
+}
+/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+static inline void v_store_halves(uint16_t *p, vf32 a) {
+  uint32_t bits;
+  memcpy(&bits, &a, sizeof bits);
+  *p = (uint16_t)(bits >> 16);
+}
+static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) { return n ? v_load_bf16(p) : 0.0f; }
+static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
+  if (n) v_store_halves(p, a);
 }
 /* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
 static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {

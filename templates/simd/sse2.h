@@ -17,6 +17,7 @@
 
 #define V_LANES 4      /* floats in a vector */
 #define V_REGISTERS 16 /* vector registers of the machine */
+#define V_ROUNDS_BF16 0 /* whether what stores bfloat16 rounds */
 
 typedef __m128 vf32;  /* V_LANES floats */
 typedef __m128i vi32; /* V_LANES integers */
@@ -130,6 +131,21 @@ static inline void v_store_i8_n(int8_t *p, vf32 a, size_t n) {
   int8_t bytes[V_LANES];
   v_store_i8(bytes, a);
   for (size_t i = 0; i < n; i++) p[i] = bytes[i];
+}
+/* Floats as bfloat16: rounded (denormals to zero) where V_ROUNDS_BF16 says so, else cut off. */
+static inline void v_store_halves(uint16_t *p, vf32 a) {
+  const __m128i halves = _mm_srai_epi32(_mm_castps_si128(a), 16); /* signed: none saturates */
+  _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi32(halves, halves));
+}
+static inline vf32 v_load_bf16_n(const uint16_t *p, size_t n) {
+  uint16_t halves[V_LANES] = {0};
+  for (size_t i = 0; i < n; i++) halves[i] = p[i];
+  return v_load_bf16(halves);
+}
+static inline void v_store_halves_n(uint16_t *p, vf32 a, size_t n) {
+  uint16_t halves[V_LANES];
+  v_store_halves(halves, a);
+  for (size_t i = 0; i < n; i++) p[i] = halves[i];
 }
 /* y[i] = table[x[i]] for i < n, of 256 bytes; y may be x. */
 static inline void v_lookup(uint8_t *y, const uint8_t *x, size_t n, const uint8_t *table) {

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
 import numpy as np
 import pytest
-from blocked_convs import DIRECT, WINOGRAD, Case, build, from_blocks
+from blocked_convs import DEPTHWISE, DIRECT, LARGE, WINOGRAD, Case, build, from_blocks
 from kernel_program import Call, run_calls, vector_target
 
 from atc.backends.cpu.conv_bf16 import ConvBf16, to_bf16
 from atc.backends.cpu.conv_bf16_few import ConvBf16Few
+from atc.backends.cpu.conv_blocked import ConvDirect
+from atc.backends.cpu.conv_window import DepthwiseTiles
+from atc.backends.cpu.conv_window_loops import DepthwiseLoops
+from atc.backends.cpu.conv_winograd import ConvWinograd
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, workload_of
-from atc.ir import Array
+from atc.ir import Array, DType, TensorType
+from atc.passes.store_bf16 import typed
 
 FIRST = {
     "first layer, patches": Case(3, 33, (8, 80), (4, 4), stride=4, pad=0, plain=True),
@@ -21,6 +30,7 @@ FIRST = {
 }
 CASES = DIRECT | WINOGRAD | FIRST
 TOLERANCE = 4e-6
+BF16 = DType.BFLOAT16
 
 
 def rounded(x: Array) -> Array:
@@ -60,6 +70,52 @@ def test_sums_of_rounded_products() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_parameter_set_sums_rounded_products(name: str) -> None:
     check(calls_of(name, 100))
+
+
+def vectored(cases: Mapping[str, Case]) -> list[Case]:
+    """Return the cases with blocked operands and epilogues that vectors can do."""
+    return [c for c in cases.values() if not c.plain and c.epilogue != "libm"]
+
+
+STORED: tuple[tuple[Kernel, Sequence[Case]], ...] = (
+    (ConvBf16(), vectored(CASES)), (ConvBf16Few(), [FIRST["first layer, cut"]]),
+    (ConvDirect(), [DIRECT["ragged"], DIRECT["first layer, grey"]]),
+    (ConvWinograd(), [WINOGRAD["ragged channels"], WINOGRAD["wide pad"]]),
+    (DepthwiseTiles(), vectored(DEPTHWISE)), (DepthwiseLoops(), vectored(LARGE)),
+)  # fmt: skip
+"""Kernels that read tensors of bfloat16, or store them, and for what."""
+
+
+def both(kernel: Kernel, case: Case) -> list[Call]:
+    """Return the calls for floats that are bfloat16, and for these stored as such, where it can."""
+    target = vector_target("x86-64-avx512-bf16")
+    graph, feeds, _ = build(case, lanes(target))
+    (node,), given = graph.nodes, dict(zip(graph.inputs, feeds, strict=True))
+    given = {k: rounded(v) for k, v in given.items()} | graph.constants
+    before = workload_of(graph, node, graph.constants)
+    for names in ({"x", "other", "y"}, {"other", "y"}):  # some kernels read floats only
+        half = {k: TensorType(BF16, t.shape) for k, t in graph.types.items() if k in names}
+        types = {**graph.types, **half}
+        stored = replace(node, op=typed(node, graph.types, types))
+        after = workload_of(replace(graph, types=types), stored, graph.constants)
+        if kernel.accepts(after, target):
+            params = kernel.parameters(before, target)[0]
+            halves = {k: given[k].astype(BF16.numpy) for k in given if k in half}
+            return [Call(kernel, params, w, [{**given, **own}[k] for k in node.inputs])
+                    for w, own in ((before, {}), (after, halves))]  # fmt: skip
+    return []
+
+
+def test_stored_operands_and_results_give_the_same_numbers() -> None:
+    pairs = [(both(kernel, c), c) for kernel, cases in STORED for c in cases]
+    calls = [call for pair, _ in pairs for call in pair]
+    assert len(calls) > 60
+    results = iter(run_calls(calls, vector_target("x86-64-avx512-bf16")))
+    for pair, case in pairs:
+        for (floats,), (halves,) in zip(*[islice(results, len(pair))] * 2, strict=True):
+            wanted = from_blocks(to_bf16(floats), case.filters)
+            got = from_blocks(halves.view(np.uint16), case.filters)
+            np.testing.assert_array_equal(got, wanted, str(pair[1]))
 
 
 def test_weights_are_rounded_to_nearest_even() -> None:
