@@ -25,10 +25,10 @@ WORD = 4
 """Bytes of a word: two bfloat16, or four bytes."""
 VECTOR = 16
 """Pixels that are made at a time."""
-WOVEN = 1.5
+WOVEN = 1.8
 """Cycles to put a vector of words in its place."""
 SPILLED = 16.0
-"""Bytes of pixels per cycle where the second-level cache doesn't hold them."""
+"""Bytes of pixels per cycle where results that pass by drive them out of the second-level cache."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,9 @@ class Window:
         return max(work, again * weights / STREAM) + weights / FIRST + self.making()
 
     def making(self) -> float:
-        """Estimate the cycles to make the pixels."""
+        """Estimate the cycles to make the pixels, and to bring them near for each panel again."""
         vector = self.words * halving(self.parts) + self.parts * self.words**2 * WOVEN
         pixels = self.parts * self.apart
-        return self.made() * vector + (pixels * self.panels / SPILLED if pixels > L2 else 0)
+        passing = self.results(self.g.rows.out) * self.halves * VECTOR * (4 if self.size > 1 else 1)
+        spilled = self.whole and pixels + passing > L2
+        return self.made() * vector + (pixels * self.panels / SPILLED if spilled else 0)
