@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -227,9 +228,10 @@ def _quantise(
 
 @contextmanager
 def _of_onnxruntime(model: Path) -> Iterator[None]:
-    """Turn whatever onnxruntime raises into one line that names the model."""
+    """Turn whatever onnxruntime raises into one line that names the model; drop what it prints."""
     try:
-        yield
+        with redirect_stdout(StringIO()):
+            yield
     except AtcError:
         raise
     except Exception as error:  # its own kinds, ValueError, RuntimeError, TypeError...

@@ -54,8 +54,9 @@ def _row(layer: Layer) -> tuple[str, ...]:
 
 
 def _summary(result: Quantised) -> Iterator[str]:
-    worst = ", ".join(f"'{one_line(w.node, 50)}'" for w in worst_layers(result.layers)[:WORST])
-    yield f"layers that add most noise: {worst or 'none is quantised'}"
+    noisy = [layer for layer in worst_layers(result.layers) if layer.added > 0][:WORST]
+    worst = ", ".join(f"'{one_line(layer.node, 50)}'" for layer in noisy)
+    yield f"layers that add most noise: {worst or 'none'}"
     if result.kept:
         yield "kept in float: " + ", ".join(f"'{one_line(n, 50)}'" for n in result.kept)
     channels = "per channel" if result.per_channel else "per tensor"

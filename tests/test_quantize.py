@@ -72,6 +72,7 @@ def test_nodes_stay_in_float_on_request(
     more = (f"--method={method}", "--keep_float=dense", "--keep_worst=1", "--per_channel=0")
     assert cli.main(run(data, output, *more, "--activations=int8")) == 0
     text = capsys.readouterr().out
+    assert text.startswith("node ")  # nothing of onnxruntime's own
     (line,) = re.findall("kept in float: (.*)", text)
     kept = re.findall("'(.*?)'", line)
     assert (kept[0], len(kept)) == ("dense", 2)
