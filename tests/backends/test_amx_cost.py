@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from math import sqrt
 
 import numpy as np
-from blocked_convs import Case, build
 
 from atc.backends.cpu.amx_cost import FINISHED, MOVED, RESIDENT, far_cycles
 from atc.backends.cpu.conv_amx import ConvTiles, ConvTilesBf16, ConvTilesBf16x3, ConvTilesBytes
-from atc.backends.kernel import Workload, workload_of
+from atc.backends.kernel import Workload
+from atc.ir import DType, TensorType
+from atc.ops import ConvBlocked, Window, identity_epilogue
+from atc.ops.blocked import blocked_shape
 
 CLOCK = 3.4
 """GHz of the clock that estimates count."""
@@ -42,6 +44,18 @@ KERNELS: tuple[tuple[ConvTiles, int], ...] = (
 """And the bytes of a result there."""
 
 
+def workload(channels: int, filters: int, size: int, kernel: int) -> Workload:
+    """Return a convolution that leaves the size as it is."""
+    window = Window((kernel,) * 2, (1, 1), (1, 1), (kernel // 2,) * 2)
+    shapes = [
+        blocked_shape((1, channels, size, size), 16), (filters, channels, kernel, kernel),
+        blocked_shape((1, filters, size, size), 16),
+    ]  # fmt: skip
+    x, w, y = (TensorType(DType.FLOAT, shape) for shape in shapes)
+    op = ConvBlocked(window, 1, identity_epilogue(DType.FLOAT))
+    return Workload(op, (x, w), (y,), (False, True))
+
+
 def estimated(kernel: ConvTiles, w: Workload, kernel_size: int, size: int, adds: bool) -> float:
     """Return the cycles of a convolution as it was measured."""
     cut = kernel.cut(w, {"tall": False})
@@ -55,9 +69,7 @@ def estimated(kernel: ConvTiles, w: Workload, kernel_size: int, size: int, adds:
 def compared() -> Iterator[tuple[str, float, float]]:
     """Yield what was measured, and both times in thousands of cycles."""
     for (channels, filters, size, kernel, adds), rates in MEASURED.items():
-        case = Case(channels, filters, (size, size), (kernel, kernel), pad=kernel // 2)
-        graph, _, _ = build(case, 16)
-        w = workload_of(graph, graph.nodes[0], graph.constants)
+        w = workload(channels, filters, size, kernel)
         flops = 2 * size * size * channels * filters * kernel * kernel
         for (tiles, each), rate in zip(KERNELS, rates, strict=True):
             cycles = estimated(tiles, w, kernel, each, adds)

@@ -46,7 +46,7 @@ CASES = {name: case for name, case in DIRECT.items() if case.plain} | {
     "more pad than kernel": Case(3, 8, (2, 2), pad=4, plain=True, epilogue="none"),
     "libm": Case(2, 16, (5, 6), plain=True, epilogue="libm"),
 }
-FEW = {"bf16": ("small patches",), "bf16x3": ("one block", "four channels")}
+FEW = {"bf16": "small patches", "bf16x3": "four channels"}
 """Cases that together meet most branches of the template."""
 KERNELS = {"bf16": (FirstTilesBf16(), 4e-6), "bf16x3": (FirstTilesBf16x3(), 2e-5)}
 
@@ -79,33 +79,40 @@ def calls_of(
     return [Call(kernel, s, w, operands) for s in kernel.parameters(w, target)[:most]]
 
 
-def check_sums(precision: str, names: Sequence[str], most: int) -> None:
+Check = tuple[Call, Callable[[Array], None]]
+"""A call, and what its result must be."""
+
+
+def checked_sums(precision: str, name: str, most: int) -> list[Check]:
     """Compare with sums in float64 of operands rounded alike.
 
     Split numbers are off by at most 2^-17 of themselves, so sums of their products by less.
     """
-    kernel, tolerance = KERNELS[precision]
-    calls = [(CASES[n], call) for n in names for call in calls_of(CASES[n], kernel, most)]
-    results = run_calls([call for _, call in calls], vector_target(AMX))
-    for (case, call), (got,) in zip(calls, results, strict=True):
-        _, _, wanted = build(case, 16, ROUNDING[precision])
-        error = np.abs(from_blocks(got, case.filters) - wanted).max()
-        assert error <= tolerance * max(np.abs(wanted).max(), 1), f"{call}: {error}"
+    (kernel, tolerance), case = KERNELS[precision], CASES[name]
+    _, _, wanted = build(case, 16, ROUNDING[precision])
+    _, _, true = build(case, 16)
+
+    def check(got: Array) -> None:
+        plain = from_blocks(got, case.filters)
+        error = np.abs(plain - wanted).max()
+        assert error <= tolerance * max(np.abs(wanted).max(), 1), f"{name}: {error}"
         if precision == "bf16x3" and case.epilogue == "none":
-            _, _, true = build(case, 16)
-            off = np.std(from_blocks(got, case.filters) - true)
-            assert off < 2**-17 * np.std(true), f"{call}: {off}"
+            assert np.std(plain - true) < 2**-17 * np.std(true), name
+
+    return [(call, check) for call in calls_of(case, kernel, most)]
 
 
-@pytest.mark.parametrize("precision", KERNELS)
-def test_sums_of_products(precision: str) -> None:
-    check_sums(precision, FEW[precision], 1)
+def run_checks(checks: Sequence[Check]) -> None:
+    """Run the calls together, and check their results."""
+    results = run_calls([call for call, _ in checks], vector_target(AMX))
+    for (_, check), (got,) in zip(checks, results, strict=True):
+        check(got)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", KERNELS)
 def test_sums_of_products_in_all_cases(precision: str) -> None:
-    check_sums(precision, list(CASES), 4)
+    run_checks([c for name in CASES for c in checked_sums(precision, name, 4)])
 
 
 @pytest.mark.slow
@@ -160,23 +167,24 @@ def byte_calls(case: Quantized, most: int) -> list[Call]:
     return [Call(kernel, s, w, operands) for s in kernel.parameters(w, target)[:most]]
 
 
-def check_bytes(names: Sequence[str], most: int) -> None:
+def checked_bytes(name: str, most: int) -> list[Check]:
     """Compare with the exact sums."""
-    calls = [(name, call) for name in names for call in byte_calls(QUANTIZED[name], most)]
-    results = run_calls([call for _, call in calls], vector_target(AMX))
-    for (name, call), (got,) in zip(calls, results, strict=True):
-        want = expected(QUANTIZED[name])
-        plain = from_blocks(got, want.shape[1])
-        np.testing.assert_array_equal(plain, want, err_msg=f"{name}: {call}")
+    want = expected(QUANTIZED[name])
 
+    def check(got: Array) -> None:
+        np.testing.assert_array_equal(from_blocks(got, want.shape[1]), want, err_msg=name)
 
-def test_bytes_give_the_exact_sums() -> None:
-    check_bytes(("zero point",), 1)
+    return [(call, check) for call in byte_calls(QUANTIZED[name], most)]
 
 
 @pytest.mark.slow
 def test_bytes_give_the_exact_sums_in_all_cases() -> None:
-    check_bytes(list(QUANTIZED), 4)
+    run_checks([c for name in QUANTIZED for c in checked_bytes(name, 4)])
+
+
+def test_sums_of_products() -> None:
+    few = [c for precision, name in FEW.items() for c in checked_sums(precision, name, 1)]
+    run_checks([*few, *checked_bytes("zero point", 1)])
 
 
 @pytest.mark.slow
