@@ -72,6 +72,10 @@ DIRECT = {
     "narrow groups": Case(64, 64, (6, 7), group=16),
     "ragged groups": Case(24, 48, (6, 7), group=3),
     "one dimension": Case(20, 24, (31,), (5,), stride=2, pad=2, epilogue="residual"),
+    "one dimension, in rows": Case(
+        40, 40, (890,), (3,), pad=0, dilation=25, epilogue="residual"
+    ),
+    "one dimension, in strided rows": Case(70, 33, (855,), (3,), 2, 0, 8, batch=2),
     "first layer": Case(3, 24, (16, 15), stride=2, plain=True),
     "first layer, 7x7": Case(3, 20, (20, 33), (7, 7), stride=2, pad=3, plain=True),
     "first layer, grey": Case(1, 16, (12, 11), (4, 10), pad=4, plain=True, epilogue="swish"),

@@ -15,6 +15,7 @@ from atc.backends.cpu.conv_tile import (
     Geometry,
     cut_columns,
     geometry,
+    in_rows,
     panels,
     tile_count,
     tile_rows,
@@ -207,7 +208,8 @@ class ConvDirect(Kernel):
             g = geometry(w, p)
             if nv > g.mb:
                 continue
-            for rb in _row_blocks(w, g, p, nv):
+            one, more = (_row_blocks(w, cut, p, nv) for cut in (g, in_rows(g, p)))
+            for rb in dict.fromkeys((*one, *more)):
                 found.append({"p": p, "nv": nv, "u": 4, "rb": rb, "pf": True})
         return found
 
@@ -224,7 +226,7 @@ class ConvDirect(Kernel):
         op = w.op
         assert isinstance(op, ConvBlocked)
         p, nv, u = (int(params[k]) for k in ("p", "nv", "u"))
-        g = geometry(w, p, params)
+        g = _cut(w, params)
         rows = tile_rows(g, p)
         columns = cut_columns(g.cols, p)
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
@@ -278,9 +280,16 @@ class ConvDirect(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         p, nv = int(params["p"]), int(params["nv"])
-        g = geometry(w, p, params)
+        g = _cut(w, params)
         tiles = image_cycles(g, p, nv, g.depth, stored_weights(w).widening(target))
         return g.batch * g.supers * tiles * _locality(w, g, nv, int(params["rb"]))
+
+
+def _cut(w: Workload, params: Params) -> Geometry:
+    """Return the geometry of direct tiles; blocks of rows along one axis are rows made of it."""
+    p = int(params["p"])
+    g = geometry(w, p, params)
+    return in_rows(g, p) if params["rb"] else g
 
 
 def _locality(w: Workload, g: Geometry, nv: int, rb: int) -> float:
@@ -306,7 +315,8 @@ def _row_blocks(w: Workload, g: Geometry, p: int, nv: int) -> list[int]:
     if len(panels(g.mb, nv)) == 1 or weights > 1 << 20:
         return [0]
     rows = tile_rows(g, p)
-    of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4
+    apart = g.cols.kernel if g.cols.open and g.cols.dilation > g.cols.size else 1
+    of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4 * apart
     count = -(-g.rows.out // (max(1, INPUT // of_tile) * rows))
     return [0, -(-g.rows.out // (count * rows)) * rows] if count > 1 else [0]
 

@@ -8,7 +8,7 @@ time: a tap of a border tile simply computes fewer pixels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from types import MappingProxyType
@@ -30,14 +30,18 @@ class Axis:
     stride: int
     dilation: int
     pad: int
+    open: bool = False
+    """Whether the next row follows where this one ends, so that no tap meets padding."""
 
     def valid(self, at: int, tap: int) -> bool:
         """Whether a tap of output `at` lies inside the input."""
-        return 0 <= at * self.stride + tap * self.dilation - self.pad < self.size
+        return self.open or 0 <= at * self.stride + tap * self.dilation - self.pad < self.size
 
     @property
     def interior(self) -> tuple[int, int]:
         """The range of outputs whose taps all lie inside the input."""
+        if self.open:
+            return 0, self.out
         low = max(0, min(self.out, -(-self.pad // self.stride)))
         last = self.size - 1 - (self.kernel - 1) * self.dilation + self.pad
         return low, max(low, min(self.out, last // self.stride + 1))
@@ -64,6 +68,8 @@ class Geometry:
     x_rows: int = 0
     y_rows: int = 0
     """The rows of x and of y that memory holds; 0: all."""
+    plane: int = 0
+    """The pixels of x, where they aren't those of its rows."""
 
     @property
     def icb(self) -> int:
@@ -84,7 +90,8 @@ class Geometry:
     def in_plane(self) -> int:
         """Elements of one input block, or of one channel where x is plain."""
         rows = self.x_rows or self.rows.size
-        return rows * self.cols.size * (1 if self.plain else self.block)
+        pixels = self.plane or rows * self.cols.size
+        return pixels * (1 if self.plain else self.block)
 
     @property
     def out_plane(self) -> int:
@@ -149,6 +156,22 @@ def geometry(
         y.shape[0], block, op.group // q, weights.shape[1] * q, -(-oc * q // block), rows, cols,
         len(x.shape) == op.plain, flat, *bands,
     )  # fmt: skip
+
+
+def in_rows(g: Geometry, pixels: int) -> Geometry:
+    """Return a convolution along one axis as one of rows of about that many pixels.
+
+    Taps then reach into the next rows. As it was where there is padding or that comes out uneven.
+    """
+    cols = g.cols
+    if g.rows != Axis(1, 1, 1, 1, 1, 0) or g.flat or cols.interior != (0, cols.out):
+        return g
+    rows, row = _recut(cols.out, pixels)
+    if rows.out == 1:
+        return g
+    step = row.out * cols.stride
+    across = Axis(row.out, step, cols.kernel, cols.stride, cols.dilation, 0, True)
+    return replace(g, rows=rows, cols=across, flat=True, plane=cols.size)
 
 
 def _is_flat(axes: Sequence[Axis]) -> bool:

@@ -99,6 +99,20 @@ def test_every_parameter_set_against_numpy(kernel: str, name: str, target: str) 
     check(subject, [cases[name]], target, tolerance, 1 << 30)
 
 
+@pytest.mark.parametrize("name", ["one dimension, in rows", "one dimension, in strided rows"])
+def test_a_long_axis_is_cut_into_rows_for_all_channels(name: str) -> None:
+    target = get_target("x86-64-avx512")
+    graph, _, _ = build(DIRECT[name], 16)
+    workload = workload_of(graph, graph.nodes[0], graph.constants)
+    kernel = ConvDirect()
+    blocks = {int(params["rb"]) for params in kernel.sets(workload, target)}
+    assert len(blocks) > 1
+    for params in kernel.sets(workload, target):
+        assert kernel.values(workload, params, target)["g"].plane == (
+            DIRECT[name].size[0] if params["rb"] else 0
+        )
+
+
 # ---- pooling and relayouts -----------------------------------------------------------------------
 
 
