@@ -34,6 +34,18 @@ def conv_net(path: Path, seed: int = 0, batch: int | str = 1) -> Path:
     return save(nodes, {"x": [batch, 3, 8, 8]}, {"y": [batch, 4]}, path, constants)
 
 
+def pooled_net(path: Path, seed: int = 0) -> Path:
+    """Write a model of two kernels: a convolution with Relu, and the mean of its channels."""
+    weights = np.random.default_rng(seed).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv1", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], "relu1"),
+        helper.make_node("GlobalAveragePool", ["r"], ["y"], "pool"),
+    ]
+    constants = [numpy_helper.from_array(weights, "w")]
+    return save(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 1, 1]}, path, constants)
+
+
 def training_net(path: Path) -> Path:
     """Write a model of a training step: the gradients of three layers' weights."""
     nodes, value = [helper.make_node("Sin", ["x"], ["s"], "sine")], "s"
