@@ -3,18 +3,23 @@
 The tiles are those of the float kernel; a step multiplies four channels of a pixel, broadcast as
 one word, by vectors of four weights a lane. Signed bytes are read as unsigned ones 128 larger; what
 that and the zero point add to every sum is taken off where the sums start.
+
+Where no instruction does that, weights are integers of 16 bits: those of the even channels of a
+word, then those of the odd ones, which meet the word's bytes taken apart once for all vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from atc.backends.cpu.conv_blocked import cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv_epilogue import TileEpilogue
 from atc.backends.cpu.conv_tile import Axis, geometry
-from atc.backends.cpu.conv_words import Words, in_words, tile_sets
+from atc.backends.cpu.conv_words import WORD, Words, in_words, tile_sets
+from atc.backends.cpu.matmul_bytes import DOT_FEATURES
 from atc.backends.cpu.vector_expr import lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
@@ -23,6 +28,9 @@ from atc.ops import ConvBlocked
 
 QUAD = 4
 """Channels whose products a step sums."""
+SPLIT_WIDE = ((4, 4), (6, 3), (3, 4), (8, 2), (4, 2), (2, 4), (14, 1), (6, 1))
+SPLIT_NARROW = ((2, 4), (4, 2), (3, 2), (1, 4), (6, 1), (4, 1))
+"""Pixels and vectors of a tile of split words, for 32 and for 16 registers."""
 
 
 def conv_of_bytes(w: Workload) -> ConvBlocked | None:
@@ -37,6 +45,38 @@ def unsigned_zero(w: Workload, op: ConvBlocked) -> int:
     return op.zero + (128 if w.inputs[0].dtype is DType.INT8 else 0)
 
 
+def splits(target: Target) -> bool:
+    """Whether words are taken apart: where four products are many instructions."""
+    return target.simd != "neon" and not target.features & DOT_FEATURES
+
+
+def in_quads(words: Words, target: Target) -> Words:
+    """Return words of bytes with weights as they are multiplied on a target."""
+    return replace(words, size=2 * WORD) if splits(target) else words
+
+
+def quad_sets(w: Workload, target: Target) -> list[Params]:
+    """Return all parameter sets: tiles that fit the registers."""
+    if not splits(target):
+        return tile_sets(w, target)
+    shapes = SPLIT_WIDE if target.vector_registers >= 32 else SPLIT_NARROW
+    return [{"p": p, "nv": nv} for p, nv in shapes if nv <= geometry(w, p).mb]
+
+
+def quad_cycles(words: Words) -> float:
+    """Estimate the cycles of all tiles; split words take longer."""
+    return words.cycles() * (1 if words.size == WORD else 2 + 1 / words.nv)
+
+
+def packed_quads(words: Words, dense: Array) -> Array:
+    """Return weights in the order of use, in a row of bytes; see `Words.pack`."""
+    packed = words.pack(dense)
+    if words.size == WORD:
+        return packed
+    pairs = packed.reshape(-1, words.g.block, QUAD // 2, 2)  # [..][lane][pair][even or odd]
+    return pairs.transpose(0, 3, 1, 2).astype(np.int16).reshape(-1).view(np.int8)
+
+
 def pack_bytes(w: Array, words: Words, group: int, zero: int) -> Array:
     """Return weights [M, C / group, *kernel] as bytes in the order in which the tiles read them.
 
@@ -45,7 +85,8 @@ def pack_bytes(w: Array, words: Words, group: int, zero: int) -> Array:
     """
     dense = ungrouped(w, words.g, group)
     starts = -zero * dense.astype(np.int64).sum((2, 3))
-    return np.concatenate([starts.astype(np.int32).reshape(-1).view(np.int8), words.pack(dense)])
+    first = starts.astype(np.int32).reshape(-1).view(np.int8)
+    return np.concatenate([first, packed_quads(words, dense)])
 
 
 class ConvBytes(Kernel):
@@ -72,26 +113,26 @@ class ConvBytes(Kernel):
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """The most promising sets."""
-        return cheapest(self, self.sets(w, target), w, target, 5)
+        return cheapest(self, quad_sets(w, target), w, target, 5)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
-        """Return all parameter sets: tiles that fit the registers."""
-        return tile_sets(w, target)
+        """Return all parameter sets."""
+        return quad_sets(w, target)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        words, zero = in_words(w, params, QUAD), unsigned_zero(w, op)
+        words, zero = in_quads(in_words(w, params, QUAD), target), unsigned_zero(w, op)
         return {1: lambda weights: pack_bytes(weights, words, op.group, zero)}
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The tiles; signed bytes become unsigned as they are read."""
-        return byte_values(w, in_words(w, params, QUAD), target)
+        return byte_values(w, in_quads(in_words(w, params, QUAD), target), target)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return in_words(w, params, QUAD).cycles()
+        return quad_cycles(in_quads(in_words(w, params, QUAD), target))
 
 
 def byte_values(w: Workload, words: Words, target: Target) -> dict[str, object]:
@@ -101,16 +142,18 @@ def byte_values(w: Workload, words: Words, target: Target) -> dict[str, object]:
     assert w.inputs[0] is not None
     g, signed = words.g, w.inputs[0].dtype is DType.INT8
     epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
-    started = unsigned_zero(w, op) != 0
-    read = "v_i32_broadcast({})"
+    started, halves = unsigned_zero(w, op) != 0, words.size > WORD
+    read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
+    packed = f"(const int16_t *)(const void *)(x1 + {starts})" if halves else "x1"
     return {
-        **words.values(), "element": w.inputs[0].dtype.c, "weight": "int8_t",
-        "result": w.outputs[0].dtype.c, "sums": "vi32", "dot": "v_dot4",
+        **words.values(), "element": w.inputs[0].dtype.c, "halves": halves,
+        "weight": "int16_t" if halves else "int8_t", "dot": "v_dot2" if halves else "v_dot4",
+        "result": w.outputs[0].dtype.c, "sums": "vi32",
         "broadcast": f"v_i32_xor({read}, flip)" if signed else read,
         "load": "v_i32_load((const int32_t *)(const void *)({}))",
         "flip": "v_i32_set1((int32_t)0x80808080u)" if signed else "",
         "start": lambda vector: _start(vector, g.block, epilogue, started), "started": started,
-        "starts": g.supers * g.mb * g.block * 4, "source": "x0", "packed": "x1",
+        "starts": 0 if halves else starts, "source": "x0", "packed": packed,
         "converted": False, "epilogue": epilogue,
     }  # fmt: skip
 

@@ -14,9 +14,18 @@ import numpy as np
 
 from atc.backends.cpu.conv_bf16_few import PixelWords
 from atc.backends.cpu.conv_blocked import cheapest, ungrouped
-from atc.backends.cpu.conv_bytes import QUAD, byte_values, conv_of_bytes, unsigned_zero
+from atc.backends.cpu.conv_bytes import (
+    QUAD,
+    byte_values,
+    conv_of_bytes,
+    in_quads,
+    packed_quads,
+    quad_cycles,
+    quad_sets,
+    unsigned_zero,
+)
 from atc.backends.cpu.conv_tile import Geometry, geometry
-from atc.backends.cpu.conv_words import tile_sets
+from atc.backends.cpu.conv_words import Words
 from atc.backends.cpu.vector_expr import lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
@@ -50,7 +59,7 @@ def copied(g: Geometry) -> Copied:
     return Copied(height, width, min(rows.pad, height), min(cols.pad, width), kept, columns)
 
 
-def in_pixels(w: Workload, params: Params) -> PixelWords:
+def in_pixels(w: Workload, params: Params, target: Target) -> Words:
     """Return the convolution of the copied image as parameters cut it."""
     p, nv = int(params["p"]), int(params["nv"])
     g = geometry(w, p)
@@ -58,7 +67,7 @@ def in_pixels(w: Workload, params: Params) -> PixelWords:
     rows = replace(g.rows, size=image.height, pad=0)
     taps = -(-g.cols.kernel // QUAD)
     cols = replace(g.cols, size=image.width, kernel=taps, dilation=QUAD, pad=0)
-    return PixelWords(replace(g, rows=rows, cols=cols), p, nv, QUAD)
+    return in_quads(PixelWords(replace(g, rows=rows, cols=cols), p, nv, QUAD), target)
 
 
 class ConvBytesFew(Kernel):
@@ -83,11 +92,11 @@ class ConvBytesFew(Kernel):
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """The most promising sets."""
-        return cheapest(self, tile_sets(w, target), w, target, 4)
+        return cheapest(self, quad_sets(w, target), w, target, 4)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Words of weights in the order of use, behind what the sums start with."""
-        words, g, op = in_pixels(w, params), geometry(w, 1), w.op
+        words, g, op = in_pixels(w, params, target), geometry(w, 1), w.op
         assert isinstance(op, ConvBlocked)
         zero = unsigned_zero(w, op)
 
@@ -96,7 +105,7 @@ class ConvBytesFew(Kernel):
             starts = -zero * dense.astype(np.int64).sum((2, 3))
             taps = dense.reshape(*dense.shape[:-1], g.rows.kernel, g.cols.kernel)
             first = starts.astype(np.int32).reshape(-1).view(np.int8)
-            return np.concatenate([first, words.pack(taps)])
+            return np.concatenate([first, packed_quads(words, taps)])
 
         return {1: pack}
 
@@ -111,7 +120,7 @@ class ConvBytesFew(Kernel):
         op, g = w.op, geometry(w, 1)
         assert isinstance(op, ConvBlocked)
         return {
-            **byte_values(w, in_pixels(w, params), target),
+            **byte_values(w, in_pixels(w, params, target), target),
             "source": "image", "converted": True, "image": copied(g), "axes": g,
             "padding": op.zero & 255,
         }  # fmt: skip
@@ -119,7 +128,7 @@ class ConvBytesFew(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         copying = COPIED * w.outputs[0].shape[0] * self.scratch(w, params, target)
-        return in_pixels(w, params).cycles() + copying
+        return quad_cycles(in_pixels(w, params, target)) + copying
 
 
 KERNELS = (ConvBytesFew(),)

@@ -42,6 +42,8 @@ class Words:
     p: int
     nv: int
     per: int
+    size: int = WORD
+    """Bytes of a word of weights."""
 
     @property
     def depth(self) -> int:
@@ -62,7 +64,7 @@ class Words:
     @property
     def lines(self) -> int:
         """Lines of the next panel that each turn prefetches; 0 where tiles are many."""
-        size = self.nv * self.g.block * self.g.block // self.per * WORD
+        size = self.nv * self.g.block * self.g.block // self.per * self.size
         share = size / LINE / tile_count(self.g, self.p)
         return -(-size // (LINE * tile_count(self.g, self.p))) if share > 0.2 else 0
 
@@ -89,14 +91,15 @@ class Words:
         }  # fmt: skip
         named = {t.name: t for t in tiles.values()}
         firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
-        line = LINE * self.per // WORD
+        line = LINE * self.per // self.size
         return {
             "g": g, "rows": rows, "columns": columns, "tiles": list(named.values()),
             "groups": [(n, count, firsts[k * widths[0][1]]) for k, (n, count) in enumerate(widths)],
             "tile_of": lambda r, n, c: tiles[r, n, c].name, "interior": g.rows.interior,
             "bodies": self.bodies(), "words": self.depth, "per": self.per, "unit": self.unit,
             "step": 1 if g.plain else g.block,
-            "lines": self.lines, "line": line, "share": self.lines * line * self.turns,
+            "halves": False, "lines": self.lines, "line": line,
+            "share": self.lines * line * self.turns,
         }  # fmt: skip
 
     def pack(self, dense: Array) -> Array:

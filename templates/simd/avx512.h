@@ -222,6 +222,19 @@ static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) {
   return v_i32_add(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 #endif
 }
+/* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
+static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
+  const vi32 sum = _mm512_madd_epi16(a, b);
+#if defined(__GNUC__)
+  __asm__("vpaddd %1, %0, %0" : "+v"(acc) : "v"(sum)); /* at once, or gcc keeps many in memory */
+  return acc;
+#else
+  return v_i32_add(acc, sum);
+#endif
+}
+/* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
+static inline vi32 v_even_bytes(vi32 a) { return _mm512_and_si512(a, v_i32_set1(0x00ff00ff)); }
+static inline vi32 v_odd_bytes(vi32 a) { return _mm512_srli_epi16(a, 8); }
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return _mm512_castps_si512(a); }
 static inline vf32 v_cast_f32(vi32 a) { return _mm512_castsi512_ps(a); }

@@ -222,6 +222,18 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
 }
 /* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
 static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
+/* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
+static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
+  const int16x8_t s = vreinterpretq_s16_s32(a), t = vreinterpretq_s16_s32(b);
+  const vi32 low = vmull_s16(vget_low_s16(s), vget_low_s16(t));
+  const vi32 high = vmull_s16(vget_high_s16(s), vget_high_s16(t));
+  return vaddq_s32(acc, vpaddq_s32(low, high));
+}
+/* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
+static inline vi32 v_even_bytes(vi32 a) { return vandq_s32(a, vdupq_n_s32(0x00ff00ff)); }
+static inline vi32 v_odd_bytes(vi32 a) {
+  return vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(a), 8));
+}
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return vreinterpretq_s32_f32(a); }
 static inline vf32 v_cast_f32(vi32 a) { return vreinterpretq_f32_s32(a); }

@@ -152,6 +152,19 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
 }
 /* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
 static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
+/* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
+static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
+  int16_t s[2], t[2];
+  uint32_t sum = (uint32_t)acc;
+  memcpy(s, &a, sizeof s);
+  memcpy(t, &b, sizeof t);
+  for (int k = 0; k < 2; k++) sum += (uint32_t)(s[k] * t[k]);
+  memcpy(&acc, &sum, sizeof acc);
+  return acc;
+}
+/* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
+static inline vi32 v_even_bytes(vi32 a) { return a & 0x00ff00ff; }
+static inline vi32 v_odd_bytes(vi32 a) { return (vi32)(((uint32_t)a >> 8) & 0x00ff00ffu); }
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) {
   vi32 bits;

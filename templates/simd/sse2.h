@@ -207,6 +207,19 @@ static inline vi32 v_dot4(vi32 acc, vi32 a, vi32 b) {
 }
 /* The same for bytes of a below 128, of which sums of two products fit 16 bits. */
 static inline vi32 v_dot4_small(vi32 acc, vi32 a, vi32 b) { return v_dot4(acc, a, b); }
+/* acc + the sum of two products in each lane, exact but for wrapping, of integers of 16 bits. */
+static inline vi32 v_dot2(vi32 acc, vi32 a, vi32 b) {
+  const vi32 sum = _mm_madd_epi16(a, b);
+#if defined(__GNUC__)
+  __asm__("paddd %1, %0" : "+x"(acc) : "x"(sum)); /* at once, or gcc keeps many in memory */
+  return acc;
+#else
+  return v_i32_add(acc, sum);
+#endif
+}
+/* Bytes 0 and 2 of each lane, and 1 and 3, as unsigned integers of 16 bits. */
+static inline vi32 v_even_bytes(vi32 a) { return _mm_and_si128(a, v_i32_set1(0x00ff00ff)); }
+static inline vi32 v_odd_bytes(vi32 a) { return _mm_srli_epi16(a, 8); }
 /* The bits of a, read as the other type. */
 static inline vi32 v_cast_i32(vf32 a) { return _mm_castps_si128(a); }
 static inline vf32 v_cast_f32(vi32 a) { return _mm_castsi128_ps(a); }

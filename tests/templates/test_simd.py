@@ -70,6 +70,12 @@ def dot4(i: Array, j: Array) -> Array:
     return (j + products.reshape(-1, 4).sum(1)).astype(np.int32)
 
 
+def dot2(i: Array, j: Array) -> Array:
+    """j + the products of the 16-bit halves of i and j; wrapping."""
+    products = i.view(np.int16).astype(np.int64) * j.view(np.int16)
+    return (j + products.reshape(-1, 2).sum(1)).astype(np.int32)
+
+
 @cache
 def exponents() -> Inputs:
     """The int32 n of v_pow2i, whole float n, values near one."""
@@ -173,6 +179,9 @@ OPS = (
     call("v_i32_xor", "{i}, {j}", np.bitwise_xor, "i32", integers),
     call("v_i32_broadcast", "a", lambda: np.full(COUNT, integers()[0][0]), "i32", integers),
     call("v_dot4", "{j}, {i}, {j}", dot4, "i32", integers),
+    call("v_dot2", "{j}, {i}, {j}", dot2, "i32", integers),
+    call("v_even_bytes", "{i}", lambda i: i & 0xFF00FF, "i32", integers),
+    call("v_odd_bytes", "{i}", lambda i: i >> 8 & 0xFF00FF, "i32", integers),
     call("v_dot4_small", "{j}, v_i32_and({i}, v_i32_set1(0x7f7f7f7f)), {j}",
        lambda i, j: dot4(i & 0x7F7F7F7F, j), "i32", integers),
     call("v_i32_shl", "{i}, 5", lambda i: i << 5, "i32", integers),
