@@ -5,11 +5,11 @@ is needed: the machine's kernel is kernel.c, which offers as much of Linux as a 
 one thread asks for. `Write`, `Run` and `Read` go to it on a disk image, which takes the answers.
 
     export BOCHS=bochs   # Debian 13 or later: apt-get install bochs bochs-term bochsbios vgabios
-    python tests/machine/bochs.py [--model=NAME] PROGRAM [ARGUMENTS...] [--file=IN] [--get=OUT]
+    python tests/machine/bochs.py [--model=NAME] [--get=FILE] PROGRAM [ARGUMENTS...]
 
-runs a program that was compiled as `FOR_MACHINE` says, with these files beside it, prints what it
-printed, writes the files that are to be got, and ends with its status. With BOCHS set, all tests of
-kernels also run on the machine, and must give the same bits there.
+runs a program that was compiled as `FOR_MACHINE` says, with the files that its arguments name,
+prints what it printed, writes the files that are to be got, and ends with its status. With BOCHS
+set, all tests of kernels also run on the machine, and must give the same bits there.
 
 Where the packages are unpacked into a folder (`apt-get download`, `dpkg -x`), BOCHS is a script
 that sets LTDL_LIBRARY_PATH (the folder of plugins) and BXSHARE (that of the BIOS), and starts
@@ -240,16 +240,18 @@ def main() -> int:
     """Run the program of the command line; return its status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="sapphire_rapids", help="see bochs --help cpu")
-    parser.add_argument("--file", action="append", default=[], type=Path, help="to put beside it")
+    parser.add_argument("--file", action="append", default=[], help="to have in the machine, too")
     parser.add_argument("--get", action="append", default=[], type=Path, help="to write here")
     parser.add_argument("program", type=Path)
-    parser.add_argument("arguments", nargs="*")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     machine = find_machine(options.model)
     if machine is None:
         parser.error("BOCHS names no emulator")
     records: list[Write | Run | Read] = [
-        Write(str(path), path.read_bytes()) for path in (options.program, *options.file)
+        Write(word, Path(word).read_bytes())
+        for word in dict.fromkeys((str(options.program), *options.arguments, *options.file))
+        if Path(word).is_file()
     ]
     records += [Run((str(options.program), *options.arguments))]
     records += [Read(str(path)) for path in options.get]

@@ -1,7 +1,7 @@
 /* The first sector of a disk: reads kernel.c to 2 MB and starts it with 32-bit addresses. The BIOS
- * reads (INT 13h, 42h) and copies above 1 MB (INT 15h, 87h), 32 KB at a time. bochs.py writes behind
- * the code what to read: number of the first sector, count of sectors, address; a count of 0 ends it.
- */
+ * reads (INT 13h, 42h) and copies above 1 MB (INT 15h, 87h), 32 KB at a time. bochs.py writes
+ * behind the code what to read: number of the first sector, count of sectors, address; a count of
+ * 0 ends it. */
   .code16
   .globl start
 start:

@@ -9,9 +9,9 @@
  *   0  the end
  * An answer is { uint32 status, uint32 nothing, uint64 length }, data.
  *
- * Programs run with all privileges, at their own addresses. A program that configures tiles which it didn't
- * ask for with arch_prctl, or that ends with tiles configured, is ended by SIGILL: Linux would end
- * the one at its first tile, and switch threads more slowly for the other.
+ * Programs run with all privileges, at their own addresses. A program that configures tiles which
+ * it didn't ask for with arch_prctl, or that ends with tiles configured, is ended by SIGILL: Linux
+ * would end the one at its first tile, and switch threads more slowly for the other.
  */
 #include <cpuid.h>
 #include <elf.h>
@@ -22,7 +22,8 @@ enum { SECTOR = 512, MANY = 128, PRINTED_MAX = 1 << 20, FILES = 256, OPEN = 16 }
 enum { DATA = 0x1f0, COUNT = 0x1f2, DRIVE = 0x1f6, COMMAND = 0x1f7, CONTROL = 0x3f6 };
 enum { SIGILL = 4, SIGTRAP = 5, SIGFPE = 8, SIGSEGV = 11, SIGSYS = 31 };
 enum { ENOENT = 2, ENOSPC = 28, EINVAL = 22, ENOSYS = 38, ENOMEM = 12, EBADF = 9, EFAULT = 14 };
-enum { TILE_STATES = 3 << 17, TILES_CONFIGURED = 1 << 17, TILE_STATE = 18, LEAST_SIGNAL_STACK = 11952 };
+enum { TILE_STATES = 3 << 17, TILES_CONFIGURED = 1 << 17, TILE_STATE = 18 };
+enum { LEAST_SIGNAL_STACK = 11952 };
 
 /* Where things lie; programs at 4 MB, as they are linked. */
 #define HEAP_END ((char *)0x10000000)
@@ -110,7 +111,10 @@ static void print_hex(uint64_t v)
 
 /* ---- the machine ---- */
 
-static void out8(uint16_t port, uint8_t v) { __asm__ volatile("outb %0, %1" : : "a"(v), "Nd"(port)); }
+static void out8(uint16_t port, uint8_t v)
+{
+  __asm__ volatile("outb %0, %1" : : "a"(v), "Nd"(port));
+}
 static uint8_t in8(uint16_t port)
 {
   uint8_t v;
@@ -284,7 +288,8 @@ static int64_t read_file(uint64_t fd, char *to, size_t n)
 static int64_t seek_file(uint64_t fd, int64_t to, uint64_t from)
 {
   if (fd >= OPEN || opened[fd].f == NULL) return -EBADF;
-  opened[fd].at = (size_t)(to + (int64_t)(from == 1 ? opened[fd].at : from == 2 ? opened[fd].f->size : 0));
+  const size_t base = from == 1 ? opened[fd].at : from == 2 ? opened[fd].f->size : 0;
+  opened[fd].at = base + (size_t)to;
   return (int64_t)opened[fd].at;
 }
 
@@ -334,8 +339,8 @@ static int64_t control_cpu(uint64_t which, uint64_t argument)
   }
 }
 
-/* Whether nothing is wrong with the tiles' state, at a system call or the end. Only whether they are
- * configured is asked: Bochs (3.1) reports their data as in use where it is zero. */
+/* Whether nothing is wrong with the tiles' state, at a system call or the end. Only whether they
+ * are configured is asked: Bochs (3.1) reports their data as in use where it is zero. */
 static int tiles_are_well(int at_end)
 {
   unsigned a, b, c, d;
@@ -392,15 +397,18 @@ int64_t handle_system_call(const registers *r)
   case 131: { /* sigaltstack */
     const struct { void *at; int flags; size_t size; } *const stack = (const void *)a;
     if (stack == NULL) return 0;
-    if (!(stack->flags & 2) && stack->size < LEAST_SIGNAL_STACK && tiles_are_allowed) return -ENOMEM;
-    signal_stack_is_small = !(stack->flags & 2) && stack->size < LEAST_SIGNAL_STACK;
+    const int small = !(stack->flags & 2) && stack->size < LEAST_SIGNAL_STACK;
+    if (small && tiles_are_allowed) return -ENOMEM;
+    signal_stack_is_small = small;
     return 0;
   }
   case 158: return control_cpu(a, b);
-  case 228: /* clock_gettime: counts */
-    ((uint64_t *)b)[0] = 0;
-    ((uint64_t *)b)[1] = __builtin_ia32_rdtsc() % 1000000000;
+  case 228: { /* clock_gettime: cycles as nanoseconds */
+    const uint64_t cycles = __builtin_ia32_rdtsc();
+    ((uint64_t *)b)[0] = cycles / 1000000000;
+    ((uint64_t *)b)[1] = cycles % 1000000000;
     return 0;
+  }
   case 234: case 62: case 200: /* signals to itself */
     leave_program((int)(r->number == 234 ? c : b) & 127);
   case 60: case 231: leave_program((int)(a & 255) << 8);
@@ -499,7 +507,8 @@ static void run(const char *words, size_t size)
 static void set_up(void)
 {
   unsigned a, b, c, d;
-  struct { uint16_t limit; uint64_t at; } __attribute__((packed)) table = {sizeof gates - 1, (uint64_t)gates};
+  const struct { uint16_t limit; uint64_t at; } __attribute__((packed)) table = {
+    sizeof gates - 1, (uint64_t)gates};
   for (int k = 0; k < 32; k++) {
     const uint64_t at = (uint64_t)exception_handlers + 16 * (uint64_t)k;
     gates[k].low = (uint16_t)at;

@@ -113,13 +113,19 @@ leave_program:
   .align 16
   .globl exception_handlers
 exception_handlers:
-  .irp number, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31
+  .altmacro
+  .macro handler number
   .align 16
   .if !((\number == 8) || (\number >= 10 && \number <= 14) || (\number == 17) || (\number == 21))
   pushq $0
   .endif
   pushq $\number
   jmp exception
+  .endm
+  .set next, 0
+  .rept 32
+  handler %next
+  .set next, next + 1
   .endr
 exception:
   movq %rsp, %rdi

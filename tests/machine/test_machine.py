@@ -6,7 +6,10 @@ prints here, where tiles are emulated in C.
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +17,20 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from machine.bochs import FOR_MACHINE, MODELS, Machine, Run, Write, find_machine
+from machine.bochs import FOR_MACHINE, HERE, MODELS, Machine, Run, Write, find_machine
 from onnx import TensorProto, helper, numpy_helper
 from tile_emulation import emulating
 
 from atc.api import compile as compile_network
 from atc.backends.target import get_target, host_arch, host_features
+from atc.backends.toolchain import find_compiler
+from atc.build import Shop, library_flags
+from atc.cache import open_cache
+from atc.cache.algo import open_algo_cache
+from atc.fast_run import Bench, fast_run, workloads
 from atc.ir import Array
+from atc.passes import run_passes
+from support import compile_graph
 
 AMX, AVX512, AVX2 = "x86-64-amx", "x86-64-avx512-vnni", "x86-64-avx2"
 ALL = (AMX, AVX512, AVX2, "c99")
@@ -223,6 +233,22 @@ def test_networks_give_the_same_bits_on_tiles(name: str, machine: Machine, tmp_p
     there = example(out, tmp_path / "there", *FOR_MACHINE)
     status, printed = ran_on(machine, there, tmp_path / "x")
     assert (status, printed) == (0, printed_here(here, tmp_path / "x"))
+
+
+@pytest.mark.slow
+def test_candidates_on_tiles_are_measured(machine: Machine) -> None:
+    runner = (sys.executable, str(HERE / "bochs.py"), f"--model={machine.model}")
+    target = replace(get_target(AMX), runner=runner)
+    compiler = find_compiler(target, {**os.environ, "CC": shlex.join(("gcc", *FOR_MACHINE))})
+    flags = library_flags(compiler, target)
+    cache = open_cache("disable", None, AMX, versions={}, environ={}, warn=pytest.fail)
+    shop = Shop(target, compiler, flags, cache, 2, lambda _: None)
+    graph = run_passes(compile_graph(products()), width=16)
+    bench = Bench(shop, open_algo_cache(None, "this machine", pytest.fail), timeout=300)
+    found = fast_run(workloads(graph, {}), bench)
+    measured = [m for ms in found.values() for m in ms if "amx" in m.label]
+    assert measured
+    assert all(m.time_ns for m in measured), measured
 
 
 @pytest.mark.slow
