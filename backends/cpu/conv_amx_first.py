@@ -23,7 +23,7 @@ from atc.backends.cpu.conv_amx_window import Window
 from atc.backends.cpu.conv_bf16 import to_bf16
 from atc.backends.cpu.conv_blocked import cheapest, ungrouped
 from atc.backends.cpu.conv_bytes import conv_of_bytes
-from atc.backends.cpu.conv_epilogue import TileEpilogue
+from atc.backends.cpu.conv_epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.conv_tile import geometry
 from atc.backends.cpu.vector_expr import lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
@@ -61,7 +61,7 @@ class FirstTiles(Kernel):
         """Plain floats, known weights of one group, two spatial axes or one, dense taps across."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        return op.accumulator is DType.FLOAT and self._fits(w, op, target)
+        return sums_floats(w) and self._fits(w, op, target)
 
     def _fits(self, w: Workload, op: ConvBlocked, target: Target) -> bool:
         able = "amx_tile" in target.features and w.outputs[0].shape[-1] == lanes(target) == 16

@@ -26,7 +26,7 @@ from atc.backends.cpu.conv_amx_weights import split
 from atc.backends.cpu.conv_bf16 import to_bf16
 from atc.backends.kernel import Candidate, render_kernel, workload_of
 from atc.backends.target import get_target
-from atc.ir import Array
+from atc.ir import Array, DType
 from atc.layout_prices import Weighing
 from atc.ops import ConvBlocked, Window
 from atc.passes import run_passes
@@ -113,6 +113,17 @@ def run_checks(checks: Sequence[Check]) -> None:
 @pytest.mark.parametrize("precision", KERNELS)
 def test_sums_of_products_in_all_cases(precision: str) -> None:
     run_checks([c for name in CASES for c in checked_sums(precision, name, 4)])
+
+
+def test_operands_of_other_types_are_refused() -> None:
+    target = vector_target(AMX)
+    (call,) = calls_of(CASES["libm"], FirstTilesBf16(), 1)
+    x, *others = call.workload.inputs
+    assert x is not None
+    stored = replace(x, dtype=DType.BFLOAT16)
+    assert not call.kernel.accepts(replace(call.workload, inputs=(stored, *others)), target)
+    results = tuple(replace(t, dtype=DType.BFLOAT16) for t in call.workload.outputs)
+    assert not call.kernel.accepts(replace(call.workload, outputs=results), target)
 
 
 @pytest.mark.slow
