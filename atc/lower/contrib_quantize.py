@@ -14,6 +14,7 @@ from atc.lower.concat_pad import join
 from atc.lower.contrib import MICROSOFT, standard
 from atc.lower.elementwise import like, prelu
 from atc.lower.normalize import softmax
+from atc.lower.place import gather_axis
 from atc.lower.quantize import (
     dequantize_linear,
     dequantized,
@@ -285,23 +286,50 @@ def matmul_nbits(site: Site) -> str:
     bits, block = site.int("bits", 4), site.int("block_size")
     site.require(bits in (2, 4, 8) and block >= 16 and k > 0, f"{bits} bits, blocks of {block}")
     site.require(bool(x.shape) and x.shape[-1] == k, f"A is {x}, K is {k}")
-    if site.has(4):
-        raise site.unsupported("MatMulNBits with g_idx")
     if site.int("weight_prepacked"):
         raise site.unsupported("weights prepacked for a GPU")
     m, blocks = prod(x.shape[:-1]), -(-k // block)
     a, scales = (b.cast(site.input(i), DType.FLOAT) for i in (0, 2))
-    operands = [a, site.input(1), scales]
+    order, q = _order_of_groups(site, k, block), site.input(1)
+    if order is not None:
+        q = b.constant(_reordered(b.value(q), order, (n, blocks, block), bits))
+        a = gather_axis(b, a, len(x.shape) - 1, b.constant(order), proven=True)
+    operands = [a, q, scales]
     epilogue = identity_epilogue(DType.FLOAT)
     operands.append(_zero_points(site, n, blocks, bits))
     if site.has(5):
         operands.append(b.cast(site.input(5), DType.FLOAT))
         added = call("Add", Input(DType.FLOAT, 0), Input(DType.FLOAT, 1))
         epilogue = Epilogue(added, (View((0, 1)),))
-    rounds = site.int("accuracy_level", 0) == _IN_BYTES
+    rounds = site.int("accuracy_level", 0) == _IN_BYTES and order is None
     op = MatMulPacked(m, n, k, block, bits, epilogue, rounds)
     y = b.emit1(op, operands, TensorType(DType.FLOAT, (*x.shape[:-1], n)))
     return b.cast(y, x.dtype)
+
+
+def _order_of_groups(site: Site, k: int, block: int) -> Array | None:
+    """Return columns by their group of scales, g_idx; None where they lie so already."""
+    if not site.has(4):
+        return None
+    groups = site.b.value(site.input(4))
+    if groups is None or site.b.value(site.input(1)) is None:
+        raise site.unsupported("MatMulNBits with g_idx or weights that only the run knows")
+    site.require(groups.size >= k, f"g_idx has {groups.size} numbers, K is {k}")
+    groups = groups.reshape(-1)[:k]
+    order = np.argsort(groups, kind="stable").astype(np.int64)
+    if not np.array_equal(groups[order], np.arange(k) // block):
+        raise site.unsupported(f"MatMulNBits with g_idx of groups that aren't {block} columns each")
+    return None if np.array_equal(order, np.arange(k)) else order
+
+
+def _reordered(q: Array | None, order: Array, shape: tuple[int, int, int], bits: int) -> Array:
+    """Return packed weights [n, blocks, block] with their columns in an order."""
+    assert q is not None
+    n, blocks, block = shape
+    fields = np.zeros((n, blocks * block), np.uint8)
+    fields[:, : order.size] = _unpacked(q.reshape(n, -1), bits)[:, order]
+    parts = fields.reshape(n, -1, 8 // bits) << np.arange(0, 8, bits, dtype=np.uint8)
+    return np.asarray(np.bitwise_or.reduce(parts, axis=-1).reshape(n, blocks, -1))
 
 
 def _zero_points(site: Site, n: int, blocks: int, bits: int) -> str:

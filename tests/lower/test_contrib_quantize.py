@@ -157,10 +157,12 @@ def _real() -> dict[str, Case]:
         for zeros in ("none", "packed", *(["real"] if bits < 8 else [])):  # 8: not in onnxruntime
             for k in (64, 75):
                 cases[f"MatMulNBits {bits} {zeros} {k}"] = _nbits(bits, zeros, k)
+    for k in (64, 75):
+        cases[f"MatMulNBits g_idx {k}"] = _nbits(4, "none", k, ordered=False)
     return cases
 
 
-def _nbits(bits: int, zeros: str, k: int) -> Case:
+def _nbits(bits: int, zeros: str, k: int, *, ordered: bool = True) -> Case:
     n, block = 11, 16
     blocks = -(-k // block)
     packed = integers("uint8", n, blocks, block * bits // 8)
@@ -170,15 +172,16 @@ def _nbits(bits: int, zeros: str, k: int) -> Case:
         "packed": integers("uint8", n, width, seed=1),
         "real": noise(n, blocks, seed=1) + 3,
     }[zeros]
+    groups = np.random.default_rng(k).permutation(np.arange(k) // block).astype(np.int32)
     return case(
         "MatMulNBits",
         noise(2, 3, k),
         packed,
         scales(n, blocks),
         given,
-        None,
+        None if ordered else groups,
         noise(n, seed=5),
-        constant=(1, 2, 3) if k == 64 else (),
+        constant=(1, 2, 3) if ordered and k == 64 else () if ordered else (1, 4),
         K=k,
         N=n,
         bits=bits,
@@ -239,6 +242,17 @@ def test_equal_scales_are_joined_as_they_are() -> None:
     assert [n.op.kind for n in run_passes(compile_graph(model)).nodes] == ["Concat"]
 
 
+def test_zero_points_are_those_of_the_groups() -> None:
+    """With g_idx; onnxruntime takes the middle then, whatever they are."""
+    given = _nbits(4, "packed", 64, ordered=False)
+    x, q, scale, zeros, groups, bias = given.inputs
+    low_first = [np.stack([a & 15, a >> 4], -1).reshape(11, -1) for a in (q, zeros)]
+    fields, points = (a.astype(np.float64) for a in low_first)
+    weights = (fields - points[:, groups]) * scale[:, groups]
+    (y,) = run_model(given.model, given.feeds)
+    assert_close(y, (x @ weights.T + bias).astype(np.float32), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -250,12 +264,13 @@ def test_equal_scales_are_joined_as_they_are() -> None:
                 scales(3, 2),
                 None,
                 np.zeros(32, np.int32),
+                constant=(1, 4),
                 K=32,
                 N=3,
                 bits=4,
                 block_size=16,
             ),
-            "g_idx",
+            "g_idx of groups that aren't 16 columns",
         ),
         (
             case(
