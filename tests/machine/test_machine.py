@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -115,7 +116,7 @@ def attention() -> onnx.ModelProto:
     width = heads * size
     return model(
         nodes, (64, width), (64, width), q=floats(width, width), k=floats(width, width),
-        v=floats(width, width), scale=np.float32(size**-0.5).reshape(()),
+        v=floats(width, width), scale=np.array(size**-0.5, np.float32),
         split=np.array([-1, heads, size]), joined=np.array([-1, width]),
     )  # fmt: skip
 
@@ -146,12 +147,12 @@ def bytes_of_weights() -> onnx.ModelProto:
     nodes += [helper.make_node("Identity", [value], ["y"])]
     weights = {f"w{k}": RNG.integers(-127, 128, (128, 128)).astype(np.int8) for k in range(2)}
     return model(
-        nodes, (64, 128), (64, 128), **weights, s=np.float32(0.02).reshape(()),
-        z=np.uint8(0).reshape(()), t=np.float32(0.001).reshape(()), n=np.int8(0).reshape(()),
+        nodes, (64, 128), (64, 128), **weights, s=np.array(0.02, np.float32),
+        z=np.array(0, np.uint8), t=np.array(0.001, np.float32), n=np.array(0, np.int8),
     )  # fmt: skip
 
 
-NETWORKS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, str]]] = {
+NETWORKS: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any]]] = {
     "products": (products, {}),
     "products in bf16": (products, {"precision_mode": "allow_mix_precision_bf16"}),
     "convolutions": (convolutions, {}),
