@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -32,6 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="atc-tests-")
         keep_headers_in(Path(folder.name))
         config.add_cleanup(folder.cleanup)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the thousands of tests that stay until the end."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
