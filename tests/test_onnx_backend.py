@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import unittest
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import suite
 from onnx import TensorProto, helper
 from onnx.backend.test import BackendTest
+from onnx.backend.test.loader import load_model_tests
 from projects import affine_model, make_model, reference
 
 import atc.onnx_backend as backend
 from atc.errors import AtcError, ModelError, UnsupportedError
+from support import standard_nodes
 
 X = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
 QUICK = {"target": "c99", "level": "O0"}
@@ -108,7 +111,13 @@ def test_an_invalid_model_is_refused() -> None:
         backend.prepare(model)
 
 
-def test_the_standards_own_runner_takes_the_backend() -> None:
+def test_the_standards_own_runner_takes_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = standard_nodes()  # computed once for all tests
+
+    def load(kind: str) -> Sequence[Any]:
+        return nodes if kind == "node" else load_model_tests(kind=kind)
+
+    monkeypatch.setattr("onnx.backend.test.runner.load_model_tests", load)
     runner = BackendTest(backend.AtcBackend, __name__).include("^test_(erf|and2d|operator_pow)_")
     result = unittest.TestResult()
     runner.test_suite.run(result)
