@@ -75,22 +75,29 @@ def model() -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(made)
 
 
-@pytest.fixture(scope="module")
-def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
-    """Return the folders of the model compiled for each target and number of threads."""
-    root = tmp_path_factory.mktemp("threads")
-    onnx.save(model(), root / "model.onnx")
-    folders: dict[tuple[str, int], Path] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel, "WORTH", 0)
-        for target, threads in (("c99", 1), *BUILDS, ("host", 1)):
-            folder = root / f"{target}{threads}" / "net"
+class Networks(dict[tuple[str, int], Path]):
+    """The folders of the model compiled for targets and numbers of threads, when asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        onnx.save(model(), root / "model.onnx")
+
+    def __missing__(self, build: tuple[str, int]) -> Path:
+        target, threads = build
+        folder = self.root / f"{target}{threads}" / "net"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parallel, "WORTH", 0)
             atc.compile(
-                root / "model.onnx", folder, target=target, num_threads=threads,
+                self.root / "model.onnx", folder, target=target, num_threads=threads,
                 build_config="cc -O0",
             )  # fmt: skip
-            folders[target, threads] = folder
-    return folders
+        self[build] = folder
+        return folder
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Networks:
+    return Networks(tmp_path_factory.mktemp("threads"))
 
 
 def feeds(net: Any) -> list[np.ndarray[Any, Any]]:
@@ -106,7 +113,7 @@ def bits(outputs: Sequence[np.ndarray[Any, Any]]) -> list[bytes]:
     ("target", "threads"), [*BUILDS[:2], pytest.param(*BUILDS[2], marks=pytest.mark.slow)]
 )
 def test_results_are_the_same_bits_for_any_number_of_threads(
-    networks: dict[tuple[str, int], Path], target: str, threads: int
+    networks: Networks, target: str, threads: int
 ) -> None:
     with atc.load(networks[target, 1]) as one, atc.load(networks[target, threads]) as many:
         want = one(*feeds(one))
@@ -117,7 +124,7 @@ def test_results_are_the_same_bits_for_any_number_of_threads(
 
 
 @pytest.mark.parametrize("target", ["c99", "host"])
-def test_every_way_of_cutting_is_used(networks: dict[tuple[str, int], Path], target: str) -> None:
+def test_every_way_of_cutting_is_used(networks: Networks, target: str) -> None:
     text = (networks[target, 3] / "src" / "net.c").read_text()
     kinds = {line.split(": ")[1].split(" ")[0] for line in text.splitlines() if "pieces */" in line}
     conv = {"Conv"} if target == "c99" else {"Conv", "ConvBlocked"}
@@ -126,8 +133,8 @@ def test_every_way_of_cutting_is_used(networks: dict[tuple[str, int], Path], tar
     assert ("const ptrdiff_t rows[][4]" in text) == (target == "host")  # some by rows
 
 
-def test_contexts_run_at_the_same_time(networks: dict[tuple[str, int], Path]) -> None:
-    net = atc.load(networks["c99", 2])
+def test_contexts_run_at_the_same_time(networks: Networks) -> None:
+    net = atc.load(networks["c99", 3])
     given = feeds(net)
     want = bits(net(*given))
     with ThreadPoolExecutor(3) as executor:
@@ -136,7 +143,7 @@ def test_contexts_run_at_the_same_time(networks: dict[tuple[str, int], Path]) ->
 
 
 def test_threads_of_the_caller_run_the_pieces_in_any_order(
-    networks: dict[tuple[str, int], Path],
+    networks: Networks,
 ) -> None:
     net = atc.load(networks["c99", 1])
     given = feeds(net)
