@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
+import atc
+from atc.backends.target import get_target, host_features
 from atc.expr import Input, call, cast
 from atc.ir import DType, Graph, Node, TensorType
 from atc.ops import ConvBlocked, Epilogue, Map, Pool, Softmax, Window, identity_epilogue
@@ -116,3 +123,52 @@ def test_expressions_round_once_and_widen() -> None:
 def test_without_a_permission_nothing_changes() -> None:
     given = graph(*CHAIN)
     assert store_bf16(given, {}, None) is given
+
+
+def chain(path: Path, shortcut: bool) -> Path:
+    """Write four convolutions of a row, the last of which may add what the first one made."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((32, 32, k, k)) / (6 * k) for k in (1, 1, 3, 1)]
+    known = [numpy_helper.from_array(w.astype(np.float32), f"w{n}") for n, w in enumerate(weights)]
+    nodes, x = [], "x"
+    for n, k in enumerate((1, 1, 3, 1)):
+        pads = [k // 2] * 4
+        nodes.append(helper.make_node("Conv", [x, f"w{n}"], [f"c{n}"], f"conv{n}", pads=pads,
+                                      strides=[1 + n // 2 % 2] * 2))  # fmt: skip
+        total = f"c{n}"
+        if n == 1 and shortcut:
+            total = "s"
+            nodes.append(helper.make_node("Add", ["c1", "r0"], [total], "add"))
+        x = f"r{n}"
+        nodes.append(helper.make_node("Relu", [total], [x], f"relu{n}"))
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32, 24, 24]),
+            helper.make_tensor_value_info("r3", TensorProto.FLOAT, [1, 32, 6, 6])]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], known)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shortcut", [False, True])
+def test_a_network_keeps_its_results(shortcut: bool, tmp_path: Path) -> None:
+    target = "x86-64-avx512-bf16"
+    if not get_target(target).features <= host_features():
+        pytest.skip(f"this CPU can't run {target}")
+    model, mixed = chain(tmp_path / "m.onnx", shortcut), "allow_mix_precision_bf16"
+    x = np.random.default_rng(1).standard_normal((1, 32, 24, 24)).astype(np.float32)
+    (exact,) = ReferenceEvaluator(onnx.load(model)).run(None, {"x": x})
+    kept = {"fusion_switch_file": tmp_path / "off.cfg"}
+    kept["fusion_switch_file"].write_text("store_bf16:off\n")
+    got, halves = {}, {}
+    for name, given in {"stored": {}, "threads": {"num_threads": 2}, "kept": kept}.items():
+        done = atc.compile(model, tmp_path / name, target=target, precision_mode=mixed, **given)
+        got[name] = atc.load(done.folder)(x)
+        halves[name] = sum(t.dtype is B for t in done.graph.types.values())
+    assert halves["stored"] == halves["threads"] == 3
+    assert not halves["kept"]
+    np.testing.assert_array_equal(got["threads"], got["stored"])
+    scale = np.abs(exact).max()
+    assert np.abs(got["stored"] - exact).max() < 2e-2 * scale
+    if not shortcut:  # products round the same numbers
+        np.testing.assert_array_equal(got["kept"], got["stored"])
