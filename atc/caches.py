@@ -23,13 +23,13 @@ def operator_cache(
     )  # fmt: skip
 
 
-def template_store(
-    options: Options, debugging: Debugging, env: Mapping[str, str]
+def file_store(
+    options: Options, debugging: Debugging, env: Mapping[str, str], name: str
 ) -> ProvedFiles | None:
-    """Return where compiled templates are kept: beside the compiled operators, if those are."""
+    """Return where files of a kind are kept: beside the compiled operators, if those are."""
     mode = _mode(options, debugging)
     root = None if mode == "disable" else find_root(options.op_compiler_cache_dir, env)
-    return None if root is None else ProvedFiles(root, "template_cache", fresh=mode == "force")
+    return None if root is None else ProvedFiles(root, name, fresh=mode == "force")
 
 
 def _mode(options: Options, debugging: Debugging) -> str:

@@ -30,8 +30,8 @@ from atc.build import (
     work_folder,
     written_down,
 )
-from atc.cache import Cache, CacheStats
-from atc.caches import operator_cache, template_store
+from atc.cache import Cache, CacheStats, ProvedFiles
+from atc.caches import file_store, operator_cache
 from atc.debugging import (
     Build,
     Debugging,
@@ -139,7 +139,7 @@ def compile_model(
         with within_error(options, env, listen or Listener()) as settled:
             return compile_model(settled, env, listen)
     debugging = read_debugging(options)
-    with keeping_templates(template_store(options, debugging, env)):
+    with keeping_templates(file_store(options, debugging, env, "template_cache")):
         return _compiled(options, debugging, env, listen or Listener())
 
 
@@ -148,7 +148,7 @@ def _compiled(
 ) -> Compilation:
     warnings: list[str] = []
     heard = remembering(listen, warnings)
-    options = _settled(options, heard)
+    options = _settled(options, file_store(options, debugging, env, "error_cache"), heard)
     for text in options.warnings():
         heard.warn(text)
     target = get_target(options.target)
@@ -213,13 +213,13 @@ def _compiled(
     return done
 
 
-def _settled(options: Options, heard: Listener) -> Options:
+def _settled(options: Options, store: ProvedFiles | None, heard: Listener) -> Options:
     """Return options that say which products may be in bf16x3, where the target has it."""
     if "amx_bf16" not in get_target(options.target).features or options.plain_nodes is not None:
         return options
     from atc.split_error import with_split_settled  # late: it lowers, too
 
-    return with_split_settled(options, heard)
+    return with_split_settled(options, heard, store)
 
 
 def read_model(options: Options, heard: Listener) -> onnx_ir.Model:

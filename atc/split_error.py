@@ -8,14 +8,18 @@ bfloat16 hold. What the first layers err goes through all others: they are the f
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir
 
+from atc import __version__
 from atc.backends.kernel import workload_of
 from atc.backends.target import get_target
+from atc.cache import ProvedFiles
 from atc.dims import low, most
 from atc.double_run import INTEGER_OPS, run_in_double
 from atc.driver import optimised_graph, read_model
@@ -40,6 +44,12 @@ MIDDLE = 64
 """What an extent of a range is taken for, where the range has it."""
 
 
+_Types = Mapping[str, tuple[tuple[int, ...], np.dtype]]
+"""Shapes and types of inputs."""
+_Foreseen = tuple[tuple[str, ...], float]
+"""The nodes to compute in float32, and the error that is left."""
+
+
 @dataclass(frozen=True)
 class _Products:
     """The nodes of the model that have products in bf16x3, in order, and those to keep anyway."""
@@ -49,8 +59,13 @@ class _Products:
     """Nodes of such products that a reference in float64 can't tell apart."""
 
 
-def with_split_settled(options: Options, heard: Listener) -> Options:
-    """Return options that name the nodes whose products are in float32 (`plain_nodes`)."""
+def with_split_settled(
+    options: Options, heard: Listener, store: ProvedFiles | None = None
+) -> Options:
+    """Return options that name the nodes whose products are in float32 (`plain_nodes`).
+
+    What is foreseen is kept in `store`, by the whole model.
+    """
     shown = (gears_of(options) or (options,))[-1]
     quiet = replace(heard, warn=lambda text: None)
     shown = replace(shown, plain_nodes=frozenset(), dump=None)
@@ -65,13 +80,49 @@ def with_split_settled(options: Options, heard: Listener) -> Options:
         return replace(options, plain_nodes=products.unknown)
     if any(n.op_type in INTEGER_OPS for n in model.graph):  # a last bit decides what they give
         return replace(options, plain_nodes=products.unknown)
-    heard.stage(f"foreseeing the error of {len(products.nodes)} products in {SPLIT}")
-    try:
-        plain, error = _least_plain(model, graph, products)
-    except UnsupportedError as unable:
-        heard.warn(f"{unable}, so that the error of {SPLIT} is unknown: products are in float32")
-        return replace(options, plain_nodes=products.unknown | {*products.nodes})
-    return replace(options, plain_nodes=products.unknown | plain, split_error=error)
+    feeds = {name: _type(graph, name) for name in graph.inputs}
+    key = _digest(model, feeds, products) if store else b""
+    found = _kept(store, key)
+    if found is None:
+        heard.stage(f"foreseeing the error of {len(products.nodes)} products in {SPLIT}")
+        try:
+            found = _least_plain(model, feeds, products)
+        except UnsupportedError as no:
+            heard.warn(f"{no}, so that the error of {SPLIT} is unknown: products are in float32")
+            return replace(options, plain_nodes=products.unknown | {*products.nodes})
+        _keep(store, key, found)
+    plain, error = found
+    return replace(options, plain_nodes=products.unknown | {*plain}, split_error=error)
+
+
+def _kept(store: ProvedFiles | None, key: bytes) -> _Foreseen | None:
+    """Return what was foreseen before."""
+    data = store.get(key.hex(), key) if store else None
+    if data is None:
+        return None
+    found = json.loads(data)  # our own: `get` has proved it
+    return tuple(found["plain"]), float(found["error"])
+
+
+def _keep(store: ProvedFiles | None, key: bytes, found: _Foreseen) -> None:
+    if store:
+        store.put(key.hex(), key, json.dumps({"plain": found[0], "error": found[1]}).encode())
+
+
+def _digest(model: onnx_ir.Model, feeds: _Types, products: _Products) -> bytes:
+    """Return the SHA-256 of all that decides what is foreseen."""
+    outputs = [v.name for v in model.graph.outputs]
+    digest = hashlib.sha256(repr((__version__, outputs, products.nodes, feeds)).encode())
+    for graph in (model.graph, *model.functions.values()):
+        for node in graph:
+            digest.update(onnx_ir.to_proto(node).SerializeToString(deterministic=True))
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        digest.update(repr((name, tensor and (tensor.dtype, tensor.shape))).encode())
+        if tensor is not None:
+            text = tensor.dtype is onnx_ir.DataType.STRING
+            digest.update(repr(tensor.numpy().tolist()).encode() if text else tensor.tobytes())
+    return digest.digest()
 
 
 def _products(graph: Graph, model: onnx_ir.Model, options: Options, limits: Limits) -> _Products:
@@ -100,12 +151,10 @@ def _nodes(graph: Graph, outer: Mapping[str, Array]) -> Iterator[tuple[Node, Map
             yield from _nodes(inner, constants)
 
 
-def _least_plain(
-    model: onnx_ir.Model, graph: Graph, products: _Products
-) -> tuple[frozenset[str], float]:
+def _least_plain(model: onnx_ir.Model, types: _Types, products: _Products) -> _Foreseen:
     """Return the nodes to compute in float32, as few as will do, and the error that is left."""
     outputs = [str(v.name) for v in model.graph.outputs]
-    feeds = random_inputs({name: _type(graph, name) for name in graph.inputs}, SEED)
+    feeds = random_inputs(types, SEED)
     _, wanted = run_in_double(model, outputs, feeds)
     count = len(products.nodes)
     for share in SHARES:
@@ -114,8 +163,8 @@ def _least_plain(
         _, got = run_in_double(model, outputs, feeds, split)
         error = max((apart(a, b) for a, b in zip(got, wanted, strict=True)), default=0.0)
         if error <= ALLOWED:
-            return products.unknown | (frozenset(products.nodes) - split), error
-    return products.unknown | frozenset(products.nodes), 0.0
+            return products.nodes[: int(kept)], error
+    return products.nodes, 0.0
 
 
 def _type(graph: Graph, name: str) -> tuple[tuple[int, ...], np.dtype]:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import atc
 from atc.backends.target import get_target, host_features
+from atc.cache import ProvedFiles
 from atc.driver import optimised_graph, read_model
 from atc.errors import OptionError
 from atc.listener import Listener
@@ -138,6 +139,18 @@ def test_products_are_split_only_where_the_network_does_not_magnify_their_errors
     assert far.plain_nodes == plain.plain_nodes == frozenset()
     assert far.split_error is not None
     assert 1e-7 < far.split_error < 2e-5
+
+
+def test_what_was_foreseen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(near_copies(1.0), tmp_path / "m.onnx")
+    options = Options(model=tmp_path / "m.onnx", output=tmp_path / "m", target=AMX)
+    store = ProvedFiles(tmp_path, "kept")
+    first = with_split_settled(options, Listener(), store)
+    monkeypatch.setattr("atc.split_error.SHARES", ())  # which would leave all in float32
+    assert with_split_settled(options, Listener(), store) == first
+    onnx.save(near_copies(0.5), tmp_path / "m.onnx")
+    other = with_split_settled(options, Listener(), store)
+    assert (other.plain_nodes, other.split_error) == ({"one", "other"}, 0.0)
 
 
 def test_what_can_not_be_foreseen_is_not_split(tmp_path: Path) -> None:
