@@ -148,13 +148,13 @@ def _compiled(
 ) -> Compilation:
     warnings: list[str] = []
     heard = remembering(listen, warnings)
-    options = _settled(options, file_store(options, debugging, env, "error_cache"), heard)
     for text in options.warnings():
         heard.warn(text)
     target = get_target(options.target)
     _check_folders(options, debugging)
     chosen = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
     compiler = find_compiler(target, {**env, **chosen}, log=heard.process)
+    options = _settled(options, file_store(options, debugging, env, "error_cache"), heard)
     gears, general = gears_of(options), general_of(options)
     every = (*gears, *([general] if general else [])) or (options,)
     models = [read_model(each, heard) for each in every]

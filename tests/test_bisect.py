@@ -77,7 +77,8 @@ def test_a_kernel_of_two_policies_is_found(
 ) -> None:
     model, target = tmp_path / "m.onnx", host_target()
     layout = f"nchw{target.vector_bytes // 4}c"
-    done = compile_model(replace(cached(tmp_path), target="host", layout_transform=layout))
+    given = replace(cached(tmp_path), layout_transform=layout, precision_mode="force_fp32")
+    done = compile_model(replace(given, target="host"))
     convolutions = [c for c in done.selection.values() if "Conv" in c.workload.op.kind]
     labels = [[label for label, _ in c.estimates] for c in convolutions]
     if len(labels) != 2 or not any("winograd(m=6" in x for x in labels[1]):
@@ -92,7 +93,7 @@ def test_a_kernel_of_two_policies_is_found(
         write_policy(tmp_path / f"{name}.policy", picks(timings, target))
     arguments = [f"--model={model}", f"--first={tmp_path}/good.policy",
                  f"--second={tmp_path}/bad.policy", "--json", f"--layout_transform={layout}",
-                 f"--op_compiler_cache_dir={tmp_path}/cache",
+                 "--precision_mode=force_fp32", f"--op_compiler_cache_dir={tmp_path}/cache",
                  "--op_compiler_cache_mode=enable"]  # fmt: skip
     assert cli.main(["bisect", *arguments]) == 1
     told = json.loads(capsys.readouterr().out)
