@@ -126,7 +126,10 @@ def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[
     """Return the folders of chains compiled without and with turns."""
     onnx.save(model(names), root / "model.onnx")
     folders = root / "whole" / "net", root / "turns" / "net"
-    common: dict[str, Any] = {"build_config": "cc -O0", "num_threads": threads}
+    common: dict[str, Any] = {
+        "build_config": "cc -O0", "num_threads": threads,
+        "precision_mode": "force_fp32",  # kernels on AMX's tiles know no bands
+    }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bands, "CALM", 1 << 40)
         atc.compile(root / "model.onnx", folders[0], **common)

