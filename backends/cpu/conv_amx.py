@@ -27,7 +27,7 @@ from atc.backends.cpu.amx_cost import (
 from atc.backends.cpu.conv_amx_steps import Step, step_lines
 from atc.backends.cpu.conv_amx_weights import pack_halves, pack_quads, pack_rounded
 from atc.backends.cpu.conv_blocked import cheapest, is_depthwise, ungrouped
-from atc.backends.cpu.conv_bytes import conv_of_bytes
+from atc.backends.cpu.conv_bytes import behind_starts, conv_of_bytes
 from atc.backends.cpu.conv_flat import Flat
 from atc.backends.cpu.conv_planes import (
     FlatGiven,
@@ -56,18 +56,67 @@ COPIED = 0.5
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A convolution cut into blocks for tiles.
+class Panels:
+    """Output channels in panels of tiles, whose numbers are made of `parts`.
 
-    `channels` are summed by one product; `parts` are the planes that a number is made of. `x` and
-    `y` are given or wanted as planes.
+    Blocks of results are `block` pixels x `halves` x 16 channels; tall ones have all pixels there.
     """
 
     g: Geometry
-    flat: Flat
-    channels: int
     parts: int
     tall: bool
+
+    @property
+    def block(self) -> int:
+        """Pixels of a block of results."""
+        return 64 if self.tall else 32
+
+    @property
+    def halves(self) -> int:
+        """Output blocks of 16 channels in a panel."""
+        return 1 if self.tall else 2
+
+    @property
+    def panels(self) -> int:
+        """Panels of output channels in a group."""
+        return -(-self.g.mb // self.halves)
+
+    @property
+    def products(self) -> int:
+        """Products of tiles in a step."""
+        return 12 if self.parts == 2 else 4
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a panel has for a step."""
+        return self.halves * self.parts * TILE
+
+    @property
+    def panel_steps(self) -> int:
+        """Steps that sum a block."""
+        raise NotImplementedError
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of a panel."""
+        return self.panel_steps * self.step_bytes
+
+    def passing(self, turn: float, blocks: int, from_panels: bool) -> float:
+        """Estimate the cycles of all blocks, `turn` each, or of the weights that they wait for."""
+        weights = self.panels * self.panel_bytes
+        again = 0 if from_panels or weights <= RESIDENT else blocks
+        return max(self.panels * blocks * turn, again * weights / STREAM) + weights / FIRST
+
+
+@dataclass(frozen=True)
+class Cut(Panels):
+    """A convolution cut into blocks for tiles.
+
+    `channels` are summed by one product. `x` and `y` are given or wanted as planes.
+    """
+
+    flat: Flat
+    channels: int
     x: Planes | None = None
     y: Planes | None = None
 
@@ -92,24 +141,9 @@ class Cut:
         return -(-self.g.ic // self.channels)
 
     @property
-    def halves(self) -> int:
-        """Output blocks of 16 channels in a panel."""
-        return 1 if self.tall else 2
-
-    @property
-    def panels(self) -> int:
-        """Panels of output channels in a group."""
-        return -(-self.g.mb // self.halves)
-
-    @property
-    def step_bytes(self) -> int:
-        """Bytes of weights that a panel has for one block of input channels and one tap."""
-        return self.halves * self.parts * TILE
-
-    @property
-    def panel_bytes(self) -> int:
-        """Bytes of a panel."""
-        return self.steps * self.g.taps * self.step_bytes
+    def panel_steps(self) -> int:
+        """Blocks of input channels times taps."""
+        return self.steps * self.g.taps
 
     @property
     def pixel(self) -> int:
@@ -123,15 +157,11 @@ class Cut:
 
     def cycles(self, from_panels: bool, end: float) -> float:
         """Estimate the cycles, `end` of them for each vector of results, without the planes."""
-        g, products = self.g, 12 if self.parts == 2 else 4
-        vectors = self.flat.block * self.halves
-        turn = self.steps * g.taps * products * PRODUCT + vectors * end
+        g = self.g
+        turn = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
         if g.taps == 1:
-            turn += self.steps * self.flat.block * self.pixel / REACHED
-        work = self.panels * self.flat.blocks * turn
-        weights = self.panels * self.panel_bytes
-        again = 0 if from_panels or weights <= RESIDENT else self.flat.blocks
-        return g.batch * g.supers * (max(work, again * weights / STREAM) + weights / FIRST)
+            turn += self.steps * self.block * self.pixel / REACHED
+        return g.batch * g.supers * self.passing(turn, self.flat.blocks, from_panels)
 
     def spreading(self) -> float:
         """Estimate the cycles to bring the input near, and to copy it to planes.
@@ -143,6 +173,13 @@ class Cut:
         strided = max(g.rows.stride, g.cols.stride) > 1
         copied = pixels * (SPREAD + halving(self.parts)) * (1.0 if strided else COPIED)
         return g.batch * g.supers * (copied + far_cycles(self.steps * self.plane))
+
+
+def product_of(w: Workload) -> str:
+    """Return the product of tiles that multiplies x."""
+    assert w.inputs[0] is not None
+    products = {DType.UINT8: "TILE_DOT_U8S8", DType.INT8: "TILE_DOT_S8S8"}
+    return products.get(w.inputs[0].dtype, "TILE_DOT_BF16")
 
 
 class ConvTiles(Kernel):
@@ -159,6 +196,7 @@ class ConvTiles(Kernel):
     headers = ("bf16", "tiles")
     channels = 32
     parts = 1
+    sums = DType.FLOAT
 
     def cut(self, w: Workload, params: Params) -> Cut:
         """How the parameters cut a workload."""
@@ -172,7 +210,7 @@ class ConvTiles(Kernel):
         x, block, border_read = given.get(0), 64 if tall else 32, border_of(g)
         direct = x is not None and border_read is not None and border_read <= x.border
         flat = FlatGiven(g, block, x) if x is not None and direct else Flat(g, block)
-        return Cut(g, flat, self.channels, self.parts, tall, x, wanted)
+        return Cut(g, self.parts, tall, flat, self.channels, x, wanted)
 
     def _given(self, w: Workload, params: Params) -> dict[int, Planes]:
         """The inputs that are planes."""
@@ -284,21 +322,21 @@ class ConvTiles(Kernel):
         shortcuts = {k: p for k, p in self._given(w, params).items() if k}
         planes = {k - 1: p for k, p in shortcuts.items()}  # as the epilogue counts them
         epilogue = PlanesEpilogue(w, c.g, target, sums, planes)
-        bias = None if self.started(w) else epilogue.dense_bias()
+        started = op.zero != 0
+        bias = None if started else epilogue.dense_bias()
         if bias is not None:
             epilogue.forget_bias()
-        turns = c.steps * c.g.taps
         by_panels = params["rb"] == 0
         lines = -(-c.step_bytes // LINE // c.flat.blocks) if by_panels and c.panels > 1 else 0
         rest = c.g.ic % c.channels
-        step = Step(self.dot(w), c.parts, c.tall, c.pixel, lines)
+        step = Step(product_of(w), c.parts, c.tall, c.pixel, lines)
         return {
             "c": c, "g": c.g, "flat": c.flat, "epilogue": epilogue, "by_panels": by_panels,
             "step": step_lines(step), "element": w.inputs[0].dtype.c,
             "shifts": [s * c.pixel for s in c.flat.shifts()], "lines": lines,
             "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "rest": rest,
-            "many": -(-c.flat.block // turns), "started": self.started(w),
-            "starts": c.g.supers * c.g.mb * 64 if self.started(w) else 0,
+            "many": -(-c.block // c.panel_steps), "started": started,
+            "starts": c.g.supers * c.g.mb * 64 if started else 0,
             "integers": sums is DType.INT32, "bias": bias, "given": c.x, "shortcuts": shortcuts,
             "wanted": c.y,
             "result_size": w.outputs[0].dtype.itemsize, "units": c.units,
@@ -313,16 +351,6 @@ class ConvTiles(Kernel):
         order = 1.03 if by_panels and near and c.panels > 1 else 1.0
         products = c.cycles(by_panels, end_cycles(w)) * shape * order
         return COMPARED * (products + c.spreading())
-
-    sums = DType.FLOAT
-
-    def dot(self, w: Workload) -> str:
-        """The product of tiles."""
-        return "TILE_DOT_BF16"
-
-    def started(self, w: Workload) -> bool:
-        """Whether sums start with numbers before the weights."""
-        return False
 
 
 class ConvTilesBf16(ConvTiles):
@@ -365,19 +393,7 @@ class ConvTilesBytes(ConvTiles):
         """Weights, behind what sums start with: minus the zero point times their sum."""
         assert isinstance(w.op, ConvBlocked)
         packed = pack_quads(dense, c.channels, c.halves)
-        if not self.started(w):
-            return packed
-        starts = -w.op.zero * dense.astype(np.int64).sum((2, 3))
-        return np.concatenate([starts.astype(np.int32).reshape(-1).view(np.int8), packed])
-
-    def dot(self, w: Workload) -> str:
-        """The product of tiles."""
-        signed = w.inputs[0] is not None and w.inputs[0].dtype is DType.INT8
-        return "TILE_DOT_S8S8" if signed else "TILE_DOT_U8S8"
-
-    def started(self, w: Workload) -> bool:
-        """Whether x has a zero point."""
-        return isinstance(w.op, ConvBlocked) and w.op.zero != 0
+        return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
 
 
 KERNELS = (ConvTilesBf16x3(), ConvTilesBf16(), ConvTilesBytes())

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from atc.backends.cpu.amx_cost import COMPARED, end_cycles
-from atc.backends.cpu.conv_amx import LINE, TILE
+from atc.backends.cpu.conv_amx import LINE, TILE, product_of
 from atc.backends.cpu.conv_amx_steps import Step, step_lines
 from atc.backends.cpu.conv_amx_weights import split
 from atc.backends.cpu.conv_amx_window import Window
 from atc.backends.cpu.conv_bf16 import to_bf16
 from atc.backends.cpu.conv_blocked import cheapest, ungrouped
-from atc.backends.cpu.conv_bytes import conv_of_bytes
+from atc.backends.cpu.conv_bytes import behind_starts, conv_of_bytes
 from atc.backends.cpu.conv_epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.conv_tile import geometry
 from atc.backends.cpu.vector_expr import lanes, typed_epilogue
@@ -55,7 +55,7 @@ class FirstTiles(Kernel):
         g = geometry(w, int(np.prod(w.outputs[0].shape[2:-1])))
         by_panels = params["rb"] == 0
         deep, tall = int(params["deep"]), bool(params["tall"])
-        return Window(g, deep, self.size, self.parts, tall, by_panels)
+        return Window(g, self.parts, tall, deep, self.size, by_panels)
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Plain floats, known weights of one group, two spatial axes or one, dense taps across."""
@@ -108,20 +108,21 @@ class FirstTiles(Kernel):
         assert isinstance(op, ConvBlocked)
         assert w.inputs[0] is not None
         epilogue = TileEpilogue(op.epilogue, w, window.g, target, self.sums)
-        bias = None if self.started(w) else epilogue.dense_bias()
+        started = op.zero != 0
+        bias = None if started else epilogue.dense_bias()
         if bias is not None:
             epilogue.forget_bias()
         by_panels = params["rb"] == 0
         asked = by_panels and window.panels > 1
         lines = -(-window.step_bytes // LINE // window.blocks()) if asked else 0
-        step = Step(self.dot(w), self.parts, window.tall, window.stride, lines, window.apart)
+        step = Step(product_of(w), self.parts, window.tall, window.stride, lines, window.apart)
         return {
             "c": window, "g": window.g, "epilogue": epilogue, "by_panels": by_panels,
             "step": step_lines(step), "element": w.inputs[0].dtype.c, "lines": lines,
-            "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "started": self.started(w),
-            "starts": window.g.mb * 64 if self.started(w) else 0, "bias": bias,
+            "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "started": started,
+            "starts": window.g.mb * 64 if started else 0, "bias": bias,
             "integers": self.sums is DType.INT32, "rounds": self.precision == "bf16",
-            "many": -(-window.block // (window.lines * window.turns)),
+            "many": -(-window.block // window.panel_steps),
             "border": self._border(w, window),
         }  # fmt: skip
 
@@ -129,14 +130,6 @@ class FirstTiles(Kernel):
         """Estimated cycles."""
         window = self.window(w, params)
         return COMPARED * window.g.batch * window.cycles(end_cycles(w))
-
-    def dot(self, w: Workload) -> str:
-        """The product of tiles."""
-        return "TILE_DOT_BF16"
-
-    def started(self, w: Workload) -> bool:
-        """Whether sums start with numbers before the weights."""
-        return False
 
 
 class FirstTilesBf16(FirstTiles):
@@ -180,19 +173,7 @@ class FirstTilesBytes(FirstTiles):
         """Weights, behind what sums start with: minus the zero point times their sum."""
         assert isinstance(w.op, ConvBlocked)
         packed = window.pack([dense])
-        if not self.started(w):
-            return packed
-        starts = -w.op.zero * dense.astype(np.int64).sum((1, 2))
-        return np.concatenate([starts.astype(np.int32).view(np.int8), packed])
-
-    def dot(self, w: Workload) -> str:
-        """The product of tiles."""
-        signed = w.inputs[0] is not None and w.inputs[0].dtype is DType.INT8
-        return "TILE_DOT_S8S8" if signed else "TILE_DOT_U8S8"
-
-    def started(self, w: Workload) -> bool:
-        """Whether x has a zero point."""
-        return isinstance(w.op, ConvBlocked) and w.op.zero != 0
+        return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
 
 
 KERNELS = (FirstTilesBf16x3(), FirstTilesBf16(), FirstTilesBytes())

@@ -14,9 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from atc.backends.cpu.amx_cost import FIRST, L2, PRODUCT, RESIDENT, STREAM, halving
-from atc.backends.cpu.conv_amx import LINE, TILE
-from atc.backends.cpu.conv_tile import Geometry
+from atc.backends.cpu.amx_cost import L2, PRODUCT, halving
+from atc.backends.cpu.conv_amx import LINE, Panels
 from atc.ir import Array
 
 BAND = 3 << 16
@@ -32,17 +31,14 @@ SPILLED = 16.0
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(Panels):
     """How the taps of a window are cut: pixels are `deep` rows x the channels, in whole words.
 
-    Numbers take `size` bytes, in `parts` halves; blocks are `block` results x `halves` x 16.
+    Numbers take `size` bytes.
     """
 
-    g: Geometry
     deep: int
     size: int
-    parts: int
-    tall: bool
     whole: bool
     """Whether all rows are made at once, not in bands."""
 
@@ -83,29 +79,9 @@ class Window:
         return -(-self.g.cols.kernel * self.pixel // LINE)
 
     @property
-    def block(self) -> int:
-        """Results of a block."""
-        return 64 if self.tall else 32
-
-    @property
-    def halves(self) -> int:
-        """Output blocks of 16 channels in a panel."""
-        return 1 if self.tall else 2
-
-    @property
-    def panels(self) -> int:
-        """Panels of output channels."""
-        return -(-self.g.mb // self.halves)
-
-    @property
-    def step_bytes(self) -> int:
-        """Bytes of a panel's weights for a step."""
-        return self.halves * self.parts * TILE
-
-    @property
-    def panel_bytes(self) -> int:
-        """Bytes of a panel."""
-        return self.lines * self.turns * self.step_bytes
+    def panel_steps(self) -> int:
+        """Steps of all lines of the window."""
+        return self.lines * self.turns
 
     @property
     def kept(self) -> int:
@@ -235,12 +211,8 @@ class Window:
 
     def cycles(self, end: float) -> float:
         """Estimate the cycles of an image, `end` of them for each vector of results."""
-        products = 12 if self.parts == 2 else 4
-        turn = self.lines * self.turns * products * PRODUCT + self.block * self.halves * end
-        work = self.panels * self.blocks() * turn
-        weights = self.panels * self.panel_bytes
-        again = 0 if self.whole or weights <= RESIDENT else self.blocks()
-        return max(work, again * weights / STREAM) + weights / FIRST + self.making()
+        turn = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
+        return self.passing(turn, self.blocks(), self.whole) + self.making()
 
     def making(self) -> float:
         """Estimate the cycles to make the pixels, and to bring them near for each panel again."""

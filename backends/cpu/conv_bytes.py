@@ -80,13 +80,28 @@ def packed_quads(words: Words, dense: Array) -> Array:
 def pack_bytes(w: Array, words: Words, group: int, zero: int) -> Array:
     """Return weights [M, C / group, *kernel] as bytes in the order in which the tiles read them.
 
-    Before them the INT32 that each filter's sums start with, minus `zero` times the sum of its
-    weights.
+    They are behind what each filter's sums start with.
     """
     dense = ungrouped(w, words.g, group)
-    starts = -zero * dense.astype(np.int64).sum((2, 3))
-    first = starts.astype(np.int32).reshape(-1).view(np.int8)
-    return np.concatenate([first, packed_quads(words, dense)])
+    return behind_starts(packed_quads(words, dense), dense, zero)
+
+
+def behind_starts(packed: Array, dense: Array, zero: int) -> Array:
+    """Return packed weights behind the INT32 that sums start with, for x with a zero point.
+
+    They are minus the zero point times the sum of each filter of `dense`, [..., channels, taps].
+    """
+    starts = -zero * dense.astype(np.int64).sum((-2, -1))
+    return np.concatenate([starts.astype(np.int32).reshape(-1).view(np.int8), packed])
+
+
+def in_whole_words(w: Workload, target: Target) -> ConvBlocked | None:
+    """Return the convolution of bytes that a workload is, if vectors of words can compute it."""
+    op = conv_of_bytes(w)
+    if op is None or not w.constant[1] or w.outputs[0].shape[-1] != lanes(target):
+        return None
+    wide = lanes(target) > 1 and lanes(target) % QUAD == 0 and op.window.rank <= 2
+    return op if wide and typed_epilogue(op.epilogue, w, 2) else None
 
 
 class ConvBytes(Kernel):
@@ -101,11 +116,8 @@ class ConvBytes(Kernel):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Known weights, blocks as wide as vectors; where taps meet padding, a zero point of 0."""
-        op = conv_of_bytes(w)
-        if op is None or not w.constant[1] or w.outputs[0].shape[-1] != lanes(target):
-            return False
-        wide = lanes(target) > 1 and lanes(target) % QUAD == 0 and op.window.rank <= 2
-        if not wide or is_depthwise(w) or not typed_epilogue(op.epilogue, w, 2):
+        op = in_whole_words(w, target)
+        if op is None or is_depthwise(w):
             return False
         g = geometry(w, 1)
         inside = all(_never_padded(a) for a in (g.rows, g.cols))

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from atc.backends.cpu.conv_bf16_few import PixelWords
 from atc.backends.cpu.conv_blocked import cheapest, ungrouped
 from atc.backends.cpu.conv_bytes import (
     QUAD,
+    behind_starts,
     byte_values,
-    conv_of_bytes,
     in_quads,
+    in_whole_words,
     packed_quads,
     quad_cycles,
     quad_sets,
@@ -26,7 +25,6 @@ from atc.backends.cpu.conv_bytes import (
 )
 from atc.backends.cpu.conv_tile import Geometry, geometry
 from atc.backends.cpu.conv_words import Words
-from atc.backends.cpu.vector_expr import lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
 from atc.ir import Array
@@ -81,11 +79,8 @@ class ConvBytesFew(Kernel):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Plain bytes, known weights of one group, two spatial axes or one, dense taps across."""
-        op = conv_of_bytes(w)
-        if op is None or not w.constant[1] or w.outputs[0].shape[-1] != lanes(target):
-            return False
-        wide = lanes(target) > 1 and lanes(target) % QUAD == 0 and op.window.rank <= 2
-        if not wide or op.group != 1 or not typed_epilogue(op.epilogue, w, 2):
+        op = in_whole_words(w, target)
+        if op is None or op.group != 1:
             return False
         g = geometry(w, 1)
         return g.plain and g.cols.dilation == 1 and g.cols.kernel > 1
@@ -102,10 +97,8 @@ class ConvBytesFew(Kernel):
 
         def pack(weights: Array) -> Array:
             dense = ungrouped(weights, g, 1)
-            starts = -zero * dense.astype(np.int64).sum((2, 3))
             taps = dense.reshape(*dense.shape[:-1], g.rows.kernel, g.cols.kernel)
-            first = starts.astype(np.int32).reshape(-1).view(np.int8)
-            return np.concatenate([first, packed_quads(words, taps)])
+            return behind_starts(packed_quads(words, taps), dense, zero)
 
         return {1: pack}
 
