@@ -15,11 +15,11 @@ from kernel_program import Call, run_calls, vector_target
 from quantized_convs import CASES as QUANTIZED
 from quantized_convs import expected, model, parts
 from simd_program import find
+from tile_convs import AMX, ROUNDING, fed
 
 from atc import parallel
 from atc.backends.cpu.conv_amx import ConvTiles, ConvTilesBf16, ConvTilesBf16x3, ConvTilesBytes
-from atc.backends.cpu.conv_amx_weights import split
-from atc.backends.cpu.conv_bf16 import ConvBf16, to_bf16
+from atc.backends.cpu.conv_bf16 import ConvBf16
 from atc.backends.kernel import Candidate, Kernel, Params, render_kernel, workload_of
 from atc.backends.target import get_target
 from atc.ir import Array
@@ -28,7 +28,6 @@ from atc.passes import run_passes
 from atc.templates import verbatim
 from support import compile_graph
 
-AMX = "x86-64-amx"
 CASES = {name: case for name, case in DIRECT.items() if not case.plain} | {
     "strided, ragged": Case(40, 50, (9, 12), (5, 4), stride=2, pad=2, epilogue="residual"),
     "stride 3": Case(33, 16, (14, 13), stride=3, epilogue="swish"),
@@ -41,31 +40,11 @@ FEW = ("ragged", "batch", "groups", "one dimension", "strided, ragged", "7x7")
 KERNELS = {"bf16": (ConvTilesBf16(), 4e-6), "bf16x3": (ConvTilesBf16x3(), 2e-5)}
 
 
-def rounded(x: Array) -> Array:
-    """Return floats rounded to bfloat16."""
-    return (to_bf16(x).astype(np.uint32) << 16).view(np.float32)
-
-
-def joined(x: Array) -> Array:
-    """Return floats rounded to the sum of two bfloat16."""
-    upper, lower = (part.astype(np.uint32) << 16 for part in split(x))
-    return upper.view(np.float32) + lower.view(np.float32)
-
-
 def call_of(case: Case, kernel: ConvTiles, turn: int, feed: Callable[[Array], Array]) -> Call:
     """Return a call with the parameters that come `turn`-th; the input goes through `feed`."""
-    target = vector_target(AMX)
-    graph, feeds, _ = build(case, 16)
-    w = workload_of(graph, graph.nodes[0], graph.constants)
-    assert kernel.accepts(w, target), case
-    given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
-    given["x"] = feed(given["x"])
-    sets = kernel.parameters(w, target)
-    operands = [given[i] for i in graph.nodes[0].inputs]
+    w, operands = fed(case, kernel, feed)
+    sets = kernel.parameters(w, vector_target(AMX))
     return Call(kernel, sets[turn % len(sets)], w, operands)
-
-
-ROUNDING = {"bf16": rounded, "bf16x3": joined}
 
 
 def check_sums(precision: str, names: Sequence[str]) -> None:

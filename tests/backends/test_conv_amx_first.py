@@ -15,6 +15,7 @@ from kernel_program import Call, run_calls, vector_target
 from quantized_convs import Case as Quantized
 from quantized_convs import expected, model, parts
 from simd_program import find
+from tile_convs import AMX, ROUNDING, fed, rounded
 
 from atc.backends.cpu.conv_amx_first import (
     FirstTiles,
@@ -22,8 +23,6 @@ from atc.backends.cpu.conv_amx_first import (
     FirstTilesBf16x3,
     FirstTilesBytes,
 )
-from atc.backends.cpu.conv_amx_weights import split
-from atc.backends.cpu.conv_bf16 import to_bf16
 from atc.backends.kernel import Candidate, render_kernel, workload_of
 from atc.backends.target import get_target
 from atc.ir import Array, DType
@@ -34,7 +33,6 @@ from atc.select import ANY
 from atc.templates import verbatim
 from support import compile_graph
 
-AMX = "x86-64-amx"
 CASES = {name: case for name, case in DIRECT.items() if case.plain} | {
     "stem": Case(3, 64, (37, 70), (7, 7), stride=2, pad=3, plain=True),
     "patches": Case(3, 48, (40, 56), (8, 8), stride=8, pad=0, plain=True, epilogue="none"),
@@ -51,32 +49,13 @@ FEW = {"bf16": "small patches", "bf16x3": "four channels"}
 KERNELS = {"bf16": (FirstTilesBf16(), 4e-6), "bf16x3": (FirstTilesBf16x3(), 2e-5)}
 
 
-def rounded(x: Array) -> Array:
-    """Return floats rounded to bfloat16."""
-    return (to_bf16(x).astype(np.uint32) << 16).view(np.float32)
-
-
-def joined(x: Array) -> Array:
-    """Return floats rounded to the sum of two bfloat16."""
-    upper, lower = (part.astype(np.uint32) << 16 for part in split(x))
-    return upper.view(np.float32) + lower.view(np.float32)
-
-
-ROUNDING = {"bf16": rounded, "bf16x3": joined}
-
-
 def calls_of(
     case: Case, kernel: FirstTiles, most: int, feed: Callable[[Array], Array] = np.asarray
 ) -> list[Call]:
     """Return calls with the first parameter sets; the input goes through `feed`."""
-    target = vector_target(AMX)
-    graph, feeds, _ = build(case, 16)
-    w = workload_of(graph, graph.nodes[0], graph.constants)
-    assert kernel.accepts(w, target), case
-    given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
-    given["x"] = feed(given["x"])
-    operands = [given[i] for i in graph.nodes[0].inputs]
-    return [Call(kernel, s, w, operands) for s in kernel.parameters(w, target)[:most]]
+    w, operands = fed(case, kernel, feed)
+    sets = kernel.parameters(w, vector_target(AMX))[:most]
+    return [Call(kernel, each, w, operands) for each in sets]
 
 
 Check = tuple[Call, Callable[[Array], None]]
