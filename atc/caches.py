@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from atc import __version__
 from atc.backends.target import Target
-from atc.cache import Cache, ProvedFiles, find_root, mode_under_debug, open_cache
+from atc.cache import Cache, ProvedFiles, find_root, mode_under_debug, open_cache, open_proved
 from atc.debugging import Debugging
 from atc.options import Options
 
@@ -26,10 +26,10 @@ def operator_cache(
 def file_store(
     options: Options, debugging: Debugging, env: Mapping[str, str], name: str
 ) -> ProvedFiles | None:
-    """Return where files of a kind are kept: beside the compiled operators, if those are."""
+    """Return where files of a kind (`TEMPLATES`, `ERRORS`) are kept, if operators are."""
     mode = _mode(options, debugging)
     root = None if mode == "disable" else find_root(options.op_compiler_cache_dir, env)
-    return None if root is None else ProvedFiles(root, name, fresh=mode == "force")
+    return None if root is None else open_proved(root, name, env, fresh=mode == "force")
 
 
 def _mode(options: Options, debugging: Debugging) -> str:

@@ -282,42 +282,11 @@ def _cache(argv: list[str]) -> int:
 
 
 def _cache_command(argv: list[str]) -> int:
-    from atc import cache
+    from atc.cache_command import cache_command
 
-    arguments = parse_arguments(argv, "cache", words=2)
-    settled = settle(arguments.given, "cache")
-    values: dict[str, Any] = settled.values
-    root = cache.find_root(values["op_compiler_cache_dir"], settled.environ)
-    if root is None:
-        raise OptionError(
-            "no directory is given and HOME is not set", where="--op_compiler_cache_dir"
-        )
-    target = _target_name(values["target"] or values["soc_version"])
-    match arguments.words:
-        case ("stats",):
-            stats = cache.cache_stats(root, target, environ=settled.environ)
-            print(cache.stats_text(stats), end="")
-        case ("verify",):
-            report = cache.verify_cache(root, target)
-            print(cache.verify_text(report), end="")
-            return 1 if report.flaws else 0
-        case ("clear",):
-            print(cache.clear_text(cache.clear_cache(root, target)), end="")
-        case ("why", name):
-            print(cache.why_text(cache.why(root, name, target)), end="")
-        case _:
-            raise OptionError(
-                "the commands are stats, verify, clear and why NAME", hint="see atc cache --help"
-            )
-    return 0
-
-
-def _target_name(given: str) -> str | None:
-    if not given:
-        return None
-    from atc.backends.target import get_target
-
-    return get_target(given).name
+    status, text = cache_command(argv)
+    print(text, end="")
+    return status
 
 
 def _load_and_run(argv: list[str]) -> int:

@@ -30,7 +30,7 @@ from atc.build import (
     work_folder,
     written_down,
 )
-from atc.cache import Cache, CacheStats, ProvedFiles
+from atc.cache import ERRORS, TEMPLATES, Cache, CacheStats, ProvedFiles
 from atc.caches import file_store, operator_cache
 from atc.debugging import (
     Build,
@@ -139,7 +139,7 @@ def compile_model(
         with within_error(options, env, listen or Listener()) as settled:
             return compile_model(settled, env, listen)
     debugging = read_debugging(options)
-    with keeping_templates(file_store(options, debugging, env, "template_cache")):
+    with keeping_templates(file_store(options, debugging, env, TEMPLATES)):
         return _compiled(options, debugging, env, listen or Listener())
 
 
@@ -154,7 +154,7 @@ def _compiled(
     _check_folders(options, debugging)
     chosen = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
     compiler = find_compiler(target, {**env, **chosen}, log=heard.process)
-    options = _settled(options, file_store(options, debugging, env, "error_cache"), heard)
+    options = _settled(options, file_store(options, debugging, env, ERRORS), heard)
     gears, general = gears_of(options), general_of(options)
     every = (*gears, *([general] if general else [])) or (options,)
     models = [read_model(each, heard) for each in every]

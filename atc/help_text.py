@@ -74,8 +74,9 @@ Examples:
 """
 
 _CACHE = """\
-usage: atc cache stats [options]    what the op compiler cache holds, by target
-       atc cache verify [options]   read every entry and check it; exit status 1 if any is damaged
+usage: atc cache stats [--json] [options]  what the op compiler cache holds, by target
+       atc cache verify [options]   read every entry and check it and its signature; exit status 1
+                                    if any is damaged, or others can change the cache
        atc cache clear [options]    delete the entries
        atc cache why NAME [options] what a kernel's entries were made of and how they differ;
                                     NAME is its name or the start of an entry's digest

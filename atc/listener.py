@@ -24,9 +24,11 @@ class Listener:
 
 
 def remembering(listener: Listener, warnings: list[str]) -> Listener:
-    """Return the listener with every warning written down too."""
+    """Return the listener with every warning written down too, and none told twice."""
 
     def warn(text: str) -> None:
+        if text in warnings:
+            return
         warnings.append(text)
         listener.warn(text)
 

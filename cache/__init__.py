@@ -15,16 +15,25 @@ from atc.cache.manage import (
     why,
 )
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES, check_mode, mode_under_debug
-from atc.cache.proved import ProvedFiles
-from atc.cache.report import clear_text, run_text, stats_text, verify_text, why_text
+from atc.cache.proved import ERRORS, TEMPLATES, ProvedFiles, open_proved
+from atc.cache.report import (
+    clear_text,
+    run_text,
+    stats_json,
+    stats_text,
+    verify_text,
+    why_text,
+)
 from atc.cache.root import find_root
 from atc.cache.stats import CacheStats, Event
 from atc.cache.store import Cache, open_cache
 
 __all__ = [
     "DEFAULT_MODE",
+    "ERRORS",
     "MODES",
     "MODE_HELP",
+    "TEMPLATES",
     "Cache",
     "CacheReport",
     "CacheStats",
@@ -45,9 +54,11 @@ __all__ = [
     "make_key",
     "mode_under_debug",
     "open_cache",
+    "open_proved",
     "parse_debug_config",
     "read_debug_config",
     "run_text",
+    "stats_json",
     "stats_text",
     "verify_cache",
     "verify_text",

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atc.cache.folder import open_folder
-from atc.errors import one_line
+from atc.cache.folder import describe, open_folder
 
 _SCHEMA = 1
 _LOCK = "cache.lock"
+_LARGEST = 1 << 28  # bytes of a file
 _PATIENCE = 10.0
 """Seconds to wait for another process that writes."""
 
@@ -20,6 +20,9 @@ _PATIENCE = 10.0
 @dataclass
 class AlgoCache:
     """Measured times in ns (None: the candidate failed) by workload and candidate.
+
+    They only say which of the right kernels is chosen, so that they aren't signed, and the umask
+    decides who may write them.
 
     One JSON file per machine: `<root>/algo_cache/<machine>.json`, replaced whole and atomically
     under a lock, merged with what other processes wrote meanwhile. An unreadable file counts as
@@ -47,14 +50,15 @@ class AlgoCache:
             return
         try:
             with (
-                open_folder(self.path.parent, create=True) as folder,
+                open_folder(self.path.parents[1], create=True) as root,
+                root.child(self.path.parent.name, create=True, mask=0) as folder,
                 folder.locked(_LOCK, wait_s=_PATIENCE),
             ):
                 merged = {**_read(self.path), **self._new}
                 text = json.dumps({"schema": _SCHEMA, "ns": merged}, indent=1, sort_keys=True)
                 folder.write(self.path.name, text.encode() + b"\n")
         except OSError as error:
-            self.warn(f"measured times are not kept: {one_line(str(error), 200)}")
+            self.warn(f"measured times are not kept: {describe(error)}")
             return
         self._known.update(self._new)
         self._new.clear()
@@ -72,7 +76,8 @@ def open_algo_cache(root: Path | None, machine: str, warn: Callable[[str], None]
 def _read(path: Path) -> dict[str, dict[str, float | None]]:
     """Return the file's rows; those that aren't numbers by name are dropped."""
     try:
-        data = json.loads(path.read_text("utf-8"))
+        with open_folder(path.parents[1]) as root, root.child(path.parent.name) as folder:
+            data = json.loads(folder.read(path.name, _LARGEST))
         rows = data["ns"] if data["schema"] == _SCHEMA else {}
         return {
             str(k): {str(c): t for c, t in row.items() if t is None or isinstance(t, int | float)}

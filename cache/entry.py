@@ -1,8 +1,8 @@
 """One entry of the cache: `<digest>.key`, `<digest>.o` and, written last, `<digest>.json`.
 
-The descriptor (json) names the key's digest and holds the SHA-256 of the object; the key file
-holds the bytes whose SHA-256 is the digest. So every entry proves itself, and whatever is
-truncated, flipped, foreign or copied under a wrong name is found out.
+The descriptor (json) names the key's digest, holds the SHA-256 of the object and is signed; the key
+file holds the bytes whose SHA-256 is the digest. So every entry proves itself, and whatever is
+truncated, flipped, planted or copied under a wrong name is found out, before it is used.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 from atc.cache.folder import Folder
 from atc.cache.key import Key, parse_key
+from atc.cache.secret import Secret
 
-FORMAT = 1  # of the descriptor
+FORMAT = 2  # of the descriptor
 _ENTRY_FILE = re.compile(r"([0-9a-f]{64})\.(?:json|o|key)")
 _TEMPORARY = re.compile(r"[0-9a-f]{64}\.(?:json|o|key)\.[0-9a-f]{16}\.tmp")
 _MAX_DESCRIPTOR = 1 << 16
+UNSIGNED = "not signed with the key in use"
 
 
 class Damaged(Exception):
@@ -33,6 +35,12 @@ class Descriptor:
     name: str
     size: int
     sha256: str
+
+    @property
+    def signed_parts(self) -> tuple[bytes, ...]:
+        """What the signature of the entry is of: all of this, and what it is."""
+        parts = ("entry", str(FORMAT), self.digest, self.name, str(self.size), self.sha256)
+        return tuple(part.encode("utf-8", "surrogatepass") for part in parts)
 
 
 @dataclass(frozen=True)
@@ -88,38 +96,44 @@ def scan(folder: Folder) -> Contents:
     return Contents(tuple(entries), tuple(temporaries), foreign)
 
 
-def read_descriptor(folder: Folder, digest: str) -> Descriptor | None:
+def read_descriptor(folder: Folder, digest: str, secret: Secret) -> Descriptor | None:
     """Return an entry's descriptor, None if there is none; raise Damaged if it is no good."""
-    data = _read(folder, f"{digest}.json", "descriptor")
+    data = _read(folder, f"{digest}.json", "descriptor", _MAX_DESCRIPTOR)
     if data is None:
         return None
     if len(data) > _MAX_DESCRIPTOR:
-        raise Damaged(f"the descriptor has {len(data)} bytes")
+        raise Damaged(f"the descriptor has more than {_MAX_DESCRIPTOR} bytes")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
         raise Damaged("the descriptor is not JSON") from None
     match value:
         case {
-            "format": 1,
+            "format": int(form),
             "key": str(key),
             "name": str(name),
             "object": {"sha256": str(sha256), "size": int(size)},
-        }:
+            "signature": str(signature),
+        } if form == FORMAT:
             if key != digest:
                 raise Damaged("the descriptor belongs to another key")
-            return Descriptor(digest, name, size, sha256)
+            found = Descriptor(digest, name, size, sha256)
+            if not secret.signed(_from_hex(signature), *found.signed_parts):
+                raise Damaged(UNSIGNED)
+            return found
     raise Damaged("the descriptor lacks a field or has another format")
 
 
-def load(folder: Folder, digest: str) -> bytes | None:
+def load(folder: Folder, digest: str, secret: Secret) -> bytes | None:
     """Return the object of an entry, None if there is no entry; raise Damaged if it is no good."""
-    descriptor = read_descriptor(folder, digest)
+    descriptor = read_descriptor(folder, digest, secret)
     if descriptor is None:
         return None
-    data = _read(folder, f"{digest}.o", "object")
+    data = _read(folder, f"{digest}.o", "object", descriptor.size)
     if data is None:
         raise Damaged("the object is missing")
+    if len(data) > descriptor.size:
+        raise Damaged(f"the object has more than its {descriptor.size} bytes")
     if len(data) != descriptor.size:
         raise Damaged(f"the object has {len(data)} bytes instead of {descriptor.size}")
     if hashlib.sha256(data).hexdigest() != descriptor.sha256:
@@ -140,21 +154,23 @@ def load_key(folder: Folder, digest: str) -> Key:
         raise Damaged("the key can't be parsed") from None
 
 
-def check(folder: Folder, digest: str) -> None:
+def check(folder: Folder, digest: str, secret: Secret) -> None:
     """Raise Damaged unless all three files of an entry are there and prove each other."""
-    if load(folder, digest) is None:
+    if load(folder, digest, secret) is None:
         raise Damaged("the descriptor is missing")
     load_key(folder, digest)
 
 
-def store(folder: Folder, key: Key, name: str, data: bytes) -> None:
+def store(folder: Folder, key: Key, name: str, data: bytes, secret: Secret) -> None:
     """Write an entry: the descriptor comes last, so it never refers to an absent object."""
     digest = key.digest()
+    told = Descriptor(digest, name, len(data), hashlib.sha256(data).hexdigest())
     descriptor = {
         "format": FORMAT,
         "name": name,
         "key": digest,
-        "object": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)},
+        "object": {"sha256": told.sha256, "size": told.size},
+        "signature": secret.sign(*told.signed_parts).hex(),
     }
     folder.write(f"{digest}.key", key.encoded())
     folder.write(f"{digest}.o", data)
@@ -183,9 +199,16 @@ def remove_all(folder: Folder) -> tuple[Entry, ...]:
     return contents.entries
 
 
-def _read(folder: Folder, name: str, what: str) -> bytes | None:
+def _from_hex(text: str) -> bytes:
     try:
-        return folder.read(name)
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
+def _read(folder: Folder, name: str, what: str, limit: int = -1) -> bytes | None:
+    try:
+        return folder.read(name, limit)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -15,34 +15,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from atc.errors import one_line
+
 if sys.platform != "win32":
     import fcntl
 
 # Reading must not count as an access: a hit is recorded by touching, see Folder.touch.
 _NO_ATIME = getattr(os, "O_NOATIME", 0)
 _POLL_S = 0.01
+_LONGEST = 1000  # characters of a message
+
+OTHERS = 0o022  # mode bits that let others than the owner write
+EVERYBODY = 0o002
 
 
 class Folder:
-    """An open directory; all its methods raise OSError when the file system refuses."""
+    """An open directory; all its methods raise OSError when the file system refuses.
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    What is made in it gets no mode bit of `mask`, whatever the umask is.
+    """
+
+    def __init__(self, path: Path, descriptor: int, mask: int = OTHERS) -> None:
         self.path = path
         self._descriptor = descriptor
+        self._mask = mask
 
     def __enter__(self) -> Folder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the directory."""
         os.close(self._descriptor)
 
-    def child(self, name: str, *, create: bool = False) -> Folder:
+    def child(self, name: str, *, create: bool = False, mask: int | None = None) -> Folder:
         """Open the sub-directory `name`, which must not be a symbolic link."""
+        mask = self._mask if mask is None else mask
         if create:
             with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=self._descriptor)
+                os.mkdir(name, 0o777 & ~mask, dir_fd=self._descriptor)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-        return Folder(self.path / name, os.open(name, flags, dir_fd=self._descriptor))
+        return Folder(self.path / name, os.open(name, flags, dir_fd=self._descriptor), mask)
 
     def files(self) -> list[tuple[str, os.stat_result]]:
         """Return the names and stats of the regular files here, sorted by name."""
@@ -59,12 +74,19 @@ class Folder:
         with os.scandir(self._descriptor) as entries:
             return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
 
+    def status(self) -> os.stat_result:
+        """Return the status of the directory."""
+        return os.fstat(self._descriptor)
+
     def stat(self, name: str) -> os.stat_result:
         """Return the status of `name` itself."""
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
 
-    def read(self, name: str) -> bytes:
-        """Return the bytes of the regular file `name`, leaving its access time alone."""
+    def read(self, name: str, limit: int = -1) -> bytes:
+        """Return the bytes of the regular file `name`, leaving its access time alone.
+
+        With a limit, of a larger file no more than the first byte beyond it is read.
+        """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a planted FIFO must not block
         try:
             descriptor = os.open(name, flags | _NO_ATIME, dir_fd=self._descriptor)
@@ -74,7 +96,7 @@ class Folder:
             os.close(descriptor)
             raise OSError(f"'{self.path / name}' is not a regular file")
         with os.fdopen(descriptor, "rb") as file:
-            return file.read()
+            return file.read(limit + 1 if limit >= 0 else -1)
 
     def write(self, name: str, data: bytes, *, durable: bool = False) -> None:
         """Write a file at once: readers see the old bytes or all of the new ones.
@@ -82,21 +104,34 @@ class Folder:
         `durable` also waits for the disk; without it a power failure may leave a file that its
         checksum unmasks, and that is enough for what can be computed again.
         """
+        with self._temporary(name, data, 0o666 & ~self._mask, durable) as temporary:
+            os.replace(temporary, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        if durable:
+            os.fsync(self._descriptor)
+
+    def create(self, name: str, data: bytes, mode: int) -> None:
+        """Write a file at once and wait for the disk; raise FileExistsError if there is one."""
+        with self._temporary(name, data, mode, durable=True) as temporary:
+            os.link(temporary, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+            self.remove(temporary)
+        os.fsync(self._descriptor)
+
+    @contextmanager
+    def _temporary(self, name: str, data: bytes, mode: int, durable: bool) -> Iterator[str]:
+        """Write a file under another name, which goes if what is done with it fails."""
         temporary = f"{name}.{secrets.token_hex(8)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        descriptor = os.open(temporary, flags, 0o666, dir_fd=self._descriptor)
+        descriptor = os.open(temporary, flags, mode, dir_fd=self._descriptor)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
-            os.replace(temporary, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+            yield temporary
         except BaseException:
             self.remove(temporary)
             raise
-        if durable:
-            os.fsync(self._descriptor)
 
     def remove(self, name: str) -> None:
         """Delete the file `name`; one that is gone already is fine."""
@@ -117,11 +152,11 @@ class Folder:
         Raises TimeoutError after `wait_s` seconds. The lock dies with its process, and excludes
         the other users of the same process too, which POSIX record locks do not.
         """
-        flags = os.O_CREAT | os.O_NOFOLLOW
+        flags, mode = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666 & ~self._mask
         try:
-            descriptor = os.open(name, flags | os.O_RDWR, 0o666, dir_fd=self._descriptor)
+            descriptor = os.open(name, flags | os.O_RDWR, mode, dir_fd=self._descriptor)
         except PermissionError:  # another user's lock file: reading is enough for a local lock
-            descriptor = os.open(name, flags | os.O_RDONLY, 0o666, dir_fd=self._descriptor)
+            descriptor = os.open(name, flags | os.O_RDONLY, mode, dir_fd=self._descriptor)
         try:
             _wait_for_lock(descriptor, shared, time.monotonic() + wait_s)
         except BlockingIOError:
@@ -142,13 +177,25 @@ class Folder:
             os.close(descriptor)
 
 
-def open_folder(path: Path, *, create: bool = False) -> Folder:
+def open_folder(path: Path, *, create: bool = False, mask: int = OTHERS) -> Folder:
     """Open the directory `path`; here, and only here, symbolic links are followed."""
     if sys.platform == "win32":
         raise OSError("the op compiler cache needs a POSIX system")
     if create:
-        path.mkdir(parents=True, exist_ok=True)
-    return Folder(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+        missing = [place for place in (path, *path.parents) if not place.exists()]
+        for place in reversed(missing):  # Path.mkdir lets the umask decide for parents
+            with suppress(FileExistsError):
+                place.mkdir(0o777 & ~mask)
+    return Folder(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY), mask)
+
+
+def describe(error: Exception) -> str:
+    """Return the text of an OSError for a message: one line, without the number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return one_line(str(error), _LONGEST)
+    name = error.filename
+    place = f": '{os.fsdecode(name)}'" if isinstance(name, str | bytes | os.PathLike) else ""
+    return one_line(f"{error.strerror}{place}", _LONGEST)
 
 
 def _wait_for_lock(descriptor: int, shared: bool, deadline: float) -> None:

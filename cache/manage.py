@@ -14,10 +14,13 @@ from pathlib import Path
 
 from atc.cache import entry as entries
 from atc.cache.entry import Damaged, Entry
-from atc.cache.folder import Folder
+from atc.cache.folder import Folder, describe
 from atc.cache.key import Key, differences
 from atc.cache.limits import Limits, read_limits
+from atc.cache.private import check_private
+from atc.cache.proved import check_proved, is_signed, proved_files
 from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, open_base, target_names
+from atc.cache.secret import Secret, find_secret, is_shared
 from atc.cache.versions import read_inis
 from atc.errors import OptionError, one_line
 
@@ -50,7 +53,7 @@ class CacheReport:
 
 @dataclass(frozen=True)
 class Flaw:
-    """An entry that will be compiled again, and why."""
+    """An entry that won't be used, and why: a target and a digest, or a folder and a file."""
 
     target: str
     digest: str
@@ -64,6 +67,12 @@ class VerifyReport:
     root: Path
     checked: int
     flaws: tuple[Flaw, ...]
+    open_to_others: str = ""  # where others can change the cache, which is off then
+
+    @property
+    def good(self) -> bool:
+        """Whether the cache can be used, all of it."""
+        return not (self.flaws or self.open_to_others)
 
 
 @dataclass(frozen=True)
@@ -109,25 +118,43 @@ def cache_stats(
         inis = [(name, values or {}) for name, values in read_inis(base)] if base else []
         limits = read_limits(inis, environ or {}, warnings.append)
         folders = tuple(_folder_stats(name, folder) for name, folder in _targets(base, target))
+        found = _open_to_others(base, environ or {})
+    if found:
+        warnings.append(f"the cache is off: {found}")
     return CacheReport(root, limits, tuple(warnings), folders)
 
 
-def verify_cache(root: Path, target: str | None = None) -> VerifyReport:
-    """Read every entry and check its files against each other; nothing is changed."""
+def verify_cache(
+    root: Path, target: str | None = None, *, environ: Mapping[str, str]
+) -> VerifyReport:
+    """Read every entry, check its files against each other and its signature; nothing is changed.
+
+    Without a target the compiled templates and other small files beside the entries are checked,
+    too. `environ` says which key signs.
+    """
     checked = 0
     flaws = []
     with _base(root, target) as base:
+        secret = find_secret(environ, create=False)
         for name, folder in _targets(base, target):
             for entry in entries.scan(folder).entries:
                 checked += 1
-                reason = _flaw(folder, entry)
+                reason = _flaw(folder, entry, secret)
                 if reason:
                     flaws.append(Flaw(name, entry.digest, reason))
-    return VerifyReport(root, checked, tuple(flaws))
+        for folder, file in proved_files(root) if base and target is None else ():
+            checked += 1
+            if not is_signed(folder, file, secret):
+                flaws.append(Flaw(folder.path.name, file, entries.UNSIGNED))
+        found = _open_to_others(base, environ)
+    return VerifyReport(root, checked, tuple(flaws), found)
 
 
 def clear_cache(root: Path, target: str | None = None) -> ClearReport:
-    """Delete the entries of one target or all; the ini, the folders and foreign files stay."""
+    """Delete the entries of one target, or all entries and compiled templates.
+
+    The ini, the folders and foreign files stay.
+    """
     removed: list[Entry] = []
     foreign = 0
     in_use = []
@@ -140,11 +167,16 @@ def clear_cache(root: Path, target: str | None = None) -> ClearReport:
             with base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
                 removed += entries.remove_all(folder)
             foreign += entries.scan(folder).foreign
+        if target is None:
+            for folder, file in proved_files(root):
+                folder.remove(file)
     size = sum(entry.size for entry in removed)
     return ClearReport(root, len(removed), size, foreign, tuple(in_use))
 
 
-def why(root: Path, name_or_digest: str, target: str | None = None) -> WhyReport:
+def why(
+    root: Path, name_or_digest: str, target: str | None = None, *, environ: Mapping[str, str]
+) -> WhyReport:
     """Find the stored kernels of a name, or a digest's beginning, and how they differ.
 
     The answer to "why was it compiled again?": the kernel used last comes first, with what
@@ -152,8 +184,9 @@ def why(root: Path, name_or_digest: str, target: str | None = None) -> WhyReport
     """
     kernels: list[StoredKernel] = []
     with _base(root, target) as base:
+        secret = find_secret(environ, create=False)
         for target_name, folder in _targets(base, target):
-            kernels += _kernels(target_name, folder, name_or_digest)
+            kernels += _kernels(target_name, folder, name_or_digest, secret)
     return WhyReport(root, name_or_digest, tuple(kernels))
 
 
@@ -162,6 +195,7 @@ def _base(root: Path, target: str | None) -> Iterator[Folder | None]:
     """Open the cache's base folder, None if there is none; turn OSError into OptionError."""
     if target is not None:
         check_target(target)
+    root = Path(os.path.realpath(root))
     try:
         if not os.path.lexists(root / BASE):
             yield None
@@ -170,10 +204,25 @@ def _base(root: Path, target: str | None) -> Iterator[Folder | None]:
             yield base
     except OSError as error:
         raise OptionError(
-            f"the op compiler cache can't be used: {one_line(str(error), 300)}",
+            f"the op compiler cache can't be used: {describe(error)}",
             where=str(root),
             hint="check the directory and its permissions",
         ) from error
+
+
+def _open_to_others(base: Folder | None, environ: Mapping[str, str]) -> str:
+    """Return where others can change the cache and how to mend that; empty if they can't."""
+    if base is None:
+        return ""
+    shared = is_shared(environ)
+    try:
+        check_proved(base.path.parent, shared)
+        check_private(base, shared=shared)
+        for _, folder in _targets(base, None):
+            check_private(folder, shared=shared)
+    except OSError as error:
+        return describe(error)
+    return ""
 
 
 def _targets(base: Folder | None, target: str | None) -> Iterator[tuple[str, Folder]]:
@@ -201,9 +250,9 @@ def _folder_stats(name: str, folder: Folder) -> FolderStats:
     )
 
 
-def _flaw(folder: Folder, entry: Entry) -> str:
+def _flaw(folder: Folder, entry: Entry, secret: Secret) -> str:
     try:
-        entries.check(folder, entry.digest)
+        entries.check(folder, entry.digest, secret)
     except Damaged as damage:
         return str(damage)
     return ""
@@ -217,11 +266,11 @@ def _is_in_use(folder: Folder) -> bool:
     return False
 
 
-def _kernels(target: str, folder: Folder, query: str) -> list[StoredKernel]:
+def _kernels(target: str, folder: Folder, query: str, secret: Secret) -> list[StoredKernel]:
     kernels: list[StoredKernel] = []
     older: dict[str, Key] = {}
     for entry in sorted(entries.scan(folder).entries, key=lambda e: (e.accessed, e.digest)):
-        name = _name(folder, entry)
+        name = _name(folder, entry, secret)
         is_asked = name == one_line(query, 200)
         if not is_asked and not (len(query) >= _MIN_PREFIX and entry.digest.startswith(query)):
             continue
@@ -237,7 +286,7 @@ def _kernels(target: str, folder: Folder, query: str) -> list[StoredKernel]:
                 name=name,
                 size=entry.size,
                 accessed=entry.accessed,
-                flaw=_flaw(folder, entry),
+                flaw=_flaw(folder, entry, secret),
                 key=key,
                 differences=changes,
             )
@@ -245,9 +294,9 @@ def _kernels(target: str, folder: Folder, query: str) -> list[StoredKernel]:
     return kernels[::-1]
 
 
-def _name(folder: Folder, entry: Entry) -> str:
+def _name(folder: Folder, entry: Entry, secret: Secret) -> str:
     try:
-        descriptor = entries.read_descriptor(folder, entry.digest)
+        descriptor = entries.read_descriptor(folder, entry.digest, secret)
     except Damaged:
         return ""
     return descriptor.name if descriptor else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from atc.cache.limits import MEBIBYTE, Limits
@@ -40,10 +42,28 @@ def stats_text(report: CacheReport) -> str:
     return _join(lines)
 
 
+def stats_json(report: CacheReport) -> str:
+    """Return what `stats_text` tells as JSON; sizes in bytes, times in seconds since the epoch."""
+    limits = report.limits
+    data = {
+        "root": str(report.root),
+        "limits": {
+            "megabytes": limits.megabytes if limits.ages else -1,
+            "remain_percent": limits.remain_percent,
+            "source": limits.source,
+        },
+        "warnings": list(report.warnings),
+        "targets": [asdict(folder) for folder in report.folders],
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
 def verify_text(report: VerifyReport) -> str:
     """Return the result of `verify_cache`, a line per damaged entry."""
     lines = [f"{report.root}: {report.checked} entries checked, {len(report.flaws)} damaged"]
-    lines += [f"  {flaw.target} {flaw.digest[:12]}: {flaw.reason}" for flaw in report.flaws]
+    if report.open_to_others:
+        lines.append(f"  the cache is off: {report.open_to_others}")
+    lines += [f"  {flaw.target} {flaw.digest}: {flaw.reason}" for flaw in report.flaws]
     return _join(lines)
 
 

@@ -14,11 +14,14 @@ from atc.cache import entry as entries
 from atc.cache.aging import age, is_full, remove_stale_temporaries
 from atc.cache.entry import Damaged
 from atc.cache.explain import Explainer
-from atc.cache.folder import Folder
+from atc.cache.folder import Folder, describe
 from atc.cache.key import Key
 from atc.cache.limits import Limits, read_limits
 from atc.cache.mode import check_mode
-from atc.cache.root import CHANGE_LOCK, USE_LOCK, check_target, find_root, open_base
+from atc.cache.private import open_private, private_child
+from atc.cache.proved import check_proved
+from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, find_root
+from atc.cache.secret import Secret, find_secret
 from atc.cache.stats import CacheStats, Event
 from atc.cache.versions import read_inis, settle_versions
 from atc.errors import one_line
@@ -36,6 +39,7 @@ class _Place:
 
     base: Folder
     folder: Folder
+    secret: Secret
     limits: Limits
     deleted: Mapping[str, str]  # digest -> why this run deleted the entry
     explainer: Explainer
@@ -112,10 +116,11 @@ class Cache:
                 with place.base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
                     if self.mode == "enable" and _is_stored(place, key.digest()):
                         return  # by a parallel run
-                    entries.store(place.folder, key, one_line(name, _MAX_NAME), data)
+                    label = one_line(name, _MAX_NAME)
+                    entries.store(place.folder, key, label, data, place.secret)
             except OSError as error:
                 self._stores = False
-                self._warn(f"compiled operators are no longer cached: {_describe(error)}")
+                self._warn(f"compiled operators are no longer cached: {describe(error)}")
             else:
                 self.stats.stored += 1
 
@@ -126,7 +131,7 @@ class Cache:
         if self.mode == "force":
             return None, "force compiles everything"
         try:
-            data = entries.load(place.folder, digest)
+            data = entries.load(place.folder, digest, place.secret)
         except Damaged as damage:
             self.stats.damaged += 1
             return None, f"damaged: {damage}"
@@ -135,7 +140,7 @@ class Cache:
         try:
             _touch(place, digest)
         except OSError as error:
-            return None, f"the access time can't be set: {_describe(error)}"
+            return None, f"the access time can't be set: {describe(error)}"
         return data, ""
 
     def _record(self, label: str, digest: str, outcome: str, reason: str) -> None:
@@ -155,9 +160,9 @@ def open_cache(
 
     Without a directory the root is $ASCEND_CACHE_PATH, else $HOME/atc_data. `versions` are the
     keys and values that op_cache.ini records; other ones there empty the cache. Entries are aged
-    now, before anything is compiled. `disable` touches no file. Trouble with the disk is a call of
-    `warn` with one line, and a cache that is off; an unknown mode or a wrong path raises
-    OptionError.
+    now, before anything is compiled. `environ` also says which key signs. `disable` touches no
+    file. Directories that others can change and trouble with the disk are a call of `warn` with one
+    line, and a cache that is off; an unknown mode or a wrong path raises OptionError.
     """
     check_mode(mode)
     if mode == "disable":
@@ -169,7 +174,7 @@ def open_cache(
             raise OSError("no directory is given and HOME is not set")
         place, aged = _open_place(mode, root, target, versions, environ, warn)
     except (OSError, ValueError) as error:  # ValueError: a NUL in $HOME
-        warn(f"the op compiler cache is off: {_describe(error)}")
+        warn(f"the op compiler cache is off: {describe(error)}")
         return Cache(mode, warn, None, "the cache is off", 0)
     return Cache(mode, warn, place, "", aged)
 
@@ -183,20 +188,25 @@ def _open_place(
     warn: Warn,
 ) -> tuple[_Place, int]:
     with ExitStack() as stack:
-        base = stack.enter_context(open_base(root, create=True))
-        folder = stack.enter_context(base.child(target, create=True))
+        secret = find_secret(environ)
+        shared = secret.shared
+        top = stack.enter_context(open_private(root, shared=shared, create=True))
+        check_proved(root, shared)
+        base = stack.enter_context(private_child(top, BASE, shared=shared, create=True))
+        folder = stack.enter_context(private_child(base, target, shared=shared, create=True))
         if mode == "force":
             _warn_if_in_use(folder, warn)
         stack.callback(os.close, folder.lock(USE_LOCK, shared=True, wait_s=_WAIT_S))
-        deleted = settle_versions(base, target, versions, wait_s=_WAIT_S)
+        deleted = settle_versions(base, target, versions, secret, wait_s=_WAIT_S)
         if mode == "force":
             with base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
                 entries.remove_all(folder)
         limits = _limits(base, environ, warn)
         aged = _age(base, folder, limits, warn) if limits.ages else {}
-        explainer = Explainer(folder)
-        resources = stack.pop_all()
-        return _Place(base, folder, limits, {**deleted, **aged}, explainer, resources), len(aged)
+        gone = {**deleted, **aged}
+        explainer = Explainer(folder, secret)
+        place = _Place(base, folder, secret, limits, gone, explainer, stack.pop_all())
+        return place, len(aged)
 
 
 def _warn_if_in_use(folder: Folder, warn: Warn) -> None:
@@ -227,14 +237,14 @@ def _age(base: Folder, folder: Folder, limits: Limits, warn: Warn) -> dict[str, 
         with base.locked(CHANGE_LOCK, wait_s=_AGEING_WAIT_S):
             aged = age(folder, limits, now)
     except OSError as error:
-        warn(f"the op compiler cache is not aged: {_describe(error)}")
+        warn(f"the op compiler cache is not aged: {describe(error)}")
         return {}
     return {entry.digest: "aged at the start of this run" for entry in aged}
 
 
 def _is_stored(place: _Place, digest: str) -> bool:
     try:
-        if entries.load(place.folder, digest) is None:
+        if entries.load(place.folder, digest, place.secret) is None:
             return False
         _touch(place, digest)
     except (Damaged, OSError):
@@ -245,7 +255,3 @@ def _is_stored(place: _Place, digest: str) -> bool:
 def _touch(place: _Place, digest: str) -> None:
     if place.limits.ages:
         entries.touch(place.folder, digest)
-
-
-def _describe(error: Exception) -> str:
-    return one_line(str(error), 300)

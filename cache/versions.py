@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from atc.cache.entry import Damaged, Entry, check, remove, remove_all, scan
+from atc.cache.entry import FORMAT, Damaged, Entry, check, remove, remove_all, scan
 from atc.cache.folder import Folder, open_folder
 from atc.cache.ini import INI_NAME, clean_versions, parse_ini, with_versions
+from atc.cache.proved import is_signed, proved_files
 from atc.cache.root import CHANGE_LOCK, target_names
+from atc.cache.secret import Secret
+
+FORMAT_KEY = "cache_format"  # the ini's version of the entries' form
 
 
 def read_ini_text(base: Folder) -> str | None:
@@ -34,13 +38,15 @@ def read_inis(base: Folder) -> list[tuple[str, dict[str, str] | None]]:
 
 
 def settle_versions(
-    base: Folder, target: str, versions: Mapping[str, str], *, wait_s: float
+    base: Folder, target: str, versions: Mapping[str, str], secret: Secret, *, wait_s: float
 ) -> dict[str, str]:
-    """Record `versions` in the ini; return why which entries of `target` were deleted.
+    """Record `versions` and the cache's own in the ini; return why entries of `target` went.
 
     Other versions recorded: all entries of all targets go, since one ini speaks for them all.
-    None recorded (a new ini, or one written by hand): entries that prove themselves stay.
+    One not recorded (a new ini, one written by hand or by a version that didn't sign): entries that
+    prove themselves stay.
     """
+    versions = {**versions, FORMAT_KEY: str(FORMAT)}
     wanted = clean_versions(versions)
     if _recorded(read_ini_text(base), wanted) == wanted:
         return {}
@@ -55,35 +61,39 @@ def settle_versions(
         deleted: dict[str, str] = {}
         for name in target_names(base):
             if name == target:
-                deleted = _empty(base, name, changed)
+                deleted = _empty(base, name, changed, secret)
             else:
                 with suppress(OSError):  # another user's; its keys still tell it apart
-                    _empty(base, name, changed)
+                    _empty(base, name, changed, secret)
+        with suppress(OSError):
+            for folder, file in proved_files(base.path.parent):
+                if not is_signed(folder, file, secret):
+                    folder.remove(file)
         base.write(INI_NAME, _encode(with_versions(text, versions)), durable=True)
         return deleted
 
 
-def _empty(base: Folder, target: str, changed: list[str]) -> dict[str, str]:
+def _empty(base: Folder, target: str, changed: list[str], secret: Secret) -> dict[str, str]:
     with base.child(target) as folder:
         if changed:
             reason = f"emptied, versions differ: {', '.join(changed)}"
             return {entry.digest: reason for entry in remove_all(folder)}
-        return _remove_unproved(folder)
+        return _remove_unproved(folder, secret)
 
 
-def _remove_unproved(folder: Folder) -> dict[str, str]:
+def _remove_unproved(folder: Folder, secret: Secret) -> dict[str, str]:
     removed = {}
     for entry in scan(folder).entries:
-        reason = _flaw(folder, entry)
+        reason = _flaw(folder, entry, secret)
         if reason:
             remove(folder, entry)
             removed[entry.digest] = f"deleted, not proved by its key: {reason}"
     return removed
 
 
-def _flaw(folder: Folder, entry: Entry) -> str:
+def _flaw(folder: Folder, entry: Entry, secret: Secret) -> str:
     try:
-        check(folder, entry.digest)
+        check(folder, entry.digest, secret)
     except Damaged as damage:
         return str(damage)
     return ""

@@ -1,4 +1,4 @@
-"""What all tests share: no configuration file of whoever runs them; which are slow by kind."""
+"""What all tests share: no configuration of whoever runs them; which are slow by kind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from c_compiler import keep_headers_in
 from default_run import compile_quickly, repeats
 
 os.environ["ATC_CONFIG"] = os.devnull
+os.environ.pop("ATC_CACHE_KEY", None)
+os.umask(0o022)
 # A hundred processes would each compile all modules, and every worker rewrite all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -32,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the workers share the folder of whoever started them
         folder = tempfile.TemporaryDirectory(prefix="atc-tests-")
         keep_headers_in(Path(folder.name))
+        os.environ["XDG_CONFIG_HOME"] = folder.name
         config.add_cleanup(folder.cleanup)
 
 

@@ -328,7 +328,7 @@ def test_an_object_is_cached_on_disk_from_one_run_to_the_next(build: Build, tmp_
     units = UNITS[:2]
     for compiled in (["src/kernels/twice.c", "src/net.c"], []):
         with open_cache(
-            "enable", tmp_path, "c99", versions={}, environ={}, warn=pytest.fail
+            "enable", tmp_path, "c99", versions={}, environ=os.environ, warn=pytest.fail
         ) as cache:
             _, result = build(cache, units=units)
             assert build.compiled() == compiled

@@ -116,7 +116,7 @@ class Started:
 def op_cache(folder: Path | None) -> Cache:
     return open_cache(
         "disable" if folder is None else "enable", folder, TARGET.name,
-        versions={}, environ={}, warn=pytest.fail,
+        versions={}, environ=os.environ, warn=pytest.fail,
     )  # fmt: skip
 
 

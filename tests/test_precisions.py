@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import atc
 from atc.backends.target import get_target, host_features
 from atc.cache import ProvedFiles
+from atc.cache.secret import Secret
 from atc.driver import optimised_graph, read_model
 from atc.errors import OptionError
 from atc.listener import Listener
@@ -144,7 +145,7 @@ def test_products_are_split_only_where_the_network_does_not_magnify_their_errors
 def test_what_was_foreseen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(near_copies(1.0), tmp_path / "m.onnx")
     options = Options(model=tmp_path / "m.onnx", output=tmp_path / "m", target=AMX)
-    store = ProvedFiles(tmp_path, "kept")
+    store = ProvedFiles(tmp_path, "kept", Secret(b"key"))
     first = with_split_settled(options, Listener(), store)
     monkeypatch.setattr("atc.split_error.SHARES", ())  # which would leave all in float32
     assert with_split_settled(options, Listener(), store) == first

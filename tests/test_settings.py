@@ -220,6 +220,6 @@ def test_the_commands_take_what_they_need() -> None:
     assert "output" not in options_of("verify")
     assert {"library", "tolerance", "seed", "input", "log"} <= set(options_of("verify"))
     assert set(options_of("cache")) == {
-        "op_compiler_cache_dir", "target", "soc_version", "log", "help", "version",
+        "op_compiler_cache_dir", "target", "soc_version", "log", "json", "help", "version",
     }  # fmt: skip
     assert options_of("cache")["target"].default == ""

@@ -82,7 +82,7 @@ def options_of(command: str) -> dict[str, Setting]:
     if command in ("verify", "check", *COMPILING):
         del own["output"]
         own["log"] = OPTIONS["log"]
-    if command in ("check", "env"):
+    if command in ("check", "env", "cache"):
         own["json"] = _JSON
     if command == "env":
         own["documentation"] = _DOCUMENTATION

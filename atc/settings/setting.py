@@ -49,6 +49,8 @@ class Setting:
     """For a variable: the options that it gives a value, unless the command line does."""
     aliases: tuple[str, ...] = ()
     """Other names that mean the same."""
+    secret: bool = False
+    """Whether its value is never shown."""
 
     @property
     def flag(self) -> bool:

@@ -52,6 +52,8 @@ def current(around: Surroundings, only: Collection[str] = ()) -> tuple[Current, 
 
 def _current(variable: Setting, found: Found | None) -> Current:
     value, source = (found.text, found.source) if found else (str(variable.default), "default")
+    if variable.secret and found:
+        value = "(set)"
     return Current(
         variable.name, value, source, variable.system, variable.row, variable.read, variable.state,
         variable.meaning,

@@ -11,6 +11,12 @@ ATC_VARIABLES: tuple[Setting, ...] = (
             "environment says anything", "FILE", kind="variable", read="dynamic"),
     Setting("CC", "Environment", "the C compiler (default: gcc, clang, the package ziglang)",
             "COMMAND", kind="variable", read="dynamic"),
+    Setting("ATC_CACHE_KEY", "Environment", "the key that signs the entries of a cache several "
+            "users share: 16 characters or more that nobody else knows (default: the "
+            "user's own, cache.key beside atc.cfg)", "TEXT", kind="variable", read="dynamic",
+            secret=True,
+            documentation="Whoever has it can put code into the builds of all who have it. With it "
+            "the cache's directories may be writable by their group."),
     Setting("ASCEND_CACHE_PATH", "Environment", "root of the op compiler cache", "DIR",
             kind="variable", read="dynamic", system="ATC", row="O-08"),
     Setting("ASCEND_MAX_OP_CACHE_SIZE", "Environment", "megabytes that each target's cache may "

@@ -123,7 +123,7 @@ def test_s35_with_minus_one_a_hit_leaves_the_access_times(site, where):
     if where == "ini":
         site.write_ini("max_op_cache_size=-1", "remain_cache_size_ratio=50")
     else:
-        site.environ = {"ASCEND_MAX_OP_CACHE_SIZE": "-1"}
+        site.environ |= {"ASCEND_MAX_OP_CACHE_SIZE": "-1"}
     site.fill({"a": 100}, idle_s=90_000)  # a mount with relatime would touch it when read
     before = access_times(site, "a")
     assert site.compile("enable", ["a"]).stats.hits == 1
@@ -174,7 +174,7 @@ def test_s37_ageing_is_skipped_while_another_process_holds_the_lock(small, monke
 
 
 def test_s38_with_minus_one_the_folder_is_not_walked(site, monkeypatch):
-    site.environ = {"ASCEND_MAX_OP_CACHE_SIZE": "-1"}
+    site.environ |= {"ASCEND_MAX_OP_CACHE_SIZE": "-1"}
     site.compile("enable")
 
     def walk(self):
@@ -182,7 +182,7 @@ def test_s38_with_minus_one_the_folder_is_not_walked(site, monkeypatch):
 
     monkeypatch.setattr(Folder, "files", walk)
     assert site.compile("enable").stats.hits == 3
-    site.environ = {}
+    del site.environ["ASCEND_MAX_OP_CACHE_SIZE"]
     with pytest.raises(AssertionError, match="walked"):
         site.compile("enable")
 

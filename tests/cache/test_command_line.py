@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -370,6 +371,8 @@ def test_stats_and_clear(bench: Bench) -> None:
     bench.said()
     assert bench.tool("stats", "--target=c99") == 0
     assert f"c99: {count} entries" in bench.said()
+    assert bench.tool("stats", "--json") == 0
+    assert json.loads(bench.said())["targets"][0]["entries"] == count
     assert bench.tool("clear", "--target=x86-64") == 0
     assert "0 entries deleted" in bench.said()
     assert bench.tool("clear") == 0
@@ -385,11 +388,14 @@ def test_why_tells_what_a_kernel_was_made_of(bench: Bench) -> None:
     said = bench.said()
     assert Path(source).stem in said
     assert "-std=c99" in said
-    assert bench.tool("why", "nobody") == 0
-    assert "no entry is named 'nobody'" in bench.said()
+    assert bench.tool("why", "nobody") == 1
+    assert re.fullmatch("E10001: no entry is named 'nobody' .*\n", bench.said())
 
 
-@pytest.mark.parametrize("words", [[], ["frob"], ["why"], ["stats", "x"], ["why", "a", "b"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["frob"], ["why"], ["stats", "x"], ["why", "a", "b"], ["verify", "--json"]],
+)
 def test_wrong_commands(words: list[str], bench: Bench) -> None:
     assert bench.tool(*words) == 1
     err = bench.said()

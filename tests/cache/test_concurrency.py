@@ -23,7 +23,7 @@ def test_s41_parallel_enable_runs_all_succeed_and_leave_one_valid_entry_each(sit
     checksums = [[line.split()[::2] for line in output.splitlines()] for output in outputs]
     assert checksums == [checksums[0]] * 4
     assert [name for name, _ in checksums[0]] == NAMES
-    report = verify_cache(site.root)
+    report = verify_cache(site.root, environ=site.environ)
     assert (report.checked, report.flaws) == (len(NAMES), ())
     assert site.compile("enable", NAMES).compiled == []
 
@@ -48,7 +48,7 @@ def test_s07_force_beside_an_enable_run_only_costs_recompilation(site):
     site.compile("force", NAMES)
     output = finish(process)
     assert len(output.splitlines()) == len(NAMES)
-    assert verify_cache(site.root).flaws == ()
+    assert verify_cache(site.root, environ=site.environ).flaws == ()
     assert site.compile("enable", NAMES).compiled == []
 
 
@@ -90,7 +90,7 @@ def test_s40_kill_9_at_each_step_of_storing_leaves_nothing_false(site, rename, b
     assert run.compiled == ([] if finished else ["victim"])
     assert run.stats.damaged == 0
     assert run.stats.events[0].reason == ("" if finished else "never seen")
-    assert verify_cache(site.root).flaws == ()
+    assert verify_cache(site.root, environ=site.environ).flaws == ()
 
 
 def test_s40_kill_9_at_any_moment_leaves_no_damaged_entry(site):
@@ -100,7 +100,7 @@ def test_s40_kill_9_at_any_moment_leaves_no_damaged_entry(site):
         time.sleep(0.01 + 0.007 * attempt)
         process.kill()
         process.communicate()
-    flaws = {flaw.reason for flaw in verify_cache(site.root).flaws}
+    flaws = {flaw.reason for flaw in verify_cache(site.root, environ=site.environ).flaws}
     assert flaws <= {"the descriptor is missing"}
     with site.open() as cache:
         data = cache.get(site.key("kernel0"), "kernel0")

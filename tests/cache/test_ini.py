@@ -56,7 +56,7 @@ def test_s18_an_ini_made_by_hand_gets_the_versions_and_keeps_its_lines(site):
         assert cache.limits.megabytes == 7
     assert site.ini.read_text() == (
         "# ours\n[op_compiler_cache]\nadk_version=atc 0.1.0\nops_version=kernels 7\n"
-        "max_op_cache_size=7\nremain_cache_size_ratio=80\n"
+        "cache_format=2\nmax_op_cache_size=7\nremain_cache_size_ratio=80\n"
     )
 
 

@@ -81,7 +81,7 @@ def test_s25_users_of_one_ini_share_its_limit(site):
     site.write_ini("max_op_cache_size=7", "remain_cache_size_ratio=80")
     seen = set()
     for size in ("9", "-1"):
-        site.environ = {SIZE: size}
+        site.environ |= {SIZE: size}
         with site.open() as cache:
             seen.add(cache.limits)
     assert {found.megabytes for found in seen} == {7}

@@ -1,5 +1,6 @@
 """stats, verify, clear, why: values and their text."""
 
+import json
 import os
 import time
 
@@ -10,6 +11,7 @@ from atc.cache import (
     clear_cache,
     clear_text,
     run_text,
+    stats_json,
     stats_text,
     verify_cache,
     verify_text,
@@ -20,9 +22,9 @@ from atc.errors import OptionError
 
 COMMANDS = {
     "stats": lambda root: stats_text(cache_stats(root)),
-    "verify": lambda root: verify_text(verify_cache(root)),
+    "verify": lambda root: verify_text(verify_cache(root, environ=os.environ)),
     "clear": lambda root: clear_text(clear_cache(root)),
-    "why": lambda root: why_text(why(root, "conv")),
+    "why": lambda root: why_text(why(root, "conv", environ=os.environ)),
 }
 
 
@@ -61,6 +63,24 @@ def test_stats_count_per_target(site):
     assert [f.target for f in cache_stats(site.root, "c99").folders] == ["c99"]
 
 
+def test_stats_as_json_hold_what_the_text_does(site):
+    site.write_ini("max_op_cache_size=7", "remain_cache_size_ratio=80")
+    site.compile("enable")
+    (site.folder / "notes.txt").write_text("x")
+    told = json.loads(stats_json(cache_stats(site.root)))
+    (target,) = told["targets"]
+    assert abs(time.time() - target.pop("oldest_access")) < 60
+    assert abs(time.time() - target.pop("newest_access")) < 60
+    assert target == {
+        "target": "x86-64-avx2", "entries": 3, "size": site.size(), "unfinished": 0, "foreign": 1,
+    }  # fmt: skip
+    assert told["limits"] == {"megabytes": 7, "remain_percent": 80, "source": str(site.ini)}
+    assert (told["root"], told["warnings"]) == (str(site.root), [])
+    site.root.chmod(0o777)
+    told = json.loads(stats_json(cache_stats(site.root)))
+    assert "the cache is off: others may write" in told["warnings"][0]
+
+
 def test_stats_tell_the_environments_limits_and_warnings(site):
     environ = {"ASCEND_MAX_OP_CACHE_SIZE": "-1", "ASCEND_REMAIN_CACHE_SIZE_RATIO": "0"}
     text = stats_text(cache_stats(site.root, environ=environ))
@@ -74,7 +94,7 @@ def test_verify_finds_each_flaw_and_changes_nothing(site):
     site.path("b", "key").unlink()
     site.path("c", "json").unlink()
     before = site.snapshot()
-    report = verify_cache(site.root)
+    report = verify_cache(site.root, environ=site.environ)
     assert report.checked == 4
     reasons = {flaw.digest: flaw.reason for flaw in report.flaws}
     assert "object has 7 bytes" in reasons[site.key("a").digest()]
@@ -88,8 +108,8 @@ def test_verify_finds_each_flaw_and_changes_nothing(site):
 def test_verifying_is_no_access(site):
     site.fill({"a": 100}, idle_s=90_000)
     before = [path.stat().st_atime for path in site.paths("a")]
-    verify_cache(site.root)
-    why(site.root, "a")
+    verify_cache(site.root, environ=site.environ)
+    why(site.root, "a", environ=site.environ)
     cache_stats(site.root)
     assert [path.stat().st_atime for path in site.paths("a")] == before
 
@@ -124,7 +144,7 @@ def test_why_shows_what_changed_since_the_one_before(site):
         digest = site.key("conv", flags=flags).digest()
         for path in site.folder.glob(f"{digest}.*"):
             os.utime(path, (time.time() - idle,) * 2)
-    report = why(site.root, "conv")
+    report = why(site.root, "conv", environ=site.environ)
     assert [kernel.differences for kernel in report.kernels] == [
         ("flags differ: -O2 -> -O3",),
         ("flags differ: -O1 -> -O2",),
@@ -139,20 +159,22 @@ def test_why_shows_what_changed_since_the_one_before(site):
 def test_why_finds_an_entry_by_the_beginning_of_its_digest(site):
     site.compile("enable")
     digest = site.key("conv").digest()
-    assert [kernel.name for kernel in why(site.root, digest[:12]).kernels] == ["conv"]
-    assert why(site.root, digest[:3]).kernels == ()
+    (found,) = why(site.root, digest[:12], environ=site.environ).kernels
+    assert found.name == "conv"
+    assert why(site.root, digest[:3], environ=site.environ).kernels == ()
 
 
 def test_why_tells_damage(site):
     site.compile("enable")
     site.path("conv", "o").write_bytes(b"x")
-    (kernel,) = why(site.root, "conv").kernels
+    (kernel,) = why(site.root, "conv", environ=site.environ).kernels
     assert kernel.flaw
-    assert "damaged: the object has 1 bytes" in why_text(why(site.root, "conv"))
+    text = why_text(why(site.root, "conv", environ=site.environ))
+    assert "damaged: the object has 1 bytes" in text
 
 
 def test_why_of_an_unknown_name_says_so_on_one_line(site):
-    text = why_text(why(site.root, "no\x1b[2Jsuch"))
+    text = why_text(why(site.root, "no\x1b[2Jsuch", environ=site.environ))
     assert text.count("\n") == 1
     assert "\x1b" not in text
 

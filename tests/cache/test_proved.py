@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 from atc.cache import ProvedFiles
+from atc.cache.secret import Secret
+
+SECRET = Secret(b"the user's own")
+
+
+def files_in(root: Path, folder: str = "notes", *, fresh: bool = False) -> ProvedFiles:
+    return ProvedFiles(root, folder, SECRET, fresh)
 
 
 def test_what_was_stored_comes_back_under_its_key_only(tmp_path: Path) -> None:
-    files = ProvedFiles(tmp_path / "root", "notes")
+    files = files_in(tmp_path / "root")
     assert files.get("a", b"key") is None
     files.put("a", b"key", b"data")
     assert files.get("a", b"key") == b"data"
@@ -22,17 +29,29 @@ def test_what_was_stored_comes_back_under_its_key_only(tmp_path: Path) -> None:
     assert [f.name for f in (tmp_path / "root/notes").iterdir()] == ["a"]
 
 
+def test_what_another_signed_or_stored_elsewhere_is_not_there(tmp_path: Path) -> None:
+    ProvedFiles(tmp_path, "notes", Secret(b"another's")).put("a", b"key", b"data")
+    files = files_in(tmp_path)
+    assert files.get("a", b"key") is None
+    files.put("a", b"key", b"data")
+    (tmp_path / "notes/a").rename(tmp_path / "notes/b")
+    assert files.get("b", b"key") is None
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "notes/b").rename(tmp_path / "letters/a")
+    assert files_in(tmp_path, "letters").get("a", b"key") is None
+
+
 def test_fresh_takes_nothing_and_stores(tmp_path: Path) -> None:
-    ProvedFiles(tmp_path, "notes").put("a", b"key", b"old")
-    fresh = ProvedFiles(tmp_path, "notes", fresh=True)
+    files_in(tmp_path).put("a", b"key", b"old")
+    fresh = files_in(tmp_path, fresh=True)
     assert fresh.get("a", b"key") is None
     fresh.put("a", b"key", b"new")
-    assert ProvedFiles(tmp_path, "notes").get("a", b"key") == b"new"
+    assert files_in(tmp_path).get("a", b"key") == b"new"
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", b"x" * 40])
 def test_a_damaged_file_is_not_there(tmp_path: Path, damage: bytes) -> None:
-    files = ProvedFiles(tmp_path, "notes")
+    files = files_in(tmp_path)
     files.put("a", b"key", b"data")
     path = tmp_path / "notes/a"
     whole = path.read_bytes()
@@ -45,7 +64,7 @@ def test_a_damaged_file_is_not_there(tmp_path: Path, damage: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "../a", "a/b", ".hidden", "a\0b"])
 def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
-    files = ProvedFiles(tmp_path / "root", "notes")
+    files = files_in(tmp_path / "root")
     files.put(name, b"key", b"data")
     assert files.get(name, b"key") is None
     assert not (tmp_path / "root").exists()
@@ -55,9 +74,9 @@ def test_no_link_is_followed_and_trouble_is_silent(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "notes").symlink_to(outside)
-    ProvedFiles(tmp_path, "notes").put("a", b"key", b"data")
+    files_in(tmp_path).put("a", b"key", b"data")
     assert not list(outside.iterdir())
     (tmp_path / "file").write_text("in the way")
-    blocked = ProvedFiles(tmp_path / "file", "notes")
+    blocked = files_in(tmp_path / "file")
     blocked.put("a", b"key", b"data")
     assert blocked.get("a", b"key") is None

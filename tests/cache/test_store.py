@@ -166,7 +166,7 @@ DAMAGES = {
     "binary descriptor": lambda site: site.path("conv", "json").write_bytes(b"\xff\0"),
     "foreign descriptor": lambda site: site.path("conv", "json").write_text('{"a": [1]}'),
     "wrong types": lambda site: edit(site.path("conv", "json"), object={"sha256": 1, "size": "x"}),
-    "newer format": lambda site: edit(site.path("conv", "json"), format=2),
+    "newer format": lambda site: edit(site.path("conv", "json"), format=3),
     "whole copy of another entry": copy_under_wrong_name,
     "another entry's": lambda site: shutil.copy(
         site.path("add", "json"), site.path("conv", "json")
@@ -444,11 +444,21 @@ def test_no_descriptor_leaks(site):
     assert count() == before
 
 
-def test_an_entry_is_not_pickled_and_can_be_shared_with_a_group(site):
-    old = os.umask(0o002)
+@pytest.mark.parametrize(
+    ("umask", "key", "mode"),
+    [(0o002, "k" * 16, 0o664), (0, "k" * 16, 0o664), (0o022, "k" * 16, 0o644), (0o077, "", 0o600),
+     (0o002, "", 0o644), (0, "", 0o644)],
+)  # fmt: skip
+def test_an_entry_is_not_pickled_and_shared_with_a_group_by_umask_and_key(site, umask, key, mode):
+    site.environ["ATC_CACHE_KEY"] = key
+    old = os.umask(umask)
     try:
         site.compile("enable", ["add"])
+        assert site.compile("enable", ["add"]).stats.hits == 1
     finally:
         os.umask(old)
-    assert {path.stat().st_mode & 0o777 for path in site.paths("add")} == {0o664}
+    assert {path.stat().st_mode & 0o777 for path in site.paths("add")} == {mode}
     assert {path.suffix for path in site.paths("add")} == {".json", ".key", ".o"}
+    readable = mode | (mode & 0o444) >> 2
+    for folder in (site.root, site.base, site.folder):
+        assert folder.stat().st_mode & 0o777 == readable, folder

@@ -40,6 +40,15 @@ def test_the_caches_own_order(tmp_path: Path) -> None:
     assert "op_cache.ini" in row.source
 
 
+def test_a_secret_is_never_shown() -> None:
+    set_here = Surroundings({"ATC_CACHE_KEY": "hush"})
+    for around in (set_here, parse_config("ATC_CACHE_KEY=hush", "a.cfg")):
+        rows = current(around, ["ATC_CACHE_KEY"])
+        assert [row.value for row in rows] == ["(set)"]
+        assert "hush" not in env_text(rows, around) + env_json(rows, around)
+    assert current(Surroundings(), ["ATC_CACHE_KEY"])[0].value == ""
+
+
 def test_text_and_json_hold_the_same() -> None:
     around = Surroundings({"MXNET_HOME": "/m\x1b[2J"})
     rows = current(around, ["MXNET_HOME", "CC"])
