@@ -10,6 +10,7 @@ import numpy as np
 
 from atc.errors import OptionError, one_line
 from atc.ir import Array
+from atc.regular_file import regular
 
 Types = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 """Shape and type of a model's inputs by name."""
@@ -74,7 +75,7 @@ def _arrays(file: Path, types: Types) -> dict[str, Array]:
 
 def _load(file: Path) -> dict[str, Array]:
     try:
-        loaded = np.load(file, allow_pickle=False)
+        loaded = np.load(regular(file), allow_pickle=False)
         return dict(loaded) if isinstance(loaded, Mapping) else {"": np.asarray(loaded)}
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(

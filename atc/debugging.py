@@ -22,9 +22,10 @@ import onnx_ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from atc.backends.kernel import KernelSource
-from atc.cache import DebugConfig, read_debug_config
+from atc.cache import DebugConfig, parse_debug_config
 from atc.dump import op_text
 from atc.errors import OptionError
+from atc.option_files import read_text
 from atc.options import Options
 from atc.program import Call, Program, calls
 
@@ -100,7 +101,8 @@ def read_debugging(options: Options) -> Debugging:
     """Return what the options say; raises OptionError for a wrong file or an unknown switch."""
     config = DebugConfig()
     if options.op_debug_config:
-        config = read_debug_config(options.op_debug_config)
+        path = options.op_debug_config
+        config = parse_debug_config(read_text(path, "op_debug_config"), str(path))
         for switch in config.switches:
             if switch not in _SWITCHES:
                 raise OptionError(

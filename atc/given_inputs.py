@@ -10,6 +10,7 @@ import numpy as np
 
 from atc.errors import OptionError, one_line
 from atc.ir import Array
+from atc.regular_file import regular
 from atc.runtime import Network
 from atc.verify_run import random_inputs
 
@@ -57,7 +58,7 @@ def _arrays(text: str, names: list[str]) -> Mapping[str, Array]:
 
 def _load(path: Path) -> Any:
     try:
-        return np.load(path, allow_pickle=False)
+        return np.load(regular(path), allow_pickle=False)
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(
             f"{path} can't be read: {one_line(str(error), 160)}", where="--input", hint=HINT

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atc.errors import OptionError, one_line
+from atc.regular_file import regular
 
 MAX_BYTES = 1 << 20
 
@@ -18,7 +19,7 @@ MAX_BYTES = 1 << 20
 def read_text(path: Path, option: str, code: str = "E10001") -> str:
     """Return the text of an option's file."""
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise wrong(f"the file is larger than {MAX_BYTES} bytes", path, option, code)

@@ -25,6 +25,7 @@ from atc.dump import op_text
 from atc.errors import OptionError, one_line
 from atc.fast_run import workload_digest
 from atc.memory_price import CYCLES
+from atc.regular_file import regular
 from atc.select import Limits, Measurement, Timings, candidates
 
 OPTION = "--fast_run_algo_policy"
@@ -54,7 +55,7 @@ Policy = Mapping[str, Pick]
 def read_policy(path: Path) -> dict[str, Pick]:
     """Return a file's lines; raises OptionError that names the file and the line."""
     try:
-        text = path.read_text("utf-8")
+        text = regular(path).read_text("utf-8")
     except OSError as error:
         raise OptionError(
             f"can't read {path}: {error.strerror}", where=OPTION,

@@ -12,6 +12,7 @@ from typing import Any
 
 from atc.errors import OptionError, one_line
 from atc.ir import Array
+from atc.regular_file import regular
 from atc.runtime import Network
 from atc.session import Session, need
 
@@ -133,7 +134,7 @@ def profile_json(profile: Profile) -> str:
 def read_profile(path: Path) -> Profile:
     """Return the profile in a file; raises OptionError for anything else."""
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(regular(path).read_bytes())
         if data.pop("format") != FORMAT:
             raise ValueError("another format")
         calls = tuple(

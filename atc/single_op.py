@@ -20,6 +20,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from atc.errors import OptionError, one_line
+from atc.regular_file import regular
 
 NAMES: Mapping[str, str] = {
     "BiasAdd": "Add", "Maximum": "Max", "Minimum": "Min", "RealDiv": "Div", "Tanh": "Tanh",
@@ -54,10 +55,10 @@ def read_single_ops(path: Path) -> tuple[SingleOp, ...]:
 
 
 def _content(path: Path) -> Any:
-    if not path.is_file():
+    if not path.exists():
         raise _wrong(path, "there is no such file", "E10023")
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise _wrong(path, f"can't be opened: {error.strerror}", "E10024") from None

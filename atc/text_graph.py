@@ -14,6 +14,7 @@ import onnx
 from google.protobuf import json_format
 
 from atc.errors import ModelError, one_line
+from atc.regular_file import regular
 
 _TYPED = re.compile(r"(?P<name>[^ :]+): (?P<type>\w+\[[0-9,]*\])")
 _NODE = re.compile(
@@ -29,7 +30,7 @@ Json = dict[str, Any]
 def text_graph(path: Path) -> Json:
     """Return the content of a text graph; raises ModelError with the line that is none."""
     try:
-        text = path.read_text("utf-8")
+        text = regular(path).read_text("utf-8")
     except OSError as error:
         raise ModelError(f"can't be read: {error.strerror}", where=str(path)) from None
     except UnicodeDecodeError:

@@ -27,6 +27,7 @@ from atc.model_options import adaptation_of, policy_of
 from atc.option_values import InputShape
 from atc.options import Options
 from atc.out_nodes import find_outputs
+from atc.regular_file import regular
 from atc.runtime import Network
 from atc.runtime_values import Value
 
@@ -292,7 +293,7 @@ def _read_inputs(
     path: Path, types: Mapping[str, tuple[tuple[int, ...], np.dtype]]
 ) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(regular(path), allow_pickle=False) as file:
             arrays = dict(file)
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(

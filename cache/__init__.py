@@ -1,6 +1,6 @@
 """The op compiler cache: compiled operators kept on disk from one compilation to the next."""
 
-from atc.cache.debug import DebugConfig, parse_debug_config, read_debug_config
+from atc.cache.debug import DebugConfig, parse_debug_config
 from atc.cache.key import Key, make_key
 from atc.cache.manage import (
     CacheReport,
@@ -56,7 +56,6 @@ __all__ = [
     "open_cache",
     "open_proved",
     "parse_debug_config",
-    "read_debug_config",
     "run_text",
     "stats_json",
     "stats_text",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from atc.errors import OptionError, one_line
 
@@ -23,18 +22,6 @@ class DebugConfig:
     def lists(self, name: str, op_type: str) -> bool:
         """Say whether this operator is listed, hence debugged and kept out of the cache."""
         return name in self.operators or f"OpType::{op_type}" in self.operators
-
-
-def read_debug_config(path: Path) -> DebugConfig:
-    """Read the file at `path`; raise OptionError if it can't be read or a line is wrong."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError, ValueError) as error:
-        raise OptionError(
-            f"the debug configuration can't be read: {one_line(str(error))}",
-            where=f"--op_debug_config={path}",
-        ) from error
-    return parse_debug_config(text, str(path))
 
 
 def parse_debug_config(text: str, source: str) -> DebugConfig:

@@ -30,6 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "atc.expr": {"atc.dims", "atc.ir"},
     "atc.view": {"atc.dims", "atc.ir"},
     "atc.names": set(),
+    "atc.regular_file": set(),
     "atc.ops": {"atc.dims", "atc.ir", "atc.expr", "atc.view", "atc.ops"},
     "atc.cache": {"atc.errors", "atc.cache"},
     "atc.templates": set(),
@@ -43,8 +44,8 @@ LAYERS: dict[str, set[str]] = {
     "atc.lower": {
         "atc.dims", "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.lower",
     },
-    "atc.importers": {"atc", "atc.dims", "atc.errors", "atc.importers"},
-    "atc.adapt": {"atc.errors", "atc.dims", "atc.adapt"},
+    "atc.importers": {"atc", "atc.dims", "atc.errors", "atc.importers", "atc.regular_file"},
+    "atc.adapt": {"atc.errors", "atc.dims", "atc.adapt", "atc.regular_file"},
     "atc.backends": {
         "atc.dims", "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.templates",
         "atc.backends",

@@ -16,6 +16,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from atc.errors import OptionError, one_line
+from atc.regular_file import regular
 
 CHANNELS: Mapping[str, int] = {
     "YUV420SP_U8": 3, "XRGB8888_U8": 4, "RGB888_U8": 3, "YUV400_U8": 1,
@@ -81,7 +82,7 @@ class Aipp:
 def read_aipp(path: Path) -> tuple[Aipp, ...]:
     """Return the configurations of a file; OptionError E10052 with the line of what is wrong."""
     try:
-        text = path.read_text("utf-8")
+        text = regular(path).read_text("utf-8")
     except OSError as error:
         raise OptionError(
             f"can't be read: {error.strerror}", where=str(path), code="E10052",

@@ -10,6 +10,7 @@ import onnx_ir
 from atc.dims import Range
 from atc.errors import ModelError, OptionError
 from atc.importers.onnx import InputShape, load_onnx, pin_inputs
+from atc.regular_file import regular
 
 FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}
 """Words of `--framework` and what they mean; ATC's other numbers are not supported."""
@@ -68,7 +69,7 @@ def _fixed(name: str, extent: int | Range, path: Path) -> int:
 
 def _head(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             return file.read(4096)
     except OSError as error:
         raise ModelError(f"can't be read: {error.strerror}", where=str(path)) from error

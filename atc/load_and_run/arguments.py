@@ -10,6 +10,7 @@ from typing import Any
 
 from atc.arguments import parse_arguments
 from atc.errors import OptionError, one_line
+from atc.regular_file import regular
 from atc.settings import options_of, read_values
 
 COMMAND = "load_and_run"
@@ -73,7 +74,7 @@ def _flag_file(path: Path, depth: int) -> list[str]:
     if depth >= _DEPTH:
         raise OptionError(f"{path} is read from within itself", where="--flagfile")
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = regular(path).read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise OptionError(f"can't read {path}: {error}", where="--flagfile") from None
     try:

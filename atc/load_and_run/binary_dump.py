@@ -16,6 +16,7 @@ import numpy as np
 from atc.errors import ModelError, OptionError, one_line
 from atc.ir import Array
 from atc.load_and_run.engine import Engine, Step
+from atc.regular_file import regular
 
 MAX_DIMS = 7
 _HEAD = struct.Struct("<III")
@@ -56,7 +57,7 @@ def dump_bytes(name: str, array: Array) -> bytes:
 def read_dump(path: Path) -> Dumped:
     """Return a file's value; raises ModelError that names the file."""
     try:
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
     except OSError as error:
         raise ModelError(f"can't be read: {error.strerror}", where=str(path)) from None
     try:

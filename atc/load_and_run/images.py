@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from atc.ir import Array
+from atc.regular_file import regular
 
 _CHANNELS = {b"P6": 3, b"P5": 1}
 
 
 def read_image(path: Path) -> Array:
     """Return an image as uint8 of shape [1, height, width, channels]; raises ValueError."""
-    data = path.read_bytes()
+    data = regular(path).read_bytes()
     if data[:2] not in _CHANNELS:
         raise ValueError("only binary images (P5, P6) are read")
     channels = _CHANNELS[data[:2]]

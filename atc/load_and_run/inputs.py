@@ -18,6 +18,7 @@ import numpy as np
 from atc.errors import OptionError, one_line
 from atc.ir import Array
 from atc.load_and_run.images import read_image
+from atc.regular_file import regular
 
 OPTION = "--input"
 DEFAULT_NAME = "data"
@@ -68,7 +69,7 @@ def _item(item: str) -> Iterator[Given]:
                 for key, array in _json(Path(value)).items():
                     yield Given(key, array)
             case ".npz":
-                with np.load(value, allow_pickle=False) as arrays:
+                with np.load(regular(Path(value)), allow_pickle=False) as arrays:
                     yield from [Given(key, arrays[key]) for key in arrays.files]
             case ".npy":
                 yield Given(name, _npy(Path(value)), named=bool(colon))
@@ -154,7 +155,7 @@ def _scan(text: str) -> tuple[list[int], list[str]]:
 
 
 def _json(path: Path) -> dict[str, Array]:
-    content = json.loads(path.read_text("utf-8"))
+    content = json.loads(regular(path).read_text("utf-8"))
     if not isinstance(content, dict):
         raise ValueError("the file holds no JSON object")
     return {str(name): _json_array(str(name), entry) for name, entry in content.items()}
@@ -179,7 +180,7 @@ def _json_array(name: str, entry: Any) -> Array:
 
 
 def _npy(path: Path) -> Array:
-    array: Array = np.load(path, allow_pickle=False)
+    array: Array = np.load(regular(path), allow_pickle=False)
     if not isinstance(array, np.ndarray):
         array.close()
         raise ValueError("the file holds several arrays")

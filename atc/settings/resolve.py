@@ -7,12 +7,14 @@ environment (see cache/README.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from atc.errors import OptionError, one_line
+from atc.regular_file import is_file
 from atc.settings import OPTIONS, VARIABLES, options_of, read_values
 from atc.settings.debug_tools import COMPILING as TOOLS
 from atc.settings.setting import Setting
@@ -145,5 +147,8 @@ def find_model(path: object, home: str) -> object:
     """Return a path; a bare name that isn't in the working directory is looked for in `home`."""
     if not isinstance(path, Path) or len(path.parts) != 1 or path.exists():
         return path
-    places = (Path(home).expanduser() / path, Path(home).expanduser() / "models" / path)
-    return next((place for place in places if place.is_file()), path)
+    with suppress(RuntimeError):  # `~` of a user without a home
+        folder = Path(home).expanduser()
+        places = (folder / path, folder / "models" / path)
+        return next((place for place in places if is_file(place)), path)
+    return path

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from atc.cache import cache_stats, find_root
 from atc.cache.limits import RATIO_VARIABLE, SIZE_VARIABLE
 from atc.errors import AtcError, OptionError, one_line
+from atc.regular_file import is_file
 from atc.settings import VARIABLES
 from atc.settings.setting import Setting
 from atc.settings.surroundings import Found, Surroundings, config_path, names_of
@@ -95,5 +96,5 @@ def env_json(rows: Collection[Current], around: Surroundings) -> str:
 def _footer(around: Surroundings) -> Iterator[str]:
     path = config_path(around.environ)
     if path is not None:
-        there = "" if path.is_file() else " (not there)"
+        there = "" if is_file(path) else " (not there)"
         yield f"configuration file: {one_line(str(path), 200)}{there}"

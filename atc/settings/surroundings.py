@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from atc.errors import OptionError, one_line
+from atc.regular_file import is_file, regular
 from atc.settings import OPTIONS, VARIABLES
 from atc.settings.setting import Setting
 
@@ -81,10 +82,10 @@ def surroundings() -> Surroundings:
 def read_surroundings(environ: Mapping[str, str]) -> Surroundings:
     """Return an environment with the configuration file that belongs to it."""
     path = config_path(environ)
-    if path is None or not (environ.get("ATC_CONFIG") or path.is_file()):
+    if path is None or not (environ.get("ATC_CONFIG") or is_file(path)):
         return Surroundings(environ)
     try:
-        with path.open(encoding="utf-8") as file:
+        with regular(path).open(encoding="utf-8") as file:
             text = file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
         raise OptionError(

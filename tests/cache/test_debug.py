@@ -2,7 +2,7 @@
 
 import pytest
 
-from atc.cache import DebugConfig, parse_debug_config, read_debug_config
+from atc.cache import DebugConfig, parse_debug_config
 from atc.errors import OptionError
 
 
@@ -45,17 +45,3 @@ def test_s15_a_wrong_line_is_named(line, problem):
     with pytest.raises(OptionError, match=problem) as caught:
         parse_debug_config(f"op_debug_config=oom\n\n{line}\n", "debug.cfg")
     assert "debug.cfg, line 3" in str(caught.value)
-
-
-def test_s15_a_file_that_cannot_be_read_is_an_error(tmp_path):
-    with pytest.raises(OptionError, match="can't be read"):
-        read_debug_config(tmp_path / "absent.cfg")
-    (tmp_path / "binary.cfg").write_bytes(b"\xff\xfe")
-    with pytest.raises(OptionError, match="can't be read"):
-        read_debug_config(tmp_path / "binary.cfg")
-
-
-def test_s15_a_file_is_read(tmp_path):
-    path = tmp_path / "debug.cfg"
-    path.write_text("op_debug_config=ccec_g\nop_debug_list=a\n")
-    assert read_debug_config(path) == DebugConfig(("ccec_g",), ("a",))

@@ -39,6 +39,7 @@ from atc.importers.mxnet import (  # noqa: F401  (each fills the table of transl
 from atc.importers.mxnet.params import Array, read_params
 from atc.importers.mxnet.symbol import Symbol, parse_symbol
 from atc.importers.mxnet.translate import Sources, needed_nodes, translate
+from atc.regular_file import regular
 
 SUFFIX = "-symbol.json"
 
@@ -61,7 +62,7 @@ def load_mxnet(
     ModelError or UnsupportedError that names the file, the node and the operator.
     """
     try:
-        data = symbol_path.read_bytes()
+        data = regular(symbol_path).read_bytes()
     except OSError as error:
         raise ModelError(f"cannot read the model: {error.strerror}",
                          where=str(symbol_path)) from None  # fmt: skip

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atc.errors import ModelError, UnsupportedError
+from atc.regular_file import regular
 
 Array = NDArray[Any]
 
@@ -40,7 +41,7 @@ TYPE_FLAGS: Mapping[int, np.dtype[Any]] = {
 def read_params(path: Path) -> Mapping[str, Array]:
     """Return the arrays of a file by their bare names (without `arg:` or `aux:`)."""
     try:
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
     except OSError as error:
         raise ModelError(f"cannot read the weights: {error.strerror}", where=str(path),
                          code="E10008") from None  # fmt: skip
