@@ -2,7 +2,7 @@
 
 import sys
 
-from atc.cli import main
+from atc.start import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -52,6 +52,7 @@ def compile(
     host_env_os: str = "",
     host_env_cpu: str = "",
     build_config: str = "",
+    compiler_timeout: float = 600,
     num_threads: int = 1,
     op_compiler_cache_mode: str = "disable",
     op_compiler_cache_dir: Name = "",

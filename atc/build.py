@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -23,11 +22,14 @@ from atc.backends.toolchain import (
     archive_static,
     compile_flags,
     compile_many,
+    compiling_threads,
+    find_compiler,
     link_shared,
     no_log,
 )
 from atc.cache import Key, make_key
 from atc.errors import InternalError, ToolchainError
+from atc.options import Options
 from atc.output_folder import Content, write_files
 from atc.weights import Blob
 
@@ -60,6 +62,16 @@ def kernel_unit(kernel: KernelSource) -> Unit:
     headers = ("src/kernel.h",) if kernel.portable else ("src/kernel.h", *VOCABULARY)
     more = (f"src/simd_{header}.h" for header in kernel.headers)
     return Unit(kernel.path, kernel.symbol, (*headers, *more))
+
+
+def chosen_compiler(
+    options: Options, target: Target, environ: Mapping[str, str], log: Log = no_log
+) -> Compiler:
+    """Return the compiler that the options name, else the first that builds for a target."""
+    own = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
+    return find_compiler(
+        target, {**environ, **own}, log=log, timeout=options.compiler_timeout
+    )  # fmt: skip
 
 
 def library_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:
@@ -117,7 +129,7 @@ def build_library(
         texts = {path: content for path, content in sources.items() if isinstance(content, bytes)}
         blob = None if repeatable else _large_blob(sources, data)
         write_files(cwd, texts if blob else sources)
-        with ThreadPoolExecutor(1) as pool:
+        with compiling_threads(shop.compiler.running, 1) as pool:
             assembling = pool.submit(_assemble, cwd, texts, data, blob, shop)
             # No tool reads a large blob: it is written while they work.
             late = {path: blob for path in sources.keys() - texts.keys()} if blob else {}
@@ -165,7 +177,7 @@ def _link(
     def share(*more: str) -> Path:
         return link_shared(shop.compiler, flags, [*objects, *more], shared, cwd, log=shop.log)
 
-    with ThreadPoolExecutor(1) as pool:
+    with compiling_threads(shop.compiler.running, 1) as pool:
         archiving = pool.submit(
             archive_static, shop.compiler, objects, static, cwd, data, log=shop.log
         )

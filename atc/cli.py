@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import signal
 import sys
 import tempfile
 import traceback
@@ -13,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from atc.arguments import parse_arguments
@@ -38,17 +35,12 @@ FAILURE = (
     "ATC run failed, Please check the detail log, Try 'atc --help' for more information"
 )  # without a full stop, as scripts know it
 
-_GARBAGE = 50_000
-"""Objects until the next look for cycles: the usual 700 make short commands a quarter slower."""
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return the exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if argv is None:
-        signal.signal(signal.SIGTERM, _terminated)
-        gc.set_threshold(_GARBAGE)
     command: Callable[[list[str]], int] = _compile
     commands = {"verify": _verify, "cache": _cache, "explain": _explain, "check": _check,
                 "env": _env, "completion": _completion, "load_and_run": _load_and_run,
@@ -60,28 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = command(arguments)
         sys.stdout.flush()
         return status
-    except OptionError as error:  # of the help: commands tell their own
-        print(error, file=sys.stderr)
-        return error.exit_status
+    except (OptionError, KeyboardInterrupt) as error:  # of the help: commands tell their own
+        status, text = _failure(error)
+        print(text, file=sys.stderr)
+        return status
     except BrokenPipeError:  # nobody reads any more: `atc --help | head -1`
         with suppress(OSError, ValueError):  # or the interpreter complains at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def load_and_run() -> int:
-    """The program `load_and_run`: `atc load_and_run` by MegEngine's name."""
-    signal.signal(signal.SIGTERM, _terminated)
-    return main(["load_and_run", *sys.argv[1:]])
-
-
-def compare_binary_iodump() -> int:
-    """The program `compare_binary_iodump`, MegEngine's too."""
-    return main(["compare_binary_iodump", *sys.argv[1:]])
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)  # lets temporary folders go on the way out
 
 
 # ------------------------------------------------------------------------------------ commands

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,13 +17,14 @@ from atc.adapt import adapt
 from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS
 from atc.backends.kernel import Workload
 from atc.backends.target import Target, get_target
-from atc.backends.toolchain import Compiler, find_compiler
+from atc.backends.toolchain import Compiler
 from atc.budget import Planned, plan_within
 from atc.build import (
     BuildResult,
     Shop,
     Unit,
     build_library,
+    chosen_compiler,
     kernel_unit,
     library_flags,
     work_folder,
@@ -152,8 +152,7 @@ def _compiled(
         heard.warn(text)
     target = get_target(options.target)
     _check_folders(options, debugging)
-    chosen = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
-    compiler = find_compiler(target, {**env, **chosen}, log=heard.process)
+    compiler = chosen_compiler(options, target, env, heard.process)
     options = _settled(options, file_store(options, debugging, env, ERRORS), heard)
     gears, general = gears_of(options), general_of(options)
     every = (*gears, *([general] if general else [])) or (options,)

@@ -40,6 +40,7 @@ class Options:
     host_env_os: str = ""
     host_env_cpu: str = ""
     build_config: str = ""
+    compiler_timeout: float = 600.0
     num_threads: int = 1
     op_compiler_cache_mode: str = "disable"
     op_compiler_cache_dir: Path | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from atc.backends.running import Running
 from atc.backends.target import Target
 from atc.errors import OptionError
 
@@ -16,16 +17,24 @@ Kind: TypeAlias = Literal["gcc", "clang", "zig"]
 
 LEVELS = ("O0", "O1", "O2", "O3", "Os")
 SANITIZERS = ("address", "undefined", "thread", "memory")
+PATIENCE = 600.0
+"""Seconds that one call of a compiler may take, unless somebody says otherwise."""
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler: how it is started, whose it is, what it says of itself and builds for."""
+    """A C compiler: how it is started, whose it is, what it says of itself and builds for.
+
+    `timeout` is in seconds and for each of its calls, 0 for no limit; `running` are those that have
+    begun.
+    """
 
     argv: tuple[str, ...]
     kind: Kind
     version: str
     machine: str
+    timeout: float = field(default=PATIENCE, compare=False)
+    running: Running = field(default_factory=Running, compare=False, repr=False)
 
     @property
     def elf(self) -> bool:

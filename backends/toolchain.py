@@ -12,30 +12,39 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from atc.backends.compiler import OPEN_ENDED, Compiler, Kind, compile_flags, link_flags
+from atc.backends.compiler import (
+    OPEN_ENDED,
+    PATIENCE,
+    Compiler,
+    Kind,
+    compile_flags,
+    link_flags,
+)
+from atc.backends.running import Running, end_group
 from atc.backends.target import Target, host_arch, normal_arch
-from atc.errors import OptionError, ToolchainError
+from atc.errors import OptionError, ToolchainError, one_line
 
 __all__ = [
     "Compiler",
     "Finished",
     "Job",
     "Log",
+    "TimedOut",
     "archive_static",
     "extract_archive",
     "compile_flags",
     "compile_many",
     "compile_object",
+    "compiling_threads",
     "find_compiler",
     "link_program",
     "link_shared",
@@ -45,12 +54,17 @@ __all__ = [
 
 Log: TypeAlias = Callable[[tuple[str, ...]], object]  # called with each command that is started
 
-TIMEOUT = 600.0  # seconds for one process
+_ANSWER = 60.0  # seconds that a compiler may take to say who it is
+_LONGEST = 600  # characters of a command in a message
 GLIBC = "2.28"  # the oldest that zig links for: 2018, every distribution still in service
 
 
 def no_log(command: tuple[str, ...]) -> None:
     """Take note of nothing."""
+
+
+class TimedOut(ToolchainError):
+    """A process took longer than it may."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +81,18 @@ class Finished:
 
 def run_binary(
     argv: Sequence[str],
-    timeout: float = TIMEOUT,
+    timeout: float = PATIENCE,
     *,
     cwd: Path | None = None,
     stdin: bytes = b"",
     log: Log = no_log,
+    running: Running | None = None,
 ) -> Finished:
     """Run a program (under an emulator: `(*target.runner, path)`) and return what it did.
 
-    Any exit status is a result; ToolchainError means that it can't be started, or that it was
-    still running after `timeout` seconds, when it is ended with all that it started.
+    Any exit status is a result; ToolchainError means that it can't be started, or (TimedOut) that
+    it was still running after `timeout` seconds (0: no limit), when it is ended with all that it
+    started. While it runs it is among `running`, too.
     """
     log(tuple(argv))
     env = {**os.environ, "LC_ALL": "C", "ZERO_AR_DATE": "1"}
@@ -89,27 +105,28 @@ def run_binary(
         )
     except (OSError, ValueError) as error:
         raise ToolchainError(f"can't start {argv[0]}: {error}") from None
+    running = running or Running()
     with process:
+        running.started(process.pid)
         try:
-            stdout, stderr = process.communicate(stdin, timeout)
+            stdout, stderr = process.communicate(stdin, timeout or None)
         except subprocess.TimeoutExpired:
-            _end(process)
-            raise ToolchainError(f"{argv[0]} took longer than {timeout:g} s") from None
+            end_group(process.pid)
+            raise TimedOut(f"{argv[0]} took longer than {timeout:g} s") from None
         except BaseException:
-            _end(process)
+            end_group(process.pid)
             raise
+        finally:
+            running.finished(process.pid)
     return Finished(process.returncode, stdout, stderr)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children (a compiler driver's passes, say)."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _tool(argv: Sequence[str], cwd: Path, where: str, log: Log, timeout: float) -> None:
+def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
     """Run a step of the build; raise ToolchainError with the tool's own first error line."""
-    done = run_binary(argv, timeout, cwd=cwd, log=log)
+    try:
+        done = run_binary(argv, compiler.timeout, cwd=cwd, log=log, running=compiler.running)
+    except TimedOut as late:
+        raise _patience_lost(late, argv, where) from None
     if done.status == 0:
         return
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
@@ -118,19 +135,46 @@ def _tool(argv: Sequence[str], cwd: Path, where: str, log: Log, timeout: float) 
     raise ToolchainError(f"{Path(argv[0]).name} failed: {reason}", where=where)
 
 
+def _patience_lost(late: TimedOut, argv: Sequence[str], where: str = "") -> ToolchainError:
+    return ToolchainError(
+        f"{late.message}: {one_line(shlex.join(argv), _LONGEST)}", where=where,
+        hint="run it yourself, or give it more time with --compiler_timeout",
+    )  # fmt: skip
+
+
+@contextmanager
+def compiling_threads(running: Running, count: int) -> Iterator[ThreadPoolExecutor]:
+    """Return threads that run compilers; an interrupt ends those, so that nobody waits for them."""
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            yield pool
+        except Exception:
+            raise
+        except BaseException:
+            running.end()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
 # ------------------------------------------------------------------------------- the compiler
 
 
-def find_compiler(target: Target, environ: Mapping[str, str], *, log: Log = no_log) -> Compiler:
-    """Return the first compiler that builds for `target`.
+def find_compiler(
+    target: Target, environ: Mapping[str, str], *, log: Log = no_log, timeout: float = PATIENCE
+) -> Compiler:
+    """Return the first compiler that builds for `target`; `timeout` is for each of its calls.
 
     Tried in this order: `$CC`, the target's own compiler, gcc, clang, the `ziglang` package.
     A `$CC` for another processor is passed over for a cross target, where it can't be meant.
     Raises ToolchainError that says what to install.
     """
+    def identify(words: tuple[str, ...]) -> Compiler | None:
+        found = _identify(words, environ, log, timeout)
+        return found and replace(found, timeout=timeout)
+
     words = _with_target(_split_cc(environ.get("CC", "")), target)
     if words:
-        chosen = _identify(words, environ, log)
+        chosen = identify(words)
         if chosen is None:
             raise ToolchainError(
                 f"CC names a program that isn't there: {words[0]}", hint="correct or unset CC"
@@ -144,11 +188,11 @@ def find_compiler(target: Target, environ: Mapping[str, str], *, log: Log = no_l
             )
     own = () if target.compiler == "cc" else (target.compiler,)
     for name in (*own, "gcc", "clang"):
-        found = _identify((name,), environ, log)
+        found = identify((name,))
         if found is not None and _builds_for(found, target):
             return found
     zig = _with_target(_zig_words(), target)
-    found = _identify(zig, environ, log) if zig else None
+    found = identify(zig) if zig else None
     if found is None:
         raise ToolchainError(
             f"no C compiler for the target {target.name} (looked for $CC, "
@@ -190,13 +234,15 @@ def _with_target(words: tuple[str, ...], target: Target) -> tuple[str, ...]:
     return (*words, "-target", f"{arch}-macos" if mac else f"{arch}-linux-gnu.{GLIBC}")
 
 
-def _identify(words: tuple[str, ...], environ: Mapping[str, str], log: Log) -> Compiler | None:
+def _identify(
+    words: tuple[str, ...], environ: Mapping[str, str], log: Log, timeout: float
+) -> Compiler | None:
     """Ask a command who it is and what machine it builds for; None where there is none such."""
     path = shutil.which(words[0], path=environ.get("PATH", os.defpath))
     if path is None:
         return None
     argv = (path, *words[1:])
-    said = _ask(argv, "--version", log)
+    said = _ask(argv, "--version", log, timeout)
     kind: Kind
     if _is_zig(words):
         kind = "zig"
@@ -209,7 +255,7 @@ def _identify(words: tuple[str, ...], environ: Mapping[str, str], log: Log) -> C
     if kind == "zig":  # it chokes on -dumpmachine with its own triples
         machine = words[words.index("-target") + 1]
     else:
-        machine = _ask(argv, "-dumpmachine", log)
+        machine = _ask(argv, "-dumpmachine", log, timeout)
     if not re.fullmatch(r"\w[\w.]*-[\w.-]+", machine):
         raise _unknown(words)
     return Compiler(argv, kind, said.partition("\n")[0], machine)
@@ -220,8 +266,11 @@ def _unknown(words: tuple[str, ...]) -> ToolchainError:
     return ToolchainError(text, hint="use gcc, clang or zig")
 
 
-def _ask(argv: tuple[str, ...], option: str, log: Log) -> str:
-    done = run_binary((*argv, option), 60, log=log)
+def _ask(argv: tuple[str, ...], option: str, log: Log, timeout: float) -> str:
+    try:
+        done = run_binary((*argv, option), min(timeout or _ANSWER, _ANSWER), log=log)
+    except TimedOut as late:
+        raise _patience_lost(late, (*argv, option)) from None
     if done.status != 0:
         raise ToolchainError(f"{shlex.join(argv)} doesn't understand {option}")
     return done.stdout.decode(errors="replace").strip()
@@ -247,10 +296,9 @@ def compile_object(
     cwd: Path,
     *,
     log: Log = no_log,
-    timeout: float = TIMEOUT,
 ) -> bytes:
     """Compile one source, named relative to `cwd`, and return the object file's bytes."""
-    return _compile(Job(compiler, flags, source_path, cwd), log, timeout).read_bytes()
+    return _compile(Job(compiler, flags, source_path, cwd), log).read_bytes()
 
 
 def compile_many(
@@ -259,32 +307,32 @@ def compile_many(
     *,
     progress: Callable[[int], None] = lambda done: None,
     log: Log = no_log,
-    timeout: float = TIMEOUT,
 ) -> tuple[Path, ...]:
     """Compile all jobs, `workers` at a time, and return the object files in the jobs' order.
 
     `progress` is called in this thread with the number done. The first job (in order) that
     fails is the one whose error is raised; those not yet begun are then dropped.
     """
-    with ThreadPoolExecutor(max(1, min(workers, len(jobs)))) as pool:
-        futures = [pool.submit(_compile, job, log, timeout) for job in jobs]
+    running = jobs[0].compiler.running if jobs else Running()
+    with compiling_threads(running, max(1, min(workers, len(jobs)))) as pool:
+        futures = [pool.submit(_compile, job, log) for job in jobs]
         objects = []
         try:
             for future in futures:
                 objects.append(future.result())
                 progress(len(objects))
-        except BaseException:
+        except Exception:
             pool.shutdown(cancel_futures=True)
             raise
     return tuple(objects)
 
 
-def _compile(job: Job, log: Log, timeout: float) -> Path:
+def _compile(job: Job, log: Log) -> Path:
     cwd = job.cwd.resolve()
     # Not in the flags (and so in no cache key): it only takes the folder's name out again.
     no_path = f"-ffile-prefix-map={cwd}=."
     command = (*job.compiler.argv, *job.flags, no_path, "-c", job.source, "-o", f"{job.source}.o")
-    _tool(command, cwd, job.source, log, timeout)
+    _tool(job.compiler, command, cwd, job.source, log)
     return cwd / f"{job.source}.o"
 
 
@@ -299,7 +347,6 @@ def link_shared(
     cwd: Path,
     *,
     log: Log = no_log,
-    timeout: float = TIMEOUT,
 ) -> Path:
     """Link the objects (named relative to `cwd`) to a shared library and return its path.
 
@@ -313,7 +360,7 @@ def link_shared(
         if not any(f == OPEN_ENDED or f.startswith("-fsanitize=") for f in kept):
             shape.append("-Wl,-z,defs")
     command = (*compiler.argv, *kept, *shape, "-o", output, *objects, "-lm")
-    _tool(command, cwd.resolve(), output, log, timeout)
+    _tool(compiler, command, cwd.resolve(), output, log)
     return cwd / output
 
 
@@ -326,12 +373,11 @@ def link_program(
     *,
     static: bool = False,
     log: Log = no_log,
-    timeout: float = TIMEOUT,
 ) -> Path:
     """Link an executable; `static` ones run under an emulator without the target's libraries."""
     kept = (*link_flags(flags), *(("-static",) if static else ()))
     command = (*compiler.argv, *kept, "-o", output, *objects, "-lm")
-    _tool(command, cwd.resolve(), output, log, timeout)
+    _tool(compiler, command, cwd.resolve(), output, log)
     return cwd.resolve() / output
 
 
@@ -343,7 +389,6 @@ def archive_static(
     data: Sequence[str] = (),
     *,
     log: Log = no_log,
-    timeout: float = TIMEOUT,
 ) -> Path:
     """Make a static library of objects, and of objects with data alone, and return its path.
 
@@ -356,24 +401,24 @@ def archive_static(
     if objcopy is not None:
         whole = str(Path(output).with_suffix(".o"))
         join = (*compiler.argv, "-r", "-nostdlib", "-o", whole, *objects)
-        _tool(join, folder, output, log, timeout)
-        _tool((objcopy, "--localize-hidden", whole), folder, output, log, timeout)
+        _tool(compiler, join, folder, output, log)
+        _tool(compiler, (objcopy, "--localize-hidden", whole), folder, output, log)
         objects = [whole]
     (folder / output).unlink(missing_ok=True)  # ar adds to an archive that exists
     options = "rcsD" if compiler.elf else "rcs"
     command = (*_archiver(compiler, log), options, output, *objects, *data)
-    _tool(command, folder, output, log, timeout)
+    _tool(compiler, command, folder, output, log)
     return cwd / output
 
 
 def extract_archive(
-    compiler: Compiler, archive: str, cwd: Path, *, log: Log = no_log, timeout: float = TIMEOUT
+    compiler: Compiler, archive: str, cwd: Path, *, log: Log = no_log
 ) -> tuple[str, ...]:
     """Put the members of a static library beside it; returns their names relative to `cwd`."""
     place = (cwd / archive).resolve()
     members = place.with_name(f"{place.name}.d")
     members.mkdir()
-    _tool((*_archiver(compiler, log), "x", str(place)), members, archive, log, timeout)
+    _tool(compiler, (*_archiver(compiler, log), "x", str(place)), members, archive, log)
     return tuple(sorted(str(file.relative_to(cwd.resolve())) for file in members.iterdir()))
 
 
@@ -391,5 +436,5 @@ def _companion(compiler: Compiler, name: str, log: Log) -> str | None:
     if compiler.kind == "zig":  # has none, but the host's own will do
         at_home = compiler.machine.partition("-")[0] == host_arch()
         return shutil.which(name) if at_home else None
-    done = run_binary((*compiler.argv, f"-print-prog-name={name}"), 60, log=log)
+    done = run_binary((*compiler.argv, f"-print-prog-name={name}"), _ANSWER, log=log)
     return shutil.which(done.stdout.decode(errors="replace").strip()) if not done.status else None

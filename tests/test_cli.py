@@ -209,7 +209,9 @@ def test_starting_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+    "number",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM,
+     pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
 )
 def test_a_signal_in_the_middle_leaves_nothing_half_written(
     number: signal.Signals, model: Path, tmp_path: Path
@@ -217,7 +219,7 @@ def test_a_signal_in_the_middle_leaves_nothing_half_written(
     slow = tmp_path / "slow-cc"
     real = counting_compiler(tmp_path).command
     slow.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -c "*) touch {tmp_path}/begun; sleep 2;; esac\n'
+        f'#!/bin/sh\ncase " $* " in *" -c "*) touch {tmp_path}/begun; sleep 100;; esac\n'
         f'exec {real} "$@"\n'
     )
     slow.chmod(0o755)
@@ -234,11 +236,40 @@ def test_a_signal_in_the_middle_leaves_nothing_half_written(
                 break
             time.sleep(0.05)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=30)
     assert process.returncode == 128 + number
     assert "Traceback" not in err
     assert not (tmp_path / "out").exists()
     assert os.listdir(scratch) == []
+
+
+@pytest.mark.parametrize("module", ["atc.help_text", "rich"])
+def test_an_interrupt_of_an_import_shows_no_traceback(module: str, tmp_path: Path) -> None:
+    code = f"""if True:
+        import sys, time
+        class Slow:
+            @staticmethod
+            def find_spec(name, *_):
+                if name == {module!r}:
+                    open({str(tmp_path / "begun")!r}, "w").close()
+                    time.sleep(60)
+        sys.meta_path.insert(0, Slow)
+        sys.stdout.isatty = lambda: True
+        import atc.start
+        sys.exit(atc.start.main())"""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", code, "env", "CC"], stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:  # fmt: skip
+        for _ in range(600):
+            if (tmp_path / "begun").exists():
+                break
+            time.sleep(0.05)
+        time.sleep(0.3)  # until it sleeps
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    early = module.startswith("atc")  # nothing has begun yet: it ends like any program
+    assert (process.returncode, err) == ((-signal.SIGINT, "") if early else (130, "interrupted\n"))
 
 
 # ------------------------------------------------------------------------------- log and info

@@ -118,6 +118,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="For another than this machine's it means the plainest --target of it."),
     Setting("build_config", "Target", "the command that compiles C: a compiler, and flags that "
             "come after our own (default: $CC)", "COMMAND", command, system="ATC", row="A-34"),
+    Setting("compiler_timeout", "Target", "seconds that each call of the compiler may take, 0: no "
+            "limit", "SECONDS", nonnegative, 600),
     Setting("num_threads", "Target", "threads of the compiled network; the results are the same "
             "bits for any number", "N",
             integer(1, 1024), 1),

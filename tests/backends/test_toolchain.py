@@ -4,6 +4,7 @@ import ctypes
 import os
 import shlex
 import shutil
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -401,3 +402,68 @@ def test_a_process_over_its_time_is_ended_with_its_children(tmp_path: Path) -> N
             return
         time.sleep(0.05)
     pytest.fail("the child is still running")
+
+
+def hanging_compiler(tmp_path: Path, when: str) -> str:
+    """Return a compiler that hangs once its command line holds a word, with a child of its own."""
+    real = shutil.which("gcc") or "cc"
+    text = f'case " $* " in *" {when} "*) sleep 60 & echo $! >> {tmp_path}/children; wait;; esac'
+    return str(script(tmp_path / "hanging-cc", f'{text}\nexec {real} "$@"'))
+
+
+def are_gone(children: Path) -> bool:
+    """Say whether all processes of a list have ended."""
+    for _ in range(100):  # the kernel needs a moment, and init another to bury them
+        states = [Path(f"/proc/{pid}/stat") for pid in children.read_text().split()]
+        if all(not s.exists() or s.read_text().split()[2] == "Z" for s in states):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("when", ["--version", "-dumpmachine", "-c", "-shared", "-r"])
+def test_a_compiler_that_hangs_is_ended_and_told_with_its_command(
+    tmp_path: Path, when: str
+) -> None:
+    target, name = get_target("c99"), hanging_compiler(tmp_path, when)
+    write(tmp_path, {"a.c": "int f(void);\nint f(void) { return 1; }\n"})
+    with pytest.raises(ToolchainError, match=r"hanging-cc took longer than 0\.3 s: ") as caught:
+        _build_all(find_compiler(target, environ(CC=name), timeout=0.3), target, tmp_path)
+    assert f" {when}" in caught.value.message
+    assert "--compiler_timeout" in caught.value.hint
+    assert are_gone(tmp_path / "children")
+
+
+def _build_all(compiler: Compiler, target: Target, folder: Path) -> None:
+    flags = compile_flags(compiler, target)
+    compile_many([Job(compiler, flags, "a.c", folder)], 1)
+    link_shared(compiler, flags, ["a.c.o"], "liba.so", folder)
+    archive_static(compiler, ["a.c.o"], "liba.a", folder)
+
+
+def test_no_limit_is_none(tmp_path: Path) -> None:
+    target = get_target("c99")
+    write(tmp_path, {"a.c": "int f(void);\nint f(void) { return 1; }\n"})
+    _build_all(find_compiler(target, environ(), timeout=0), target, tmp_path)
+
+
+def test_an_interrupt_waits_for_no_compiler(tmp_path: Path) -> None:
+    target, name = get_target("c99"), hanging_compiler(tmp_path, "-c")
+    compiler = find_compiler(target, environ(CC=name))
+    write(tmp_path, {f"{n}.c": "int f(void);\nint f(void) { return 1; }\n" for n in "abcd"})
+    jobs = [Job(compiler, (), f"{n}.c", tmp_path) for n in "abcd"]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.7)
+    begin = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compile_many(jobs, 2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begin < 20
+    assert are_gone(tmp_path / "children")
