@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -31,6 +30,7 @@ from atc.cache import Key, make_key
 from atc.errors import InternalError, ToolchainError
 from atc.options import Options
 from atc.output_folder import Content, write_files
+from atc.temporary import temporary_folder
 from atc.weights import Blob
 
 VOCABULARY = ("src/simd.h", "src/simd_math.h")  # headers of kernels that aren't portable
@@ -202,20 +202,24 @@ def work_folder(place: Path | None = None, keep: bool = False) -> Iterator[Path]
     It lies in `place`, which goes too if it wasn't there before.
     """
     fresh = place is not None and not place.exists()
-    try:
-        if place is not None:
-            place.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="atc-build-", dir=place)).resolve()
-    except OSError as error:
-        raise _unusable(place or Path("the temporary folder"), error) from None
-    try:
+    with ExitStack() as stack:
+        try:
+            if place is not None:
+                place.mkdir(parents=True, exist_ok=True)
+            if keep:
+                folder = Path(tempfile.mkdtemp(prefix="atc-build-", dir=place)).resolve()
+            else:
+                if place is not None and fresh:
+                    stack.callback(_remove_empty, place)
+                folder = stack.enter_context(temporary_folder("build", place))
+        except OSError as error:
+            raise _unusable(place or Path("the temporary folder"), error) from None
         yield folder
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
-            if place is not None and fresh:
-                with suppress(OSError):
-                    place.rmdir()
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def written_down(log: Log, folder: Path) -> Log:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from atc.settings import read_values
 from atc.settings.debug_tools import COMMANDS as TOOLS
 from atc.settings.resolve import settle
 from atc.settings.surroundings import surroundings
+from atc.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from atc.driver import Compilation
@@ -140,7 +140,7 @@ def _verify_and_show(argv: list[str], screen: Screen) -> int:
     settled = settle(parse_arguments(argv, "verify").given, "verify")
     values: dict[str, Any] = settled.values
     chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
-    with tempfile.TemporaryDirectory(prefix="atc-verify-") as folder:
+    with temporary_folder("verify") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
         library = values["library"]
         if library is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from atc.load import load
 from atc.options import Options, make_options
 from atc.profile_run import Profile
 from atc.settings.resolve import settle
+from atc.temporary import temporary_folder
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def _diff(argv: Sequence[str], listen: Listener) -> Answer:
 
     settled = settle(parse_arguments(argv, "diff").given, "diff")
     values: dict[str, Any] = settled.values
-    with tempfile.TemporaryDirectory(prefix="atc-diff-") as folder:
+    with temporary_folder("diff") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
         result = diff_model(
             options, settled.environ, values["input"], values["seed"], values["tolerance"], listen
@@ -63,7 +63,7 @@ def _bisect(argv: Sequence[str], listen: Listener) -> Answer:
     given = parse_arguments(argv, "bisect").given
     settled = settle(given, "bisect")
     values: dict[str, Any] = settled.values
-    with tempfile.TemporaryDirectory(prefix="atc-bisect-") as folder:
+    with temporary_folder("bisect") as folder:
         first, second = (
             _option_set(values[end], given, end, Path(folder, "net")) for end in ("first", "second")
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from atc.memory_price import enlarged, estimate
 from atc.ops import Part, Recurrent, Reshape
 from atc.select import ANY, Limits, Measurement, Timings, candidates
 from atc.templates import render
+from atc.temporary import temporary_folder
 
 TOLERANCE = {"float32": 1e-3, "bf16x3": 1e-3, "bf16": 3e-2, "int8": 3e-2}
 """Largest error against the portable kernel, as a part of the largest result, by precision."""
@@ -181,7 +181,7 @@ def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
 def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
     """Build and run the program of one workload; on a crash, each candidate runs alone."""
     chosen = task.chosen
-    with tempfile.TemporaryDirectory(prefix="atc-bench-") as folder:
+    with temporary_folder("bench") as folder:
         cwd = Path(folder).resolve()
         try:
             program = _build(task, bench, cwd)

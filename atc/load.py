@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TypeVar
 from atc.errors import ModelError
 from atc.names import network_identifier
 from atc.runtime import Network
+from atc.temporary import temporary_folder
 
 Loaded = TypeVar("Loaded")
 
@@ -45,7 +45,7 @@ def open_library(path: str | Path, opened: Callable[[Path, str, Path], Loaded]) 
     `opened` raises AttributeError for a prefix that isn't one. Raises ModelError as `load` does.
     """
     library = find_library(Path(path))
-    with tempfile.TemporaryDirectory(prefix="atc-load-") as folder:
+    with temporary_folder("load") as folder:
         # The system's loader gives what it has already got for a path that it knows, even if the
         # file has been replaced since. A link has a new path, and needs no copy of the weights.
         link = Path(folder, library.name)

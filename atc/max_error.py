@@ -8,7 +8,6 @@ get kernels that err no more than the operator's definition: one, two, four, ...
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,7 @@ from atc.model_options import DEFAULT_BOUND
 from atc.options import Options
 from atc.precision_search import Group, groups, lowered, most_within, sensitivities
 from atc.program import Call, calls
+from atc.temporary import temporary_folder
 from atc.timings import times_root
 from atc.verify_run import random_inputs, subject_of, verify_library
 
@@ -67,7 +67,7 @@ def within_error(
     """
     if gears_of(options):
         raise _several_shapes()
-    with tempfile.TemporaryDirectory(prefix="atc-error-") as folder:
+    with temporary_folder("error") as folder:
         if options.measures and times_root(options, environ) is None:
             options = replace(options, op_bank_path=Path(folder, "times"))
         yield _chosen(options, environ, heard, Path(folder))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from atc.errors import AtcError, ModelError, OptionError, UnsupportedError, one_
 from atc.explain import read_report
 from atc.options import Options
 from atc.single_op import read_single_ops
+from atc.temporary import temporary_folder
 from atc.text_graph import text_graph
 from atc.translate import write_translation
 
@@ -99,7 +99,7 @@ def compile_single_ops(
 ) -> None:  # fmt: skip
     """Compile each operator of a file into a folder of its own under `--output`."""
     singles = read_single_ops(path)
-    with tempfile.TemporaryDirectory(prefix="atc-singleop-") as folder:
+    with temporary_folder("singleop") as folder:
         for single in singles:
             file = Path(folder, f"{single.name}.onnx")
             file.write_bytes(single.model.SerializeToString(deterministic=True))

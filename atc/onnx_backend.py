@@ -7,7 +7,6 @@ outputs = prepare(onnx.load("model.onnx")).run([x])
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from atc.passes import run_passes
 from atc.program import build_program
 from atc.runtime import Network
 from atc.select import select
+from atc.temporary import temporary_folder
 from atc.weights import included_weights
 
 FILE = "the model"
@@ -46,7 +46,7 @@ def compile_networks(graphs: Sequence[Graph], target: Target, level: str = "O2")
     """Compile graphs into one library, at an optimisation level of the C compiler, and load it."""
     compiler = find_compiler(target, os.environ)
     flags = (*compile_flags(compiler, target, level), "-Iinclude", "-I.")
-    with tempfile.TemporaryDirectory(prefix="atc-backend-") as temporary:
+    with temporary_folder("backend") as temporary:
         folder = Path(temporary).resolve()
         projects = [_emit(graph, target, f"net{k}") for k, graph in enumerate(graphs)]
         sources = dict.fromkeys(s for project in projects for s in _write(project, folder))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ from typing import TypeAlias
 
 from atc.errors import InternalError, OptionError
 from atc.names import network_identifier
+from atc.temporary import left_over, temporary_folder
 from atc.weights import Blob
 
 Content: TypeAlias = bytes | Blob
@@ -83,8 +83,12 @@ def _place(tree: Mapping[str, Content | Path], folder: Path) -> None:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
         # Inside an output folder that exists: it may be a mount point, its parent closed to us.
         near = folder if folder.is_dir() else folder.parent
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=near) as temporary:
-            new, old = Path(temporary, "new"), Path(temporary, "old")
+        for place in dict.fromkeys((near, folder.absolute().parent)):
+            for left in left_over(place, hidden=True):
+                if place == folder:
+                    _undo(left, folder)
+        with temporary_folder("output", near, hidden=True) as temporary:
+            new, old = temporary / "new", temporary / "old"
             write_files(new, tree)
             if folder.is_dir():
                 _swap_in(tree, new, folder, old)
@@ -110,7 +114,8 @@ def _swap_in(tree: Mapping[str, Content | Path], new: Path, folder: Path, old: P
     stale = sorted(ours - set(tree))
     begun: list[str] = []
     try:
-        for path in (*tree, *stale):
+        # The manifest comes last: until it is there, `_undo` can restore what was.
+        for path in (*(p for p in tree if p != MANIFEST), *stale, MANIFEST):
             begun.append(path)
             _move(folder / path, old / path)
             _move(new / path, folder / path)
@@ -122,6 +127,21 @@ def _swap_in(tree: Mapping[str, Content | Path], new: Path, folder: Path, old: P
         _drop_empty(folder, begun)
         raise
     _drop_empty(folder, stale)
+
+
+def _undo(left: Path, folder: Path) -> None:
+    """Restore what a process was replacing in `folder` when it was killed, from what it left."""
+    new, old = left / "new", left / "old"
+    listed = _listed(new)
+    if not listed:  # nothing was replaced yet, or all of it
+        return
+    placed = [path for path in listed if not (new / path).exists()]
+    with suppress(OSError):
+        for path in placed:
+            (folder / path).unlink(missing_ok=True)
+        for file in [p for p in old.rglob("*") if p.is_file()]:
+            _move(file, folder / file.relative_to(old))
+        _drop_empty(folder, placed)
 
 
 def _move(source: Path, destination: Path) -> None:
@@ -145,12 +165,16 @@ def _manifest(files: Iterable[str]) -> bytes:
 
 def _previous(folder: Path) -> frozenset[str]:
     """Return the files in `folder` that its manifest claims; none where it is damaged."""
+    return frozenset(path for path in _listed(folder) if (folder / path).is_file())
+
+
+def _listed(folder: Path) -> frozenset[str]:
+    """Return the files that a folder's manifest lists and itself; none where it is damaged."""
     try:
         listed = json.loads((folder / MANIFEST).read_bytes())["files"]
-        paths = {str(_checked(path)) for path in listed}
+        return frozenset({*(str(_checked(path)) for path in listed), MANIFEST})
     except (OSError, ValueError, LookupError, TypeError, InternalError):
         return frozenset()
-    return frozenset(path for path in paths | {MANIFEST} if (folder / path).is_file())
 
 
 def _checked(path: str) -> PurePosixPath:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from atc.backends.toolchain import (
 from atc.errors import AtcError
 from atc.fast_run import runs_here
 from atc.templates import render, verbatim
+from atc.temporary import temporary_folder
 
 _CHAINS = 12  # more than two units of latency four or five need
 _STEPS = 1_000_000
@@ -33,7 +33,7 @@ def measured_peak(target: Target, environ: Mapping[str, str]) -> float:
     if target.runner or not runs_here(target):
         return 0.0
     try:
-        with tempfile.TemporaryDirectory(prefix="atc-peak-") as folder:
+        with temporary_folder("peak") as folder:
             program = peak_program(target, environ, Path(folder))
             done = run_binary([str(program)], _SECONDS, cwd=Path(folder))
         return float(done.stdout.split()[0])

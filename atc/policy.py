@@ -11,9 +11,7 @@ With threads there are lines of calls too, which have `N pieces` in the candidat
 from __future__ import annotations
 
 import math
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from atc.fast_run import workload_digest
 from atc.memory_price import CYCLES
 from atc.regular_file import regular
 from atc.select import Limits, Measurement, Timings, candidates
+from atc.temporary import temporary_folder
 
 OPTION = "--fast_run_algo_policy"
 HEADER = "# atc algo policy 1: digest | nanoseconds | candidate | workload"
@@ -94,16 +93,9 @@ def write_policy(path: Path, policy: Policy) -> None:
     text = "".join(f"{line}\n" for line in (HEADER, *(f"{row} | {s}" for s, _, row in rows)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
+        with temporary_folder("policy", path.parent, hidden=True) as folder:
+            (folder / "new").write_text(text, "utf-8")
+            (folder / "new").replace(path)
     except OSError as error:
         raise OptionError(f"can't write {path}: {error.strerror}", where=OPTION) from None
 

@@ -8,7 +8,7 @@ are measured on the inputs, then QuantizeLinear and DequantizeLinear nodes are p
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
@@ -31,6 +31,7 @@ from atc.load import load
 from atc.lower.site import node_name
 from atc.option_values import InputShape
 from atc.options import Options
+from atc.temporary import temporary_folder
 
 METHODS = ("minmax", "percentile", "entropy")
 """How a value's range follows from what the inputs show of it."""
@@ -91,7 +92,7 @@ def quantize_model(job: Job) -> Quantised:
     """
     _need_onnxruntime()
     _check_output(job.output)
-    with tempfile.TemporaryDirectory(prefix="atc-quantize-") as folder:
+    with temporary_folder("quantize") as folder:
         prepared = Path(folder, "float.onnx")
         types = _prepare(job, prepared)
         samples = read_samples(job.calibration, types)
@@ -136,12 +137,11 @@ def _check_output(output: Path) -> None:
 
 
 def _write(source: Path, output: Path) -> None:
-    beside = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        beside.write_bytes(source.read_bytes())
-        beside.replace(output)
+        with temporary_folder("quantized", output.absolute().parent, hidden=True) as folder:
+            shutil.copyfile(source, folder / "new")
+            (folder / "new").replace(output)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise OptionError(f"can't write {output}: {error.strerror}", where="--output") from None
 
 

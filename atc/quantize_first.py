@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from atc.option_files import lines_of, read_text, wrong
 from atc.options import Options
 from atc.quantize import Job, quantize_model
 from atc.settings.quantize import QUANTIZE
+from atc.temporary import temporary_folder
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def quantised_first(options: Options, heard: Listener) -> Iterator[Options]:
     assert options.cal_conf is not None
     said = read_calibration(options.cal_conf)
     heard.stage("quantising the model")
-    with tempfile.TemporaryDirectory(prefix="atc-calibration-") as folder:
+    with temporary_folder("calibration") as folder:
         result = Path(folder, f"{options.model.stem}_int8.onnx")
         quantize_model(Job(
             options.model, result, framework=options.framework, weight=options.weight,

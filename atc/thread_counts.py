@@ -7,7 +7,6 @@ clock on the wall, its constants in the caches. Times are kept beside those of c
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from atc.parallel_rows import rows_of_threads
 from atc.program import build_program
 from atc.select import Choice, Selection
 from atc.templates import render
+from atc.temporary import temporary_folder
 
 NAME = "call"
 """The network of one call."""
@@ -94,7 +94,7 @@ def _measured(choice: Choice, threads: int, bench: Bench) -> dict[int, float]:
     if len(w.inputs) > MOST_PORTS or len(w.outputs) > MOST_PORTS:
         return {}
     times: dict[int, float] = {}
-    with tempfile.TemporaryDirectory(prefix="atc-threads-") as folder:
+    with temporary_folder("threads") as folder:
         places = [Path(folder).resolve() / str(n) for n in range(1, threads + 1)]
         for n, place in enumerate(places, 1):
             _build(_network(choice, n, bench.target), n > 1, bench, place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -30,6 +29,7 @@ from atc.out_nodes import find_outputs
 from atc.regular_file import regular
 from atc.runtime import Network
 from atc.runtime_values import Value
+from atc.temporary import temporary_folder
 
 TOLERANCE = 1e-4
 """Largest difference that passes, as a part of the output's largest magnitude."""
@@ -322,7 +322,7 @@ def run_reference(
 ) -> tuple[str, list[Any]]:
     """Return the name of the first reference that can run the model, and its outputs."""
     reasons = []
-    with tempfile.TemporaryDirectory(prefix="atc-verify-") as folder:
+    with temporary_folder("verify") as folder:
         path = Path(folder) / "model.onnx"
         _save(model, outputs, path)
         for name, run in _references():

@@ -34,6 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "atc.ops": {"atc.dims", "atc.ir", "atc.expr", "atc.view", "atc.ops"},
     "atc.cache": {"atc.errors", "atc.cache"},
     "atc.templates": set(),
+    "atc.temporary": set(),
     "atc.verify": {"atc.errors", "atc.ir", "atc.ops"},
     "atc.memory_plan": {"atc.errors"},
     "atc.memory_check": {"atc.errors", "atc.memory_plan"},
@@ -54,7 +55,7 @@ LAYERS: dict[str, set[str]] = {
     "atc.runtime_interface": set(),
     "atc.runtime_library": {"atc.runtime_interface", "atc.runtime_values"},
     "atc.runtime_values": set(),
-    "atc.load": {"atc.errors", "atc.names", "atc.runtime"},
+    "atc.load": {"atc.errors", "atc.names", "atc.runtime", "atc.temporary"},
 }  # fmt: skip
 """What each package or module may import of ours; those not named are free."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from atc.load_and_run.profile import profile_json
 from atc.load_and_run.rules import check_rules, notes, strategy
 from atc.load_and_run.runner import Timing, run_test
 from atc.load_and_run.static_memory import write_static_memory
+from atc.temporary import temporary_folder
 
 ReadLine = Callable[[], object]
 """Waits for the return key."""
@@ -74,7 +74,7 @@ def _compiled(
 
     folder = wishes["model_dump"]
     if folder is None:
-        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="load_and_run-"))
+        place = stack.enter_context(temporary_folder("load_and_run"))
         folder = Path(place, wishes.subject.stem or "net")
     begin = time.perf_counter()
     done = compile_subject(wishes, given, folder, console)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -31,6 +30,7 @@ from atc.options import Options, make_options
 from atc.passes import RESIDUAL
 from atc.program import calls
 from atc.settings.resolve import settle
+from atc.temporary import temporary_folder
 from atc.work import operations
 
 _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compiler_cache_dir",
@@ -54,7 +54,7 @@ def compile_subject(
     if wishes["layout_transform"]:
         options = cheapest_layout(options, console)
     with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="load_and_run-")))
+        place = Path(stack.enter_context(temporary_folder("load_and_run")))
         if wishes["batch_size"] > 0:
             options = with_batch(options, wishes["batch_size"], place)
         if batch := wishes["fast_run_shared_batch_size"]:

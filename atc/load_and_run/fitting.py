@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from atc.load_and_run.command import run_library
 from atc.load_and_run.compilation import compile_subject
 from atc.load_and_run.console import Console
 from atc.load_and_run.inputs import Given
+from atc.temporary import temporary_folder
 
 WARMUP, RUNS = 3, 10
 
@@ -62,7 +62,7 @@ def fit(wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Conso
     """Return the folder of the fastest library; --dump_fitting_model keeps it."""
     trials: list[tuple[Trial, Path]] = []
     for number, options in enumerate(option_sets()):
-        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="load_and_run-"))
+        place = stack.enter_context(temporary_folder("load_and_run"))
         folder = Path(place, wishes.subject.stem or "net")
         try:
             median = _tried(wishes, options, given, folder, console)
@@ -80,7 +80,7 @@ def fit(wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Conso
     }
     kept: Path | None = wishes["dump_fitting_model"]
     if kept is None:
-        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="load_and_run-"))
+        place = stack.enter_context(temporary_folder("load_and_run"))
         kept = Path(place, wishes.subject.stem or "net")
     return compile_subject(_with(wishes, best.options), given, kept, console).folder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from atc.model_options import limits_of
 from atc.options import Options
 from atc.policy import Pick, workload_summary, write_policy
 from atc.select import candidates
+from atc.temporary import temporary_folder
 
 
 def with_shared_batch(
@@ -26,7 +26,7 @@ def with_shared_batch(
     `measured` are the options for that size. Kernels that suit it, but not the batch at hand, are
     left out; where no other was measured, the estimates choose.
     """
-    with tempfile.TemporaryDirectory(prefix="load_and_run-") as folder:
+    with temporary_folder("load_and_run") as folder:
         done = compile_model(replace(measured, output=Path(folder, "net")), environ, heard)
     write_policy(policy, dict(_picks(options, done)))
     return replace(options, fast_run=False, full_run=False, fast_run_algo_policy=policy)

@@ -302,7 +302,7 @@ def test_m_34_work_folder(built: Path, tmp_path: Path) -> None:
         )
         chosen = options({"MGB_JIT_WORKDIR": str(place)}, model, target="c99", jobs="2")
         driver.compile_model(replace(chosen, output=tmp_path / "out/net"), listen=listen)
-        assert any(name.startswith("atc-build-") for name in seen[-1])
+        assert any(name.startswith("atc-tmp-build-") for name in seen[-1])
     assert [p.name for p in mine.iterdir()] == ["notes.txt"]
     assert not (tmp_path / "new").exists()
 
