@@ -10,7 +10,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from atc import __version__, runtime, runtime_interface, runtime_library, runtime_values
-from atc.backends.kernel import KernelSource
+from atc.backends.kernel import FAILURES, KernelSource
 from atc.backends.target import Target
 from atc.dynamic import make_dynamic, make_gears
 from atc.first_touch import MOST, PAGE, first_touches
@@ -105,7 +105,7 @@ def emit(
         "checks": target.cpu_checks, "tiles": any(k.tiles for k in kernels), "net": schedule,
         "inputs": ports[: len(schedule.inputs)], "outputs": ports[len(schedule.inputs) :],
         "bundles": _bundles(program), "ports": ports,
-        "string_bytes": STRING_BYTES, "fallible": any(k.fallible for k in kernels),
+        "string_bytes": STRING_BYTES, "failures": _failures(kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
         "dynamic": ranges or own_gears, "gears": own_gears, "ranges": ranges,
@@ -171,6 +171,12 @@ def _build_info(target: Target, model: str, model_hash: str, options: str) -> st
         f"atc={__version__}; target={target.name}; model={file}; model_sha256={model_hash}; "
         f"{options}"
     ).removesuffix("; ")
+
+
+def _failures(kernels: Iterable[KernelSource]) -> list[tuple[str, int, str]]:
+    """Return name, number and meaning of the statuses that these kernels may end a run with."""
+    given = {name for kernel in kernels for name in kernel.fallible}
+    return [(name, *FAILURES[name]) for name in FAILURES if name in given]
 
 
 def _library(

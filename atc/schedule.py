@@ -246,7 +246,8 @@ class _Scribe:
             arguments.append(f"(const int64_t[]){{{', '.join(call.source.dims)}}}")
         lines = [f"{call.source.symbol}({', '.join(arguments)});"]
         if call.source.fallible:
-            lines = [f"if (!{lines[0][:-1]}) return {self.upper}_ERROR_DATA;"]
+            failed = "if (failed != 0) return failed;"
+            lines = ["{", f"  const int failed = {lines[0]}", f"  {failed}", "}"]
         if call.source.team.pieces > 1:
             lines = self._shared(call, arguments)
         if self.timed:

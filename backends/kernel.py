@@ -91,8 +91,8 @@ class Kernel:
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
     half_weights: ClassVar[bool] = False
     """Whether input 1, floats else, may be constants of 16 bits; see `weight_type`."""
-    fallible: ClassVar[bool] = False
-    """Whether its C function returns false for data that it can't take; the run then ends."""
+    fallible: ClassVar[tuple[str, ...]] = ()
+    """Which of FAILURES its C function returns for data that it can't take; the run then ends."""
 
     def knows_enough(self, w: Workload) -> bool:
         """Whether the extents that only the run knows, if any, are where the kernel takes them."""
@@ -253,7 +253,7 @@ class KernelSource:
     arguments: tuple[Argument, ...]
     scratch: int = field(compare=False)
     portable: bool
-    fallible: bool = False
+    fallible: tuple[str, ...] = ()
     dims: tuple[str, ...] = field(default=(), compare=False)
     """C expressions of the extents that a call hands over, over the network's table `d`."""
     headers: tuple[str, ...] = ()
@@ -273,8 +273,17 @@ class KernelSource:
     def prototype(self) -> str:
         """The C declaration without the semicolon."""
         parameters = ", ".join(f"{a.type}{a.name}" for a in self.arguments)
-        return f"{'bool' if self.fallible else 'void'} {self.symbol}({parameters})"
+        return f"{'int' if self.fallible else 'void'} {self.symbol}({parameters})"
 
+
+FAILURES = {
+    "STRING": (-6, "a string is too long for its cell"),
+    "NUMBER": (-11, "a text is no number"),
+    "FORMAT": (-12, "a file is no image of a format that is read: BMP, JPEG, PNG, PNM, TIFF"),
+    "IMAGE": (-13, "an image is damaged, of another size than the model's, or of a kind of its "
+              "format that isn't read"),
+}  # fmt: skip
+"""Statuses of networks that kernels return (`enum k_failure` in `kernel.h`), and what they mean."""
 
 _PLACEHOLDER = "ATC_SYMBOL"
 _FUNCTION = re.compile(r"(?P<head>^[^\n]*\)\n{\n)(?P<body>.*?)(?=^})", re.DOTALL | re.MULTILINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from projects import (
     F32,
     MODELS,
@@ -26,9 +26,11 @@ from projects import (
     write_project,
 )
 
+from atc.backends.kernel import FAILURES
 from atc.backends.target import get_target
 from atc.ir import DType
 from atc.load import load
+from atc.templates import verbatim
 
 # ---- the compilers' opinion ---------------------------------------------------------------------
 
@@ -150,6 +152,32 @@ def test_statuses_versions_and_queries(external: bool, tmp_path: Path) -> None:
     compile_c(tmp_path, "-O1", "-o", "use.exe", "use.c", *sources(tmp_path), "-lm")
     done = subprocess.run([tmp_path / "use.exe"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_header_lists_what_may_end_a_run() -> None:
+    kernel = verbatim("cpu/kernel.h")
+    for name, (number, meaning) in FAILURES.items():
+        assert re.search(rf"\bK_ERROR_{name} = {number}\b", kernel)
+        assert meaning.isascii()
+    cases = {"StringConcat": ("STRING",), "ImageDecoder": ("FORMAT", "IMAGE"), "Relu": ()}
+    for op, expected in cases.items():
+        kind, shape = {"StringConcat": (TensorProto.STRING, [2]), "Relu": (TensorProto.FLOAT, [2]),
+                       "ImageDecoder": (TensorProto.UINT8, [64])}[op]  # fmt: skip
+        names = ["a", "b"] if op == "StringConcat" else ["a"]
+        out = [4, 4, 3] if op == "ImageDecoder" else shape
+        graph = helper.make_graph(
+            [helper.make_node(op, names, ["y"])], "g",
+            [helper.make_tensor_value_info(n, kind, shape) for n in names],
+            [helper.make_tensor_value_info("y", kind, out)],
+        )  # fmt: skip
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+        files = emit_model(model).files
+        header = files["include/net.h"].decode()
+        listed = re.findall(r"NET_ERROR_(\w+) += (-\d+), +/\* (.*) \*/", header)
+        own = {n: (int(k), text) for n, k, text in listed if n in FAILURES}
+        assert own == {name: FAILURES[name] for name in expected}
+        for name, (_, meaning) in own.items():
+            assert f'case NET_ERROR_{name}: return "{meaning}";' in files["src/net.c"].decode()
 
 
 def test_build_info_names_what_made_it(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class ImageDecoder(Kernel):
     name = "image_decoder"
     op = DecodeImage
     template = "cpu/image_decoder.c.j2"
-    fallible = True
+    fallible = ("FORMAT", "IMAGE")
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """The lines of a PNG (at most 8 bytes per pixel), or the planes of a JPEG."""

@@ -23,7 +23,7 @@ class ConcatStrings(Kernel):
     name = "string_concat"
     op = StringConcat
     template = "cpu/string_concat.c.j2"
-    fallible = True
+    fallible = ("STRING",)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """How many strings there are."""
@@ -36,7 +36,7 @@ class RewriteStrings(Kernel):
     name = "string_rewrite"
     op = StringRewrite
     template = "cpu/string_rewrite.c.j2"
-    fallible = True
+    fallible = ("STRING",)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Sizes of the data and of the table."""
@@ -82,7 +82,7 @@ class ReadNumbers(Kernel):
     name = "string_value"
     op = StringValue
     template = "cpu/string_value.c.j2"
-    fallible = True
+    fallible = ("NUMBER",)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """What is read and how it is converted."""

@@ -268,7 +268,8 @@ def test_what_does_not_fit_is_a_status() -> None:
         model = Case(op, many[0], text(""), attributes=attributes.get(op, {})).model()
         rep = backend.AtcBackendRep(model, "c99", "O0")
         for inputs in many:
-            with pytest.raises(RuntimeError, match="a text is no number"):
+            reason = "a text is no number" if op == "Cast" else "a string is too long for its cell"
+            with pytest.raises(RuntimeError, match=reason):
                 rep.run(list(inputs))
 
 
