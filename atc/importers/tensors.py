@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from atc.errors import ModelError, UnsupportedError, one_line
 
+_MOST_DIGITS = 40  # of an offset or a size: any larger one is as wrong
 MOST_DENSE = 1 << 28
 """Elements that a sparse tensor may have once its zeros are written out."""
 
@@ -37,12 +38,13 @@ def prepare_tensors(graph: onnx.GraphProto, path: str) -> None:
 
 
 def _check_place(tensor: onnx.TensorProto, path: str) -> None:
-    for entry in tensor.external_data:
-        if entry.key in ("offset", "length") and not entry.value.isdecimal():
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    for key in entries.keys() & {"offset", "length"}:
+        if not entries[key].isdecimal() or len(entries[key]) > _MOST_DIGITS:
             raise ModelError(
-                f"the {entry.key} of external data is '{entry.value}'",
-                where=f"{path}, tensor '{tensor.name}'",
-            )
+                f"the {key} in external data file '{one_line(entries.get('location', ''), 100)}' "
+                f"is '{one_line(entries[key], 40)}'", where=f"{path}, tensor '{tensor.name}'",
+            )  # fmt: skip
 
 
 def _dense(sparse: onnx.SparseTensorProto, path: str) -> onnx.TensorProto:
@@ -88,19 +90,27 @@ def _check_external_data(tensor: onnx_ir.ExternalTensor, path: Path, where: str)
     """Refuse a data file outside the model's folder, and data that the file doesn't hold."""
     folder = path.parent.resolve()
     location = str(tensor.location)
-    file = (folder / location).resolve()
+    shown = one_line(location, 100)
+    try:
+        file = (folder / location).resolve()
+        there = file.is_file()
+    except (OSError, ValueError) as error:  # too long a name, or one with a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"external data file '{shown}': {reason}", where=where) from None
     if not location or Path(location).is_absolute() or not file.is_relative_to(folder):
-        raise ModelError(f"external data '{location}' lies outside the model's folder", where=where)
-    if not file.is_file():
-        raise ModelError(f"external data file '{location}' is missing", where=where)
+        raise ModelError(f"external data '{shown}' lies outside the model's folder", where=where)
+    if not there:
+        raise ModelError(f"external data file '{shown}' is missing", where=where)
     offset, length, available = tensor.offset or 0, tensor.length or 0, file.stat().st_size
-    if min(offset, length) < 0 or offset + max(length, tensor.nbytes) > available:
+    size = max(length, tensor.nbytes)
+    if min(offset, length) < 0 or offset + size > available:
         raise ModelError(
-            f"external data at {offset} of {max(length, tensor.nbytes)} bytes is not in the file "
-            f"of {available} bytes",
-            where=where,
-        )
+            f"external data file '{shown}' has {available} bytes and can't hold {size} at offset "
+            f"{offset}",
+            where=where, hint="copy or export the file again, whole",
+        )  # fmt: skip
     if tensor.length is not None and length != tensor.nbytes:
         raise ModelError(
-            f"external data has {length} bytes, not the {tensor.nbytes} of the tensor", where=where
-        )
+            f"external data file '{shown}': {length} bytes at offset {offset} are given, not "
+            f"the {tensor.nbytes} of the tensor", where=where,
+        )  # fmt: skip

@@ -97,6 +97,41 @@ def test_external_data_that_the_file_lacks_is_refused(tmp_path: Path, key: str, 
         load_onnx(path)
 
 
+@pytest.mark.parametrize("offset", [4, 4096, 2**63, 2**64, 10**30])
+def test_data_beyond_the_end_are_told_with_file_offset_and_sizes(
+    tmp_path: Path, offset: int
+) -> None:
+    path = save_external(tmp_path)
+    relocate(path, set_entry("offset", str(offset)))
+    have = (tmp_path / "weights.bin").stat().st_size
+    need = numpy_helper.to_array(add_model().graph.initializer[0]).nbytes
+    text = rf"'weights\.bin' has {have} bytes and can't hold {need} at offset {offset} .*tensor 'w'"
+    with pytest.raises(ModelError, match=text):
+        load_onnx(path)
+
+
+def test_a_short_data_file_is_told_with_its_size(tmp_path: Path) -> None:
+    path = save_external(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(bytes(3))
+    text = r"'weights\.bin' has 3 bytes and can't hold \d+ at offset 0"
+    with pytest.raises(ModelError, match=text):
+        load_onnx(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("offset", "9" * 5000), ("length", "9" * 5000), ("location", "w" * 5000),
+     ("location", "a\0b")],
+)  # fmt: skip
+def test_other_nonsense_is_told_with_the_file(tmp_path: Path, key: str, value: str) -> None:
+    path = save_external(tmp_path)
+    relocate(path, set_entry(key, value))
+    named = r"external data file '(weights\.bin|www|a\\x00b)"
+    with pytest.raises(ModelError, match=named) as caught:
+        load_onnx(path)
+    assert len(str(caught.value)) < 500
+
+
 def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
     path = save_external(tmp_path)
     (tmp_path / "weights.bin").unlink()
