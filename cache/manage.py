@@ -62,10 +62,11 @@ class Flaw:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The number of entries checked and those that are no good."""
+    """The number of entries, and of small files beside them, and those that are no good."""
 
     root: Path
     checked: int
+    files: int
     flaws: tuple[Flaw, ...]
     open_to_others: str = ""  # where others can change the cache, which is off then
 
@@ -132,7 +133,7 @@ def verify_cache(
     Without a target the compiled templates and other small files beside the entries are checked,
     too. `environ` says which key signs.
     """
-    checked = 0
+    checked = files = 0
     flaws = []
     with _base(root, target) as base:
         secret = find_secret(environ, create=False)
@@ -143,11 +144,11 @@ def verify_cache(
                 if reason:
                     flaws.append(Flaw(name, entry.digest, reason))
         for folder, file in proved_files(root) if base and target is None else ():
-            checked += 1
+            files += 1
             if not is_signed(folder, file, secret):
                 flaws.append(Flaw(folder.path.name, file, entries.UNSIGNED))
         found = _open_to_others(base, environ)
-    return VerifyReport(root, checked, tuple(flaws), found)
+    return VerifyReport(root, checked, files, tuple(flaws), found)
 
 
 def clear_cache(root: Path, target: str | None = None) -> ClearReport:

@@ -15,6 +15,7 @@ from atc.cache.manage import (
     VerifyReport,
     WhyReport,
 )
+from atc.cache.proved import FOLDERS
 from atc.cache.stats import CacheStats
 from atc.errors import one_line
 
@@ -60,7 +61,11 @@ def stats_json(report: CacheReport) -> str:
 
 def verify_text(report: VerifyReport) -> str:
     """Return the result of `verify_cache`, a line per damaged entry."""
-    lines = [f"{report.root}: {report.checked} entries checked, {len(report.flaws)} damaged"]
+    small = sum(flaw.target in FOLDERS for flaw in report.flaws)
+    found = f"{report.checked} entries checked, {len(report.flaws) - small} damaged"
+    if report.files:
+        found += f"; {report.files} small files checked, {small} damaged"
+    lines = [f"{report.root}: {found}"]
     if report.open_to_others:
         lines.append(f"  the cache is off: {report.open_to_others}")
     lines += [f"  {flaw.target} {flaw.digest}: {flaw.reason}" for flaw in report.flaws]

@@ -267,6 +267,20 @@ def test_a_cache_that_cannot_be_made_is_a_warning(bench: Bench) -> None:  # 42
     assert bench.cache.read_text() == "a file"
 
 
+def test_a_cache_that_others_may_change_is_off_with_one_line(bench: Bench) -> None:
+    bench.compile("enable")
+    bench.said()
+    bench.cache.chmod(0o777)
+    bank = bench.folder / "bank"
+    bank.mkdir()
+    assert len(bench.compile("enable", f"--op_bank_path={bank}")) > KERNELS  # opens it twice
+    said = bench.said()
+    assert said.count("W10001: ") == 1
+    assert f"is off: others may write to '{bench.cache}' (mode 0777); run: chmod go-w" in said
+    assert bench.tool("verify") == 1
+    assert "the cache is off: others may write" in bench.said()
+
+
 # ------------------------------------------------------------------------- integrity, concurrency
 
 

@@ -284,6 +284,7 @@ def test_verify_finds_a_planted_template(place, environ):
     assert [(f.target, f.reason) for f in report.flaws] == [
         (TEMPLATES, "not signed with the key in use")
     ]
+    assert "1 entries checked, 0 damaged; 1 small files checked, 1 damaged" in verify_text(report)
     assert verify_cache(place / "cache", "c99", environ=environ).good
 
 
