@@ -41,7 +41,8 @@ def op_text(op: Op) -> str:
     parts = []
     for field in fields(op):  # type: ignore[arg-type]
         value = getattr(op, field.name)
-        if not isinstance(value, Graph):
+        empty = value == () == field.default
+        if not isinstance(value, Graph) and not empty:
             parts.append(f"{field.name}={_value(value)}")
     return f"{op.kind}({', '.join(parts)})"
 

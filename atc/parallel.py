@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeVar
 
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import Target
@@ -40,6 +41,9 @@ WORTH_TURN = 1500
 """The same of a turn of a call whose threads wait for each other: they are awake."""
 BYTES_PER_CYCLE = 16
 """What a call that only streams moves."""
+
+
+_Nest = TypeVar("_Nest", Map, Reduce)
 
 
 @dataclass(frozen=True)
@@ -160,13 +164,21 @@ def _of_loops(
     )
 
 
+def _cut(op: _Nest, axis: int, begin: int, extent: int) -> _Nest:
+    """Return the loop nest over a range of one axis of its result."""
+    views, coordinates = (
+        tuple(_moved(v, axis, begin) for v in every) for every in (op.views, op.coordinates)
+    )
+    shape = _shorter(op.shape, axis, extent)
+    return replace(op, shape=shape, views=views, coordinates=coordinates)
+
+
 def _map(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
     op = w.op
     assert isinstance(op, Map)
 
     def make(axis: int, begin: int, extent: int) -> Op:
-        views = tuple(_moved(v, axis, begin) for v in op.views)
-        return replace(op, shape=_shorter(op.shape, axis, extent), views=views)
+        return _cut(op, axis, begin, extent)
 
     return _of_loops(op.shape, w, candidate, threads, make)
 
@@ -176,9 +188,8 @@ def _reduce(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...
     assert isinstance(op, Reduce)
 
     def make(axis: int, begin: int, extent: int) -> Op:
-        views = tuple(_moved(v, axis, begin) for v in op.views)
-        shape = _shorter(op.shape, axis, extent)
-        return replace(op, shape=shape, views=views, epilogue=_epilogue(op.epilogue, axis, begin))
+        own = _cut(op, axis, begin, extent)
+        return replace(own, epilogue=_epilogue(op.epilogue, axis, begin))
 
     return _of_loops(op.shape, w, candidate, threads, make)
 

@@ -334,8 +334,9 @@ class Builder:
         if len(used) < len(every):
             expr = renumber(expr, {k: i for i, k in enumerate(used)})
         operands = [kept[k] for k in used if k < len(kept)]
-        loops, merged = simplify_loops(shape, [dense(shape), *(every[k] for k in used)])
-        op = Map(loops, expr, merged[1:])
+        loops, (_, *merged) = simplify_loops(shape, [dense(shape), *(every[k] for k in used)])
+        own = len(operands)
+        op = Map(loops, expr, tuple(merged[:own]), tuple(merged[own:]))
         return self.emit1(op, operands, TensorType(expr.dtype, tuple(shape)))
 
     def _literal(self, name: str) -> Expr | None:

@@ -184,9 +184,9 @@ def match_values(site: Site, values: str, keys: str) -> str:
         found = call("Or", found, call("And", call("IsNaN", value), call("IsNaN", key)))
     zero = const(0, DType.INT64)
     place = call("Where", found, Input(DType.INT64, 2), zero)
-    views = (View((1, 0)), View((0, 1)), View((0, 1), 1))
+    views, number = (View((1, 0)), View((0, 1))), View((0, 1), 1)
     at_least = Epilogue(call("Max", Input(DType.INT64, 0), zero))  # there may be no keys
-    op = Reduce("Max", (x.size,), (count,), place, views, at_least)
+    op = Reduce("Max", (x.size,), (count,), place, views, at_least, (number,))
     return site.b.emit1(op, [values, keys], TensorType(DType.INT64, x.shape))
 
 

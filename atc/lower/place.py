@@ -53,6 +53,16 @@ def total(*terms: Expr) -> Expr:
 
 
 @dataclass(frozen=True)
+class Nest:
+    """The loops of a Gather or Scatter, and the address over them."""
+
+    loops: tuple[int, ...]
+    views: tuple[View, ...]
+    coordinates: tuple[View, ...]
+    address: Expr
+
+
+@dataclass(frozen=True)
 class Place:
     """Where each position of the loops lies in a tensor.
 
@@ -68,16 +78,17 @@ class Place:
     build: Callable[..., Expr]
     proven: bool = False
 
-    def nest(self, b: Builder) -> tuple[tuple[int, ...], tuple[View, ...], Expr]:
-        """Return the merged loops, the views over them and the address."""
+    def nest(self, b: Builder) -> Nest:
+        """Return the merged loops with the views over them and the address."""
         moving = [v for v in self.coordinates if any(v.strides)]
-        loops, merged = simplify_loops(self.loops, [dense(self.loops), *self.views, *moving])
+        loops, (_, *merged) = simplify_loops(self.loops, [dense(self.loops), *self.views, *moving])
         args: list[Expr] = [Input(b.type(n).dtype, k) for k, n in enumerate(self.names)]
         used = len(self.names)
         for view in self.coordinates:
             args.append(Input(DType.INT64, used) if view in moving else index(view.offset))
             used += view in moving
-        return loops, merged[1:], self.build(*args)
+        own = len(self.views)
+        return Nest(loops, tuple(merged[:own]), tuple(merged[own:]), self.build(*args))
 
 
 def gather(b: Builder, x: str, place: Place, run: int, shape: Sequence[int]) -> str:
@@ -86,8 +97,8 @@ def gather(b: Builder, x: str, place: Place, run: int, shape: Sequence[int]) -> 
     if not type_.size:
         return b.constant(np.empty(shape, type_.dtype.numpy))
     _not_of_nothing(b, x, run, place)
-    loops, views, address = place.nest(b)
-    op = Gather(loops, run, address, views, place.proven)
+    nest = place.nest(b)
+    op = Gather(nest.loops, run, nest.address, nest.views, place.proven, nest.coordinates)
     return b.emit1(op, [x, *place.names], type_)
 
 
@@ -106,8 +117,10 @@ def scatter(
     if not b.type(updates).size or not type_.size:
         return x
     _not_of_nothing(b, x, run, place)
-    loops, views, address = place.nest(b)
-    op = Scatter(loops, run, address, views, combination(reduction, type_.dtype), place.proven)
+    nest, combine = place.nest(b), combination(reduction, type_.dtype)
+    op = Scatter(
+        nest.loops, run, nest.address, nest.views, combine, place.proven, nest.coordinates
+    )
     return b.emit1(op, [x, updates, *place.names], type_)
 
 

@@ -89,12 +89,13 @@ def source_index(mode: str, size: int, begin: int, end: int) -> Array:
 
 
 def check_address(
-    shape: Sequence[int], address: Expr, views: Sequence[View], indices: Sequence[TensorType | None]
-) -> None:
+    shape: Sequence[int], address: Expr, views: Sequence[View],
+    indices: Sequence[TensorType | None], coordinates: Sequence[View],
+) -> None:  # fmt: skip
     """Raise ValueError unless the address is INT64 and its operands are read inside them."""
     require(address.dtype is DType.INT64, f"the address is {address.dtype.label}")
-    check_views(shape, views, indices)
-    check_operands(address, indices, views)
+    check_views(shape, views, indices, coordinates)
+    check_operands(address, indices, coordinates)
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ class Gather(Op):
     """y[i, j] = x0[address(i) + j], i over the loops `shape`, j over `run` neighbours.
 
     `address` is an INT64 expression: Input(k) reads operand k + 1 through `views[k]`, beyond the
-    operands it is a coordinate as in Map. Addresses outside x0 are clamped unless they are
-    `proven` to lie inside. ONNX Gather-13, GatherElements-13, GatherND-13 and others.
+    operands it is one of the `coordinates` as in Map. Addresses outside x0 are clamped unless they
+    are `proven` to lie inside. ONNX Gather-13, GatherElements-13, GatherND-13 and others.
     """
 
     shape: tuple[int, ...]
@@ -111,6 +112,7 @@ class Gather(Op):
     address: Expr
     views: tuple[View, ...]
     proven: bool = False
+    coordinates: tuple[View, ...] = ()
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """The result is filled and there is something to read."""
@@ -118,7 +120,7 @@ class Gather(Op):
         require(x is not None and x.dtype is y.dtype, f"{x} -> {y}")
         require(prod(self.shape) * self.run == y.size, f"{self.shape} x {self.run} is not {y}")
         require(x is not None and (high(x.size) >= self.run or not y.size), f"a run leaves {x}")
-        check_address(self.shape, self.address, self.views, inputs[1:])
+        check_address(self.shape, self.address, self.views, inputs[1:], self.coordinates)
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Scatter(Op):
     views: tuple[View, ...]
     combine: Expr
     proven: bool = False
+    coordinates: tuple[View, ...] = ()
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """The result has the type of the data and the updates fill the loops."""
@@ -146,7 +149,7 @@ class Scatter(Op):
         require(updates is not None and updates.size == count, f"{updates} for {count} updates")
         require(high(y.size) >= self.run or not count, f"a run leaves {y}")
         require(self.combine.dtype is y.dtype, f"combine makes {self.combine.dtype.label}")
-        check_address(self.shape, self.address, self.views, inputs[2:])
+        check_address(self.shape, self.address, self.views, inputs[2:], self.coordinates)
 
 
 @dataclass(frozen=True)

@@ -18,24 +18,27 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_views(
-    loops: Sequence[int], views: Sequence[View], inputs: Sequence[TensorType | None]
-) -> None:
-    """Raise ValueError unless each operand's view stays inside its tensor."""
-    require(len(views) >= len(inputs), f"{len(inputs)} operands but {len(views)} views")
-    for k, view in enumerate(views):
+    loops: Sequence[int], views: Sequence[View], inputs: Sequence[TensorType | None],
+    coordinates: Sequence[View] = (),
+) -> None:  # fmt: skip
+    """Raise ValueError unless each operand has a view, which stays inside its tensor."""
+    require(len(views) == len(inputs), f"{len(inputs)} operands but {len(views)} views")
+    for k, view in enumerate((*views, *coordinates)):
         require(len(view.strides) == len(loops), f"view {k} has the wrong rank")
-        if k < len(inputs) and 0 not in loops:
-            operand = inputs[k]
+    for k, (view, operand) in enumerate(zip(views, inputs, strict=True)):
+        if 0 not in loops:
             require(operand is not None, f"operand {k} is missing")
             assert operand is not None
             require(view.is_inside(loops, operand.size), f"view {k} leaves {operand}")
 
 
-def check_operands(expr: Expr, inputs: Sequence[TensorType | None], views: Sequence[View]) -> None:
+def check_operands(
+    expr: Expr, inputs: Sequence[TensorType | None], coordinates: Sequence[View] = ()
+) -> None:
     """Raise ValueError unless every Input is an operand of that type, or an INT64 coordinate."""
     for e in walk(expr):
         if isinstance(e, Input):
-            require(e.index < len(views), f"x{e.index} has no view")
+            require(e.index < len(inputs) + len(coordinates), f"x{e.index} has no view")
             operand = inputs[e.index] if e.index < len(inputs) else None
             dtype = operand.dtype if operand is not None else DType.INT64
             require(e.dtype is dtype, f"x{e.index} is {dtype.label}, not {e.dtype.label}")
@@ -45,26 +48,27 @@ def check_operands(expr: Expr, inputs: Sequence[TensorType | None], views: Seque
 class Map(Op):
     """y[i] = expr over the loops `shape`; y is written densely in loop order.
 
-    Input(k) reads operand k through `views[k]`; for k beyond the operands it is the INT64 value of
-    `views[k]` itself, a coordinate (as OneHot, Range or EyeLike need it). The loops may be any
-    factorisation of the output's shape.
+    Input(k) reads operand k through `views[k]`; beyond the operands it is the INT64 value of one of
+    the `coordinates`, which are views of no tensor (as OneHot, Range or EyeLike need them). The
+    loops may be any factorisation of the output's shape.
     """
 
     shape: tuple[int, ...]
     expr: Expr
     views: tuple[View, ...]
+    coordinates: tuple[View, ...] = ()
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """Views stay inside their tensors and the result fills the output."""
-        check_views(self.shape, self.views, inputs)
-        check_operands(self.expr, inputs, self.views)
+        check_views(self.shape, self.views, inputs, self.coordinates)
+        check_operands(self.expr, inputs, self.coordinates)
         require(prod(self.shape) == outputs[0].size, f"loops {self.shape} don't fill {outputs[0]}")
         require(self.expr.dtype is outputs[0].dtype, f"expression makes {self.expr.dtype.label}")
 
     @property
     def is_movement(self) -> bool:
         """Whether the node only moves data: one operand, not computed upon."""
-        return isinstance(self.expr, Input) and len(self.views) == 1
+        return isinstance(self.expr, Input) and len(self.views) == 1 and not self.coordinates
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,9 @@ def check_epilogue(
 class Reduce(Op):
     """y[i] = epilogue(reduction over j of expr), i over `shape`, j over `reduced`.
 
-    `how` is Sum, Prod, Max, Min, And or Or. `views` are over (*shape, *reduced); operands beyond
-    them feed the epilogue. An empty reduction gives the neutral element (ONNX Reduce-18).
+    `how` is Sum, Prod, Max, Min, And or Or. `views` and `coordinates`, as in Map, are over
+    (*shape, *reduced); operands beyond the views feed the epilogue. An empty reduction gives the
+    neutral element (ONNX Reduce-18).
     """
 
     how: str
@@ -108,13 +113,14 @@ class Reduce(Op):
     expr: Expr
     views: tuple[View, ...]
     epilogue: Epilogue
+    coordinates: tuple[View, ...] = ()
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """Views stay inside their tensors and the result fills the output."""
-        split = len(inputs) - len(self.epilogue.views)
+        split = len(self.views)
         loops = (*self.shape, *self.reduced)
-        check_views(loops, self.views, inputs[:split])
-        check_operands(self.expr, inputs[:split], self.views)
+        check_views(loops, self.views, inputs[:split], self.coordinates)
+        check_operands(self.expr, inputs[:split], self.coordinates)
         check_epilogue(self.epilogue, self.shape, inputs[split:], outputs[0])
         require(prod(self.shape) == outputs[0].size, f"loops {self.shape} don't fill {outputs[0]}")
 

@@ -89,11 +89,13 @@ def refine(
     """
     match op:
         case Map():
-            composed = compose_refining(op.shape, op.views, index, inner_shape, inner)
+            every = (*op.views, *op.coordinates)
+            composed = compose_refining(op.shape, every, index, inner_shape, inner)
             if composed is None:
                 return None
-            shape, views, found = composed
-            return replace(op, shape=shape, views=views), found
+            shape, every, found = composed
+            own = len(op.views)
+            return replace(op, shape=shape, views=every[:own], coordinates=every[own:]), found
         case Reduce():
             return _refine_reduce(op, index, inner_shape, inner)
 
@@ -101,23 +103,24 @@ def refine(
 def _refine_reduce(
     op: Reduce, index: int, inner_shape: tuple[int, ...], inner: tuple[View, ...]
 ) -> tuple[Reduce, tuple[View, ...]] | None:
-    kept = len(op.shape)
+    kept, own, last = len(op.shape), len(op.views), len(op.views) + len(op.coordinates)
     marker = View((*[0] * kept, *[1] * len(op.reduced)))  # tells kept loops from reduced ones
     extra = tuple(View((*v.strides, *[0] * len(op.reduced)), v.offset) for v in op.epilogue.views)
     composed = compose_refining(
-        (*op.shape, *op.reduced), (*op.views, *extra, marker), index, inner_shape, inner
-    )
+        (*op.shape, *op.reduced), (*op.views, *op.coordinates, *extra, marker), index,
+        inner_shape, inner,
+    )  # fmt: skip
     if composed is None:
         return None
     loops, views, found = composed
     split = sum(1 for s in views[-1].strides if s == 0)
     epilogue = replace(
         op.epilogue,
-        views=tuple(View(v.strides[:split], v.offset) for v in views[len(op.views) : -1]),
+        views=tuple(View(v.strides[:split], v.offset) for v in views[last:-1]),
     )
     return (
-        replace(op, shape=loops[:split], reduced=loops[split:], views=views[: len(op.views)],
-                epilogue=epilogue),
+        replace(op, shape=loops[:split], reduced=loops[split:], views=views[:own],
+                coordinates=views[own:last], epilogue=epilogue),
         found,
     )  # fmt: skip
 
@@ -126,8 +129,9 @@ def tidy(op: Map | Reduce) -> Map | Reduce:
     """Merge the loops of a Map that all its views walk as one."""
     if isinstance(op, Reduce):
         return op
-    shape, views = simplify_loops(op.shape, [dense(op.shape), *op.views])
-    return replace(op, shape=shape, views=views[1:])
+    shape, (_, *found) = simplify_loops(op.shape, [dense(op.shape), *op.views, *op.coordinates])
+    own = len(op.views)
+    return replace(op, shape=shape, views=tuple(found[:own]), coordinates=tuple(found[own:]))
 
 
 def _matmul(state: Rewriting, node: Node) -> Node:

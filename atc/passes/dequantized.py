@@ -46,7 +46,7 @@ class Dequantized:
 def dequantized(state: Rewriting, name: str) -> Dequantized | None:
     """Return how a value is dequantized from integers of a byte, by one scale."""
     node = state.producers.get(name)
-    if node is None or not isinstance(node.op, Map) or len(node.inputs) != len(node.op.views):
+    if node is None or not isinstance(node.op, Map) or node.op.coordinates:
         return None
     op = node.op
     if len(op.views) != 1 or op.views[0].offset or not op.views[0].is_dense(op.shape):

@@ -29,7 +29,7 @@ def fold_scales(state: Rewriting, node: Node) -> Node:
     if isinstance(node.op, Conv | MatMul | MatMulPacked | Normalize | Reduce | Softmax):
         expr, views = node.op.epilogue.expr, node.op.epilogue.views
         own = len(node.inputs) - len(views)
-    elif isinstance(node.op, Map) and len(node.op.views) == len(node.inputs):
+    elif isinstance(node.op, Map) and not node.op.coordinates:
         expr, views, own = node.op.expr, node.op.views, 0
     else:
         return node

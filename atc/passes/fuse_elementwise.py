@@ -28,7 +28,7 @@ def fuse_elementwise(state: Rewriting, node: Node) -> Node:
     while True:
         op = node.op
         assert isinstance(op, Map | Reduce)
-        if index >= min(len(node.inputs), len(op.views)):
+        if index >= len(op.views):
             return node
         source = state.producers.get(node.inputs[index])
         fused = None
@@ -56,18 +56,20 @@ def _inline(
         return None
     if cost(op.expr) + cost(inner.expr) > 2 * MAX_COST:
         return None  # hopeless, even if half of it is shared
-    refined = refine(op, index, inner.shape, inner.views)
+    refined = refine(op, index, inner.shape, (*inner.views, *inner.coordinates))
     if refined is None:
         return None
     new_op, found = refined
-    own = len(node.inputs) - (len(op.epilogue.views) if isinstance(op, Reduce) else 0)
-    if own > len(new_op.views):
-        return None
-    expr, names, views = _splice(new_op.expr, index, node.inputs[:own], new_op.views,
-                                 inner.expr, source.inputs, found)  # fmt: skip
+    own = len(op.views)
+    expr, names, views = _splice(
+        new_op.expr, index, node.inputs[:own], (*new_op.views, *new_op.coordinates),
+        inner.expr, source.inputs, found,
+    )  # fmt: skip
     if len(names) > MAX_OPERANDS or cost(expr) > MAX_COST:
         return None
-    merged = tidy(replace(new_op, expr=expr, views=views))
+    read = len(names)
+    new_op = replace(new_op, expr=expr, views=views[:read], coordinates=views[read:])
+    merged = tidy(new_op)
     origin = merge_origin(source, node)
     return replace(node, op=merged, inputs=(*names, *node.inputs[own:]), origin=origin)
 
@@ -86,8 +88,8 @@ def _splice(
 ) -> tuple[Expr, tuple[str, ...], tuple[View, ...]]:  # fmt: skip
     """Return `expr` with Input(index) computed by `inner`, operands numbered anew.
 
-    In the joint numbering the outer operands come first, then the inner ones, then the outer
-    coordinates, then the inner ones.
+    Views beyond the names are coordinates. In the joint numbering the outer operands come first,
+    then the inner ones, then the outer coordinates, then the inner ones.
     """
     n, m = len(names), len(inner_names)
     if n == len(views) == 1 and inputs_of(expr) == (0,) and _distinct(inner_names, inner_views):

@@ -44,7 +44,7 @@ def fuse_known_epilogue(state: Rewriting, node: Node) -> Node:
 
 def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     heavy = _maker(state, node.inputs[index])
-    if heavy is None or len(op.views) != len(node.inputs):
+    if heavy is None or op.coordinates:
         return None
     epilogue: Epilogue = heavy.op.epilogue  # type: ignore[attr-defined]
     view = op.views[index]

@@ -94,7 +94,7 @@ def _map(state: Rewriting, node: Node, op: Map) -> Node:
     """Read integers where an operand is dequantized from them."""
     found = {k: dequantized(state, name) for k, name in enumerate(node.inputs)}
     known = {k: d for k, d in found.items() if d is not None}
-    if not known or len(op.views) != len(node.inputs):
+    if not known or op.coordinates:
         return node
     own = known.get(0)
     again = quantizes(op.expr)

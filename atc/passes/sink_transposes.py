@@ -119,7 +119,7 @@ def _map(
     """Return an elementwise node in the source's order: others it reads are small or constant."""
     shape = state.types[node.outputs[0]].shape
     unfolded = _unfolded(op, shape)
-    if unfolded is None or len(op.views) != len(node.inputs):
+    if unfolded is None or op.coordinates:
         return None
     before = _before(shape, order)
     whole = View(tuple(s if n > 1 else 0 for n, s in zip(shape, row_major(shape), strict=True)))

@@ -37,7 +37,7 @@ def straighten_operands(state: Rewriting, node: Node, width: int) -> Node:
             names, views = _moved(state, node, first, op.epilogue.views, loops, apart)
             epilogue = replace(op.epilogue, views=views)
             return replace(node, op=replace(op, epilogue=epilogue), inputs=names)
-        case Map() if not op.is_movement and len(op.views) == len(node.inputs):
+        case Map() if not op.is_movement and not op.coordinates:
             return _straight_map(state, node, op, width)
         case _:
             return node

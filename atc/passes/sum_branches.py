@@ -146,7 +146,7 @@ def _with_identity(state: Rewriting, node: Node, op: Conv, other: Node, its: Map
     data = [k for k, n in enumerate(other.inputs) if n == node.inputs[0]]
     if weights is None or x != y or len(data) != 1 or _uses(its.expr, data[0]) != 1:
         return None
-    if not its.views[data[0]].is_dense(its.shape) or len(its.views) != len(other.inputs):
+    if not its.views[data[0]].is_dense(its.shape) or its.coordinates:
         return None
     known: dict[int, Filters] = {}
     for k, (array, view) in enumerate(zip(arrays, its.views, strict=True)):

@@ -87,7 +87,7 @@ class _Chain:
         """Return a Map's results for all bytes, lowest first; None where it isn't of the kind."""
         op = node.op
         assert isinstance(op, Map)
-        if len(op.views) != len(node.inputs) or not node.inputs or not can_evaluate(op.expr):
+        if op.coordinates or not node.inputs or not can_evaluate(op.expr):
             return None
         self.visits += 1
         if self.visits > LONGEST:

@@ -127,7 +127,8 @@ def address_values(
     loops = loop_names("i", op.shape)
     indices = [v for v, _ in loops]
     dtypes = [t.dtype if t else None for t in w.inputs[first:]]
-    lines, value = render_expr(op.address, reader(op.views, dtypes, indices, first), "a")
+    views = (*op.views, *op.coordinates)
+    lines, value = render_expr(op.address, reader(views, dtypes, indices, first), "a")
     return loops, {
         "loops": loops, "lines": lines, "address": value, "proven": op.proven, "run": op.run,
         "last": size - op.run, "element": w.outputs[0].dtype.c,

@@ -66,7 +66,8 @@ class MapLoops(Kernel):
         assert isinstance(op, Map)
         loops = loop_names("i", op.shape)
         indices = [v for v, _ in loops]
-        read = reader(op.views, [t.dtype if t else None for t in w.inputs], indices)
+        views = (*op.views, *op.coordinates)
+        read = reader(views, [t.dtype if t else None for t in w.inputs], indices)
         lines, value = render_expr(op.expr, read)
         return {
             "loops": loops,
@@ -139,8 +140,8 @@ class ReduceLoops(Kernel):
         assert isinstance(op, Reduce)
         outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
         indices = [v for v, _ in (*outer, *inner)]
-        first = len(w.inputs) - len(op.epilogue.views)
-        read = reader(op.views, [t.dtype if t else None for t in w.inputs[:first]], indices)
+        first, views = len(op.views), (*op.views, *op.coordinates)
+        read = reader(views, [t.dtype if t else None for t in w.inputs[:first]], indices)
         lines, element = render_expr(op.expr, read)
         kept = [v for v, _ in outer]
         after, value = finish(op.epilogue, w, "total", kept, first)

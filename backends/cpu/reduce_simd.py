@@ -103,12 +103,12 @@ def _types(w: Workload, op: Reduce) -> list[DType]:
 
 def _fits(w: Workload, op: Reduce, target: Target) -> bool:
     """Whether the elements can be computed in vectors; no coordinates."""
-    own = len(w.inputs) - len(op.epilogue.views)
     return (
         lanes(target) > 1
         and op.how in STEPS
         and vectorisable(in_floats(op).expr)
-        and len(op.views) == own == len(_types(w, op))
+        and not op.coordinates
+        and len(op.views) == len(_types(w, op))
         and prod((*op.shape, *op.reduced)) != 0
     )
 

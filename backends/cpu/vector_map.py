@@ -40,7 +40,9 @@ class MapVectors(Kernel):
         assert isinstance(op, Map)
         wide = lanes(target) > 1 and bool(op.shape) and 2 * most(op.shape[-1]) >= lanes(target)
         value = stored(op.expr)
-        if not wide or prod(op.shape) == 0 or value is None or not vectorisable(value):
+        if op.coordinates or not wide or prod(op.shape) == 0:
+            return False
+        if value is None or not vectorisable(value):
             return False
         if w.outputs[0].dtype is DType.FLOAT and readable(op.views, w.inputs):
             return True

@@ -162,7 +162,7 @@ def test_what_vectors_cannot_do_is_refused() -> None:
     strided = Map((32,), X, (View((2,)),))
     narrow = Map((32, 2), X, (dense((32, 2)),))
     libm = Map((32,), call("Tan", X), (dense((32,)),))
-    coordinate = Map((32,), cast(Input(DType.INT64, 0), F), (dense((32,)),))
+    coordinate = Map((32,), cast(Input(DType.INT64, 0), F), (), (dense((32,)),))
     for op in (strided, narrow, libm, coordinate):
         types = {"x": TensorType(F, (64,)), "y": TensorType(F, op.shape)}
         names = () if op is coordinate else ("x",)

@@ -25,6 +25,15 @@ _STEADY = {op: t for op, t in TEMPLATES.items() if op not in UNSTEADY}
 
 def draw_graph(seed: int) -> Draw:
     """Return a graph of some nodes; `pool` are all the values that it computes."""
+    return _drawn(seed, _one)
+
+
+def draw_places(seed: int) -> Draw:
+    """Return a graph of which most values depend on where they lie."""
+    return _drawn(seed, by_place)
+
+
+def _drawn(seed: int, one: Callable[[Draw], None]) -> Draw:
     rng = np.random.default_rng(seed)
     d = Draw(rng, opset=int(rng.choice([15, 17, 18, 20, 21])), reuse=0.85)
     _take(d, [d.like(d.shape(2, 4)) for _ in range(d.int(1, 3))])
@@ -32,7 +41,7 @@ def draw_graph(seed: int) -> Draw:
     for _ in range(60):
         before = len(d.nodes)
         try:
-            _one(d)
+            one(d)
         except UNSUITABLE:
             del d.nodes[before:]
         if len(d.nodes) >= todo:
@@ -192,7 +201,74 @@ def quantized(d: Draw) -> None:
     _take(d, [_apply(d, "MatMul", *pairs)])
 
 
+def by_place(d: Draw) -> None:
+    """Values chosen by where they lie, reduced, and joined with what others compute or move."""
+    x = _computed(d, d.tensor("f", low=2, high=3, zero=False))
+    for _ in range(d.int(1, 2)):
+        x = d.pick((_one_hot, _one_hot, _triangle, _reversed))(d, x)
+    if d.chance(0.8):
+        axes = d.axes(x.array.ndim, 1)
+        op = d.pick(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"))
+        if d.opset < (13 if op == "ReduceSum" else 18):
+            x = _apply(d, op, x, axes=axes, keepdims=d.int(0, 1))
+        else:
+            x = _apply(d, op, x, d.const(axes), keepdims=d.int(0, 1))
+    for _ in range(d.int(1, 3)):
+        other = _computed(d, d.like(x.array.shape))
+        op = d.pick(("Add", "Mul", "Sub", "Max", "Less"))
+        x = _apply(d, op, *((x, other) if d.chance() else (other, x)))
+        if op == "Less":
+            x = _apply(d, "Cast", x, to=1)
+    _take(d, [x])
+
+
+def _computed(d: Draw, x: Value) -> Value:
+    """Return a value of the same shape that some nodes compute and move."""
+    for _ in range(d.int(0, 2)):
+        if x.array.ndim > 1 and d.chance(0.4):
+            order = [int(k) for k in d.rng.permutation(x.array.ndim)]
+            back = [order.index(k) for k in range(x.array.ndim)]
+            x = _apply(d, "Transpose", x, perm=order)
+            x = _apply(d, "Transpose", _activated(d, x), perm=back)
+        elif d.chance():  # cheap ones are computed again wherever they are read
+            x = _apply(d, d.pick(("Neg", "Abs", "Relu")), x)
+        else:
+            x = _activated(d, x)
+    return x
+
+
+def _one_hot(d: Draw, x: Value) -> Value:
+    """Keep the elements at indices along an axis."""
+    axis = d.int(0, x.array.ndim - 1)
+    n = x.array.shape[axis]
+    shape = [m for k, m in enumerate(x.array.shape) if k != axis]
+    indices = d.new(np.asarray(d.rng.integers(-1, n + 1, shape)), False)
+    kind = d.pick("fl")
+    values = d.const([0, 1], kind) if d.chance() else d.new(d.array((2,), kind), False)
+    chosen = _apply(d, "OneHot", indices, d.const(n), values, axis=axis)
+    if kind == "l":
+        chosen = _apply(d, "Cast", chosen, to=1)
+    if d.chance(0.3):
+        chosen = _apply(d, "Cast", chosen, to=9)
+        return _apply(d, "Where", chosen, x, _computed(d, d.like(x.array.shape)))
+    return _apply(d, "Mul", *((x, chosen) if d.chance() else (chosen, x)))
+
+
+def _triangle(d: Draw, x: Value) -> Value:
+    """Keep the elements above or below a diagonal, which may be an input."""
+    k = d.new(np.asarray(d.int(-3, 3)), d.chance())
+    return _apply(d, "Trilu", x, k, upper=d.int(0, 1))
+
+
+def _reversed(d: Draw, x: Value) -> Value:
+    """Turn the first so many rows of each column round."""
+    time, batch = d.pick(((0, 1), (1, 0)))
+    steps, columns = x.array.shape[time], x.array.shape[batch]
+    lengths = d.new(d.rng.integers(1, steps, (columns,), endpoint=True), False)
+    return _apply(d, "ReverseSequence", x, lengths, time_axis=time, batch_axis=batch)
+
+
 PATTERNS: tuple[Callable[[Draw], None], ...] = (
     convolution_block, convolution_block, attention, attention, layer_normalization, gelu,
-    movements, movements, product_block, quantized,
+    movements, movements, product_block, quantized, by_place, by_place,
 )  # fmt: skip

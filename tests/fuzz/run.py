@@ -1,8 +1,8 @@
 """Fuzzes the compiler: `python tests/fuzz/run.py --kind=graph --count=2000 --seed=0`.
 
-Kinds: graph (random graphs), op (single operators), contrib (those of onnxruntime), mutant
-(damaged models). What fails is shrunk, printed, and with --keep=DIR written as a model with its
-inputs. A seed draws the same again.
+Kinds: graph (random graphs), place (those whose values depend on where they lie), op (single
+operators), contrib (those of onnxruntime), mutant (damaged models). What fails is shrunk, printed,
+and with --keep=DIR written as a model with its inputs. A seed draws the same again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from fuzz.compare import Case, Failure, check, shrink, text
 from fuzz.contrib import TEMPLATES as CONTRIB
 from fuzz.draw import UNSUITABLE, Draw
 from fuzz.elementwise import Template
-from fuzz.graphs import TEMPLATES, draw_graph
+from fuzz.graphs import TEMPLATES, draw_graph, draw_places
 from fuzz.mutants import mutant, outcome
 from google.protobuf.message import DecodeError
 
@@ -38,16 +39,16 @@ def draw(kind: str, seed: int) -> Case:
     return DRAWN[kind](seed)
 
 
-def _graph(seed: int) -> Case:
-    d = draw_graph(seed)
+def _graph(kind: str, drawn: Callable[[int], Draw], seed: int) -> Case:
+    d = drawn(seed)
     if not d.nodes:
-        return _graph(seed + 10**6)
+        return _graph(kind, drawn, seed + 10**6)
     read = {name for node in d.nodes for name in node.input}
     made = [o for node in d.nodes for o in node.output]
     outputs = [o for o in made if o not in read or d.chance(0.1)]
     model = d.model(outputs)
     feeds = {v.name: v.array for v in d.given if not v.constant}
-    return Case(f"graph {seed}", model, {i.name: feeds[i.name] for i in model.graph.input})
+    return Case(f"{kind} {seed}", model, {i.name: feeds[i.name] for i in model.graph.input})
 
 
 def _operator(seed: int) -> Case:
@@ -77,7 +78,9 @@ def _single(kind: str, templates: Mapping[str, Template], seed: int) -> Case:
 
 
 DRAWN: Mapping[str, Callable[[int], Case]] = {
-    "graph": _graph, "op": _operator, "contrib": _contrib, "mutant": lambda seed: _mutant(seed)
+    "graph": partial(_graph, "graph", draw_graph),
+    "place": partial(_graph, "place", draw_places),
+    "op": _operator, "contrib": _contrib, "mutant": lambda seed: _mutant(seed),
 }  # fmt: skip
 """How the case of a seed is drawn, by kind."""
 
@@ -102,7 +105,7 @@ def _run(kind: str, seeds: Sequence[int], target: str) -> list[Failure]:
 
 
 def _base(seed: int) -> onnx.ModelProto:
-    return (_graph if seed % 2 else _operator)(seed).model
+    return draw("graph" if seed % 2 else "op", seed).model
 
 
 def _mutant(seed: int) -> Case:

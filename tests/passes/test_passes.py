@@ -11,10 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from atc.ir import Graph
-from atc.ops import Conv, Map, MatMul, Reduce, Reshape
+from atc.expr import Input, call, const
+from atc.ir import DType, Graph, Node, Op, TensorType
+from atc.ops import Conv, Epilogue, Map, MatMul, Reduce, Reshape
 from atc.passes import PASSES, layout_passes, run_passes
-from support import compile_graph, compile_models
+from atc.view import View
+from support import Runner, compile_graph, compile_models
+
+F = DType.FLOAT
 
 RNG = np.random.default_rng(7)
 
@@ -120,10 +124,33 @@ def equal_fills_of_two_shapes() -> onnx.ModelProto:
     )  # fmt: skip
 
 
+def chosen_by_place() -> onnx.ModelProto:
+    """A reduction over coordinates, with an operand that others compute and one that is moved."""
+    return model(
+        [node("ArgMax", "x", "index", axis=1, keepdims=0),
+         node("OneHot", "index depth values", "hot", axis=1), node("Mul", "x hot", "kept"),
+         node("ReduceSum", "kept axes", "sum", keepdims=0), node("Neg", "z", "e"),
+         node("Mul", "sum e", "s"), node("Transpose", "w", "t"), node("Add", "s t", "y")],
+        {"x": (5, 7, 3), "z": (5, 3), "w": (3, 5)}, ["y"],
+        depth=np.array(7), values=np.array([0.0, 1.0]), axes=np.array([1]),
+    )  # fmt: skip
+
+
+def triangle_of_a_sum() -> onnx.ModelProto:
+    """Coordinates on both sides of a reduction."""
+    return model(
+        [node("Sigmoid", "x", "a"), node("Trilu", "a", "low", upper=0),
+         node("ReduceMean", "low axes", "mean", keepdims=0), node("Trilu", "mean", "up"),
+         node("Abs", "z", "t"), node("Sub", "up t", "y")],
+        {"x": (4, 5, 6), "z": (4, 5)}, ["y"], axes=np.array([2]),
+    )  # fmt: skip
+
+
 SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {
     f.__name__: f
     for f in (conv_bn_relu, residual, silu_after_gemm, attention_heads, decomposed_layer_norm,
-              movement, shared_values, passthrough, equal_fills_of_two_shapes)
+              movement, shared_values, passthrough, equal_fills_of_two_shapes,
+              chosen_by_place, triangle_of_a_sum)
 }  # fmt: skip
 
 
@@ -156,6 +183,38 @@ def test_results_are_kept_with_any_pass_left_out(
         expected = ReferenceEvaluator(proto).run(None, inputs)
         for got, want in zip(runner(list(inputs.values())), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+OPERANDS: dict[str, tuple[tuple[int, ...], Op, Callable[[np.ndarray], np.ndarray]]] = {
+    "computed": ((4,), Map((4,), call("Neg", Input(F, 0)), (View((1,)),)), lambda z: -z),
+    "moved": ((4,), Map((4,), Input(F, 0), (View((-1,), 3),)), lambda z: z[::-1]),
+    "reshaped": ((2, 2), Reshape(), lambda z: z.reshape(4)),
+}
+"""What an epilogue reads: the shape it is made of, how, and the same in numpy."""
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("split", [False, True], ids=["as it is", "after its loops are split"])
+def test_a_coordinate_stays_what_it_is_beside_an_operand_of_the_epilogue(
+    name: str, split: bool
+) -> None:
+    shape, op, change = OPERANDS[name]
+    kept = call("Where", call("Less", Input(DType.INT64, 1), const(2, DType.INT64)),
+                Input(F, 0), const(0.0, F))  # fmt: skip
+    added = Epilogue(call("Add", Input(F, 0), Input(F, 1)), (View((1,)),))
+    some = Reduce("Sum", (4,), (3,), kept, (View((3, 1)),), added, (View((0, 1)),))
+    turned = Map((2, 2, 3), Input(F, 0), (View((3, 6, 1)),))
+    nodes = [Node(op, ("z",), ("e",)), Node(some, ("t" if split else "x", "e"), ("y",))]
+    if split:
+        nodes.insert(0, Node(turned, ("x",), ("t",)))
+    shapes = {"x": (4, 3), "t": (4, 3), "z": shape, "e": (4,), "y": (4,)}
+    types = {n: TensorType(F, s) for n, s in shapes.items()}
+    graph = Graph("g", ("x", "z"), ("y",), tuple(nodes), types)
+    x, z = (RNG.standard_normal(s).astype(np.float32) for s in ((4, 3), shape))
+    (runner,) = compile_models([graph])
+    assert isinstance(runner, Runner)
+    rows = x[[0, 2, 1, 3]] if split else x
+    np.testing.assert_allclose(runner([x, z])[0], rows[:, :2].sum(1) + change(z), rtol=1e-6)
 
 
 def final(sample: str) -> Graph:

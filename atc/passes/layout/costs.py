@@ -138,7 +138,8 @@ def _loops(op: Map | Reduce, task: Task, width: int) -> float:
     """Return the cycles of a loop nest, in vectors where all operands follow one loop."""
     loops = op.shape if isinstance(op, Map) else (*op.shape, *op.reduced)
     count, work = prod(loops), 0.25 * expression_cost(op.expr)
-    read = [op.views[k] for k in sorted(inputs_of(op.expr))]
+    views = (*op.views, *op.coordinates)
+    read = [views[k] for k in sorted(inputs_of(op.expr))]
     lines = [len(loops) - 1]
     if isinstance(op, Reduce):
         lines.append(len(op.shape) - 1)

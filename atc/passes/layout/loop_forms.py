@@ -21,7 +21,7 @@ from atc.view import Split, View, compose, compose_refining, dense, simplify_loo
 def map_forms(scene: Scene, node: Node, op: Map, layout: Layout) -> Iterator[Form]:
     """Yield the forms of a Map whose result lies in a layout."""
     shape = scene.type(node.outputs[0]).shape
-    if len(op.views) != len(node.inputs):
+    if op.coordinates:
         return
     found = compose_refining(shape, [dense(shape)], 0, op.shape, op.views)
     if found is None or found[0][:2] != shape[:2]:
