@@ -189,7 +189,7 @@ def _specialised(
 ) -> onnx_ir.Model:
     """Return the model with its inputs' shapes known and those of `fixed` made constants."""
     model = onnx_ir.from_proto(proto)
-    model = inlined(model)
+    model = inlined(model, FILE)
     model = pin_inputs(model, {n: _shape(a) for n, a in arrays.items()}, FILE)
     for value in list(model.graph.inputs):
         if value.name in fixed:

@@ -90,5 +90,6 @@ def pin_map(model: onnx_ir.Model, value: onnx_ir.Value, shape: object, file: str
             name += "_"
         tensor = onnx_ir.TensorType(dtype)
         parts.append(onnx_ir.Value(name=name, shape=onnx_ir.Shape((count,)), type=tensor))
+    model.opset_imports.setdefault(MAP_DOMAIN, 1)
     node = onnx_ir.Node(MAP_DOMAIN, "Map", parts, outputs=[result_of(value)])
     replace_input(model, value, parts, node, [v.name or "" for v in parts])

@@ -13,6 +13,7 @@ from onnx_ir.passes.common import InlinePass
 
 from atc.dims import RANGES, Range
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+from atc.importers.domains import STANDARD, settle_domains
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
 from atc.importers.sequences import is_bundle, pin_nothing, pin_sequence, pin_value
 from atc.importers.tensors import check_tensor, prepare_tensors
@@ -46,7 +47,7 @@ def load_onnx(path: Path) -> onnx_ir.Model:
             check_tensor(tensor, path)
             if isinstance(tensor, onnx_ir.ExternalTensor):
                 tensor.base_dir = path.parent
-        model = inlined(model)
+        model = inlined(model, str(path))
         mark_maps(model, maps)
     except AtcError as error:
         error.where = error.where or str(path)
@@ -70,17 +71,19 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def inlined(model: onnx_ir.Model) -> onnx_ir.Model:
+def inlined(model: onnx_ir.Model, file: str) -> onnx_ir.Model:
     """Return the model without functions of its own: their nodes stand where they were called.
 
-    A function may import other opsets than the model: its nodes then carry the version.
+    A function may import other opsets than the model: its nodes then carry the version. Raises
+    ModelError where a domain has no opset.
     """
+    settle_domains(model, file)
     if not len(model.functions):
         return model
     _check_calls(model)
     for function in model.functions.values():
         for domain, version in [*function.opset_imports.items()]:
-            if model.opset_imports.get(domain, version) == version:
+            if model.opset_imports.setdefault(domain, version) == version:
                 continue
             for node in function.all_nodes():
                 if node.domain == domain:
@@ -113,10 +116,14 @@ def _check_model(proto: onnx.ModelProto, model: onnx_ir.Model, path: Path) -> No
     if not proto.HasField("graph") or not proto.graph.output:
         raise ModelError("is not an ONNX model: it has no graph with outputs", where=str(path))
     _check_once("output", (v.name for v in proto.graph.output), str(path))
-    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
-    if opset is None and any(n.domain in ("", "ai.onnx") for n in proto.graph.node):
-        raise ModelError("names no opset of the domain ai.onnx", where=str(path))
-    if opset is not None and not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+    for imports in (proto.opset_import, *(f.opset_import for f in proto.functions)):
+        for opset in imports:
+            if opset.domain in ("", STANDARD):
+                _check_opset(opset.version, path)
+
+
+def _check_opset(opset: int, path: Path) -> None:
+    if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         raise UnsupportedError(
             f"uses opset {opset}; {OLDEST_OPSET} to {NEWEST_OPSET} are known", where=str(path),
             hint="install a newer onnx package, or convert the model with onnx.version_converter",

@@ -12,11 +12,11 @@ from atc.ir import TensorType
 
 
 def function_body(
-    node: onnx_ir.Node, inputs: Sequence[TensorType | None], domain: str, opset: int
+    node: onnx_ir.Node, inputs: Sequence[TensorType | None], opset: int
 ) -> onnx_ir.Function | None:
     """Return the standard's body of an operator with attributes filled in, or None."""
     try:
-        schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)  # the stubs are incomplete
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # stubs lack some
     except onnx.defs.SchemaError:
         return None
     if schema.has_function:

@@ -31,9 +31,8 @@ def gradient(site: Site) -> tuple[str, ...]:
     nodes, leaves = _between(site, given, site.str("y"))
     env = {**given, **leaves}
     tape: list[Step] = []
-    opsets = _opsets(site)
     for node in nodes:
-        _forward(site, node, opsets, env, tape, 0)
+        _forward(site, node, site.opsets, env, tape, 0)
     return _backward(site, tape, env[site.str("y")], [given[x] for x in xs])
 
 
@@ -68,25 +67,19 @@ def _constant(site: Site, name: str) -> str:
     return site.b.constant(np.asarray(value.const_value.numpy()), name)
 
 
-def _opsets(site: Site) -> dict[str, int]:
-    graph = site.node.graph
-    return dict(graph.opset_imports) if graph is not None else {}
-
-
 def _forward(
     site: Site, node: onnx_ir.Node, opsets: Mapping[str, int],
     env: dict[str, Variable], tape: list[Step], depth: int,
 ) -> None:  # fmt: skip
     """Lower a node and note it on the tape, or the nodes of its function body instead."""
     operands = [env[v.name] if v is not None and v.name else ABSENT for v in node.inputs]
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    opset = node.version or opsets.get(node.domain, opsets.get(domain, 1))
+    opset = node.version or opsets[node.domain]
     body = None
-    if (domain, node.op_type) not in DERIVATIVES and depth < MAX_DEPTH:
+    if (node.domain, node.op_type) not in DERIVATIVES and depth < MAX_DEPTH:
         types = [site.b.type(v.value) if v.value else None for v in operands]
-        body = function_body(node, types, domain, opset)
+        body = function_body(node, types, opset)
     if body is None:
-        step = Step(site, node, tuple(operands), domain, opset).computed()
+        step = Step(site, node, tuple(operands), node.domain, opset).computed()
         tape.append(step)
         results = step.results
     else:

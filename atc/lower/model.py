@@ -16,6 +16,7 @@ from atc.ir import Array, DType, Graph, TensorType, prune
 from atc.lower.bounded import as_declared
 from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.bundles import input_bundles, output_tensors, refuse_bundle
+from atc.lower.declared import check_declared
 from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
@@ -45,7 +46,7 @@ def lower_model(
     """
     graph = model.graph
     trace = None if listen is None else Trace(listen)
-    walker = _Walker(file, dict(graph.opset_imports) or {"": 1}, never_fold, trace, precision)
+    walker = _Walker(file, dict(graph.opset_imports), never_fold, trace, precision)
     builder = Builder()
     inputs = []
     initializers = set(graph.initializers)
@@ -196,9 +197,14 @@ class _Walker:
     def output(self, graph: onnx_ir.Graph, builder: Builder, name: str) -> str:
         found = self.find(name)
         declared = next((v for v in graph.outputs if v.name == name), None)
-        if self.precision is None or declared is None:
+        if declared is None:
             return found
-        return self.precision.declared(builder, declared, found)
+        if self.precision is not None:
+            found = self.precision.declared(builder, declared, found)
+        type_ = _tensor_type(builder, found)
+        warning = "" if type_ is None else check_declared(declared, type_, self.file)
+        builder.warnings += [warning] if warning else []
+        return found
 
     def bind_initializers(self, graph: onnx_ir.Graph, builder: Builder) -> None:
         for name, value in graph.initializers.items():
@@ -249,7 +255,11 @@ class _Walker:
         return self.precision.results(node, kept, outputs, builder)
 
     def _opset(self, node: onnx_ir.Node) -> int:
-        return node.version or self.opsets.get(node.domain, 1)
+        opset = node.version or self.opsets.get(node.domain)
+        if opset is None:
+            where = node_label(self.file, node)
+            raise InternalError(f"no opset of the domain '{node.domain}'", where=where)
+        return opset
 
     def _visit_subgraphs(self, node: onnx_ir.Node, builder: Builder) -> None:
         """Look at the nodes in those graphs of a refused node that its lowering didn't come to."""
@@ -286,17 +296,16 @@ class _Walker:
             return self.env[id(value)]
         where = node_label(self.file, node)
         if self.trace is not None and id(value) in self.trace.unknown:
-            domain = "" if node.domain == "ai.onnx" else node.domain
-            if not self._is_covered(node, domain):
-                raise _not_covered(node.op_type, domain, self._opset(node), where)
+            if not self._is_covered(node):
+                raise _not_covered(node, self._opset(node), where)
             raise UnknownOperand(
                 f"reads '{value.name}', which a node that can't be compiled computes", where=where
             )
         raise ModelError(f"reads '{value.name}', which nothing computes before it", where=where)
 
-    def _is_covered(self, node: onnx_ir.Node, domain: str) -> bool:
-        return (domain, node.op_type) in LOWERINGS or has_function(
-            node.op_type, domain, self._opset(node)
+    def _is_covered(self, node: onnx_ir.Node) -> bool:
+        return (node.domain, node.op_type) in LOWERINGS or has_function(
+            node.op_type, node.domain, self._opset(node)
         )
 
     def subgraph(self, graph: onnx_ir.Graph, builder: Builder) -> tuple[str, ...]:
@@ -337,10 +346,11 @@ class _Walker:
     def _lower(
         self, node: onnx_ir.Node, inputs: tuple[str, ...], opset: int, builder: Builder
     ) -> tuple[str, ...]:
-        domain = "" if node.domain == "ai.onnx" else node.domain
         attempt = partial(self._attempt, builder)
-        site = Site(node, inputs, opset, builder, self.file, self.subgraph, attempt, self.bind)
-        self._check_types(site, domain)
+        site = Site(
+            node, inputs, opset, self.opsets, builder, self.file, self.subgraph, attempt, self.bind
+        )
+        self._check_types(site)
         arrays = [builder.value(i) if i else None for i in inputs]
         constant = all(a is not None or not i for a, i in zip(arrays, inputs, strict=True))
         if constant and not self.never_fold and can_fold(node, arrays):
@@ -352,22 +362,22 @@ class _Walker:
                 elif node.op_type == "Transpose":
                     remember_transposed(site, names[0])
                 return names
-        if domain == "":
+        if not node.domain:
             extents = evaluate_extents(node, inputs, opset, builder)
             if extents is not None:
                 return extents
         if self.depth:  # part of a function body: the node's name is the user's node's
-            return self._dispatch(site, domain)
+            return self._dispatch(site)
         with builder.origin(site.name):
-            return self._dispatch(site, domain)
+            return self._dispatch(site)
 
-    def _dispatch(self, site: Site, domain: str) -> tuple[str, ...]:
-        lowering = LOWERINGS.get((domain, site.node.op_type))
+    def _dispatch(self, site: Site) -> tuple[str, ...]:
+        lowering = LOWERINGS.get((site.node.domain, site.node.op_type))
         try:
             if lowering is not None:
                 result = lowering(site)
                 return (result,) if isinstance(result, str) else result
-            return self._expand(site, domain)
+            return self._expand(site)
         except InternalError as error:  # an op's own rules: no lowering checks all of them
             shapes = ", ".join(_shown(site.b, i) for i in site.inputs)
             raise ModelError(
@@ -391,18 +401,18 @@ class _Walker:
                 where=site.label,
             ) from error
 
-    def _check_types(self, site: Site, domain: str) -> None:
+    def _check_types(self, site: Site) -> None:
         types = [_tensor_type(site.b, name) for name in site.inputs]
         dtypes = [None if t is None else t.dtype for t in types]
-        wrong = type_error(site.node.op_type, domain, site.opset, dtypes)
+        wrong = type_error(site.node.op_type, site.node.domain, site.opset, dtypes)
         site.require(not wrong, wrong)
 
-    def _expand(self, site: Site, domain: str) -> tuple[str, ...]:
+    def _expand(self, site: Site) -> tuple[str, ...]:
         """Lower an operator through the function body that the standard gives it."""
         operands = tuple(site.b.type(i) if i else None for i in site.inputs)
-        body = function_body(site.node, operands, domain, site.opset)
+        body = function_body(site.node, operands, site.opset)
         if body is None or self.depth > 16:
-            raise _not_covered(site.node.op_type, domain, site.opset, site.label)
+            raise _not_covered(site.node, site.opset, site.label)
         opsets = {**self.opsets, **body.opset_imports}  # a body may leave out the standard's own
         inner = _Walker(self.file, opsets, self.never_fold, depth=self.depth + 1)
         for value, name in zip(body.inputs, (*site.inputs, *[""] * len(body.inputs)), strict=False):
@@ -421,9 +431,11 @@ def _tensor_type(builder: Builder, name: str) -> TensorType | None:
         return None
 
 
-def _not_covered(op_type: str, domain: str, opset: int, where: str) -> UnsupportedError:
-    of = f"of domain '{domain}' " if domain else ""
-    return UnsupportedError(f"operator {op_type} {of}(opset {opset}) is not covered", where=where)
+def _not_covered(node: onnx_ir.Node, opset: int, where: str) -> UnsupportedError:
+    of = f"of domain '{node.domain}' " if node.domain else ""
+    return UnsupportedError(
+        f"operator {node.op_type} {of}(opset {opset}) is not covered", where=where
+    )
 
 
 def _shown(b: Builder, name: str) -> str:

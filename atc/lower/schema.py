@@ -29,15 +29,23 @@ class _Signature:
     """How many inputs there may be; None where the last one is variadic."""
 
 
+EARLIER = frozenset(
+    {("LayerNormalization", ""), ("MeanVarianceNormalization", ""), ("ThresholdedRelu", "")}
+)
+"""Operators that onnxruntime has had in the standard's domain since opset 1: it writes them."""
+
+
 def type_error(op_type: str, domain: str, opset: int, types: Sequence[DType | None]) -> str:
     """Return what is wrong with a node's input types, '' where nothing is or nobody knows.
 
     `types` holds None for an absent input and for what isn't a tensor. Kinds are compared only, as
     more widths are covered than the standard asks for. What a later version of the operator takes
-    is taken of an earlier one too.
+    is taken of an earlier one too; that the operator itself came later is wrong.
     """
     signature = _signature(op_type, domain, opset)
-    if signature is None or not signature.inputs:
+    if signature is None:
+        return _too_new(op_type, domain, opset)
+    if not signature.inputs:
         return ""
     if signature.most is not None and len(types) > signature.most:
         return f"{len(types)} inputs, of which the operator takes {signature.most}"
@@ -68,6 +76,15 @@ def _kind(name: str) -> str:
         if kind in name:
             return kind
     return "float" if "double" in name else name
+
+
+def _too_new(op_type: str, domain: str, opset: int) -> str:
+    """Return since when the standard has an operator that this opset lacks, '' for any other."""
+    every: Any = onnx.defs.get_all_schemas_with_history()
+    versions = [s.since_version for s in every if (s.name, s.domain) == (op_type, domain)]
+    if not versions or min(versions) <= opset or (op_type, domain) in EARLIER:
+        return ""
+    return f"the operator came with opset {min(versions)}, the model imports {opset}"
 
 
 @cache

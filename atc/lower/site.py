@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -37,6 +37,8 @@ class Site:
     node: onnx_ir.Node
     inputs: tuple[str, ...]
     opset: int
+    opsets: Mapping[str, int]
+    """Those of all domains."""
     b: Builder
     file: str
     lower_subgraph: Callable[[onnx_ir.Graph, Builder], tuple[str, ...]]

@@ -96,13 +96,12 @@ def _declared(value: onnx_ir.Value) -> TensorType | None:
 def _inferred(
     node: onnx_ir.Node, inputs: Sequence[TensorType | None], opset: int
 ) -> dict[str, TensorType]:
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    proto = onnx.NodeProto(op_type=node.op_type, domain=domain)
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
     proto.input.extend("" if t is None else f"i{k}" for k, t in enumerate(inputs))
     proto.output.extend(f"o{k}" for k in range(len(node.outputs)))
     helper = onnx.helper
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, domain)
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
         attributes = node.attributes.values()
         proto.attribute.extend(onnx_ir.serde.serialize_attribute(a) for a in attributes)
         types = {
@@ -110,7 +109,7 @@ def _inferred(
             for k, t in enumerate(inputs)
             if t is not None
         }
-        opsets = [helper.make_opsetid(domain, opset)]
+        opsets = [helper.make_opsetid(node.domain, opset)]
         found = onnx.shape_inference.infer_node_outputs(schema, proto, types, opset_imports=opsets)
     except Exception:  # onnx raises many kinds; then nothing is known
         return {}

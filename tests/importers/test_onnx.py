@@ -16,7 +16,7 @@ from atc.errors import AtcError, ModelError, UnsupportedError
 from atc.importers import load_model
 from atc.importers.onnx import NEWEST_OPSET, load_onnx, pin_inputs
 from atc.lower import lower_model
-from support import run_model
+from support import Runner, compile_models, run_model
 
 
 def add_model(opset: int = 18, shape: tuple[int | str, ...] = (2, 3)) -> onnx.ModelProto:
@@ -223,6 +223,71 @@ def test_a_function_may_have_another_opset_than_the_model(tmp_path: Path) -> Non
     onnx.save(helper.make_model(graph, opset_imports=imports, functions=[function]), tmp_path / "m")
     lowered = lower_model(load_onnx(tmp_path / "m"), "m")
     assert lowered.types[lowered.outputs[0]].shape == (2,)
+
+
+SHORT, LONG = "", "ai.onnx"
+"""The two names of the standard's domain."""
+
+
+def softmax_model(
+    imports: dict[str, int], domain: str = SHORT, inside: dict[str, int] | None = None
+) -> onnx.ModelProto:
+    """Return a Softmax of [2, 3, 4], within a function that imports `inside` if that is given."""
+    node = helper.make_node("Softmax", ["x"], ["y"], name="softmax", domain=domain)
+    functions = []
+    if inside is not None:
+        opsets = [helper.make_opsetid(*v) for v in inside.items()]
+        functions = [helper.make_function("own", "F", ["x"], ["y"], [node], opsets)]
+        node = helper.make_node("F", ["x"], ["y"], name="call", domain="own")
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3, 4))]
+    graph = helper.make_graph([node], "g", given, [onnx.ValueInfoProto(name="y")])
+    versions = [helper.make_opsetid(*v) for v in imports.items()]
+    return helper.make_model(graph, opset_imports=versions, functions=functions, ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("imports", "inside"),
+    [
+        ({LONG: 13}, None), ({LONG: 9}, None), ({LONG: 13, SHORT: 13}, None),
+        ({"own": 1, LONG: 9}, {LONG: 13}), ({"own": 1, LONG: 13}, {SHORT: 9}),
+        ({"own": 1, SHORT: 9}, {LONG: 13}), ({"own": 1}, {LONG: 13}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("domain", [SHORT, LONG])
+def test_the_standards_domain_has_two_names(
+    tmp_path: Path, imports: dict[str, int], inside: dict[str, int] | None, domain: str
+) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(softmax_model(imports, domain, inside), path)
+    (opset,) = {v for d, v in (imports if inside is None else inside).items() if d != "own"}
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    flat = x if opset == 13 else x.reshape(2, 12)  # before, it went over all axes from 1 on
+    shares = np.exp(flat) / np.exp(flat).sum(-1, keepdims=True)
+    (runner,) = compile_models([lower_model(load_onnx(path), "net.onnx")])
+    assert isinstance(runner, Runner)
+    (got,) = runner([x])
+    np.testing.assert_allclose(got, shares.reshape(x.shape), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("imports", "inside", "reason"),
+    [
+        ({LONG: 13, SHORT: 9}, None, r"imports opset 9 of the standard's domain, and 13 as"),
+        ({"own": 1}, None, r"no opset of the domain ai\.onnx .*node 'softmax' \(Softmax\)"),
+        ({SHORT: 13}, {SHORT: 13}, r"no opset of the domain own .*node 'call' \(F\)"),
+        ({"own": 1, SHORT: 13}, {"own": 1},
+         r"no opset of the domain ai\.onnx .*function 'F', node 'softmax'"),
+        ({"own": 1, SHORT: 13}, {SHORT: NEWEST_OPSET + 1}, f"uses opset {NEWEST_OPSET + 1}"),
+    ],
+)  # fmt: skip
+def test_a_domain_without_one_opset_is_refused(
+    tmp_path: Path, imports: dict[str, int], inside: dict[str, int] | None, reason: str
+) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(softmax_model(imports, inside=inside), path)
+    with pytest.raises((ModelError, UnsupportedError), match=reason) as error:
+        load_onnx(path)
+    assert str(path) in str(error.value)
 
 
 def test_pins_set_dynamic_dims(tmp_path: Path) -> None:

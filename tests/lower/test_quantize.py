@@ -41,9 +41,10 @@ def _layouts() -> dict[str, Case]:
         scale, zero = scales(*shape, seed=1), integers("int8", *shape, seed=2)
         operands = {"QuantizeLinear": noise(4, 3, 6), "DequantizeLinear": integers("int8", 4, 3, 6)}
         for op, x in operands.items():
+            made = (np.int8 if op == "QuantizeLinear" else np.float32,)
             for constant in ((), (1, 2)):
                 label = f"{op} {name} {'constant' if constant else ''}"
-                cases[label] = Case(op, [x, scale, zero], constant, attributes, 21)
+                cases[label] = Case(op, [x, scale, zero], constant, attributes, 21, outputs=made)
     return cases
 
 
@@ -64,6 +65,7 @@ TYPES = {
     f"{dtype} {scale.__name__}": Case(
         "DequantizeLinear",
         [integers(dtype, 50), scale(0.0123), np.array(0 if dtype == "int32" else 5, dtype)],
+        outputs=(scale,),
     )
     for dtype in ("uint8", "int8", "uint16", "int16", "int32")
     for scale in (np.float32, np.float16)
@@ -130,11 +132,13 @@ def _products() -> dict[str, Case]:
                     for k, shape in enumerate(shapes)
                 ]
                 label = f"{'-'.join(types)} {name} {constant}"
-                cases[label] = Case("MatMulInteger", [a, b, *zeros], constant, opset=10)
+                cases[label] = Case(
+                    "MatMulInteger", [a, b, *zeros], constant, opset=10, outputs=(np.int32,)
+                )
     for left, right in (((9,), (9, 4)), ((3, 9), (9,)), ((9,), (9,)), ((2, 3, 9), (2, 9, 4))):
         inputs = [integers("uint8", *left), integers("int8", *right, seed=1)]
         inputs += [np.uint8(7), np.int8(-3)]
-        cases[f"{left} {right}"] = Case("MatMulInteger", inputs, opset=10)
+        cases[f"{left} {right}"] = Case("MatMulInteger", inputs, opset=10, outputs=(np.int32,))
     return cases
 
 
@@ -165,7 +169,9 @@ def _convolutions() -> dict[str, Case]:
         for zero in (np.uint8(131), integers("uint8", 6, seed=2)):
             for constant in ((), (1, 3), (1, 2, 3)):
                 label, inputs = f"{kind} {zero.shape} {constant}", [x, w, np.uint8(100), zero]
-                cases[label] = Case("ConvInteger", inputs, constant, attributes, 10)
+                cases[label] = Case(
+                    "ConvInteger", inputs, constant, attributes, 10, outputs=(np.int32,)
+                )
     return cases
 
 

@@ -37,9 +37,26 @@ def test_operands_of_one_type_variable_agree() -> None:
         ("Loop", 21, [DType.INT64, DType.BOOL, DType.FLOAT, DType.INT32], True),
         ("Clip", 21, [DType.FLOAT, None, DType.DOUBLE], False),
         ("Unheard", 21, [DType.FLOAT], True),
+        ("Gelu", 19, [DType.FLOAT], False),
+        ("Gelu", 20, [DType.FLOAT], True),
+        ("LayerNormalization", 11, [DType.FLOAT, DType.FLOAT], True),  # as onnxruntime writes it
     ],
 )
 def test_types_are_compared_with_the_standard(
     op: str, opset: int, types: list[DType | None], fits: bool
 ) -> None:
     assert (type_error(op, "", opset, types) == "") is fits
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "since"),
+    [("Gelu", 13, 20), ("GroupNormalization", 17, 18), ("Einsum", 11, 12), ("Where", 8, 9)],
+)
+def test_an_operator_that_came_later_is_refused_by_name(op: str, opset: int, since: int) -> None:
+    given = {"Where": [np.ones(3, np.bool_)]}.get(op, []) + [np.ones((1, 4), np.float32)] * 3
+    attributes = {"Einsum": {"equation": "ij,ij,ij"}, "GroupNormalization": {"num_groups": 2}}
+    model = node_model(op, given, opset=opset, **attributes.get(op, {}))
+    with pytest.raises(
+        ModelError, match=rf"came with opset {since}, the model imports {opset} .*\({op}\)"
+    ):
+        run_model(model, given)

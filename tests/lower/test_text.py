@@ -265,7 +265,8 @@ UNFIT = {
 def test_what_does_not_fit_is_a_status() -> None:
     attributes = {"StringNormalizer": {"case_change_action": "UPPER"}, "Cast": {"to": 1}}
     for op, many in UNFIT.items():
-        model = Case(op, many[0], text(""), attributes=attributes.get(op, {})).model()
+        made = np.float32([0]) if op == "Cast" else text("")
+        model = Case(op, many[0], made, attributes=attributes.get(op, {})).model()
         rep = backend.AtcBackendRep(model, "c99", "O0")
         for inputs in many:
             reason = "a text is no number" if op == "Cast" else "a string is too long for its cell"
