@@ -166,8 +166,27 @@ def find_compiler(
 
     Tried in this order: `$CC`, the target's own compiler, gcc, clang, the `ziglang` package.
     A `$CC` for another processor is passed over for a cross target, where it can't be meant.
-    Raises ToolchainError that says what to install.
+    Raises ToolchainError that says what to install, or that the processor is big-endian.
     """
+    found = _found_compiler(target, environ, log, timeout)
+    if _is_big_endian(found, log):
+        raise ToolchainError(
+            f"{shlex.join(found.argv)} builds for {found.machine}, which is big-endian; "
+            "constants are written for little-endian processors only",
+            hint="choose a compiler for a little-endian processor",
+        )
+    return found
+
+
+def _is_big_endian(compiler: Compiler, log: Log) -> bool:
+    """Ask a compiler in which order its processor has the bytes of a number."""
+    done = run_binary((*compiler.argv, "-E", "-dM", "-x", "c", os.devnull), compiler.timeout, log=log)
+    return b"#define __BYTE_ORDER__ __ORDER_BIG_ENDIAN__" in done.stdout
+
+
+def _found_compiler(
+    target: Target, environ: Mapping[str, str], log: Log, timeout: float
+) -> Compiler:
     def identify(words: tuple[str, ...]) -> Compiler | None:
         found = _identify(words, environ, log, timeout)
         return found and replace(found, timeout=timeout)

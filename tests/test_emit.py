@@ -54,6 +54,17 @@ def test_library_and_example_are_strict_c99(
 
 
 @pytest.mark.parametrize("external", [False, True])
+def test_a_big_endian_processor_is_refused(external: bool, tmp_path: Path) -> None:
+    write_project(tmp_path, emit_model(affine_model(), external=external), external)
+    order = ("-U__BYTE_ORDER__", "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__", "-fsyntax-only")
+    command = [require("gcc"), *order, "-Iinclude", "src/net.c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "error: #error" in done.stderr
+    assert "little-endian" in done.stderr
+
+
+@pytest.mark.parametrize("external", [False, True])
 def test_header_is_cpp(external: bool, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(affine_model(), external=external), external)
     (tmp_path / "use.cpp").write_text(

@@ -150,6 +150,18 @@ def test_cc_for_another_machine_is_refused_for_the_host(tmp_path: Path) -> None:
         find_compiler(native, {"PATH": path, "CC": "other-cc"})
 
 
+def test_a_compiler_for_a_big_endian_processor_is_refused(tmp_path: Path) -> None:
+    if shutil.which("clang"):
+        env = environ(CC="clang --target=s390x-linux-gnu")
+    else:
+        body = """case "$1" in -dumpmachine) echo s390x-linux-gnu;;
+            -E) echo '#define __BYTE_ORDER__ __ORDER_BIG_ENDIAN__';;
+            *) echo 'Free Software Foundation';; esac"""
+        env = {"CC": str(script(tmp_path / "s390x-linux-gnu-gcc", body))}
+    with pytest.raises(ToolchainError, match=r"builds for s390x\S*, which is big-endian"):
+        find_compiler(get_target("c99"), env)
+
+
 def test_nothing_found_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
