@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 from fuzz.draw import Array
+from fuzz.exact_sums import in_unsigned, restored
 
 from atc.errors import AtcError, InternalError, UnsupportedError
 from support import Runner, compile_models
@@ -141,15 +142,16 @@ def run_onnxruntime(case: Case) -> tuple[Array, ...] | None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    model = onnx.ModelProto.FromString(case.model.SerializeToString())
     try:
+        model, larger = in_unsigned(case.model, case.feeds)
         inferred = onnx.shape_inference.infer_shapes(model)
         del model.graph.output[:]
         model.graph.output.extend(inferred.graph.output)
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        return tuple(map(np.asarray, session.run(None, dict(case.feeds))))
+        names = [o.name for o in model.graph.output]
+        return tuple(restored(names, session.run(None, dict(case.feeds)), larger))
     except Exception:  # its errors are of many kinds
         return None
 

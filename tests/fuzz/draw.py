@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnx
+from fuzz.exact_sums import in_unsigned, restored
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -229,13 +230,14 @@ def _by_onnxruntime(node: onnx.NodeProto, values: Mapping[str, Array], opset: in
     model = make_model([node], given, list(node.output), opset, {node.domain})
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    model, larger = in_unsigned(model, values)
     for code in (1, 2, 3, 7, 12):  # float, uint8, int8, int64, uint32
         model.graph.output[0].type.tensor_type.elem_type = code
         try:
             session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-            results = list(map(np.asarray, session.run(None, dict(values))))
+            results = restored(list(node.output), session.run(None, dict(values)), larger)
             return _corrected(node, values, results)
         except Exception as error:  # its errors are of many kinds; here often a wrong type
             reason = str(error)

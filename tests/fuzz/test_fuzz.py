@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from fuzz.compare import Case, Failure, check, shrink, text
+from fuzz.draw import DTYPES, Draw, Made, Value, make_model
+from fuzz.exact_sums import in_unsigned
 from fuzz.run import draw, run, slices
 from onnx import helper
 
@@ -86,6 +88,33 @@ def test_a_wrong_result_is_found_and_shrunk_to_the_node() -> None:
         each.name = f"n{k}"
     small = shrink(Failure(case, "fails"), fails).case.model
     assert [n.op_type for n in small.graph.node] == ["Neg"]
+
+
+@pytest.mark.parametrize("kinds", ["Bb", "bb", "BB"])
+@pytest.mark.parametrize("quantized", [False, True], ids=["real", "quantized"])
+def test_onnxruntime_sums_products_of_bytes_exactly_on_every_cpu(
+    kinds: str, quantized: bool
+) -> None:
+    pytest.importorskip("onnxruntime")
+    a, b = (np.full((4, 4), np.iinfo(DTYPES[k]).max, DTYPES[k]) for k in kinds)
+    a[1], b[:, 1] = np.iinfo(a.dtype).min, np.iinfo(b.dtype).min
+    sums = (a.astype(np.int64) - 3) @ (b.astype(np.int64) - 2)
+    scale, points = np.float32(0.5), (a.dtype.type(3), b.dtype.type(2))
+    operands = [a, scale, points[0], b, scale, points[1]]
+    expected = (sums / 4).astype(np.float32)
+    if quantized:
+        operands += [None, np.float32(500), a.dtype.type(5)]
+        limits = np.iinfo(a.dtype)
+        expected = np.clip(np.round(sums / 2000) + 5, limits.min, limits.max).astype(a.dtype)
+    given = [None if x is None else Value(f"x{k}", np.asarray(x)) for k, x in enumerate(operands)]
+    d = Draw(np.random.default_rng(0))
+    (y,) = d.add(Made("QGemm", given, domain="com.microsoft"))
+    np.testing.assert_array_equal(y.array, expected)
+    model = make_model(d.nodes, [v for v in given if v], [y.name], d.opset, d.domains)
+    read, _ = in_unsigned(model, {v.name: v.array for v in given if v})
+    types = {t.name: t.data_type for t in read.graph.initializer}
+    types |= {i.name: i.type.tensor_type.elem_type for i in read.graph.input}
+    assert onnx.TensorProto.INT8 not in [types[n] for n in read.graph.node[0].input if n]
 
 
 def test_a_crash_is_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
