@@ -1,8 +1,9 @@
 """Fuzzes the compiler: `python tests/fuzz/run.py --kind=graph --count=2000 --seed=0`.
 
 Kinds: graph (random graphs), place (those whose values depend on where they lie), op (single
-operators), contrib (those of onnxruntime), mutant (damaged models). What fails is shrunk, printed,
-and with --keep=DIR written as a model with its inputs. A seed draws the same again.
+operators), contrib (those of onnxruntime), converted (what others train and convert), mutant
+(damaged models). What fails is shrunk, printed, and with --keep=DIR written as a model with its
+inputs. A seed draws the same again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if __name__ == "__main__":
 
 from fuzz.compare import Case, Failure, check, shrink, text
 from fuzz.contrib import TEMPLATES as CONTRIB
+from fuzz.converted import draw_converted
 from fuzz.draw import UNSUITABLE, Draw
 from fuzz.elementwise import Template
 from fuzz.graphs import TEMPLATES, draw_graph, draw_places
@@ -80,7 +82,8 @@ def _single(kind: str, templates: Mapping[str, Template], seed: int) -> Case:
 DRAWN: Mapping[str, Callable[[int], Case]] = {
     "graph": partial(_graph, "graph", draw_graph),
     "place": partial(_graph, "place", draw_places),
-    "op": _operator, "contrib": _contrib, "mutant": lambda seed: _mutant(seed),
+    "op": _operator, "contrib": _contrib, "converted": draw_converted,
+    "mutant": lambda seed: _mutant(seed),
 }  # fmt: skip
 """How the case of a seed is drawn, by kind."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from fuzz.compare import Case, Failure, check, shrink, text
+from fuzz.converted import MODELS, PACKAGES
 from fuzz.draw import DTYPES, Draw, Made, Value, make_model
 from fuzz.exact_sums import in_unsigned
 from fuzz.run import draw, run, slices
@@ -38,6 +39,24 @@ def test_some_models(kind: str, target: str) -> None:
 def test_some_of_onnxruntimes_own_operators() -> None:
     pytest.importorskip("onnxruntime")
     assert_clean(run("contrib", range(40), "c99"))
+
+
+def need_converters() -> None:
+    for package in PACKAGES:
+        pytest.importorskip(package, reason="needs the extra 'converters'")
+
+
+@pytest.mark.slow
+def test_a_model_of_every_kind_that_converters_write() -> None:
+    need_converters()
+    assert_clean(run("converted", range(len(MODELS)), "c99"))
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("target", ["c99", "host"])
+def test_three_hundred_converted_models(target: str) -> None:
+    need_converters()
+    assert_clean([f for part in slices(range(100, 400)) for f in run("converted", part, target)])
 
 
 def test_some_damaged_models() -> None:

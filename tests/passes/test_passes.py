@@ -217,6 +217,43 @@ def test_a_coordinate_stays_what_it_is_beside_an_operand_of_the_epilogue(
     np.testing.assert_allclose(runner([x, z])[0], rows[:, :2].sum(1) + change(z), rtol=1e-6)
 
 
+@pytest.mark.parametrize("prefix", ["", "v_"])
+@pytest.mark.parametrize("two", [2, 3])
+def test_a_level_of_trees_without_operators_of_trees(prefix: str, two: int) -> None:
+    """As converters write decision trees where ai.onnx.ml is not wanted."""
+    rows, features, trees = 5, 13, 15
+    rng = np.random.default_rng(0)
+    nodes = rng.integers(0, features, 9)
+    limits = rng.standard_normal(9).astype(np.float32)
+    x = (rng.standard_normal((rows, features)) * 3).astype(np.float32)
+    at = rng.integers(0, 9, rows * trees)
+    steps = [
+        node("Gather", "features at", "column", axis=0), node("Reshape", "column square", "picked"),
+        node("OneHot", "picked depth values", "hot", axis=1), node("Cast", "hot", "real", to=1),
+        node("Unsqueeze", "x", "wide", axes=[2]), node("Mul", "wide real", "kept"),
+        node("ReduceSum", "kept", "sum", axes=[1], keepdims=0), node("Reshape", "sum flat", "seen"),
+        node("Mul", "at two", "left"), node("Gather", "limits at", "limit", axis=0),
+        node("Less", "seen limit", "below"), node("Not", "below", "above"),
+        node("Cast", "above", "right", to=7), node("Add", "left right", "next"),
+    ]
+    made = {step.output[0] for step in steps}
+    for step in steps:  # the order in which an epilogue takes operands depends on names, too
+        step.output[0] = prefix + step.output[0]
+        step.input[:] = [prefix + i if i in made else i for i in step.input]
+    constants = {
+        "features": nodes, "limits": limits, "depth": np.array([features]), "two": np.array(two),
+        "square": np.array([-1, trees]), "flat": np.array([-1]), "values": np.array([0, 1]),
+    }  # fmt: skip
+    proto = model(steps, {"x": x.shape, "at": at.shape}, [f"{prefix}next"], **constants)
+    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    proto.opset_import[0].version = 11
+    (runner,) = compile_models([proto])
+    assert isinstance(runner, Runner)
+    (got,) = runner([x, at])
+    seen = x[np.repeat(np.arange(rows), trees), nodes[at]]
+    np.testing.assert_array_equal(got, at * two + (seen >= limits[at]))
+
+
 def final(sample: str) -> Graph:
     return run_passes(compile_graph(SAMPLES[sample]()))
 
