@@ -536,6 +536,29 @@ def masked_rows() -> Case:
     return Case(model, "x:1~3,1~10,6;mask:1~3,1~10", feeds)
 
 
+def masked_sums() -> Case:
+    """Sums up to a length, by the steps below it, then a factor that another node computes."""
+    n = Net()
+    row = n("Unsqueeze", n.steps(n.extent("x", 1)), n.constant([0]))
+    below = n("Less", row, n("Unsqueeze", "lengths", n.constant([1])))
+    mask = n("Unsqueeze", n("Cast", below, to=TensorProto.FLOAT), n.constant([2]))
+    total = n("ReduceSum", n("Mul", "x", mask), n.constant([1]), keepdims=0)
+    y = n("Add", n("Mul", total, n("Neg", "scale")), n("Transpose", "shift"))
+    model = n.model(
+        {"x": ("f", ["b", "t", 4]), "lengths": ("i", ["b"]), "scale": ("f", ["b", 4]),
+         "shift": ("f", [4, "b"])}, {y: "f"},
+    )  # fmt: skip
+
+    def feed(b: int, t: int) -> Feed:
+        return {"x": floats(b, t, 4), "lengths": ints(t + 2, b), "scale": floats(b, 4, seed=1),
+                "shift": floats(4, b, seed=2)}  # fmt: skip
+
+    return Case(
+        model, "x:1~5,1~9,4;lengths:1~5;scale:1~5,4;shift:4,1~5",
+        [feed(1, 1), feed(3, 7), feed(5, 9)],
+    )  # fmt: skip
+
+
 def nucleus() -> Case:
     """Top-p: words in order until their probabilities sum up to p."""
     n = Net()
@@ -623,7 +646,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
     f.__name__: f for f in (
         detector, rois, pyramid, segmentation, windows, grid, shuffle, cached_attention,
         relative_positions, pooled_sentences, beam_step, greedy_decode, growing_state,
-        masked_encoder, length_regulator, collapse, frames, recurrent, voxels, masked_rows, nucleus,
-        rows_one_by_one, until_close, branches, conditional_rows,
+        masked_encoder, length_regulator, collapse, frames, recurrent, voxels, masked_rows,
+        masked_sums, nucleus, rows_one_by_one, until_close, branches, conditional_rows,
     )
 }  # fmt: skip

@@ -19,8 +19,8 @@ from atc.option_values import shapes, value_ranges
 from atc.runtime import Network
 from support import runnable
 
-QUICK = ("greedy_decode", "branches")
-"""What the default run takes: together they hold loops, growth, counts and branches."""
+QUICK = ("greedy_decode", "branches", "masked_sums")
+"""What the default run takes: loops, growth, counts, branches, and sums over coordinates."""
 TARGETS = ("c99", "x86-64-avx2", "x86-64-avx512")
 
 
