@@ -95,7 +95,27 @@ def host_features() -> frozenset[str]:
     own = archspec.cpu.detect.detected_info()
     baseline = ("neon", "fma") if host_arch() == "aarch64" else ()  # always there, never listed
     found = frozenset(host.features) | frozenset(own.features) | frozenset(baseline)
+    found -= _denied_by_cpuid()
     return found if not found & TILES or _linux_keeps_tiles() else found - TILES
+
+
+def _denied_by_cpuid() -> frozenset[str]:
+    """Return the features that x86's instruction says are missing.
+
+    The operating system lists those of the real CPU, also to programs in an emulator of one that
+    has fewer (qemu-user), where compiled libraries, which ask the instruction, would refuse to
+    run. What the system itself has switched off is only missing in its list: both count.
+    """
+    import archspec.cpu.detect as archspec
+
+    if host_arch() != "x86_64":
+        return frozenset()
+    try:
+        present = archspec.CpuidInfoCollector().features
+    except OSError:  # no memory may be executed that was written: the list has to do
+        return frozenset()
+    calls = [*archspec.CPUID_JSON["flags"], *archspec.CPUID_JSON["extension-flags"]]
+    return frozenset(bit["name"] for call in calls for bit in call["bits"]) - present
 
 
 def _linux_keeps_tiles() -> bool:

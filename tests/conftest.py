@@ -19,8 +19,8 @@ os.umask(0o022)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-NARROWER = frozenset({"x86-64-sse2", "x86-64-avx2", "x86-64-avx2-vnni", "sse2", "avx2"})
-"""Targets that show what AVX-512 shows, with narrower vectors."""
+SSE2 = frozenset({"x86-64-sse2", "sse2"})
+AVX2 = frozenset({"x86-64-avx2", "x86-64-avx2-vnni", "avx2"})
 SEEDS = 4
 """Of tests of many random cases, so many are run by default."""
 DRAWN = ("test_standard", "test_resize_is_the_reference")
@@ -45,6 +45,10 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what repeats, for more instructions or more cases, what another test shows."""
+    from support import runnable  # not before bytecode may be written
+
+    # Targets that show what this CPU's widest vectors show, with narrower ones.
+    narrower = SSE2 | AVX2 if runnable("x86-64-avx512") else SSE2
     for item in items:
         values = getattr(getattr(item, "callspec", None), "params", {})
         words = {v if isinstance(v, str) else str(getattr(v, "name", "")) for v in values.values()}
@@ -52,5 +56,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         drawn = item.name.startswith(DRAWN) and isinstance(name, str)
         seed = values.get("seed", 0)
         late = isinstance(seed, int) and seed >= SEEDS
-        if words & NARROWER or late or (drawn and repeats(name)):
+        if words & narrower or late or (drawn and repeats(name)):
             item.add_marker(pytest.mark.slow)

@@ -17,6 +17,7 @@ import atc.templates
 from atc.backends.cpu.targets import ALIASES, TARGETS
 from atc.backends.target import Target, best_target, get_target, host_arch, host_target
 from atc.errors import OptionError
+from atc.templates import render
 
 EVERY = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 
@@ -79,12 +80,55 @@ def test_host_is_resolved_to_a_named_target(name: str) -> None:
     assert host_target().name in {target.name for target in TARGETS}
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86 flags")
-def test_the_host_target_uses_what_the_kernel_reports() -> None:
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="asks x86 CPUs")
+def test_the_host_target_is_the_best_that_compiled_libraries_allow_here(tmp_path: Path) -> None:
+    """In this process, which may be an emulator's; no more than the real CPU has."""
+    text = ""
+    for k, target in enumerate(TARGETS):
+        if target.arch == "x86_64" and target.cpu_checks:
+            check = render("project/cpu_check.c.j2", {"checks": target.cpu_checks, "tiles": False})
+            text += f"#define cpu_is_able able_{k}\n{check}#undef cpu_is_able\n"
+            text += f"int ask_{k}(void) {{ return able_{k}(); }}\n"
+    (tmp_path / "a.c").write_text(text)
+    command = ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "a.so"), str(tmp_path / "a.c")]
+    subprocess.run(command, check=True)
+    library = ctypes.CDLL(str(tmp_path / "a.so"))
+    able = [
+        t.name for k, t in enumerate(TARGETS)
+        if t.arch in ("", "x86_64") and (not t.cpu_checks or library[f"ask_{k}"]())
+    ]  # fmt: skip
+    assert host_target().name == able[-1]
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = set(next(line for line in lines if line.startswith("flags")).split())
-    able = [t for t in TARGETS if t.arch in ("", "x86_64") and t.features <= flags]
-    assert host_target().name == able[-1].name
+    assert host_target().features <= flags
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("x86-64-avx512-bf16", "x86-64-avx2", "x86-64-avx2"),
+        ("x86-64-avx512-vnni", "x86-64-avx512", "x86-64-avx512"),
+        ("x86-64-avx2", "x86-64-avx512", "x86-64-avx2"),
+        ("x86-64-avx2", None, "x86-64-avx2"),
+    ],
+    ids=["emulated", "without VNNI", "switched off", "not to be asked"],
+)
+def test_a_feature_counts_that_the_system_lists_and_cpuid_has(
+    names: tuple[str, str | None, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of targets whose features the system lists, and the CPU says it has, and what they give."""
+    listed, cpu, name = names
+
+    def cpuid() -> Any:
+        if cpu is None:
+            raise PermissionError("memory that was written may not be executed")
+        return target_by_name(cpu)
+
+    monkeypatch.setattr(archspec.cpu, "host", lambda: target_by_name(listed))
+    monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: target_by_name(listed))
+    monkeypatch.setattr(archspec.cpu.detect, "CpuidInfoCollector", cpuid)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert host_target().name == name
 
 
 @pytest.mark.parametrize(
@@ -103,6 +147,7 @@ def test_tiles_are_used_where_linux_keeps_them(
     everything = SimpleNamespace(features=target_by_name("x86-64-amx").features)
     monkeypatch.setattr(archspec.cpu, "host", lambda: everything)
     monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: everything)
+    monkeypatch.setattr(archspec.cpu.detect, "CpuidInfoCollector", lambda: everything)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(syscall=syscall))
