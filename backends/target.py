@@ -111,7 +111,7 @@ def _denied_by_cpuid() -> frozenset[str]:
     if host_arch() != "x86_64":
         return frozenset()
     try:
-        present = archspec.CpuidInfoCollector().features
+        present = frozenset(archspec.CpuidInfoCollector().features)
     except OSError:  # no memory may be executed that was written: the list has to do
         return frozenset()
     calls = [*archspec.CPUID_JSON["flags"], *archspec.CPUID_JSON["extension-flags"]]
