@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import atc
 from atc.backends.target import host_target
 from atc.backends.toolchain import find_compiler
 
@@ -124,3 +127,47 @@ def content(folder: Path) -> dict[str, bytes]:
     """Return every file under a folder."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def check_contexts_with_threads(path: Path, threads: int) -> None:
+    """Check that a library called net refuses to prepare a context again while its threads run.
+
+    Its memory may hold anything before; a copy has no threads; the context stays as it was.
+    """
+    library = ctypes.CDLL(str(path))
+    library.net_status_string.restype = ctypes.c_char_p
+    library.net_context_size.restype = library.net_arena_size.restype = ctypes.c_size_t
+    words = library.net_context_size() // 8 + 1
+    arena = np.zeros(library.net_arena_size() + 64, np.uint8)
+    place = ctypes.c_void_p(arena.ctypes.data + -arena.ctypes.data % 64)
+    with atc.load(path) as net:
+        rng = np.random.default_rng(2)
+        given = [rng.standard_normal(t.shape).astype(t.dtype) for t in net.inputs]
+        outputs = [np.zeros(t.shape, t.dtype) for t in net.outputs]
+    pointers = [(ctypes.c_void_p * len(a))(*(x.ctypes.data for x in a)) for a in (given, outputs)]
+
+    def prepare(context: Any) -> int:
+        return int(library.net_init(context, place, ctypes.c_size_t(arena.size - 64)))
+
+    def run(context: Any) -> list[bytes]:
+        assert library.net_run_tensors(context, *pointers) == 0
+        return [y.tobytes() for y in outputs]
+
+    def running() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    garbage = np.random.default_rng(3).integers(0, 2**64, words, np.uint64)
+    for start in (0 * garbage, garbage, garbage | np.uint64(1), ~(0 * garbage)):
+        context = (ctypes.c_uint64 * words)(*start.tolist())
+        assert prepare(context) == prepare(context) == 0
+        alone, before = run(context), running()
+        assert library.net_start_threads(context) == library.net_start_threads(context) == 0
+        assert running() == before + threads - 1
+        assert prepare(context) == prepare(context) == -9
+        assert library.net_status_string(-9).endswith(b"the context's threads run")
+        assert run(context) == alone
+        assert prepare((ctypes.c_uint64 * words)(*context)) == 0
+        library.net_stop_threads(context)
+        assert running() == before
+        assert prepare(context) == library.net_start_threads(context) == 0
+        library.net_stop_threads(context)

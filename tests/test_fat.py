@@ -9,10 +9,11 @@ from pathlib import Path
 import cffi
 import numpy as np
 import pytest
-from networks import conv_net
+from networks import check_contexts_with_threads, conv_net
 from projects import cmake, require, run_example
 
 import atc
+from atc import parallel
 from atc.api import compile as compile_network
 from atc.backends.target import host_arch
 from atc.check import check_model
@@ -71,6 +72,16 @@ def test_the_first_that_runs_is_chosen(out: Path) -> None:
     for got, expected in zip(net.run({net.inputs[0].name: x}).values(),
                              best.run({best.inputs[0].name: x}).values(), strict=True):  # fmt: skip
         np.testing.assert_array_equal(got, expected)
+
+
+def test_a_context_is_not_prepared_again_while_its_threads_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "WORTH", 0)
+    names = TARGETS[host_arch()]
+    compile_network(conv_net(tmp_path / "net.onnx"), tmp_path / "net", num_threads=2,
+                    target=f"{names[0]},{first(names)}", build_config="cc -O0")  # fmt: skip
+    check_contexts_with_threads(tmp_path / "net" / "libnet.so", 2)
 
 
 def test_ranges_of_shapes_are_handed_on(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 import pytest
+from networks import check_contexts_with_threads
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
@@ -170,6 +171,10 @@ def test_threads_of_the_caller_run_the_pieces_in_any_order(
     assert library.net_run_tensors(context, *pointers) == 0
     assert bits(outputs) == want
     assert set(ran) == {0, 1, 2}
+
+
+def test_a_context_is_not_prepared_again_while_its_threads_run(networks: Networks) -> None:
+    check_contexts_with_threads(networks["c99", 3] / "libnet.so", 3)
 
 
 def test_a_network_of_short_calls_has_no_threads(tmp_path: Path) -> None:
