@@ -23,7 +23,7 @@ def read_report(folder: Path) -> Report:
         )
     try:
         report = json.loads(files[0].read_bytes())
-        _ = [(node["origin"], node["kernel"], node["excluded"]) for node in report["nodes"]]
+        _ = [(node["origin"], node["candidate"], node["excluded"]) for node in report["nodes"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
             f"{files[0]} is no report: {one_line(str(error), 80)}", hint="compile the model again"
@@ -56,7 +56,7 @@ def _call(node: Mapping[str, Any]) -> Iterator[str]:
     rows = [("", "candidate", "estimate", "time", "")]
     for entry in node["estimates"]:
         kernel = entry["kernel"]
-        mark = "*" if kernel == node["kernel"] else ""
+        mark = "*" if kernel == node["candidate"] else ""
         time, remark = _measured(measured.get(kernel))
         if kernel in larger:
             remark = f"{remark} weights larger by {larger[kernel] / 1e6:.2f} MB".lstrip()
@@ -79,7 +79,7 @@ def _reason(node: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     if len(node["estimates"]) == 1:
         return "the only candidate"
     price = " with the price of larger weights (--weight_price)" if node.get("enlarged") else ""
-    if measured.get(node["kernel"], {}).get("ns") is None:
+    if measured.get(node["candidate"], {}).get("ns") is None:
         return f"the least estimate{price}; nothing was measured"
     return f"the least time{price}"
 

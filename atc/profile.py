@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atc.dims import concrete
 from atc.names import c_string
 from atc.program import Program, calls
-from atc.work import operations, traffic
 
 _LONGEST = 1000
 """Characters of the nodes' names; with 4 bytes each still a string that C99 compilers take."""
@@ -31,8 +29,8 @@ def profiled_calls(program: Program) -> tuple[ProfiledCall, ...]:
             c_string((" + ".join(call.node.origin) or "a copy")[:_LONGEST]),
             c_string(call.node.op.kind),
             c_string(call.choice.candidate.label),
-            operations(concrete(call.choice.workload)),
-            traffic(concrete(call.choice.workload)),
+            call.operations,
+            call.traffic,
         )
         for call in calls(program.steps)
     )

@@ -13,6 +13,7 @@ import numpy as np
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
 from atc.backends.target import Target
 from atc.bands import Chain, Turn, find_chains
+from atc.dims import concrete
 from atc.expr import Input
 from atc.in_planes import hand_over
 from atc.ir import Array, Graph, Node, TensorType, type_of
@@ -135,7 +136,9 @@ class _Scribe:
         for k, (link, candidate) in enumerate(zip(chain.links, candidates, strict=True)):
             inputs = (results[k - 1], *link.node.inputs[1:]) if k else link.node.inputs
             node = replace(link.node, inputs=inputs, outputs=(results[k],))
-            made.append(self._call(node, replace(link.choice, candidate=candidate)))
+            call = self._call(node, replace(link.choice, candidate=candidate))
+            own = sum(turn[k].end - turn[k].begin for turn in chain.parts[number])
+            made.append(_with_rows(call, link.choice, own))
         return Bands(last, tuple(made), chain.parts[number])
 
     def _same(self, value: str) -> str:
@@ -217,10 +220,14 @@ class _Scribe:
         if in_rows is not None:
             banded, rows = in_rows
             call = self._call(node, replace(choice, candidate=banded))
-            parts = (Bands(node, (call,), ((Turn(*each, 0, 0),),)) for each in rows)
+            parts = (
+                Bands(node, (_with_rows(call, choice, end - begin),), ((Turn(begin, end, 0, 0),),))
+                for begin, end in rows
+            )
             return Parallel(node, tuple(parts))
         if not cut:
-            return self._call(node, replace(choice, candidate=whole))
+            call = self._call(node, replace(choice, candidate=whole))
+            return replace(call, chosen=candidate.label)
         inputs = tuple(map(self._same, node.inputs))
         made = [self._piece(replace(node, inputs=inputs), choice, p, k) for k, p in enumerate(cut)]
         return Parallel(node, tuple(made))
@@ -235,7 +242,9 @@ class _Scribe:
         part = replace(
             choice, workload=piece.workload(choice.workload), candidate=piece.candidate
         )
-        return self._call(Node(piece.op, inputs, (output,), node.origin), part)
+        call = self._call(Node(piece.op, inputs, (output,), node.origin), part)
+        own, whole = (concrete(w).outputs[0].size for w in (part.workload, choice.workload))
+        return replace(call, chosen=choice.candidate.label, share=own / whole)
 
     def _stretch(self, value: str, stretch: Stretch, number: int) -> str:
         name = f"{value}#{number}"
@@ -345,3 +354,9 @@ class _Scribe:
         if key not in self.rendered:
             self.rendered[key] = render_kernel(candidate, w, self.target)
         return self.rendered[key]
+
+
+def _with_rows(call: Call, choice: Choice, rows: int) -> Call:
+    """Return the call of a kernel that computes so many rows of what was chosen for all of them."""
+    share = rows / choice.workload.outputs[0].shape[2]
+    return replace(call, chosen=choice.candidate.label, share=share, rows=share)

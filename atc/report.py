@@ -57,8 +57,12 @@ def report_json(done: Compilation) -> str:
                 "step": step,
                 "reads": read,
                 "writes": list(call.node.outputs),
-                "operations": operations(call.choice.workload),
+                "operations": (
+                    operations(call.choice.workload) if call.rows == 1 else call.operations
+                ),
                 "kernel": call.choice.candidate.label,
+                "candidate": call.candidate,
+                "cost": call.cost,
                 "symbol": call.source.symbol,
                 "tier": "portable" if call.source.portable else "tuned",
                 "precision": call.choice.candidate.kernel.precision,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from atc.backends.kernel import KernelSource
 from atc.bands import Turn
-from atc.dims import Symbol
+from atc.dims import Symbol, concrete
 from atc.ir import Array, Bundle, Node, TensorType
 from atc.select import Choice
+from atc.work import operations, traffic
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,32 @@ class Call:
     """Arguments whose storage the first output may take over."""
     slot: Slot | None = None
     """The part of the first output that is written, where not all of it is."""
+    chosen: str = ""
+    """The candidate among the choice's estimates, where this call's is one made for pieces."""
+    share: float = 1.0
+    """The part that it does of what the choice's estimates are for."""
+    rows: float = 1.0
+    """The part of its workload's rows that it computes."""
+
+    @property
+    def candidate(self) -> str:
+        """The label of the candidate that was chosen."""
+        return self.chosen or self.choice.candidate.label
+
+    @property
+    def cost(self) -> float:
+        """What it was estimated to cost, 0 where nothing was estimated."""
+        return dict(self.choice.estimates).get(self.candidate, 0.0) * self.share
+
+    @property
+    def operations(self) -> int:
+        """The additions and multiplications that count, in the largest shapes."""
+        return round(operations(concrete(self.choice.workload)) * self.rows)
+
+    @property
+    def traffic(self) -> int:
+        """The bytes of operands and results, in the largest shapes."""
+        return round(traffic(concrete(self.choice.workload)) * self.rows)
 
 
 @dataclass(frozen=True)

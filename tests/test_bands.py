@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -22,11 +23,14 @@ from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import get_target
 from atc.bands import Chain, Link, make_chain
 from atc.errors import InternalError
+from atc.explain import explain, read_report
+from atc.html_report.data import read_page
 from atc.ir import DType, Node, TensorType
 from atc.memory import plan_memory
 from atc.memory_audit import audit_memory
 from atc.ops import Pool, Window
 from atc.passes import run_passes
+from atc.profile_run import profile_run
 from atc.program import Bands, Program, build_program
 from atc.select import Choice, select
 from support import compile_graph
@@ -153,6 +157,42 @@ def check(root: Path, names: Iterable[str], height: int, threads: int) -> None:
         for port, a, b, true in zip(one.outputs, one(*given), other(*given), truth, strict=True):
             np.testing.assert_array_equal(b, a, err_msg=port.name)
             np.testing.assert_allclose(b, true, rtol=1e-4, atol=1e-4, err_msg=port.name)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_calls_that_take_turns_cost_and_compute_what_they_did_one_after_the_other(
+    threads: int, tmp_path: Path
+) -> None:
+    """Threads compute some rows twice; the report's page shows it all, profiles have times."""
+    if get_target("host").vector_bytes == 4:
+        pytest.skip("portable kernels take no turns")
+    whole, turns = build(tmp_path, FEW[:1], height=3, threads=threads)
+    sums: list[dict[str, tuple[float, int]]] = []
+    for folder in (whole, turns):
+        found: dict[str, tuple[float, int]] = {}
+        for step in read_page(folder, None).steps:
+            cost, count = found.get(step.title, (0.0, 0))
+            share, record = step.share or 0.0, step.record
+            assert share > 0, record["kernel"]
+            assert record["candidate"] in {e["kernel"] for e in record["estimates"]}
+            found[step.title] = cost + record["cost"], count + record["operations"]
+        sums.append(found)
+    assert sums[0].keys() == sums[1].keys()
+    assert sum(count > 0 for _, count in sums[0].values()) >= 3
+    for title, (cost, count) in sums[0].items():
+        assert cost * 0.999 <= sums[1][title][0] <= cost * (1.001 if threads == 1 else 1.5)
+        assert count * 0.999 <= sums[1][title][1] <= count * (1 if threads == 1 else 1.5)
+        if title != "layout change":
+            text = explain(read_report(turns), title.partition(" + ")[0])
+            marks = re.findall(r"^  \* \S", text, re.MULTILINE)
+            assert len(marks) >= 2  # a row of the table, and the reason
+    if threads == 1:
+        net = atc.load(turns)
+        profile = profile_run(net, {t.name: np.zeros(t.shape, t.dtype) for t in net.inputs}, 2, "")
+        assert all(call.ns > 0 and call.calls == 1 for call in profile.calls)
+        assert [c.operations for c in profile.calls] == [
+            step.operations for step in read_page(turns, profile).steps
+        ]
 
 
 def test_turns_give_the_same_bits(tmp_path: Path) -> None:

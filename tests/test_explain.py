@@ -17,7 +17,8 @@ from support import node_model
 NODE = {
     "origin": ["/conv1/Conv", "relu1"],
     "op": "Conv",
-    "kernel": "quick(a=1)",
+    "kernel": "quick(a=1, rows=4)",
+    "candidate": "quick(a=1)",
     "operands": ["f32[1,3]", None],
     "results": ["f32[1,2]"],
     "estimates": [

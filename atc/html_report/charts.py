@@ -116,7 +116,7 @@ def _contest(
     return Contest(
         short(" ".join((record["op"], *(t or "-" for t in record["operands"][:2]))), 64),
         record["kernel"], len(steps),
-        tuple(sorted(_dots(found, best, record["kernel"], unit), key=lambda d: d.chosen)),
+        tuple(sorted(_dots(found, best, record["candidate"], unit), key=lambda d: d.chosen)),
         time_text(best) if unit else "",
         f"{max(times) / best:.1f}×" if len(times) > 1 else "",
     )  # fmt: skip

@@ -107,8 +107,5 @@ def _steps(report: Report, profile: Profile | None) -> tuple[tuple[Step, ...], s
 
 def _without_profile(nodes: Sequence[Mapping[str, Any]]) -> tuple[list[float], str]:
     """Return the estimated costs of the chosen kernels, as a stand-in for times."""
-    costs = []
-    for node in nodes:
-        estimates = {e["kernel"]: float(e["cost"]) for e in node["estimates"]}
-        costs.append(estimates.get(node["kernel"], 0.0))
+    costs = [float(node["cost"]) for node in nodes]
     return costs, "estimated" if any(costs) else ""
