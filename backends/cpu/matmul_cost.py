@@ -90,7 +90,7 @@ def column_panels(n: int, nv: int, lanes: int) -> list[Panel]:
 
 def largest_divisor(n: int, most: float) -> int:
     """Return the largest divisor of n up to `most`, at least 1."""
-    return max((d for d in range(1, n + 1) if n % d == 0 and d <= most), default=1)
+    return next((d for d in range(int(min(n, most)), 0, -1) if n % d == 0), 1)
 
 
 def crowding(rows: int, stride: int) -> float:
