@@ -229,6 +229,15 @@ class _Auditor:
             other = self._span(value)
             if other is None or not other.meets(span):
                 continue
-            allowed = output == call.node.outputs[0] and value in call.in_place and other == span
-            if not allowed:
+            first = output == call.node.outputs[0]
+            if not (first and other == span and _read_where_written(call, value)):
                 raise InternalError(f"memory plan: {where} writes over '{value}' while it reads it")
+
+
+def _read_where_written(call: Call, value: str) -> bool:
+    """Whether a call reads a value only where it then writes: each time that it is an operand."""
+    workload = call.choice.workload
+    able = call.choice.candidate.kernel.in_place(workload)
+    operands = (i for i, type_ in enumerate(workload.inputs) if type_ is not None)
+    places = [i for i, name in zip(operands, call.arguments, strict=False) if name == value]
+    return value in call.in_place and all(i in able for i in places)

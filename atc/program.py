@@ -339,7 +339,9 @@ class _Scribe:
                     inputs[index], pack(self.constants[inputs[index]])
                 )
             inputs[index] = self.packed[key]
-        shared = tuple(inputs[i] for i in kernel.in_place(choice.workload) if inputs[i])
+        able = kernel.in_place(choice.workload)
+        elsewhere = {inputs[i] for i in range(len(inputs)) if i not in able}
+        shared = tuple(inputs[i] for i in able if inputs[i] and inputs[i] not in elsewhere)
         arguments = (*(i for i in inputs if i), *node.outputs)
         return Call(node, choice, source, arguments, shared)
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from projects import build_shared, emit_model, write_project
 
 from atc.backends.target import get_target
 from atc.errors import InternalError
+from atc.ir import Array
 from atc.memory import Arena, plan_memory
 from atc.memory_audit import audit_memory
 from atc.passes import run_passes
 from atc.program import Program, build_program
+from atc.runtime import Network
 from atc.select import select
+from atc.steps import calls
 from support import compile_graph
 
 TARGET = get_target("c99")
@@ -96,6 +101,45 @@ def test_the_audit_catches_what_leaves_the_arena() -> None:
     far = dict.fromkeys(arena.offsets, arena.plan.size)
     with pytest.raises(InternalError, match="outside the arena"):
         audit(program, replace(arena, offsets=far))
+
+
+def mirrored(size: int = 8) -> onnx.ModelProto:
+    """Return t + reversed t, of a t that dies there: each element is read twice."""
+    nodes = [
+        helper.make_node("Softmax", ["t0"], ["t1"]),
+        helper.make_node("Slice", ["t1", "start", "end", "axis", "step"], ["t2"]),
+        helper.make_node("Add", ["t1", "t2"], ["t3"]),
+        helper.make_node("Softmax", ["t3"], ["y"]),
+    ]
+    model = _model(nodes, "y", size)
+    numbers = {"start": -1, "end": -size - 1, "axis": 3, "step": -1}
+    constants = (numpy_helper.from_array(np.array([n]), name) for name, n in numbers.items())
+    model.graph.initializer.extend(constants)
+    return model
+
+
+def test_an_operand_that_is_also_read_elsewhere_is_not_written_over(tmp_path: Path) -> None:
+    emission = emit_model(mirrored())
+    network = Network(build_shared(write_project(tmp_path, emission), level="-O0"), emission.name)
+    x = np.random.default_rng(0).standard_normal((1, 4, 1, 8)).astype(np.float32)
+
+    def softmax(v: Array) -> Array:
+        return np.exp(v) / np.exp(v).sum(-1, keepdims=True)
+
+    t = softmax(x)
+    np.testing.assert_allclose(network(x), softmax(t + t[..., ::-1]), rtol=1e-5)
+
+
+def test_the_audit_catches_an_operand_that_is_also_read_elsewhere() -> None:
+    program = program_of(mirrored())
+    joined = next(c for c in calls(program.steps) if len({*c.arguments}) < len(c.arguments))
+    assert joined.in_place == ()
+    wrong = replace(joined, in_place=joined.arguments[:1])
+    program = replace(
+        program, steps=tuple(wrong if step is joined else step for step in program.steps)
+    )
+    with pytest.raises(InternalError, match="writes over"):
+        plan_memory(program)
 
 
 def audit(program: Program, arena: Arena) -> None:
