@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from atc.dims import (
     Dim,
     Function,
-    Symbol,
     ceiling,
+    dim,
     functions_in,
     is_counted,
     low,
@@ -130,21 +130,22 @@ def _bound(extent: int) -> str:
 
 
 def _checks(types: Sequence[TensorType]) -> tuple[Check, ...]:
+    """Return the checks of all axes, those that set entries of `d` before those that read them."""
     found: list[Check] = []
-    seen: set[Symbol] = set()
+    equal: list[Check] = []
+    seen: set[int] = set()
     for k, type_ in enumerate(types):
         for axis, extent in enumerate(type_.shape):
             place = f"shapes[{k}][{axis}]"
+            own = next((s for s in symbols_of(extent) if dim(s) == extent), None)
             if not isinstance(extent, Dim):
                 found.append(Check(place, -1, extent, extent, ""))
-                continue
-            (symbol,) = set(symbols_of(extent))
-            if symbol in seen:
-                found.append(Check(place, -1, 0, 0, symbol.text))
+            elif own is None or extent in seen:
+                equal.append(Check(place, -1, 0, 0, plain(extent)))
             else:
-                found.append(Check(place, symbol.index, symbol.low, symbol.high, ""))
-                seen.add(symbol)
-    return tuple(found)
+                found.append(Check(place, own.index, own.low, own.high, ""))
+                seen.add(extent)
+    return (*found, *equal)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from atc.dims import Range
+from atc.dims import Named, Range
 from atc.errors import OptionError
 from atc.option_values import InputShape
 from atc.options import Options
@@ -49,8 +49,9 @@ def gears_of(options: Options) -> tuple[Options, ...]:
     _check_place(options, name)
     rows = _rows(options, name)
     open_axes = [
-        (i, a, n) for i, shape in _tensors(options) for a, n in enumerate(shape) if _is_open(n)
-    ]
+        (i, a, _own(n)) for i, shape in _tensors(options) for a, n in enumerate(shape)
+        if _is_open(n)
+    ]  # fmt: skip
     _check_rows(name, rows, len(open_axes))
     _check_ranges(name, rows, [n for _, _, n in open_axes])
     none: dict[str, tuple[tuple[int, ...], ...]] = dict.fromkeys(_LISTS, ())
@@ -62,7 +63,7 @@ def gears_of(options: Options) -> tuple[Options, ...]:
 
 def general_of(options: Options) -> Options | None:
     """Return the options of the plan for all shapes beside the gears, None where there is none."""
-    extents = [n for _, shape in _tensors(options) for n in shape]
+    extents = [_own(n) for _, shape in _tensors(options) for n in shape]
     if not any(getattr(options, name) for name in _LISTS):
         return None
     if not any(isinstance(n, Range) for n in extents):
@@ -72,7 +73,12 @@ def general_of(options: Options) -> Options | None:
 
 
 def _is_open(extent: object) -> bool:
-    return extent == -1 or isinstance(extent, Range)
+    return _own(extent) == -1 or isinstance(_own(extent), Range)
+
+
+def _own(extent: object) -> object:
+    """Return an extent without its name."""
+    return extent.extent if isinstance(extent, Named) else extent
 
 
 def _check_ranges(name: str, rows: Sequence[tuple[int, ...]], extents: Sequence[object]) -> None:
@@ -169,5 +175,7 @@ def _pinned(
     for (name, axis, _), value in zip(axes, row, strict=True):
         shape = shapes[name]
         assert isinstance(shape, tuple)
-        shapes[name] = (*shape[:axis], value, *shape[axis + 1 :])
+        given = shape[axis]
+        pinned = Named(given.name, value) if isinstance(given, Named) else value
+        shapes[name] = (*shape[:axis], pinned, *shape[axis + 1 :])
     return shapes

@@ -14,16 +14,17 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from atc.dims import Range
+from atc.dims import Extent, Named, Range, is_name, read_sum
 from atc.errors import OptionError, one_line
 
 Parse = Callable[[object], object]
 """Turns what the user gave into a checked value."""
 
 SHAPE_FORMAT = 'the form is "name:n,c,h,w;name2:n,1~8", for a scalar "name:"'
+NAMES_FORMAT = 'the form is "name:n,1~8,s=1~16;name2:n,s+1"'
 ELEMENTS_FORMAT = 'a sequence is "name:[2,3][4]" or "name:empty", an absent optional "name:none"'
 
-InputShape = tuple[int | Range, ...] | list[tuple[int | Range, ...]] | None
+InputShape = tuple[Extent, ...] | list[tuple[Extent, ...]] | None
 """The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
 
 OUTPUT_TYPES = (
@@ -221,7 +222,8 @@ def present(value: object) -> bool:
 def shapes(value: object) -> Mapping[str, InputShape]:
     """Return input shapes by name, from `name:n,c,h,w;name2:...` or a mapping.
 
-    A dim is a number, a range `1~8`, or -1 where other options list its values. A name may hold
+    A dim is a number, a range `1~8`, or -1 where other options list its values. `s=1~8` gives it a
+    name, `s+p`, `s-1` and `2*s` follow from names. The name of an input may hold
     colons: the last one ends it. No dims are a scalar. `[2,3][4]` are the shapes of
     a sequence's elements, `empty` is one of no elements, `none` an optional without a value; in a
     mapping, a list of shapes and None.
@@ -282,11 +284,25 @@ def _written(name: str, dims: str) -> InputShape:
     return [_dims(name, part.split(",") if part.strip() else []) for part in parts]
 
 
-def _dims(name: str, dims: Sequence[object]) -> tuple[int | Range, ...]:
+def _dims(name: str, dims: Sequence[object]) -> tuple[Extent, ...]:
     return tuple(_dim(name, dim) for dim in dims)
 
 
-def _dim(name: str, dim: object) -> int | Range:
+def _dim(name: str, dim: object) -> Extent:
+    word, equals, rest = str(dim).partition("=")
+    if equals:
+        if not is_name(word.strip()):
+            raise OptionError(
+                f"'{_shown(word)}' in dimension '{_shown(dim)}' of input '{_shown(name)}' is no "
+                "name", hint=NAMES_FORMAT, code="E10002",
+            )  # fmt: skip
+        return Named(word.strip(), _number(name, rest))
+    total = read_sum(str(dim))
+    return total if total is not None and total.terms else _number(name, dim)
+
+
+def _number(name: str, dim: object) -> int | Range:
+    """Return a dim that is a number or a range of numbers."""
     whose = f"of input '{_shown(name)}'"
     if isinstance(dim, Range):
         dim = str(dim)
@@ -303,15 +319,15 @@ def _dim(name: str, dim: object) -> int | Range:
             f"dimension '{_shown(dim)}' {whose} has no upper end",
             hint="memory is planned for the largest shape: name it", code="E10002",
         )  # fmt: skip
-    if first < 1 or last < first:
+    if first < 0 or last < first:
         what = f"dimension {_shown(dim)} {whose}"
-        problem = f"{what} is not positive" if first < 1 else f"the range {what} is empty"
-        raise OptionError(problem, hint="use 1 or more", code="E10011")
+        problem = f"{what} is negative" if first < 0 else f"the range {what} is empty"
+        raise OptionError(problem, hint="use 0 or more", code="E10011")
     return first if first == last else Range(first, last)
 
 
-def profiles(value: object) -> tuple[tuple[int, ...], ...]:
-    """Return the rows of `d1,d2;d1,d2`, or of a sequence of sequences; all numbers are positive."""
+def profiles(value: object, lowest: int = 1) -> tuple[tuple[int, ...], ...]:
+    """Return the rows of `d1,d2;d1,d2`, or of a sequence of sequences, of numbers from `lowest`."""
     if isinstance(value, str):
         rows: list[Sequence[object]] = [row.split(",") for row in value.split(";")] if value else []
     else:
@@ -319,7 +335,7 @@ def profiles(value: object) -> tuple[tuple[int, ...], ...]:
     found = []
     for row in rows:
         numbers = tuple(_whole(n) for n in row)
-        if not numbers or any(n is None or n < 1 for n in numbers):
+        if not numbers or any(n is None or n < lowest for n in numbers):
             shown = ",".join(map(str, row))
             raise OptionError(
                 f"'{_shown(shown)}' are no sizes", hint='the form is "d1,d2;d1,d2"', code="E10014"

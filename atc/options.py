@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from atc.dims import Range
+from atc.dims import Extent, Named, Range
 from atc.errors import OptionError
 from atc.option_values import Checks, InputShape
 
@@ -170,8 +170,15 @@ def make_options(values: Mapping[str, Any]) -> Options:
 def _largest(shape: InputShape) -> InputShape:
     """Return a shape, or those of a sequence, with the largest extent of every range."""
     if isinstance(shape, list):
-        return [tuple(d.high if isinstance(d, Range) else d for d in each) for each in shape]
-    return shape and tuple(d.high if isinstance(d, Range) else d for d in shape)
+        return [tuple(map(_top, each)) for each in shape]
+    return shape and tuple(map(_top, shape))
+
+
+def _top(extent: Extent) -> Extent:
+    if isinstance(extent, Named):
+        ends = extent.extent
+        return Named(extent.name, ends.high if isinstance(ends, Range) else ends)
+    return extent.high if isinstance(extent, Range) else extent
 
 
 def _host_target(target: str, cpu: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.dims import high, low
+from atc.dims import Dim, high, is_counted, low, plain
 from atc.ir import DType, TensorType
 from atc.names import c_string, comment
 
@@ -54,6 +55,13 @@ class Port:
     def parameter(self) -> str:
         """The C declaration of the pointer, less `const`."""
         return f"{self.dtype.c} *{self.c_name}"
+
+    @property
+    def has_elements(self) -> str:
+        """C over a context that tells whether a run's shape has elements; "" if it always has."""
+        may_be_zero = (n for n in self.extents if isinstance(n, Dim) and low(n) <= 0)
+        given = (plain(n) for n in may_be_zero if not is_counted(n) and not self.ends)
+        return " && ".join(re.sub(r"\bd\[", "ctx->dims[", f"{n} != 0") for n in given)
 
     @property
     def long_name(self) -> Sequence[int]:

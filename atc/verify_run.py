@@ -15,7 +15,7 @@ import onnx.version_converter
 import onnx_ir
 
 from atc.adapt import Adaptation, adapt
-from atc.dims import Range
+from atc.dims import Extent
 from atc.double_run import INTEGER_OPS, run_in_double
 from atc.errors import OptionError, UnsupportedError, VerificationError, one_line
 from atc.gears import gears_of
@@ -107,8 +107,8 @@ class Subject:
     adaptation: Adaptation = field(default_factory=Adaptation)
     epsilon: float = 0.0
     """The relative error of one rounding, where the library rounds more than the model says."""
-    gear: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Where the library has gears: the shapes of the one to run."""
+    gear: Mapping[str, InputShape] = field(default_factory=dict)
+    """Where the library has gears: the shapes of the one to run, as --input_shape gives them."""
 
 
 def subject_of(options: Options) -> Subject:
@@ -116,17 +116,8 @@ def subject_of(options: Options) -> Subject:
     gears = gears_of(options)
     return Subject(
         options.model, options.framework, options.weight, options.out_nodes, options.input_shape,
-        adaptation_of(options), policy_of(options).epsilon, _fixed(gears[-1]) if gears else {},
+        adaptation_of(options), policy_of(options).epsilon, gears[-1].input_shape if gears else {},
     )  # fmt: skip
-
-
-def _fixed(options: Options) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the inputs that are tensors."""
-    return {
-        name: tuple(n for n in shape if isinstance(n, int))
-        for name, shape in options.input_shape.items()
-        if isinstance(shape, tuple)
-    }
 
 
 def verify_library(
@@ -144,9 +135,8 @@ def verify_library(
     """
     _check_sanitizer(library)
     net = load(library)
-    shapes: Mapping[str, InputShape] = {
-        **{v.name: _pinned(net, v) for v in net.parameters}, **subject.gear
-    }  # fmt: skip
+    alike = [v for v in net.parameters if not (subject.gear and _varies(net, v))]
+    shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.gear}
     pinned = subject.input_shape if subject.adaptation.reshapes else shapes
     model = load_model(subject.model, subject.framework, pinned, subject.weight)
     if subject.adaptation.adds_nodes:
@@ -159,9 +149,8 @@ def verify_library(
             f"the library has {len(net.results)} outputs, the model {len(outputs)}",
             where=str(library), hint="give the --out_nodes that it was compiled with",
         )  # fmt: skip
-    types = {
-        t.name: (tuple(subject.gear.get(t.name, t.shape)), np.dtype(t.dtype)) for t in net.inputs
-    }
+    own = {v.name: _sizes(v) for v in model.graph.inputs} if subject.gear else {}
+    types = {t.name: (own.get(t.name, t.shape), np.dtype(t.dtype)) for t in net.inputs}
     if inputs is None:
         feeds, source = random_inputs(types, seed), f"seed {seed}"
     else:
@@ -193,10 +182,20 @@ def _pinned(net: Network, value: Value) -> InputShape:
     """Return the shapes that an input was compiled for, as --input_shape gives them."""
     if value.count is None:
         return None
-    shapes: list[tuple[int | Range, ...]] = [
+    shapes: list[tuple[Extent, ...]] = [
         t.shape for t in net.inputs[value.first : value.first + value.count]
     ]
     return shapes if value.is_sequence else shapes[0]
+
+
+def _varies(net: Network, value: Value) -> bool:
+    """Whether an input is a tensor of several shapes."""
+    tensor = net.inputs[value.first]
+    return value.is_plain and bool(tensor.lowest) and tensor.lowest != tensor.shape
+
+
+def _sizes(value: onnx_ir.Value) -> tuple[int, ...]:
+    return tuple(n for n in value.shape or () if isinstance(n, int))
 
 
 def _fed(net: Network, value: Value, feeds: Mapping[str, Array]) -> Array | list[Array] | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atc.dims import Range
+from atc.dims import Named, Range, Sum
 from atc.errors import OptionError
 from atc.option_values import choice, integer, names, path, positive, required_path, shapes, switch
 
@@ -21,6 +21,7 @@ from atc.option_values import choice, integer, names, path, positive, required_p
         (" x : 1 , 2 ; y: ", {"x": (1, 2), "y": ()}),
         ("名前:1", {"名前": (1,)}),
         ("a,b:3", {"a,b": (3,)}),
+        ("x:1,0,4", {"x": (1, 0, 4)}),
     ],
 )
 def test_input_shapes(text: str, expected: dict[str, tuple[int, ...]]) -> None:
@@ -31,6 +32,18 @@ def test_ranges_of_input_shapes() -> None:
     expected = {"x": (Range(1, 8), 3, -1), "y": (4,)}
     assert shapes("x:1~8,3,-1;y:4~4") == expected
     assert shapes({"x": ("1~8", 3, -1), "y": (Range(4, 4),)}) == expected
+
+
+def test_named_extents_of_input_shapes() -> None:
+    ids = (1, Named("s", Range(1, 16)))
+    total = Sum((("s", 1), ("p", 1)))
+    expected = {"ids": ids, "past": (Named("p", Range(0, 9)), Named("h", 4)), "mask": (1, total)}
+    assert shapes("ids:1,s=1~16;past:p=0~9,h=4;mask:1,s+p") == expected
+    given = {"ids": (1, "s=1~16"), "past": ("p = 0~9", "h=4"), "mask": (1, " s + p ")}
+    assert shapes(given) == expected
+    assert shapes("x:2*s-1,s,s+s,3-s")["x"] == (
+        Sum((("s", 2),), -1), Sum((("s", 1),)), Sum((("s", 2),)), Sum((("s", -1),), 3)
+    )  # fmt: skip
 
 
 def test_shapes_of_sequences_and_optionals() -> None:
@@ -52,20 +65,22 @@ def test_input_shapes_from_python() -> None:
         (":1,2", "E10002", "':1,2' is no shape"),
         ("x:1,2;", "E10002", "'' is no shape"),
         ("x:1;x:2", "E10002", "'x' stands twice"),
-        ("x:1,b", "E10002", "dimension 'b' of input 'x'"),
+        ("x:1,b-", "E10002", "dimension 'b-' of input 'x'"),
+        ("x:1,s=b", "E10002", "dimension 'b' of input 'x'"),
+        ("x:1,2=3", "E10002", "'2' in dimension '2=3' of input 'x' is no name"),
+        ("x:1,s=1~-1", "E10002", "'1~-1' of input 'x' has no upper end"),
+        ("x:2*3", "E10002", "dimension '2*3' of input 'x'"),
         ("x:1,,2", "E10002", "dimension '' of input 'x'"),
         ("x:[1,2", "E10002", "'[1,2' is no sequence"),
-        ("x:[1][b]", "E10002", "dimension 'b' of input 'x'"),
+        ("x:[1][*]", "E10002", "dimension '*' of input 'x'"),
         ("x:1.5", "E10002", "dimension '1.5'"),
         ("x:٣", "E10002", "is no number"),
-        ("x:0", "E10011", "dimension 0 of input 'x' is not positive"),
-        ("x:-2", "E10011", "dimension -2"),
-        ("x:0~4", "E10011", "dimension 0~4 of input 'x' is not positive"),
+        ("x:-2", "E10011", "dimension -2 of input 'x' is negative"),
+        ("x:-3~4", "E10011", "dimension -3~4 of input 'x' is negative"),
         ("x:4~2", "E10011", "the range dimension 4~2 of input 'x' is empty"),
         ("x:1~-1", "E10002", "'1~-1' of input 'x' has no upper end"),
         ("x:1~2~3", "E10002", "'1~2~3' of input 'x' is no number"),
         ({"x": (1, -3)}, "E10011", "dimension -3"),
-        ({"x": (1, 0)}, "E10011", "not positive"),
         ({"x": (1.5,)}, "E10002", "is no number"),
         (["x"], "E10002", "is no shape"),
     ],

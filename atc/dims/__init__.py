@@ -4,6 +4,7 @@ from atc.dims.algebra import equals, maximum, minimum, unlike
 from atc.dims.dim import (
     NARROWER,
     RANGES,
+    RELATED,
     Dim,
     Function,
     Range,
@@ -28,12 +29,14 @@ from atc.dims.extents import (
     reach,
     symbols_of,
 )
+from atc.dims.names import Extent, Named, Sum, collected, is_name, named, read_sum
 from atc.dims.text import bind_tokens, functions_in, is_open, plain
 
 __all__ = [
-    "NARROWER", "RANGES", "Dim", "Function", "Range", "Symbol", "Undecided", "as_int",
-    "bind_tokens",
+    "NARROWER", "RANGES", "RELATED", "Dim", "Extent", "Function", "Named", "Range", "Sum", "Symbol",
+    "Undecided", "as_int", "bind_tokens",
     "broadcast_extents", "broadcast_fault", "broadcast_faults", "broadcast_shapes", "ceiling",
-    "concrete", "dim", "equals", "evaluate", "functions_in", "high", "is_counted", "is_dynamic",
-    "is_open", "low", "maximum", "minimum", "most", "plain", "reach", "symbols_of", "unlike",
+    "collected", "concrete", "dim", "equals", "evaluate", "functions_in", "high", "is_counted",
+    "is_dynamic", "is_name", "is_open", "low", "maximum", "minimum", "most", "named", "plain",
+    "reach", "read_sum", "symbols_of", "unlike",
 ]

@@ -12,6 +12,7 @@ from atc.dims.dim import Atom, Dim, Function, Monomial, Symbol, Terms, high, low
 
 _DEPTH = 3  # relaxations tried one inside the other when a bound is looked for
 _CORNERS = 3  # atoms of a polynomial whose corners are all tried
+_ONE_OF_THEM = ("min", "max", "broadcast")  # functions whose value is one of their arguments
 _TERMS = 64  # a polynomial with more terms isn't expanded for a bound
 
 
@@ -38,6 +39,8 @@ def atom_bounds(atom: Atom) -> tuple[int, int]:
             return min(lows), min(highs)
         case "max":
             return max(lows), max(highs)
+        case "broadcast":
+            return min(lows), max(highs)
         case "unlike":
             return 0, 1
         case "mod":
@@ -58,7 +61,7 @@ def _highest(terms: Terms, depth: int = 0) -> int:
         for atom in dict.fromkeys(a for m in terms for a, _ in m):
             for relaxed, divisor in _relaxed(terms, atom):
                 best = min(best, _highest(relaxed, depth + 1) // divisor)
-            if isinstance(atom, Function) and atom.fn in ("min", "max"):  # it is one of them
+            if isinstance(atom, Function) and atom.fn in _ONE_OF_THEM:
                 cases = [_highest(_replaced(terms, atom, a), depth + 1) for a in atom.args]
                 best = min(best, max(cases))
     return best

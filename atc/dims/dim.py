@@ -20,6 +20,10 @@ from typing import Literal, cast
 from atc.errors import UnsupportedError
 
 NARROWER = "give a narrower range in --input_shape, or list shapes with --dynamic_dims"
+RELATED = (
+    'say how extents belong together, e.g. --input_shape="ids:1,s=1~8;past:1,p=0~64;mask:1,s+p", '
+    "or give narrower ranges"
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,13 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of extents that is no polynomial: div, mod (floored), min, max, or unlike.
+    """A function of extents that is no polynomial.
 
-    `unlike` is 1 where its two arguments differ, else 0.
+    `div` and `mod` are floored. `unlike` is 1 where its two arguments differ, else 0. `broadcast`
+    is what two axes become that are broadcast to each other: the first one unless that is 1.
     """
 
-    fn: Literal["div", "mod", "min", "max", "unlike"]
+    fn: Literal["div", "mod", "min", "max", "unlike", "broadcast"]
     args: tuple[int, ...]
 
     @cached_property

@@ -26,11 +26,17 @@ def broadcast_extents(a: int, b: int) -> int:
         return a
     if a == 1:
         return b
+    if 0 in (a, b):
+        return 0
     if broadcast_fault(a, b) == 1:
         raise ValueError(f"extents {plain(a)} and {plain(b)} don't broadcast")
     if low(a) > 1:
         return a
-    return b if low(b) > 1 else maximum(a, b)
+    if low(b) > 1:
+        return b
+    if low(a) > 0 < low(b):
+        return maximum(a, b)
+    return atom_of(Function("broadcast", tuple(sorted((a, b), key=str))))  # 0 is less than 1
 
 
 def broadcast_fault(a: int, b: int) -> int:
@@ -141,6 +147,8 @@ def _evaluate_atom(atom: Atom, at: Mapping[Symbol, int]) -> int:
             return a % b
         case "unlike":
             return int(a != b)
+        case "broadcast":
+            return b if a == 1 else a
         case "min":
             return min(evaluate(v, at) for v in atom.args)
         case "max":
@@ -160,7 +168,7 @@ def _atom_limit(atom: Atom, up: bool) -> int:
     match atom.fn:
         case "min":
             return minimum(*map(ceiling, atom.args))
-        case "max":
+        case "max" | "broadcast":
             return maximum(*map(ceiling, atom.args))
         case "div" if not isinstance(atom.args[1], Dim):
             return ceiling(atom.args[0]) // atom.args[1]

@@ -35,7 +35,8 @@ def is_open(text: str) -> bool:
 
 def functions_in(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the helper functions that C expressions of extents call."""
-    used = {name for text in texts for name in re.findall(r"\batc_(div|mod|min|max)\(", text)}
+    call = re.compile(r"\batc_(div|mod|min|max|broadcast)\(")
+    used = {name for text in texts for name in call.findall(text)}
     return tuple(sorted(used))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir
 
-from atc.dims import Range
+from atc.dims import Extent
 from atc.errors import ModelError, OptionError
 from atc.importers.onnx import InputShape, load_onnx, pin_inputs
 from atc.regular_file import regular
@@ -58,8 +58,8 @@ def _of_tensors(shapes: Mapping[str, InputShape], path: Path) -> Mapping[str, tu
     return tensors
 
 
-def _fixed(name: str, extent: int | Range, path: Path) -> int:
-    if isinstance(extent, Range) or extent < 0:
+def _fixed(name: str, extent: Extent, path: Path) -> int:
+    if not isinstance(extent, int) or extent < 0:
         raise ModelError(
             f"the shape of input '{name}' is open; models of this format have fixed ones",
             where=str(path), hint="give one size per dimension", code="E10055",

@@ -11,8 +11,9 @@ import onnx
 import onnx_ir
 from onnx_ir.passes.common import InlinePass
 
-from atc.dims import RANGES, Range
+from atc.dims import Extent, Named, Sum
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+from atc.importers.axes import Names, names_of, settle, settle_by_names
 from atc.importers.domains import STANDARD, settle_domains
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
 from atc.importers.sequences import is_bundle, pin_nothing, pin_sequence, pin_value
@@ -26,7 +27,7 @@ NEWEST_OPSET: int = onnx.defs.onnx_opset_version()
 MOST_NODES = 1 << 20
 """Nodes that a model may have once its functions' bodies stand where they are called."""
 
-InputShape = tuple[int | Range, ...] | list[tuple[int | Range, ...]] | None
+InputShape = tuple[Extent, ...] | list[tuple[Extent, ...]] | None
 """The shape of a tensor, those of a sequence's elements, or an optional that has no value."""
 
 
@@ -182,7 +183,7 @@ def _tensors(model: onnx_ir.Model) -> Iterator[onnx_ir.TensorProtocol]:
 
 
 def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str) -> onnx_ir.Model:
-    """Set the inputs' shapes.
+    """Set the inputs' shapes; those that aren't given, too, where they follow by names of axes.
 
     A list holds the shapes of a sequence's elements, which become inputs of their own; None leaves
     an optional without a value.
@@ -190,18 +191,26 @@ def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str
     model fixes to another value.
     """
     inputs = {v.name or "": v for v in model.graph.inputs}
-    for name, shape in shapes.items():
+    for name in shapes:
         if name not in inputs:
             known = ", ".join(f"'{n}'" for n in inputs)
             raise ModelError(
                 f"'{name}' of --input_shape is not an input; the inputs are {known}",
                 where=file, code="E10017",
             )  # fmt: skip
-        _pin(model, inputs[name], shape, file)
+    names = names_of(inputs.values(), shapes, file)
+    for name, shape in shapes.items():
+        _pin(model, inputs[name], shape, names, file)
+    for name, value in inputs.items():
+        plain = not is_bundle(value) and not is_map(value)
+        if name not in shapes and plain and name not in model.graph.initializers:
+            settle_by_names(value, names)
     return model
 
 
-def _pin(model: onnx_ir.Model, value: onnx_ir.Value, shape: InputShape, file: str) -> None:
+def _pin(
+    model: onnx_ir.Model, value: onnx_ir.Value, shape: InputShape, names: Names, file: str
+) -> None:
     if is_map(value):
         pin_map(model, value, shape, file)
     elif shape is None:
@@ -216,11 +225,11 @@ def _pin(model: onnx_ir.Model, value: onnx_ir.Value, shape: InputShape, file: st
         if is_bundle(value):
             pin_value(value, _fixed(value, shape, file), file)
         _check_pin(value.name or "", declared, shape, file)
-        _set_shape(value, shape)
+        settle(value, shape, names)
 
 
-def _fixed(value: onnx_ir.Value, shape: Sequence[int | Range], file: str) -> tuple[int, ...]:
-    if any(isinstance(n, Range) for n in shape):
+def _fixed(value: onnx_ir.Value, shape: Sequence[Extent], file: str) -> tuple[int, ...]:
+    if not all(isinstance(n, int) for n in shape):
         raise UnsupportedError(
             f"input '{value.name}' is a sequence or optional, whose shapes can't be ranges",
             where=file, hint="give one size per dimension",
@@ -228,19 +237,10 @@ def _fixed(value: onnx_ir.Value, shape: Sequence[int | Range], file: str) -> tup
     return tuple(n for n in shape if isinstance(n, int))
 
 
-def _set_shape(value: onnx_ir.Value, shape: Sequence[int | Range]) -> None:
-    """Give an input a shape; axes of a range keep the names that the model gives them."""
-    own = [*value.shape] if value.shape is not None else [None] * len(shape)
-    names = [getattr(dim, "value", None) for dim in own]
-    dims = [name if isinstance(n, Range) else n for n, name in zip(shape, names, strict=True)]
-    value.shape = onnx_ir.Shape(dims)
-    if any(isinstance(n, Range) for n in shape):
-        value.meta[RANGES] = [n if isinstance(n, Range) else None for n in shape]
-
-
 def _check_pin(
-    name: str, declared: onnx_ir.Shape | None, shape: Sequence[int | Range], file: str
+    name: str, declared: onnx_ir.Shape | None, given: Sequence[Extent], file: str
 ) -> None:
+    shape = [n.extent if isinstance(n, Named) else n for n in given]
     if -1 in shape:
         raise ModelError(
             f"--input_shape leaves axis {shape.index(-1)} of input '{name}' open", where=file,
@@ -255,13 +255,14 @@ def _check_pin(
             where=file, code="E10049",
         )  # fmt: skip
     for axis, (dim, pinned) in enumerate(zip(declared, shape, strict=True)):
-        if isinstance(dim, int) and dim > 0 and dim != pinned:
+        open_axis = not isinstance(dim, int) or dim <= 0 or isinstance(pinned, Sum)
+        if not open_axis and dim != pinned:
             raise ModelError(
                 f"axis {axis} of input '{name}' is {dim} in the model, "
-                f"--input_shape gives {_shown(shape)}",
+                f"--input_shape gives {_shown(given)}",
                 where=file, code="E10050",
             )  # fmt: skip
 
 
-def _shown(shape: Sequence[int | Range]) -> str:
+def _shown(shape: Sequence[Extent]) -> str:
     return f"[{', '.join(map(str, shape))}]"

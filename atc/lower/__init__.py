@@ -7,6 +7,7 @@ from atc.lower import (
     contrib,
     contrib_attention,
     contrib_blocks,
+    contrib_causal_conv,
     contrib_experts,
     contrib_places,
     contrib_positions,
@@ -52,8 +53,9 @@ from atc.lower.registry import LOWERINGS
 
 __all__ = [
     "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "contrib_attention",
-    "contrib_blocks", "contrib_experts", "contrib_places", "contrib_positions", "contrib_quantize",
-    "contrib_tensor", "control", "conv", "counted", "deform", "derivatives_tensor", "einsum",
+    "contrib_blocks", "contrib_causal_conv", "contrib_experts", "contrib_places",
+    "contrib_positions", "contrib_quantize", "contrib_tensor", "control", "conv", "counted",
+    "deform", "derivatives_tensor", "einsum",
     "elementwise", "external", "gather", "generate", "gradient", "image", "linalg", "loop",
     "lower_model", "matmul", "ml", "ml_maps", "ml_svm", "ml_trees", "ngrams", "noise", "normalize",
     "quantize", "reduce", "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal",

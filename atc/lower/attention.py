@@ -8,6 +8,7 @@ from math import sqrt
 
 import numpy as np
 
+from atc.dims import is_dynamic
 from atc.expr import Expr, call, cast, const
 from atc.ir import DType, row_major
 from atc.lower.builder import Builder
@@ -320,7 +321,9 @@ def positions(site: Site, batch: int, steps: int, first: int | str) -> str:
     """Return INT64 [batch, steps] that count up from `first`, a number or a name of one per row."""
     b = site.b
     if isinstance(first, int):
-        return b.constant(np.arange(first, first + steps, dtype=np.int64)[None])
+        if not is_dynamic(steps):
+            return b.constant(np.arange(first, first + steps, dtype=np.int64)[None])
+        batch, first = 1, b.scalar(first, DType.INT64)
     start = b.cast(first, DType.INT64)
     per_row = 1 if b.type(start).size > 1 else 0
     return b.map(

@@ -105,7 +105,7 @@ class Builder:
         self._origin: tuple[str, ...] = parent._origin if parent else ()
         self._declared: set[str] = parent._declared if parent else set()
         self._counter: Iterator[int] = parent._counter if parent else iter(range(1 << 62))
-        self._symbols: list[Symbol] = parent._symbols if parent else []
+        self.symbols: list[Symbol] = parent.symbols if parent else []
         self._faults: dict[int, None] = parent._faults if parent else {}
         self.warnings: list[str] = parent.warnings if parent else []
         self._extents: dict[str, Extents] = {}
@@ -185,8 +185,8 @@ class Builder:
 
     def symbol(self, label: str, lowest: int, highest: int, *, given: bool = False) -> int:
         """Add an extent that is known when the network runs."""
-        self._symbols.append(Symbol(len(self._symbols), label, lowest, highest, given))
-        return dim(self._symbols[-1])
+        self.symbols.append(Symbol(len(self.symbols), label, lowest, highest, given))
+        return dim(self.symbols[-1])
 
     def broadcast(self, *shapes: Sequence[int]) -> tuple[int, ...]:
         """Return the shape to which all broadcast; what is open is checked when the network runs.
@@ -415,7 +415,7 @@ class Builder:
         graph = Graph(
             name, tuple(inputs), tuple(finished), tuple(self.nodes),
             {k: v for k, v in self._types.items() if k not in self._extents},
-            dict(self._constants), dims=tuple(self._symbols), faults=tuple(self._faults),
+            dict(self._constants), dims=tuple(self.symbols), faults=tuple(self._faults),
             grids=dict(self._grids), warnings=tuple(self.warnings),
         )  # fmt: skip
         outer = {n: self.type(n) for n in captured(graph)}

@@ -7,6 +7,7 @@ from math import sqrt
 
 import numpy as np
 
+from atc.dims import maximum, unlike
 from atc.expr import Expr, call, cast, const
 from atc.ir import DType, row_major
 from atc.lower.attention import (
@@ -342,13 +343,19 @@ def _cache(site: Site, steps: int) -> Cache:
     """Return where the new steps go: behind as many keys as the row has had, none at the start."""
     (limit,) = site.ints_const(6, "total_sequence_length")
     held = site.shape(3)[2] if site.has(3) else 0
-    length = max(limit, held)
+    length = maximum(limit, held)
     if limit == steps:
         return Cache(0, length)
-    before = site.b.map(
-        lambda n: call("Sub", cast(n, DType.INT64), const(steps - 1, DType.INT64)),
-        site.b.reshape(site.input(5), (site.shape(0)[0],)),
-    )
+    site.b.must_be_zero(maximum(0, steps - length))
+
+    def count(last: Expr) -> Expr:
+        own = call("Sub", cast(last, DType.INT64), const(steps - 1, DType.INT64))
+        if unlike(limit, steps) == 1:
+            return own
+        at_the_start = call("Equal", const(limit, DType.INT64), const(steps, DType.INT64))
+        return call("Where", at_the_start, const(0, DType.INT64), own)
+
+    before = site.b.map(count, site.b.reshape(site.input(5), (site.shape(0)[0],)))
     return Cache(before, length)
 
 

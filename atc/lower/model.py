@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import onnx_ir
 
-from atc.dims import NARROWER, RANGES, Range
+from atc.dims import NARROWER, RANGES, Range, Sum
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line
 from atc.ir import Array, DType, Graph, TensorType, prune
 from atc.lower.bounded import as_declared
@@ -22,6 +22,7 @@ from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
 from atc.lower.grids import remember_grid, remember_transposed
 from atc.lower.precision import Precision
+from atc.lower.ranges import tell_extents
 from atc.lower.registry import LOWERINGS
 from atc.lower.schema import type_error
 from atc.lower.site import Site, node_label
@@ -49,10 +50,10 @@ def lower_model(
     walker = _Walker(file, dict(graph.opset_imports), never_fold, trace, precision)
     builder = Builder()
     inputs = []
-    initializers = set(graph.initializers)
-    for value in graph.inputs:
-        if value.name in initializers:
-            continue
+    given = [v for v in graph.inputs if v.name not in graph.initializers]
+    for value in given:
+        _add_symbols(value, builder, walker)
+    for value in given:
         inputs.append(_declare_input(value, builder, walker))
     walker.bind_initializers(graph, builder)
     walker.nodes(graph, builder)
@@ -79,7 +80,7 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
             hint=f'pin it: --input_shape="{name}:..."',
         )  # fmt: skip
     dims = ", ".join(str(d) for d in value.shape)
-    for dim, given in zip(value.shape, given_ranges(value), strict=True):
+    for dim, given in zip(value.shape, open_axes(value), strict=True):
         if (not isinstance(dim, int) or dim < 0) and given is None:
             raise UnsupportedError(
                 f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]",
@@ -92,7 +93,7 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
             f"input '{name}' has the type {value.dtype.name}, which is not covered",
             where=walker.file,
         ) from None
-    shape = _extents(value, builder, walker)
+    shape = _extents(value, walker)
     try:
         walker.bind(builder, value, builder.declare(name, TensorType(dtype, shape)))
     except UnsupportedError as error:
@@ -101,25 +102,39 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
     return name
 
 
-def given_ranges(value: onnx_ir.Value) -> Sequence[Range | None]:
-    """Return the range of each axis of an input, None where its extent is fixed."""
+def open_axes(value: onnx_ir.Value) -> Sequence[Range | Sum | None]:
+    """Return the range of each axis of an input or what it follows from, None where it is fixed."""
     given = value.meta.get(RANGES)
     return given if given is not None else [None] * len(value.shape or ())
 
 
-def _extents(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> tuple[int, ...]:
-    """Return an input's shape; axes of a range that the model calls by one name are one symbol."""
+def _add_symbols(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> None:
+    """Add the run-time extents of an input; axes of one name and one range are one symbol."""
+    for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True)):
+        if isinstance(given, Range):
+            key = _axis_key(value, axis, dim, given)
+            if key not in walker.axes:
+                label = f"{value.name}[{axis}]"
+                walker.axes[key] = builder.symbol(label, given.low, given.high, given=True)
+
+
+def _axis_key(value: onnx_ir.Value, axis: int, dim: object, given: Range) -> tuple[str, Range]:
+    return (str(getattr(dim, "value", None) or f"{value.name}[{axis}]"), given)
+
+
+def _extents(value: onnx_ir.Value, walker: _Walker) -> tuple[int, ...]:
+    """Return an input's shape in the extents that `_add_symbols` has added for all inputs."""
+    by_name = {name: extent for (name, _), extent in walker.axes.items()}
     result: list[int] = []
-    for axis, (dim, given) in enumerate(zip(value.shape or (), given_ranges(value), strict=True)):
-        if given is None:
-            assert isinstance(dim, int)
-            result.append(dim)
-            continue
-        label = f"{value.name}[{axis}]"
-        key = (str(getattr(dim, "value", None) or label), given)
-        if key not in walker.axes:
-            walker.axes[key] = builder.symbol(label, given.low, given.high, given=True)
-        result.append(walker.axes[key])
+    for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True)):
+        match given:
+            case None:
+                assert isinstance(dim, int)
+                result.append(dim)
+            case Range():
+                result.append(walker.axes[_axis_key(value, axis, dim, given)])
+            case Sum():
+                result.append(given.value(by_name))
     return tuple(result)
 
 
@@ -234,6 +249,7 @@ class _Walker:
             try:
                 outputs = self._node(node, builder)
             except AtcError as error:
+                tell_extents(error, builder.symbols)
                 if self.trace is None:
                     raise
                 self._visit_subgraphs(node, builder)

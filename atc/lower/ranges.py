@@ -1,21 +1,36 @@
-"""Compares what was lowered for a range of shapes with what single shapes of it are lowered to."""
+"""Lowered ranges of shapes: compared with single shapes of them, and their names in errors."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
 import onnx_ir
 
-from atc.dims import RANGES, Symbol, evaluate, high, symbols_of
-from atc.errors import AtcError, UnsupportedError
+from atc.dims import NARROWER, RANGES, RELATED, Symbol, evaluate, high, plain, symbols_of
+from atc.errors import AtcError, UnsupportedError, one_line
 from atc.ir import Graph
 
 _HINT = "give a narrower range in --input_shape, or list the shapes with --dynamic_dims"
 _TRIES = 64
 """Shapes inside a range that are tried until one is found that the network runs."""
+
+
+def tell_extents(error: AtcError, symbols: Sequence[Symbol]) -> None:
+    """Let an error call run-time extents what people call them."""
+    told: set[Symbol] = set()
+
+    def label(found: re.Match[str]) -> str:
+        told.add(symbols[int(found[1])])
+        name = one_line(symbols[int(found[1])].label, 60)
+        return name if re.fullmatch(r"[^\W\d][\w.]*(\[\d+\])?", name) else f"'{name}'"
+
+    error.message = re.sub(r"\bd\[(\d+)\]", label, plain(error.message))
+    if error.hint == NARROWER and sum(symbol.given for symbol in told) > 1:
+        error.hint = RELATED
 
 
 def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], file: str) -> None:
@@ -34,7 +49,7 @@ def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], 
             except AtcError as error:
                 raise UnsupportedError(
                     f"the range holds shapes that don't work ({shown}): {error.message}",
-                    where=error.where or file, hint=_HINT,
+                    where=error.where or file, hint=RELATED if len(point) > 1 else _HINT,
                 ) from error  # fmt: skip
         _compare(graph, static, point, f"{file} at {shown}")
 
@@ -52,7 +67,9 @@ def _points(graph: Graph) -> Iterator[Mapping[Symbol, int]]:
     inside = ({s: seeded.randint(s.low, high(s.high)) for s in symbols} for _ in range(_TRIES))
     chosen = [*filter(runs, ends), *islice(filter(runs, inside), 1)]
     if not chosen:
-        raise UnsupportedError("shapes of the range don't work: sizes that must agree differ")
+        raise UnsupportedError(
+            "shapes of the range don't work: sizes that must agree differ", hint=RELATED
+        )
     yield from chosen
 
 

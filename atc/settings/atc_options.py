@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
 from atc.option_values import (
     OUTPUT_TYPES,
@@ -71,7 +73,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "Memory is for the largest, the actual shapes are asked after the run, and what "
             "exceeds its range is a status code."),
     Setting("dynamic_dims", "Model", "the shapes to compile for: a value for each -1 of "
-            "--input_shape", "d1,d2;d1,d2", profiles, system="ATC", row="A-12",
+            "--input_shape", "d1,d2;d1,d2", partial(profiles, lowest=0), system="ATC", row="A-12",
             documentation="The three lists exclude each other."),
     Setting("out_nodes", "Model", "what to compute instead of the model's outputs: value names, "
             "or node names with output numbers", "value;...|node:0;...", names,

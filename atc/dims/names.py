@@ -1,0 +1,100 @@
+"""Axes that are called by names: those of an option, and those that exporters write into models.
+
+`past_sequence_length + 1` and `s+p` are sums: whole numbers and names, these times whole numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from atc.dims.dim import Range
+
+_NAME = r"[^\W\d][\w.]*"
+_TERM = re.compile(rf"\s*(?:(\d{{1,18}})\s*\*\s*({_NAME})|({_NAME})\s*\*\s*(\d{{1,18}})"
+                   rf"|({_NAME})|(\d{{1,18}}))\s*")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Named:
+    """An axis that has a name: all others that are called so have the same extent."""
+
+    name: str
+    extent: int | Range
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.extent}"
+
+
+@dataclass(frozen=True)
+class Sum:
+    """An extent that follows from named ones: each times a whole number, and a constant."""
+
+    terms: tuple[tuple[str, int], ...]
+    constant: int = 0
+
+    def __str__(self) -> str:
+        parts = [name if k == 1 else f"{k}*{name}" for name, k in self.terms]
+        parts += [str(self.constant)] if self.constant or not parts else []
+        return "+".join(parts).replace("+-", "-").replace("-1*", "-")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that are in it."""
+        return tuple(name for name, _ in self.terms)
+
+    @property
+    def name(self) -> str:
+        """The name that is all of it, "" where it is more than one."""
+        return self.terms[0][0] if self.terms and self == named(self.terms[0][0]) else ""
+
+    def value(self, extents: Mapping[str, int]) -> int:
+        """Return the extent where the names have these."""
+        total = self.constant
+        for name, factor in self.terms:
+            total = total + extents[name] * factor
+        return total
+
+
+Extent = int | Range | Named | Sum
+"""What the shape of an input may say of an axis: -1 is one that another option lists."""
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may be a name in `--input_shape`."""
+    return re.fullmatch(_NAME, text) is not None
+
+
+def named(name: str) -> Sum:
+    """Return the extent that a name stands for."""
+    return Sum(((name, 1),))
+
+
+def read_sum(text: str) -> Sum | None:
+    """Return the sum that a text writes, None where it is none."""
+    total: list[tuple[str, int]] = []
+    constant, at, sign = 0, 0, 1
+    while True:
+        found = _TERM.match(text, at)
+        if found is None:
+            return None
+        before, right, left, behind, alone, number = found.groups()
+        if number is not None:
+            constant += sign * int(number)
+        else:
+            total.append((right or left or alone, sign * int(before or behind or 1)))
+        at = found.end()
+        if at == len(text):
+            return collected(total, constant)
+        if text[at] not in "+-":
+            return None
+        sign, at = (1 if text[at] == "+" else -1), at + 1
+
+
+def collected(terms: Sequence[tuple[str, int]], constant: int = 0) -> Sum:
+    """Return a sum whose names stand once each."""
+    factors: dict[str, int] = {}
+    for name, factor in terms:
+        factors[name] = factors.get(name, 0) + factor
+    return Sum(tuple((name, k) for name, k in factors.items() if k), constant)

@@ -1,0 +1,204 @@
+"""The extents of inputs whose axes are called by names: in `--input_shape`, and in the model.
+
+Equal names are equal extents. What exporters write, such as `past_sequence_length + 1`, and what
+the option says, such as `s+p`, follows from the names in it, and an input that the option leaves
+out follows from the names of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir
+
+from atc.dims import RANGES, Extent, Named, Range, Sum, collected, named, read_sum
+from atc.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Names:
+    """What is known of names: an extent, a range of them, or what they follow from."""
+
+    known: Mapping[str, int | Range | Sum]
+    file: str
+
+    def settled(self, total: Sum, above: frozenset[str] = frozenset()) -> Sum | str:
+        """Return a sum in names of ranges alone, or a name of which nothing is known."""
+        terms: list[tuple[str, int]] = []
+        constant = total.constant
+        for name, factor in total.terms:
+            match self.known.get(name) if name not in above else None:
+                case None:
+                    return name
+                case int(extent):
+                    constant += extent * factor
+                case Range():
+                    terms.append((name, factor))
+                case Sum() as other:
+                    inner = self.settled(other, above | {name})
+                    if isinstance(inner, str):
+                        return inner
+                    terms += [(n, k * factor) for n, k in inner.terms]
+                    constant += inner.constant * factor
+        return collected(terms, constant)
+
+    def range(self, total: Sum) -> Range:
+        """Return the least and the largest value of a settled sum."""
+        low = high = total.constant
+        for name, factor in total.terms:
+            ends = self.known[name]
+            assert isinstance(ends, Range)
+            low += factor * (ends.low if factor > 0 else ends.high)
+            high += factor * (ends.high if factor > 0 else ends.low)
+        return Range(low, high)
+
+
+def names_of(
+    inputs: Iterable[onnx_ir.Value], shapes: Mapping[str, object], file: str
+) -> Names:  # fmt: skip
+    """Return what `--input_shape` says of names: by its own ones, and by where it gives extents.
+
+    Raises ModelError for a name that it gives two extents.
+    """
+    own: dict[str, int | Range | Sum] = {}
+    pinned: dict[str, set[int | Range]] = {}
+    follows: dict[str, Sum] = {}
+    for value in inputs:
+        shape = shapes.get(value.name or "")
+        if not isinstance(shape, tuple):
+            continue
+        declared = [*value.shape] if value.shape is not None else []
+        unnamed = len(declared) != len(shape)
+        texts = [""] * len(shape) if unnamed else [_text(dim) for dim in declared]
+        for text, extent in zip(texts, shape, strict=True):
+            match extent:
+                case Named(name, ends):
+                    if own.setdefault(name, ends) != ends:
+                        raise ModelError(
+                            f"--input_shape says of '{name}' that it is {own[name]} and {ends}",
+                            where=file, hint="an equal name is an equal extent", code="E10002",
+                        )  # fmt: skip
+                    follows.setdefault(text, named(name))
+                case Sum():
+                    follows.setdefault(text, extent)
+                case _:
+                    pinned.setdefault(text, set()).add(extent)
+    clear = {name: ends.copy().pop() for name, ends in pinned.items() if len(ends) == 1}
+    known = {**follows, **clear, **own}
+    for name in ("", *(n for n, ends in pinned.items() if len(ends) > 1 and n not in own)):
+        known.pop(name, None)
+    return Names(known, file)
+
+
+def settle(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None:
+    """Give an input a shape.
+
+    Axes of a range keep their names; `meta` holds their ranges, and of other open axes what they
+    follow from. Raises ModelError for an extent that doesn't follow from what is known, and for a
+    range that isn't what follows from the model's names.
+    """
+    own = [*value.shape] if value.shape is not None else [None] * len(shape)
+    dims: list[int | str | None] = []
+    open_axes: list[Range | Sum | None] = []
+    for axis, (dim, extent) in enumerate(zip(own, shape, strict=True)):
+        text = _text(dim)
+        found: int | Range | Sum
+        match extent:
+            case Named(name, ends):
+                text, found = name, ends
+            case Sum():
+                text, found = "", _followed(value, axis, extent, names)
+            case Range():
+                found = _agreed(value, axis, text, extent, names)
+            case _:
+                found = extent
+        if isinstance(found, Sum):
+            text, found = _simplest(value, axis, found, names)
+        elif isinstance(extent, Range) and names.known.get(text, extent) != extent:
+            text = ""  # another range has this name
+        if isinstance(extent, Sum) and isinstance(dim, int) and dim not in (0, found):
+            raise ModelError(
+                f"axis {axis} of input '{value.name}' is {dim} in the model, --input_shape gives "
+                f"{extent}", where=names.file, code="E10050",
+            )  # fmt: skip
+        dims.append(found if isinstance(found, int) else text or None)
+        open_axes.append(None if isinstance(found, int) else found)
+    value.shape = onnx_ir.Shape(dims)
+    if any(each is not None for each in open_axes):
+        value.meta[RANGES] = open_axes
+
+
+def settle_by_names(value: onnx_ir.Value, names: Names) -> None:
+    """Give an input the shape that follows from the names of its axes, if all of it does."""
+    if value.shape is None:
+        return
+    shape: list[Extent] = []
+    for dim in value.shape:
+        total = _sum_of(_text(dim)) if not isinstance(dim, int) else None
+        if total is not None and isinstance(names.settled(total), str):
+            return
+        shape.append(total if total is not None else _whole(dim))
+    if any(isinstance(extent, Sum) for extent in shape):
+        settle(value, shape, names)
+
+
+def _followed(value: onnx_ir.Value, axis: int, extent: Sum, names: Names) -> Sum:
+    found = names.settled(extent)
+    if isinstance(found, str):
+        raise ModelError(
+            f"--input_shape says that axis {axis} of input '{value.name}' is {extent}, but nothing "
+            f"says what '{found}' is", where=names.file, code="E10002",
+            hint=f'name the axis of that extent, e.g. "x:1,{found}=1~8"',
+        )  # fmt: skip
+    return found
+
+
+def _agreed(
+    value: onnx_ir.Value, axis: int, text: str, extent: Range, names: Names
+) -> Range | Sum:  # fmt: skip
+    """Return what an axis follows from by the model's own name, else its range."""
+    total = _sum_of(text)
+    if total is None or total.name:
+        return extent
+    found = names.settled(total)
+    if isinstance(found, str):
+        return extent
+    ends = names.range(found)
+    if ends != extent:
+        raise ModelError(
+            f"axis {axis} of input '{value.name}' is {text} in the model, which is {ends}; "
+            f"--input_shape gives {extent}", where=names.file, code="E10050",
+            hint="leave the input out, or give the axis a name that nothing else has, "
+            f'e.g. "own={extent}"',
+        )  # fmt: skip
+    return found
+
+
+def _simplest(
+    value: onnx_ir.Value, axis: int, total: Sum, names: Names
+) -> tuple[str, int | Range | Sum]:  # fmt: skip
+    """Return the name of an axis and its extent, range, or what it follows from."""
+    ends = names.range(total)
+    if ends.low < 0:
+        raise ModelError(
+            f"axis {axis} of input '{value.name}' is {total}, which may be {ends.low}",
+            where=names.file, hint="give a range from which it can't be negative", code="E10011",
+        )  # fmt: skip
+    if not total.terms:
+        return "", total.constant
+    return (total.name, ends) if total.name else (str(total), total)
+
+
+def _text(dim: object) -> str:
+    """Return the name that a model gives an axis, "" where it gives none."""
+    return "" if isinstance(dim, int) else str(getattr(dim, "value", None) or "")
+
+
+def _sum_of(text: str) -> Sum | None:
+    """Return what a model's name of an axis stands for; what is no sum is a name as it is."""
+    return (read_sum(text) or named(text)) if text else None
+
+
+def _whole(dim: object) -> int:
+    return dim if isinstance(dim, int) else -1
