@@ -18,10 +18,11 @@ from test_models import quantisation_steps
 
 from atc.backends.target import get_target
 from atc.dims import Range
-from atc.errors import ModelError
+from atc.errors import AtcError, ModelError
 from atc.importers.onnx import pin_inputs
-from atc.ir import Array
+from atc.ir import Array, Graph
 from atc.lower import lower_model
+from atc.option_values import shapes
 from atc.passes import run_passes
 from atc.runtime import Network
 from atc.select import select
@@ -447,6 +448,106 @@ def test_a_tensor_beside_extents_may_be_small_or_large(tmp_path: Path) -> None:
     for n in (1, 6):
         x = data((n, 40, 30))
         np.testing.assert_array_equal(network(x), x.reshape(n, -1))
+
+
+# ---- nothing there ------------------------------------------------------------------------------
+
+NEEDS_SOME = {
+    "padded_reflect", "padded_edge", "padded_wrap", "conv", "strided", "dilated", "same", "pooled",
+    "transposed_conv", "averaged", "counted", "global", "top", "best", "leading", "taken", "folded",
+    "doubled", "batchnorm", "lstm", "sized", "attention", "means",
+}
+"""Cases of which an extent of 0 is refused, or has no meaning."""
+EMPTY = [name for name in CASES if name not in NEEDS_SOME and not name.startswith("resized")]
+FEW = ["gram", "softmax_3", "rows", "joined", "layer"]
+FROM_NONE = {"x": (Range(0, 3), 4, Range(0, 9), Range(0, 11))}
+NONE = [(0, 4, 3, 3), (1, 4, 0, 3), (2, 4, 5, 0), (0, 4, 0, 0), (2, 4, 5, 7), (1, 4, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("target", "cases"),
+    [("c99", FEW), *(pytest.param(t, EMPTY, marks=pytest.mark.slow) for t in ("c99", *VECTORS))],
+)
+def test_an_operator_on_nothing(target: str, cases: list[str], tmp_path: Path) -> None:
+    if target != "c99" and not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    model = model_of(cases)
+    network = compiled(model, FROM_NONE, tmp_path, target)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for shape in NONE:
+        found = network.run({"x": data(shape)})
+        for case, want in zip(cases, session.run(None, {"x": data(shape)}), strict=True):
+            assert found[case].shape == want.shape, (case, shape)
+            if case == "gram" and not shape[3]:
+                want = np.zeros_like(want)  # which onnxruntime leaves unwritten
+            np.testing.assert_allclose(
+                found[case], want, rtol=1e-4, atol=1e-4, err_msg=f"{case} {shape}"
+            )
+
+
+def test_nothing_is_broadcast_to_nothing(tmp_path: Path) -> None:
+    ranges = {"a": (Range(0, 5), 3), "b": (Range(0, 5), 1)}
+    network = compiled(two_inputs(["n", 3], ["k", 1]), ranges, tmp_path)
+    for n, k in [(0, 1), (1, 0), (0, 0), (1, 4), (4, 1), (4, 4)]:
+        a, b = data((n, 3)), data((k, 1))
+        np.testing.assert_allclose(network(a, b), a + b)
+    for n, k in [(0, 2), (2, 0), (2, 3)]:
+        with pytest.raises(ValueError, match="out of its range"):
+            network(data((n, 3)), data((k, 1)))
+
+
+def test_no_address_is_needed_for_nothing(tmp_path: Path) -> None:
+    model = two_inputs(["p", 2], ["s", 2], "Concat")
+    model.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
+    network = compiled(model, {"a": (Range(0, 4), 2), "b": (Range(1, 4), 2)}, tmp_path)
+    c, b, y = Interface(network), data((3, 2)), np.zeros((3, 2), np.float32)
+    assert c.init(c.call("arena_size")()) == 0
+    inputs = c.ffi.new("void *[]", [c.ffi.NULL, c.ffi.from_buffer(b)])
+    outputs = c.ffi.new("void *[]", [c.ffi.from_buffer(y)])
+    assert c.call("set_input_shapes")(c.context, c.shapes((0, 2), (3, 2))) == 0
+    assert c.call("run_tensors")(c.context, inputs, outputs) == 0
+    np.testing.assert_array_equal(y, b)
+    assert c.call("set_input_shapes")(c.context, c.shapes((1, 2), (2, 2))) == 0
+    assert c.call("run_tensors")(c.context, inputs, outputs) == ARGUMENT
+
+
+# ---- extents that follow from others ------------------------------------------------------------
+
+
+def test_what_does_not_follow_from_other_extents_is_a_status(tmp_path: Path) -> None:
+    model = two_inputs(["1 + n"], ["n"], "Concat")
+    model.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
+    network = compiled(model, {"b": (Range(0, 4),)}, tmp_path)
+    assert [str(t) for t in network.inputs] == ["a: float32 [1~5]", "b: float32 [0~4]"]
+    for n in (0, 1, 4):
+        a, b = data((n + 1,)), data((n,))
+        np.testing.assert_array_equal(network(a, b), np.concatenate([a, b]))
+    c = Interface(network)
+    assert c.init(c.call("arena_size")()) == 0
+    for a, b in [(1, 1), (3, 4), (5, 3), (6, 5)]:
+        assert c.call("set_input_shapes")(c.context, c.shapes((a,), (b,))) == SHAPE
+
+
+def test_a_relation_that_is_needed_is_asked_for() -> None:
+    nodes = [*shape_of("mask", 0, "total"), ints("one", 1), node("Concat", ["one", "total"], "to",
+             axis=0), node("Concat", ["past", "x"], "all", axis=0),
+             node("Reshape", ["all", "to"], "y")]  # fmt: skip
+    names = {"mask": "t", "past": "p", "x": "s"}
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info(n, FLOAT, [d]) for n, d in names.items()],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    ranges = {"mask": (Range(1, 9),), "past": (Range(0, 4),), "x": (Range(1, 5),)}
+
+    def lowered(text: str) -> Graph:
+        given = {**ranges, **shapes(text)}
+        pinned = pin_inputs(onnx_ir.from_proto(model), given, "test.onnx")
+        return lower_model(pinned, "test.onnx")
+
+    with pytest.raises(AtcError, match=r"past\[0\] \+ x\[0\].*mask\[0\].*mask:1,s\+p"):
+        lowered("")
+    assert str(lowered("mask:s+p").types["y"]) == "f32[1,d[0] + d[1]]"
 
 
 # ---- real models --------------------------------------------------------------------------------

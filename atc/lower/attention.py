@@ -262,7 +262,7 @@ def rotate(site: Site, x: str, angles: Rotary, *, steps_axis: int) -> str:
     turned = list(inner)
     turned[which] = -inner[which]
     cos_shape = b.shape(angles.cos)
-    batch_step = cos_shape[1] * half if cos_shape[0] > 1 else 0
+    batch_step = 0 if cos_shape[0] == 1 else cos_shape[1] * half
     at = [batch_step, 0, 0]
     at[steps_axis] = half
     angle = [1 if which else 0, 0 if which else 1]
@@ -325,7 +325,7 @@ def positions(site: Site, batch: int, steps: int, first: int | str) -> str:
             return b.constant(np.arange(first, first + steps, dtype=np.int64)[None])
         batch, first = 1, b.scalar(first, DType.INT64)
     start = b.cast(first, DType.INT64)
-    per_row = 1 if b.type(start).size > 1 else 0
+    per_row = 0 if b.type(start).size == 1 else 1
     return b.map(
         lambda s, i: call("Add", s, i), start, shape=(batch, steps),
         views=[View((per_row, 0))], coordinates=[View((0, 1))],

@@ -29,7 +29,7 @@ def tell_extents(error: AtcError, symbols: Sequence[Symbol]) -> None:
         return name if re.fullmatch(r"[^\W\d][\w.]*(\[\d+\])?", name) else f"'{name}'"
 
     error.message = re.sub(r"\bd\[(\d+)\]", label, plain(error.message))
-    if error.hint == NARROWER and sum(symbol.given for symbol in told) > 1:
+    if error.hint in ("", NARROWER) and sum(symbol.given for symbol in told) > 1:
         error.hint = RELATED
 
 
