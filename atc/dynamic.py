@@ -7,8 +7,10 @@ plan's order, as far as those below them shrink: what never shared a byte in the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from atc.dims import (
     Dim,
@@ -73,6 +75,18 @@ class Dynamic:
     def moves(self) -> bool:
         """Whether the size of a buffer depends on the inputs' extents."""
         return self.uses_dims([self.sizes])
+
+    @property
+    def agreements(self) -> tuple[str, ...]:
+        """Lines of C that say which of the inputs' extents follow from others."""
+        places = {check.symbol: check.place for check in self.checks if check.symbol >= 0}
+        alike: dict[str, list[str]] = {}
+        for check in self.checks:
+            if check.equals:
+                source = re.sub(r"\bd\[(\d+)\]", lambda m: places[int(m[1])], check.equals)
+                alike.setdefault(source, []).append(check.place)
+        every = (" == ".join([*own, source]) for source, own in alike.items())
+        return tuple(line for text in every for line in wrap(text, 90, subsequent_indent="  "))
 
     @property
     def changes(self) -> bool:

@@ -522,6 +522,8 @@ def test_what_does_not_follow_from_other_extents_is_a_status(tmp_path: Path) -> 
     for n in (0, 1, 4):
         a, b = data((n + 1,)), data((n,))
         np.testing.assert_array_equal(network(a, b), np.concatenate([a, b]))
+    header = (tmp_path / "include" / "net.h").read_text()
+    assert "shapes[0][0] == shapes[1][0] + 1 */" in header
     c = Interface(network)
     assert c.init(c.call("arena_size")()) == 0
     for a, b in [(1, 1), (3, 4), (5, 3), (6, 5)]:

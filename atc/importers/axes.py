@@ -130,17 +130,21 @@ def settle(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None:
 
 
 def settle_by_names(value: onnx_ir.Value, names: Names) -> None:
-    """Give an input the shape that follows from the names of its axes, if all of it does."""
-    if value.shape is None:
+    """Give an input the shape that follows from the names of its axes.
+
+    Where not all of it does, only what is fixed is set: what is open is told when it is lowered.
+    """
+    if value.shape is None or not names.known:
         return
-    shape: list[Extent] = []
-    for dim in value.shape:
-        total = _sum_of(_text(dim)) if not isinstance(dim, int) else None
-        if total is not None and isinstance(names.settled(total), str):
-            return
-        shape.append(total if total is not None else _whole(dim))
-    if any(isinstance(extent, Sum) for extent in shape):
-        settle(value, shape, names)
+    totals = [_sum_of(_text(dim)) for dim in value.shape]
+    found = [None if total is None else names.settled(total) for total in totals]
+    fixed = [n.constant if isinstance(n, Sum) and not n.terms else None for n in found]
+    dims = [dim if n is None else n for n, dim in zip(fixed, value.shape, strict=True)]
+    if any(isinstance(n, str) for n in found):
+        value.shape = onnx_ir.Shape(dims)
+    elif any(isinstance(n, Sum) for n in found):
+        extents = zip(totals, value.shape, strict=True)
+        settle(value, [_whole(dim) if total is None else total for total, dim in extents], names)
 
 
 def _followed(value: onnx_ir.Value, axis: int, extent: Sum, names: Names) -> Sum:

@@ -54,8 +54,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             system="ATC", row="A-03", documentation="5 is ATC's number of ONNX."),
     Setting("input_shape", "Model", "the inputs' shapes; needed where the model leaves one open",
             "name:n,c,h,w;name2:1~8,c", shapes, system="ATC", row="A-08",
-            documentation="A range 1~8 makes one library that runs any shape inside; -1 is what "
-            "--dynamic_batch_size and its like list. The last colon ends a name. No dims at all "
+            documentation="A range 1~8 makes one library that runs any shape inside, 0~8 one that "
+            "takes an empty tensor, too; -1 is what --dynamic_batch_size and its like list. s=1~8 "
+            "names an extent, and s, s+p, 2*s-1 follow from names: equal names are equal extents, "
+            "those that the model gives its axes among them (past_sequence_length + 1). An input "
+            "all of whose axes follow may be left out. The last colon ends a name. No dims at all "
             "are a scalar. name:[2,3][4] are the shapes of a sequence's elements, name:empty has "
             "none; name:none is an optional without a value."),
     Setting("static_shapes", "Model", "take ranges of --input_shape for their largest shape, which "

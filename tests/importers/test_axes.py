@@ -86,6 +86,11 @@ def test_names_that_are_no_sums_are_names() -> None:
     assert extents(graph) == {"a": ["d[0]"], "b": ["d[0]"]}
 
 
+def test_an_input_is_named_by_what_does_not_follow() -> None:
+    with pytest.raises(AtcError, match=r"dynamic dimension 't' in \[2, t\].*pin it"):
+        lowered("ids:2,1~4", ids=["b", "s"], mask=["b", "t"])
+
+
 def test_a_name_of_two_ranges_says_nothing() -> None:
     own: dict[str, list[str | int]] = {"a": ["n"], "b": ["n"], "c": ["n + 1"]}
     graph = lowered("a:1~4;b:1~8;c:1~9", **own)
