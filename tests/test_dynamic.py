@@ -455,7 +455,7 @@ def test_a_tensor_beside_extents_may_be_small_or_large(tmp_path: Path) -> None:
 NEEDS_SOME = {
     "padded_reflect", "padded_edge", "padded_wrap", "conv", "strided", "dilated", "same", "pooled",
     "transposed_conv", "averaged", "counted", "global", "top", "best", "leading", "taken", "folded",
-    "doubled", "batchnorm", "lstm", "sized", "attention", "means",
+    "doubled", "batchnorm", "lstm", "sized", "widened", "attention", "means",
 }
 """Cases of which an extent of 0 is refused, or has no meaning."""
 EMPTY = [name for name in CASES if name not in NEEDS_SOME and not name.startswith("resized")]
@@ -635,15 +635,25 @@ SOME = [
 
 
 @pytest.mark.parametrize(
-    "cases", [SOME, pytest.param([*CASES], marks=pytest.mark.slow)], ids=["some", "all"]
+    ("cases", "ranges", "points"),
+    [
+        pytest.param(SOME, RANGE, SHAPES, id="some"),
+        pytest.param([*CASES], RANGE, SHAPES, id="all", marks=pytest.mark.slow),
+        pytest.param(EMPTY, FROM_NONE, NONE, id="nothing", marks=pytest.mark.slow),
+    ],
 )
-def test_memory_of_the_exact_size_is_enough(cases: list[str], tmp_path: Path) -> None:
-    pinned = pin_inputs(onnx_ir.from_proto(model_of(cases)), RANGE, "test.onnx")
+def test_memory_of_the_exact_size_is_enough(
+    cases: list[str],
+    ranges: dict[str, tuple[int | Range, ...]],
+    points: list[tuple[int, ...]],
+    tmp_path: Path,
+) -> None:
+    pinned = pin_inputs(onnx_ir.from_proto(model_of(cases)), ranges, "test.onnx")
     folder = write_project(tmp_path, emit_graph(lower_model(pinned, "test.onnx")))
     (folder / "driver.c").write_text(DRIVER)
     flags = ("-std=c11", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     compile_c(folder, *flags, "driver.c", *sources(folder), "-o", "driver", "-lm")
-    for n, _, h, w in SHAPES:
+    for n, _, h, w in points:
         line = [str(folder / "driver"), str(n), str(h), str(w)]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:2000]

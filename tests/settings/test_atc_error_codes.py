@@ -62,7 +62,7 @@ CASES: dict[int, tuple[str, ...]] = {
     7: ("--output=out",),
     8: ("--model=n-symbol.json", "--output=out", "--input_shape=x:2"),
     10: (*NET, "--log=loud"),
-    11: (*NET, "--input_shape=x:0,3,8,8"),
+    11: (*NET, "--input_shape=x:-5,3,8,8"),
     13: (*NET, "--op_debug_level=5"),
     14: (*NET, "--output_type=FP7"),
     16: (*NET, "--out_nodes=conv9:0"),
