@@ -14,6 +14,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import atc
+from atc.dims import Named, Sum
 from atc.errors import OptionError
 from atc.gears import gears_of, general_of
 from atc.options import make_options
@@ -36,6 +37,17 @@ def test_what_the_lists_stand_for() -> None:
     assert gears(input_shape={"x": (-1, 3), "y": (2, -1)}, dynamic_dims=[(1, 2), (3, 4)]) == [
         {"x": (1, 3), "y": (2, 2)}, {"x": (3, 3), "y": (2, 4)}
     ]  # fmt: skip
+
+
+def test_an_empty_gear_and_extents_with_names() -> None:
+    total = Sum((("s", 1), ("p", 1)))
+    given = "ids:1,s=-1;past:p=-1,4;mask:1,s+p"
+    assert gears(input_shape=given, dynamic_dims="5,0;1,8") == [
+        {"ids": (1, Named("s", s)), "past": (Named("p", p), 4), "mask": (1, total)}
+        for s, p in ((5, 0), (1, 8))
+    ]
+    with pytest.raises(OptionError, match="no sizes"):
+        gears(input_shape="x:-1,3", dynamic_batch_size="0,1")
 
 
 def test_lists_beside_ranges_say_which_shapes_are_fast() -> None:

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 from atc.dims import (
@@ -171,7 +172,10 @@ def test_an_extent_is_never_taken_for_a_number(use: Callable[[object], object]) 
 def test_shapes_broadcast() -> None:
     assert broadcast_shapes((n, 1, h), (w, 1)) == (n, w, h)
     assert broadcast_shapes((n,), (5,)) == (5,)  # n is 5 or 1, or the model is wrong
-    assert broadcast_shapes((n,), (count,)) == (maximum(n, count),)
+    other = dim(Symbol(4, "m", 1, 9))
+    assert broadcast_shapes((n,), (other,)) == (maximum(n, other),)
+    (counted,) = broadcast_shapes((n,), (count,))
+    assert [evaluate(counted, {N: 1, COUNT: k}) for k in (0, 1, 3)] == [0, 1, 3]
     with pytest.raises(ValueError, match="broadcast"):
         broadcast_shapes((h,), (2,))
     assert evaluate(broadcast_fault(h, w), {H: 4, W: 5}) == 1
@@ -191,3 +195,21 @@ def test_extents_in_text_are_bound_to_names() -> None:
     text, found = bind_tokens(f"for (; i < {h}; ) {h * 2} {h}", "dim{}".format)
     assert text == "for (; i < dim0; ) dim1 dim0"
     assert found == ("d[1]", "2 * d[1]")
+
+
+def test_what_is_broadcast_may_be_nothing() -> None:
+    a, b = (Symbol(k, name, 0, 4) for k, name in enumerate("ab"))
+    (extent,) = broadcast_shapes([dim(a)], [dim(b)])
+    assert (low(extent), high(extent), most(extent)) == (0, 4, 4)
+    assert (extent,) == broadcast_shapes([dim(b)], [dim(a)])
+    assert broadcast_shapes([dim(a)], [0]) == (0,)
+    for x, y in itertools.product(range(5), repeat=2):
+        at = {a: x, b: y}
+        if not evaluate(broadcast_fault(dim(a), dim(b)), at):
+            assert (evaluate(extent, at),) == np.broadcast_shapes((x,), (y,))
+            text = plain(extent).replace("atc_broadcast", "broadcast")
+            c = {"broadcast": lambda p, q: q if p == 1 else p, "d": [x, y]}
+            assert eval(text, c) == evaluate(extent, at)
+        else:
+            with pytest.raises(ValueError, match="broadcast"):
+                np.broadcast_shapes((x,), (y,))
