@@ -88,6 +88,11 @@ def names_of(
     known = {**follows, **clear, **own}
     for name in ("", *(n for n, ends in pinned.items() if len(ends) > 1 and n not in own)):
         known.pop(name, None)
+    for name, total in follows.items():  # a range that says what follows anyway
+        others = Names({n: extent for n, extent in known.items() if n != name}, file)
+        found = others.settled(total)
+        if name in clear and isinstance(found, Sum) and others.range(found) == clear[name]:
+            known[name] = total
     return Names(known, file)
 
 
@@ -163,7 +168,7 @@ def _agreed(
 ) -> Range | Sum:  # fmt: skip
     """Return what an axis follows from by the model's own name, else its range."""
     total = _sum_of(text)
-    if total is None or total.name:
+    if total is None or (total.name and not isinstance(names.known.get(text), Sum)):
         return extent
     found = names.settled(total)
     if isinstance(found, str):

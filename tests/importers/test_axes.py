@@ -79,6 +79,10 @@ def test_names_of_the_option() -> None:
 def test_axes_that_the_model_calls_alike_follow_a_name_of_the_option() -> None:
     graph = lowered("ids:1,n=1~4;past:1,4,m=0~9,8;mask:1,n+m", **DECODER)
     assert extents(graph)["places"] == ["1", "d[0]"]
+    graph = lowered("places:1,1~4;ids:1,n=1~4;past:1,4,m=0~9,8;mask:1,n+m", **DECODER)
+    assert extents(graph)["places"] == extents(graph)["ids"]
+    graph = lowered("places:1,1~5;ids:1,n=1~4;past:1,4,m=0~9,8;mask:1,n+m", **DECODER)
+    assert extents(graph)["places"] != extents(graph)["ids"]
 
 
 def test_names_that_are_no_sums_are_names() -> None:
