@@ -199,7 +199,7 @@ def _shapes(options: Options, given: Sequence[Given]) -> Mapping[str, Any]:
     for each in given:
         name = input_name(each, tuple(names))
         if name not in found and _is_open(names[name]):
-            found[name] = _shape_of(each, len(names[name].shape or ()))
+            found[name] = _shape_of(each, tuple(names[name].shape or ()))
     return found
 
 
@@ -207,8 +207,15 @@ def _is_open(value: onnx_ir.Value) -> bool:
     return value.shape is None or any(not isinstance(d, int) for d in value.shape)
 
 
-def _shape_of(given: Given, rank: int) -> tuple[int, ...]:
-    shape = given.value.shape
+def _shape_of(given: Given, dims: tuple[object, ...]) -> tuple[int, ...]:
+    """Return the shape of an array for an input some of whose dims are open."""
+
+    def fits(shape: tuple[int, ...]) -> bool:
+        return len(shape) == len(dims) and all(
+            not isinstance(d, int) or d == n for d, n in zip(dims, shape, strict=True)
+        )
+
+    shape, rank = given.laid_out(fits).value.shape, len(dims)
     if isinstance(given.value, Filled) or not given.literal or len(shape) != rank + 1:
         return tuple(shape)
     return tuple(shape[1:]) if shape[0] == 1 else tuple(shape)

@@ -1,15 +1,18 @@
 """The grammar of `--input`: `[name:]value;...`, values from files, literals and shapes.
 
-Differences from MegEngine's tool: `.ppm` headers may stand on any lines, arrays in Fortran's order
-are transposed, JSON's `raw` must have as many numbers as the shape says, `.npz` files are read.
+Differences from MegEngine's tool: `.ppm` headers may stand on any lines, images may be text (P2,
+P3), arrays in Fortran's order are transposed, JSON's `raw` must have as many numbers as the shape
+says, `.npz` files are read. Whole numbers are taken for inputs of any type that holds them, images
+for inputs with channels first too.
 """
 
 from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +41,22 @@ class Filled:
 class Given:
     """An input as the user gave it. `literal` arrays may have a leading 1 too many.
 
-    `named` is false where the name is only the grammar's default.
+    `named` is false where the name is only the grammar's default. An `image` is an array of shape
+    [1, height, width, channels].
     """
 
     name: str
     value: Array | Filled
     literal: bool = False
     named: bool = True
+    image: bool = False
+
+    def laid_out(self, fits: Callable[[tuple[int, ...]], bool]) -> Given:
+        """Return the input with an image's channels first, if only so its shape `fits`."""
+        if not self.image or isinstance(self.value, Filled) or fits(self.value.shape):
+            return self
+        turned = self.value.transpose(0, 3, 1, 2)
+        return replace(self, value=turned) if fits(turned.shape) else self
 
 
 def read_inputs(text: str) -> tuple[Given, ...]:
@@ -74,7 +86,7 @@ def _item(item: str) -> Iterator[Given]:
             case ".npy":
                 yield Given(name, _npy(Path(value)), named=bool(colon))
             case ".ppm" | ".pgm":
-                yield Given(name, read_image(Path(value)), named=bool(colon))
+                yield Given(name, read_image(Path(value)), named=bool(colon), image=True)
             case _ if value.startswith("{"):
                 yield Given(name, Filled(_shape(value)), named=bool(colon))
             case _:
@@ -170,13 +182,30 @@ def _json_array(name: str, entry: Any) -> Array:
         raise ValueError(f"{whose}: shape must be a list of whole numbers")
     if kind not in _JSON_TYPES:
         raise ValueError(f"{whose}: type must be one of {', '.join(_JSON_TYPES)}")
-    if not isinstance(raw, list) or not all(type(v) in (int, float) for v in raw):
+    if not isinstance(raw, list):
         raise ValueError(f"{whose}: raw must be a flat list of numbers")
     if len(raw) != int(np.prod(shape, dtype=np.int64)):
         raise ValueError(f"{whose}: {len(raw)} numbers for the shape {shape}")
     dtype = np.dtype(_JSON_TYPES[kind])
-    numbers = np.array(raw, np.float64)
-    return (numbers if dtype.kind == "f" else np.rint(numbers)).astype(dtype).reshape(shape)
+    numbers = np.array([_number(whose, v) for v in raw], np.float64)
+    if dtype.kind == "f":
+        return numbers.astype(dtype).reshape(shape)
+    numbers = np.rint(numbers)
+    limits = np.iinfo(dtype)
+    if not ((limits.min <= numbers) & (numbers <= limits.max)).all():
+        raise ValueError(f"{whose}: raw holds numbers that are no {kind}")
+    return numbers.astype(dtype).reshape(shape)
+
+
+def _number(whose: str, value: object) -> float:
+    """Return a number, or what a string says in the way of JSON's numbers."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return float(value)
+        raise ValueError(f"{whose}: '{one_line(value, 40)}' in raw is no number")
+    if type(value) not in (int, float):
+        raise ValueError(f"{whose}: raw must be a flat list of numbers")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _npy(path: Path) -> Array:
@@ -232,17 +261,15 @@ def _fitted(
     given: Given, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], batch_size: int,
     low: tuple[int, ...],
 ) -> Array:  # fmt: skip
+    given = given.laid_out(lambda found: _between(low, found, shape))
     array = _array_of(given.value, dtype)
     if given.literal and array.ndim == len(shape) + 1:
         array = array[0] if array.shape[0] == 1 else array
     if batch_size > 0 and array.ndim and array.shape[0]:
         array = array[np.arange(batch_size) % array.shape[0]]
     whose = f"input '{one_line(name, 60)}'"
-    if array.dtype != dtype:
-        raise OptionError(f"{whose} must be {dtype}, not {array.dtype}", where=OPTION)
-    fits = array.ndim == len(shape) and all(
-        least <= d <= most for least, d, most in zip(low, array.shape, shape, strict=True)
-    )
+    array = _typed(array, dtype, whose, given.literal)
+    fits = _between(low, array.shape, shape)
     if not fits and low != shape:
         raise OptionError(
             f"{whose} must have a shape from {list(low)} to {list(shape)}, not "
@@ -254,6 +281,31 @@ def _fitted(
             hint="a library has fixed shapes: compile the model for another one",
         )  # fmt: skip
     return np.ascontiguousarray(array)
+
+
+def _between(low: Sequence[int], shape: Sequence[int], high: Sequence[int]) -> bool:
+    """Whether a shape lies in a range of shapes, both ends in it."""
+    return len(shape) == len(high) and all(
+        least <= d <= most for least, d, most in zip(low, shape, high, strict=True)
+    )
+
+
+def _typed(array: Array, dtype: np.dtype[Any], whose: str, literal: bool) -> Array:
+    """Return an array in an input's type: whole numbers in any that holds them all.
+
+    A literal's floats become floats of any width. Raises OptionError for what doesn't fit.
+    """
+    if array.dtype == dtype:
+        return array
+    wide = literal and array.dtype.kind == dtype.kind == "f"
+    if not wide and (array.dtype.kind not in "iu" or dtype.kind not in "iufb"):
+        raise OptionError(f"{whose} must be {dtype}, not {array.dtype}", where=OPTION)
+    with np.errstate(all="ignore"):
+        found = array.astype(dtype)
+    if not wide and not np.array_equal(found.astype(array.dtype), array):
+        raise OptionError(f"{whose} must be {dtype}, which doesn't hold all of its numbers",
+                          where=OPTION)  # fmt: skip
+    return found
 
 
 def _array_of(value: Array | Filled, dtype: np.dtype[Any]) -> Array:

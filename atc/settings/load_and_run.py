@@ -70,7 +70,9 @@ _OWN = (
     _data("input", meaning="the inputs; those that aren't named are zeros",
           values="[NAME:]VALUE;...", row="L-04",
           documentation="A value is a file .npy, .npz, .json, .ppm or .pgm, an array such as "
-          "[[1.0,2.0]], or {n,c,h,w}: all bytes 1"),
+          "[[1.0,2.0]], or {n,c,h,w}: all bytes 1. Whole numbers and images are taken for inputs "
+          "of any type that holds them; an image has its channels last, or first where the input "
+          "has"),
     _data("batch_size", meaning="repeat the inputs along their first axis up to N (-1: don't); a "
           "model is compiled for it", values="N", parse=integer(-1), default=-1),
     _data("io_dump", meaning="write what every kernel call computes as text", values="FILE",

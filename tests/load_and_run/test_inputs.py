@@ -74,8 +74,12 @@ def test_json(tmp_path: Path) -> None:
     assert (x.name, y.name) == ("x", "y")
     np.testing.assert_array_equal(x.value, np.array([[2, 2], [3, -4]], np.int32))
     assert y.value.dtype == np.float32  # type: ignore[union-attr]
+    strings = read_inputs(given(raw=["1.6", "2", " 3", "-4e0"]))[0]
+    np.testing.assert_array_equal(strings.value, x.value)
     wrong: list[dict[str, Any]] = [
         {"raw": [1]}, {"raw": "1234"}, {"type": "complex"}, {"shape": [-4]}, {"shape": 4},
+        {"raw": ["1", "2", "3", "four"]}, {"raw": [1, 2, 3, True]}, {"raw": [1, 2, 3, 1e10]},
+        {"raw": ["nan", 1, 2, 3]},
     ]  # fmt: skip
     for changes in wrong:
         with pytest.raises(OptionError, match="'x'"):
@@ -96,9 +100,25 @@ def test_images(header: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "shape"),
+    [
+        (b"P3\n3 2\n255\n", (1, 2, 3, 3)), (b"P2 6 # wide\n3 17\n", (1, 3, 6, 1)),
+        (b"P2\n9 2 255", (1, 2, 9, 1)),
+    ],
+)  # fmt: skip
+def test_images_of_text(data: bytes, shape: tuple[int, ...], tmp_path: Path) -> None:
+    pixels = np.arange(18, dtype=np.uint8)
+    samples = b"\n".join(b"%d" % p for p in pixels).replace(b"\n9", b" # the tenth\n9")
+    (tmp_path / "i.pgm").write_bytes(data + b"\n" + samples + b"\n")
+    (found,) = read_inputs(f"x:{tmp_path}/i.pgm")
+    np.testing.assert_array_equal(found.value, pixels.reshape(shape))
+
+
+@pytest.mark.parametrize(
     "data",
-    [b"P3\n1 1\n255\n1 2 3", b"P5\n2 2\n255\nabc", b"P5\n2 2\n65535\nabcdabcd", b"P5", b"P5 #"],
-)
+    [b"P3\n1 1\n255\n1 2", b"P2\n2 1\n255\n1 256", b"P2\n2 1\n9\n1 x", b"P2\n2 1\n9\n1 -1",
+     b"P2 1 1 9\n1000000000000", b"P7\n1 1\n255\n1 2 3", b"P5\n2 2\n255\nabc", b"P5\n2 2\n65535\nabcdabcd", b"P5", b"P5 #"],
+)  # fmt: skip
 def test_wrong_images(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "i.pgm").write_bytes(data)
     with pytest.raises(OptionError, match="can't be read"):
@@ -118,7 +138,8 @@ def test_inputs_fit_the_network() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("a:[[1,2],[3,4]]", "must be float32, not int32"),
+        ("b:[1.0,2.0,3.0]", "must be int32, not float32"),
+        ("a:[[1,2],[3,16777217]]", "must be float32, which doesn't hold all of its numbers"),
         ("a:[[1.0,2,3]]", "must have the shape [2, 2], not [1, 3]"),
         ("c:[1]", "no input 'c'"), ("[1]", "no input 'data'"),
     ],
@@ -128,6 +149,36 @@ def test_what_does_not_fit_is_named(text: str, part: str) -> None:
     with pytest.raises(OptionError) as caught:
         fit_inputs(read_inputs(text), signature)
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "uint8", "bool"])
+def test_whole_numbers_fit_every_type_that_holds_them(dtype: str) -> None:
+    signature = {"a": ((2, 2), np.dtype(dtype))}
+    found = fit_inputs(read_inputs("a:[[1,0],[0,1]]"), signature)["a"]
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.eye(2))
+
+
+def test_a_literal_of_floats_has_the_width_of_the_input() -> None:
+    found = fit_inputs(read_inputs("[0.1]"), {"a": ((1,), np.dtype(np.float64))})["a"]
+    assert found.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((1, 3, 2, 3), "float32"), ((1, 2, 3, 3), "uint8"), ((1, 3, 2, 3), "u1")]
+)
+def test_images_fit_floats_and_channels_first(
+    shape: tuple[int, ...], dtype: str, tmp_path: Path
+) -> None:
+    pixels = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
+    (tmp_path / "i.ppm").write_bytes(b"P6 3 2 255 " + pixels.tobytes())
+    given = read_inputs(f"{tmp_path}/i.ppm")
+    found = fit_inputs(given, {"a": (shape, np.dtype(dtype))})["a"]
+    expected = pixels if shape == pixels.shape else pixels.transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == dtype
+    with pytest.raises(OptionError, match="must have the shape"):
+        fit_inputs(given, {"a": ((1, 3, 3, 2), FLOATS)})
 
 
 def test_an_only_input_needs_no_name() -> None:

@@ -124,9 +124,28 @@ def test_l04_input(
     np.testing.assert_allclose(
         output(run, library, f"--input={given}", where=tmp_path), truth, atol=1e-5
     )
+    entry = {"shape": [1, 10], "type": "float32", "raw": ["0"] * 10}
+    (tmp_path / "bias.json").write_text(json.dumps({"bias": entry}))
+    given = f"data:{picture};{tmp_path}/bias.json"
+    np.testing.assert_allclose(
+        output(run, library, f"--input={given}", where=tmp_path / "json"), truth, atol=1e-5
+    )
     found = run(library, f"--input=date:{picture}", status=1)
     assert "no input 'date'" in found.err
     assert "its inputs are data, bias" in found.err
+
+
+def test_l04_images_of_text_and_whole_numbers_for_floats(
+    run: Any, model: Path, library: Path, tmp_path: Path
+) -> None:
+    image = Path(__file__).parents[2] / "samples/images/2.pgm"
+    words = image.read_bytes().split()
+    pixels = np.array([int(w) for w in words[4:]], np.float32).reshape(1, 1, 28, 28)
+    feeds = {"data": pixels, "bias": np.arange(10, dtype=np.float32).reshape(1, 10)}
+    expected = ReferenceEvaluator(onnx.load(model)).run(None, feeds)[0]
+    given = f"--input=data:{image};bias:[0,1,2,3,4,5,6,7,8,9]"
+    result = output(run, library, given, where=tmp_path)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 # ---- choice of kernels --------------------------------------------------------------------------
