@@ -1,16 +1,23 @@
-"""The profile of the runs as JSON, with the keys that MegEngine's profile tools read."""
+"""The profile of the runs as JSON, in the form that MegEngine's tools read.
+
+Tried with those of MegEngine 1.13: `profile_analyze` tabulates it, `draw_graph` draws its graph.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from atc.load_and_run.engine import CallTime, Engine
 
 DEVICE, THREAD = "cpu0", "caller"
 """The names of the only compute node and of the thread that calls it."""
+_COPY = "copy_to_host"
+_SOURCES = {0: "Host2DeviceCopy", 1: "ImmutableTensor"}
+"""MegEngine's operators that give inputs and weights, by the kinds of values."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +42,29 @@ def median_run(runs: Sequence[ProfiledRun]) -> ProfiledRun:
 def profile_json(engine: Engine, runs: Sequence[ProfiledRun], device: bool = True) -> str:
     """Return the profile of the median run; without `device` only the host's section is filled.
 
-    Times are seconds since the run began. Beside MegEngine's keys there are `run` (the run's own
-    time, that inside the library, and the sum of the kernels') and, per operator, its nodes, kernel
-    and work. A copy of the outputs has the id `copy_to_host`.
+    Times are seconds since the run began; a call waits for nothing, so its kernel begins (`kern`)
+    when it does (`start`). Operators are the kernel calls by their numbers; behind them come a copy
+    of the outputs, if there was one, and what gives inputs and weights, without times. Beside
+    MegEngine's keys there are `run` (the run's own time, that inside the library, and the sum of
+    the kernels') and, per operator, its kernel and how fast it was.
     """
     run = median_run(runs)
     called = [c for c in run.calls if c.runs]
     spans = {str(c.number): _span(c, run.begin) for c in called}
+    operators = [_operator(engine, call) for call in run.calls]
+    footprints = {str(c.number): _footprint(engine, c) for c in called}
     if run.copied:
-        start = run.end - run.begin
-        spans["copy_to_host"] = {"start": start, "kern": start, "end": start + run.copied}
+        start, copy = run.end - run.begin, _copy(engine, len(operators))
+        operators.append(copy)
+        spans[copy["id"]] = {"start": start, "kern": start, "end": start + run.copied}
+        footprints[copy["id"]] = _copied(engine)
+    operators += _givers(engine, len(operators))
     return json.dumps({
-        "graph_exec": {"operator": _operators(engine, run.calls), "var": _vars(engine)},
+        "graph_exec": {"operator": {o["id"]: o for o in operators}, "var": _vars(engine)},
         "profiler": {
             "device": {k: {DEVICE: span} for k, span in spans.items()} if device else {},
             "host": {k: {THREAD: span} for k, span in spans.items()},
-            "opr_footprint": {str(c.number): _footprint(c) for c in called},
+            "opr_footprint": footprints,
             "opr_internal_pf": {},
         },
         "run": {
@@ -78,33 +92,77 @@ def _span(call: CallTime, origin: float) -> dict[str, float]:
     return {"start": start, "kern": start, "end": start + call.seconds}
 
 
-def _operators(engine: Engine, calls: Sequence[CallTime]) -> dict[str, Any]:
-    steps = {s.number: s for s in engine.steps}
-    found: dict[str, Any] = {}
-    for call in calls:
-        step = steps.get(call.number)
-        found[str(call.number)] = {
-            "name": call.nodes, "type": call.op, "kernel": call.kernel,
-            "input": [str(k) for k in step.reads] if step else [],
-            "output": [str(k) for k in step.writes] if step else [],
-        }  # fmt: skip
-    return found
+def _operator(engine: Engine, call: CallTime) -> dict[str, Any]:
+    """Return a kernel call as an operator of the graph."""
+    step = engine.steps[call.number] if engine.steps else None
+    reads, writes = (step.reads, step.writes) if step else ((), ())
+    return {
+        **operator(call.number, call.nodes, call.op, reads, writes), "kernel": call.kernel
+    }  # fmt: skip
+
+
+def _copy(engine: Engine, number: int) -> dict[str, Any]:
+    outputs = [v.number for v in engine.values if v.is_output]
+    return operator(number, _COPY, "Copy", outputs, ())
+
+
+def _givers(engine: Engine, number: int) -> list[dict[str, Any]]:
+    """Return operators that give the values which no call makes, numbered from `number` on."""
+    made = {k for step in engine.steps for k in step.writes}
+    given = [v for v in engine.values if v.number not in made]
+    return [
+        operator(k, v.tensor.name, _SOURCES.get(v.kind, "Alloc"), (), (v.number,))
+        for k, v in enumerate(given, start=number)
+    ]
+
+
+def operator(
+    number: int, name: str, kind: str, reads: Sequence[int], writes: Sequence[int]
+) -> dict[str, Any]:
+    """Return an operator in MegEngine's form; it reads and writes variables by number."""
+    return {
+        "id": str(number), "name": name, "type": kind, "node_type": "operator",
+        "input": [str(k) for k in reads], "output": [str(k) for k in writes], "extra": {},
+    }  # fmt: skip
+
+
+def variable(number: int, name: str, shape: Sequence[int], dtype: str) -> dict[str, Any]:
+    """Return a variable in MegEngine's form; `dtype` is numpy's name of its type."""
+    strides, stride = list[int](), 1
+    for extent in reversed(shape):
+        strides.insert(0, stride)
+        stride *= extent
+    layout = {"shape": [*shape], "stride": strides, "dtype": dtype.capitalize()}
+    return {
+        "id": str(number), "name": name, "node_type": "var", "comp_node": DEVICE,
+        "mem_plan": {"layout": layout, "offset_byte": 0},
+    }  # fmt: skip
 
 
 def _vars(engine: Engine) -> dict[str, Any]:
     return {
-        str(v.number): {
-            "name": v.tensor.name, "shape": list(v.tensor.shape), "dtype": v.tensor.dtype.name,
-            "storage": "static",
-        }
+        str(v.number): variable(v.number, v.tensor.name, v.tensor.shape, v.tensor.dtype.name)
         for v in engine.values
-    }  # fmt: skip
+    }
 
 
-def _footprint(call: CallTime) -> dict[str, Any]:
+def _footprint(engine: Engine, call: CallTime) -> dict[str, Any]:
     seconds = max(call.seconds, 1e-12)
+    step = engine.steps[call.number] if engine.steps else None
     return {
-        "computation": call.operations, "memory": call.bytes, "runs": call.runs,
-        "gflops": call.operations / seconds * 1e-9,
+        "computation": call.operations, "memory": call.bytes,
+        "in_shapes": _shapes(engine, step.reads if step else ()),
+        "out_shapes": _shapes(engine, step.writes if step else ()),
+        "runs": call.runs, "gflops": call.operations / seconds * 1e-9,
         "gbytes_per_second": call.bytes / seconds * 1e-9,
     }  # fmt: skip
+
+
+def _copied(engine: Engine) -> dict[str, Any]:
+    shapes = [list(t.shape) for t in engine.outputs]
+    size = sum(prod(t.shape) * t.stored.itemsize for t in engine.outputs)
+    return {"computation": 0, "memory": 2 * size, "in_shapes": shapes, "out_shapes": shapes}
+
+
+def _shapes(engine: Engine, numbers: Sequence[int]) -> list[list[int]]:
+    return [list(engine.values[k].tensor.shape) for k in numbers]

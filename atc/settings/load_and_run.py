@@ -186,8 +186,8 @@ _OWN = (
     _check("check_var_value", meaning="compare one value after another with that of the first "
            "run, each for INTERVAL runs", values="INTERVAL[:START_INDEX]", parse=interval,
            row="L-50"),
-    _check("profile", meaning="write the times of all kernel calls as JSON", values="FILE",
-           parse=path, row="L-51"),
+    _check("profile", meaning="write the times of all kernel calls as JSON, for MegEngine's "
+           "profile_analyze and draw_graph", values="FILE", parse=path, row="L-51"),
     _check("profile_host", meaning="the same, without the times of the device", values="FILE",
            parse=path, row="L-52"),
     # ---- debugging ---------------------------------------------------------------------------
@@ -197,8 +197,9 @@ _OWN = (
            default=False, row="L-54"),
     _debug("disable_assert_throw", meaning="go on where an output isn't what a dump's own test "
            "case expects", values="0|1", parse=switch, default=False, row="L-55"),
-    _debug("get_static_mem_info", meaning="write the memory plan as StaticMemoryInfo.json into a "
-           "folder", values="DIR", parse=path, row="L-56"),
+    _debug("get_static_mem_info", meaning="write the memory plan as StaticMemoryInfo.json and the "
+           "graph as graph.json into a folder, for MegEngine's graph_info_analyze", values="DIR",
+           parse=path, row="L-56"),
     _debug("wait_gdb", meaning="print the process's number and wait for the return key",
            values="0|1", parse=switch, default=False, row="L-57"),
     # ---- external operators ------------------------------------------------------------------

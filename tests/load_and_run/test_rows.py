@@ -291,9 +291,17 @@ def test_l14_bin_out_dump(run: Any, plain: Path, tmp_path: Path) -> None:
 def test_l15_copy_to_host(run: Any, library: Path, tmp_path: Path) -> None:
     profile = tmp_path / "p.json"
     run(library, "--copy-to-host", f"--profile={profile}")
-    assert "copy_to_host" in json.loads(profile.read_text())["profiler"]["host"]
+    (copy,) = copies(json.loads(profile.read_text()))
+    assert (copy["name"], copy["type"]) == ("copy_to_host", "Copy")
     run(library, f"--profile={profile}")
-    assert "copy_to_host" not in json.loads(profile.read_text())["profiler"]["host"]
+    assert copies(json.loads(profile.read_text())) == []
+
+
+def copies(profile: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the copies of outputs that a profile has times of."""
+    operators = profile["graph_exec"]["operator"]
+    timed = [operators[k] for k in profile["profiler"]["host"]]
+    return [o for o in timed if o["type"] == "Copy"]
 
 
 # ---- layouts ------------------------------------------------------------------------------------
@@ -643,10 +651,48 @@ def test_l51_profile(run: Any, library: Path, plain: Path, tmp_path: Path) -> No
     assert set(profile["profiler"]) == sections
     spans = [span for nodes in profile["profiler"]["device"].values() for span in nodes.values()]
     assert all(0 <= s["start"] <= s["kern"] <= s["end"] <= whole for s in spans)
-    assert profile["graph_exec"]["operator"].keys() == profile["profiler"]["device"].keys()
-    outputs = {v for o in profile["graph_exec"]["operator"].values() for v in o["output"]}
-    assert outputs <= profile["graph_exec"]["var"].keys()
     assert "compile it with --profile" in run(plain, f"--profile={path}", status=1).err
+
+
+@pytest.mark.parametrize("more", [(), ("--copy-to-host",)])
+def test_l51_the_profile_has_what_megengines_tools_read(
+    run: Any, library: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    """The keys that ProfileAnalyzer, profile_analyze and draw_graph of MegEngine 1.13 look up."""
+    path = tmp_path / "profile.json"
+    run(library, f"--profile={path}", "--iter=3", *more)
+    profile = json.loads(path.read_text())
+    operators, variables = profile["graph_exec"]["operator"], profile["graph_exec"]["var"]
+    check_graph(operators, variables)
+    for section in ("device", "host"):
+        for key, times in profile["profiler"][section].items():
+            assert all(t["end"] >= t["kern"] >= t["start"] for t in times.values())
+            assert operators[key]["id"] == key
+    timed = profile["profiler"]["device"]
+    assert timed.keys() == profile["profiler"]["opr_footprint"].keys()
+    for key, footprint in profile["profiler"]["opr_footprint"].items():
+        assert isinstance(footprint["computation"], int)
+        assert footprint["memory"] > 0
+        for side in ("in", "out"):
+            numbers = operators[key]["input" if side == "in" else "output"]
+            shapes = [variables[n]["mem_plan"]["layout"]["shape"] for n in numbers]
+            assert footprint[f"{side}_shapes"] == shapes or operators[key]["type"] == "Copy"
+    kinds = {o["type"] for o in operators.values()}
+    assert {"Host2DeviceCopy", "ImmutableTensor", "MatMul"} <= kinds
+
+
+def check_graph(operators: dict[str, Any], variables: dict[str, Any]) -> None:
+    """Check that operators and variables refer to each other by numbers, as MegEngine's do."""
+    givers = [v for o in operators.values() for v in o["output"]]
+    assert sorted(givers) == sorted(variables)  # each has exactly one
+    for key, o in operators.items():
+        assert (o["id"], int(key) >= 0) == (key, True)
+        assert {o["name"], o["type"]} - {""}
+        assert {*o["input"], *o["output"]} <= variables.keys()
+    for key, v in variables.items():
+        layout = v["mem_plan"]["layout"]
+        assert (v["id"], len(layout["stride"])) == (key, len(layout["shape"]))
+        assert layout["dtype"] == "Float32"
 
 
 def test_l52_profile_host(run: Any, library: Path, tmp_path: Path) -> None:
@@ -686,7 +732,7 @@ def test_l55_disable_assert_throw(run: Any, tmp_path: Path) -> None:
 def test_l56_get_static_mem_info(run: Any, library: Path, tmp_path: Path) -> None:
     run(library, f"--get-static-mem-info={tmp_path}")
     info = json.loads((tmp_path / "StaticMemoryInfo.json").read_text())
-    chunks = [c for c in info["chunk"] if c["type"] == "static_mem"]
+    chunks = [c for c in info["chunk"].values() if c["type"] == "static_mem"]
     numbers = [{k: int(v) for k, v in c.items() if k != "type"} for c in chunks]
     assert numbers
     for i, a in enumerate(numbers):
@@ -697,7 +743,54 @@ def test_l56_get_static_mem_info(run: Any, library: Path, tmp_path: Path) -> Non
                 and b["logic_addr_begin"] < a["logic_addr_end"]
             )
             assert not (together and overlap)
-    assert {c["type"] for c in info["chunk"]} == {"static_mem", "weight_mem"}
+    assert {c["type"] for c in info["chunk"].values()} == {"static_mem", "weight_mem"}
+
+
+def test_l56_what_graph_info_analyze_reads(run: Any, library: Path, tmp_path: Path) -> None:
+    """The keys that graph_info_analyze of MegEngine 1.13 looks up, to show them in tensorboard."""
+    run(library, f"--get-static-mem-info={tmp_path}")
+    check_static_memory(tmp_path)
+    graph = json.loads((tmp_path / "graph.json").read_text())
+    check_graph(graph["operator"], graph["var"])
+
+
+def check_static_memory(folder: Path) -> None:
+    info, graph = (
+        json.loads((folder / name).read_text()) for name in ("StaticMemoryInfo.json", "graph.json")
+    )
+    operators, chunks = info["opr"], info["chunk"]
+    drawn = [o["name"] for o in graph["operator"].values()]
+    assert len(set(drawn)) == len(drawn)
+    assert {o["name"] for o in operators.values()} <= set(drawn)
+    for key, chunk in chunks.items():
+        assert chunk["id"] == key
+        assert chunk["overwrite_dest_id"] == "-1"
+        assert operators[chunk["time_begin"]]["name"] in drawn
+        times = range(int(chunk["time_begin"]), int(chunk["time_end"]))
+        assert {str(t) for t in times} <= operators.keys()
+    assert [o["id"] for o in operators.values()] == list(operators)
+
+
+def test_l56_control_flow_has_a_name_and_a_time(run: Any, tmp_path: Path) -> None:
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    sides = [[info(n, onnx.TensorProto.FLOAT, (3,))] for n in ("x", "y")]
+    branches = []
+    for k, op in enumerate(("Exp", "Tanh")):
+        inner = [node(op, ["x"], [f"a{k}"]), node("CumSum", [f"a{k}", "axis"], [f"b{k}"])]
+        result = [info(f"b{k}", onnx.TensorProto.FLOAT, (3,))]
+        branches.append(onnx.helper.make_graph(inner, op, [], result))
+    nodes = [node("ReduceSum", ["x"], ["sum"], keepdims=0), node("Greater", ["sum", "zero"], ["c"]),
+             node("If", ["c"], ["i"], then_branch=branches[0], else_branch=branches[1]),
+             node("CumSum", ["i", "axis"], ["y"])]  # fmt: skip
+    known = [onnx.numpy_helper.from_array(np.int64(0), "axis"),
+             onnx.numpy_helper.from_array(np.float32(0), "zero")]  # fmt: skip
+    graph = onnx.helper.make_graph(nodes, "branches", *sides, known)
+    path = tmp_path / "branches.onnx"
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    run(path, C99, f"--get-static-mem-info={tmp_path}/info", "--iter=1")
+    check_static_memory(tmp_path / "info")
+    assert "control flow" in (tmp_path / "info" / "StaticMemoryInfo.json").read_text()
 
 
 def test_l57_wait_gdb(run: Any, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
