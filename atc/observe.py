@@ -13,6 +13,9 @@ from atc.program import Call, Program, calls
 _LONGEST = 1000
 """Characters of a name; with 4 bytes each still a string that C99 compilers take."""
 
+_Key = tuple[str, TensorType]
+"""What a value is known by: a part of a result has the result's name and the part's type."""
+
 INPUT, WEIGHT, INTERNAL, OUTPUT = range(4)
 """Where a value lives: the codes of the generated enum."""
 
@@ -47,7 +50,7 @@ class Observed:
 
 def observed(program: Program) -> Observed:
     """Return the tables of all kernel calls, in the order in which they are written."""
-    numbers: dict[tuple[str, TensorType], int] = {}
+    numbers: dict[_Key, int] = {}
     steps = tuple(
         ObservedStep(
             c_string((" + ".join(call.node.origin) or "a copy")[:_LONGEST]),
@@ -63,6 +66,25 @@ def observed(program: Program) -> Observed:
         for (name, type_), kind in zip(numbers, _kinds(program, numbers), strict=True)
     )
     return Observed(values, steps)
+
+
+def output_numbers(program: Program) -> tuple[int, ...]:
+    """Return the number of each output among the values, as `observed` counts them.
+
+    Of an output that has another name or shape where it is written it is that value's number.
+    """
+    numbers: dict[_Key, int] = {}
+    written: dict[str, int] = {}  # by where it lives, the latest one
+    for call in calls(program.steps):
+        for value in _values(program, call):
+            numbers.setdefault(value, len(numbers))
+        types = call.choice.workload.outputs
+        for key in zip(call.node.outputs, types, strict=True):
+            written[program.home(key[0])] = numbers[key]
+    return tuple(
+        numbers.get((o, program.types[o]), written.get(program.home(o), k))
+        for k, o in enumerate(program.outputs)
+    )
 
 
 def _values(program: Program, call: Call) -> Iterator[tuple[str, TensorType]]:

@@ -13,6 +13,7 @@ from atc.dims import plain
 from atc.in_float import in_float
 from atc.lower.site import node_name
 from atc.model_options import contract_of
+from atc.observe import output_numbers
 from atc.passes.layout import LayoutReport
 from atc.program import Call, Program, calls
 from atc.work import operations
@@ -31,6 +32,7 @@ def report_json(done: Compilation) -> str:
         "target": done.target.name,
         "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
         "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
+        "output_variables": list(output_numbers(done.program)),
         "precision": asdict(contract_of(done.options, done.selection)),
         "memory": {
             "arena_bytes": plan.size,

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from atc.errors import ModelError, OptionError, one_line
+from atc.explain import read_report
 from atc.ir import Array
 from atc.load_and_run.engine import Engine, Step
 from atc.regular_file import regular
@@ -113,6 +114,20 @@ def _info(engine: Engine, number: int) -> str:
     tensor = engine.values[number].tensor
     dims = ",".join(map(str, tensor.shape))
     return f"{{id:{number}, shape:{{{dims}}}, name:{one_line(tensor.name, 200)}}}"
+
+
+def output_variables(engine: Engine) -> list[int]:
+    """Return the number of each output among the variables, by the report beside the library.
+
+    They are the numbers in other dumps of the same build. Without a report, the outputs are counted.
+    """
+    count = len(engine.outputs)
+    try:
+        found = read_report(engine.folder)["output_variables"]
+    except (OptionError, LookupError):
+        return list(range(count))
+    valid = isinstance(found, list) and all(type(n) is int and n >= 0 for n in found)
+    return found if valid and len(set(found)) == count == len(found) else list(range(count))
 
 
 # ---- comparison ---------------------------------------------------------------------------------

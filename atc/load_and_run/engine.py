@@ -61,6 +61,7 @@ class Engine:
     def __init__(self, library: Path, prefix: str, weights: Path) -> None:
         self.library = Library(library, prefix, weights)
         self.ffi, self.prefix = self.library.ffi, prefix
+        self.folder = weights.parent
         self.inputs = self.library.tensors("input")
         self.outputs = self.library.outputs
         self.build_info = self.library.text("build_info")

@@ -9,7 +9,7 @@ from pathlib import Path
 from atc.errors import OptionError, one_line
 from atc.ir import Array
 from atc.load_and_run.arguments import Wishes
-from atc.load_and_run.binary_dump import BinaryDump, write_dump
+from atc.load_and_run.binary_dump import BinaryDump, output_variables, write_dump
 from atc.load_and_run.checks import DispatchCheck, RangeCheck, ValueCheck
 from atc.load_and_run.console import Console
 from atc.load_and_run.context import Context, Observer
@@ -34,6 +34,8 @@ class Plugins:
     text: TextDump | None = None
     outputs: Path | None = None
     """Where the outputs of every run are written."""
+    variables: Sequence[int] = ()
+    """The number of each of them."""
     runs: int = 0
     cores: list[list[int]] = field(default_factory=list)
     """Of each thread of the pool."""
@@ -51,7 +53,7 @@ class Plugins:
         if self.values is not None:
             self.values.end()
         if self.outputs is not None:
-            _write_outputs(self.outputs, self.runs, context)
+            self._write_outputs(self.outputs, context)
         self.runs += 1
 
     def finish(self, wishes: Wishes, console: Console) -> None:
@@ -63,6 +65,12 @@ class Plugins:
             console.result["idle_calls"] = [step.number for step in self.dispatch.idle]
         if self.text is not None:
             _write_text(self.text.text(), wishes, console)
+
+    def _write_outputs(self, folder: Path, context: Context) -> None:
+        triples = zip(self.variables, self.engine.outputs, context.results(), strict=True)
+        for number, tensor, array in triples:
+            name = f"var={one_line(tensor.name, 200)} owner_opr_inputs= "
+            write_dump(folder / f"run{self.runs}-var{number}", name, array)
 
 
 def _all(observers: Sequence[Observer]) -> Observer:
@@ -97,6 +105,7 @@ def make_plugins(engine: Engine, wishes: Wishes, dump_inputs: bool) -> Plugins:
             plugins.first.append(BinaryDump(engine, wishes["bin_io_dump"], dump_inputs))
         case "bin_out_dump":
             plugins.outputs = wishes["bin_out_dump"]
+            plugins.variables = output_variables(engine)
         case "":
             pass
         case _:
@@ -115,15 +124,6 @@ def make_plugins(engine: Engine, wishes: Wishes, dump_inputs: bool) -> Plugins:
 
 def _recorded(wishes: Wishes) -> bool:
     return bool(wishes["record_comp_seq"] or wishes["record_comp_seq2"])
-
-
-def _write_outputs(folder: Path, run: int, context: Context) -> None:
-    engine = context.engine
-    ids = [v.number for v in engine.values if v.is_output]
-    for k, (tensor, array) in enumerate(zip(engine.outputs, context.results(), strict=True)):
-        number = ids[k] if len(ids) == len(engine.outputs) else k
-        name = f"var={one_line(tensor.name, 200)} owner_opr_inputs= "
-        write_dump(folder / f"run{run}-var{number}", name, array)
 
 
 def _write_text(text: str, wishes: Wishes, console: Console) -> None:

@@ -83,8 +83,9 @@ _OWN = (
           default=False, row="L-12"),
     _data("bin_io_dump", meaning="write what every kernel call computes into a folder that is "
           "there, a binary file per value", values="DIR", parse=path, row="L-13"),
-    _data("bin_out_dump", meaning="write the outputs of every run into a folder that is there",
-          values="DIR", parse=path, row="L-14"),
+    _data("bin_out_dump", meaning="write the outputs of every run into a folder that is there, as "
+          "run0-var19 by run and variable", values="DIR", parse=path, row="L-14",
+          documentation="A variable has the same number as in other dumps of the same build"),
     _data("copy_to_host", meaning="count a copy of the outputs into the run's time", values="0|1",
           parse=switch, default=False, row="L-15"),
     # ---- choice of kernels -------------------------------------------------------------------

@@ -285,7 +285,54 @@ def test_l13_bin_io_dump(
 
 def test_l14_bin_out_dump(run: Any, plain: Path, tmp_path: Path) -> None:
     run(plain, f"--bin-out-dump={tmp_path}", "--iter=3", "--warmup-iter=2")
-    assert sorted(p.name for p in tmp_path.iterdir()) == [f"run{k}-var0" for k in range(5)]
+    (number,) = json.loads((plain / "lenet.report.json").read_text())["output_variables"]
+    assert number > 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"run{k}-var{number}" for k in range(5)]
+
+
+def test_l14_variables_have_the_numbers_of_other_dumps(
+    run: Any, library: Path, plain: Path, picture: Path, tmp_path: Path
+) -> None:
+    whole, given = tmp_path / "whole", f"--input=data:{picture}"
+    whole.mkdir()
+    run(library, f"--bin-io-dump={whole}", given, "--iter=1")
+    for folder in (library, plain):
+        outputs = tmp_path / folder.parent.name
+        result = output(run, folder, given, where=outputs)
+        (file,) = outputs.glob("run0-var*")
+        same = read_dump(whole / f"{int(file.name.removeprefix('run0-var')):06x}")
+        np.testing.assert_array_equal(same.array, result)
+        assert "name:prob}" in same.name.partition(" owner")[0]
+
+
+def test_l14_several_outputs(run: Any, tmp_path: Path) -> None:
+    """One that is an input, one that is a constant, one that another reads, one reshaped."""
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    nodes = [node("Exp", ["x"], ["e"]), node("CumSum", ["e", "axis"], ["c"]),
+             node("Reshape", ["c", "four"], ["r"]), node("Identity", ["x"], ["same"]),
+             node("Identity", ["two"], ["known"])]  # fmt: skip
+    known = [onnx.numpy_helper.from_array(np.int64(0), "axis"),
+             onnx.numpy_helper.from_array(np.int64([4, 1]), "four"),
+             onnx.numpy_helper.from_array(np.float32([2]), "two")]  # fmt: skip
+    shapes = {"e": (2, 2), "r": (4, 1), "same": (2, 2), "known": (1,)}
+    outputs = [info(n, onnx.TensorProto.FLOAT, s) for n, s in shapes.items()]
+    x = info("x", onnx.TensorProto.FLOAT, (2, 2))
+    graph = onnx.helper.make_graph(nodes, "several", [x], outputs, known)
+    path, kept = tmp_path / "several.onnx", tmp_path / "net"
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    given, folders = "--input=x:[[1.0,2],[3,4]]", [tmp_path / n for n in ("all", "out")]
+    for folder in folders:
+        folder.mkdir()
+    run(path, C99, given, f"--bin-io-dump={folders[0]}", "--iter=1", f"--model-dump={kept}")
+    run(kept, given, f"--bin-out-dump={folders[1]}", "--iter=1", "--warmup-iter=0")
+    numbers = json.loads((kept / "net.report.json").read_text())["output_variables"]
+    assert len(set(numbers)) == 4
+    for number, (name, shape) in zip(numbers, shapes.items(), strict=True):
+        dumped = read_dump(folders[1] / f"run0-var{number}")
+        assert (dumped.array.shape, name in dumped.name) == (shape, True)
+        whole = read_dump(folders[0] / f"{number:06x}").array
+        np.testing.assert_array_equal(whole.reshape(shape), dumped.array)
 
 
 def test_l15_copy_to_host(run: Any, library: Path, tmp_path: Path) -> None:
