@@ -1,4 +1,4 @@
-"""The grammar of the command line: `--name=value`, `--name value`, and flags that stand alone."""
+"""The grammar of the command line: `--name=value`, `--name value`, and what may stand alone."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ def parse_arguments(argv: Sequence[str], command: str, words: int = 0) -> Argume
         if not equals:
             if setting.flag:
                 value = rest.pop() if rest and rest[-1].lower() in _TRUTHS else "1"
+            elif setting.alone:
+                value = rest.pop() if rest and _is_number(rest[-1]) else setting.alone
             elif rest:
                 value = rest.pop()
             else:
@@ -49,6 +51,10 @@ def parse_arguments(argv: Sequence[str], command: str, words: int = 0) -> Argume
                 )  # fmt: skip
         given[setting.name] = value
     return Arguments(given, tuple(bare))
+
+
+def _is_number(word: str) -> bool:
+    return word.removeprefix("-").isdecimal()
 
 
 def _split(argument: str) -> tuple[str, str, str]:

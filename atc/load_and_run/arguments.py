@@ -12,8 +12,13 @@ from atc.arguments import parse_arguments
 from atc.errors import OptionError, one_line
 from atc.regular_file import regular
 from atc.settings import options_of, read_values
+from atc.settings.megengine import device_threads
+from atc.settings.resolve import variable
+from atc.settings.surroundings import read_surroundings
 
 COMMAND = "load_and_run"
+_THREADS = {"cpu_default", "multithread", "multithread_default"}
+"""Options that say which threads compute."""
 _ALIASES = {"const": "const_shape"}
 _DEPTH = 8
 """Flag files may name others, this deep."""
@@ -47,7 +52,16 @@ def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> Wishes:
             code="E10007",
         )  # fmt: skip
     values = read_values(arguments.given, COMMAND)
+    if not arguments.given.keys() & _THREADS:
+        values["multithread"] = _default_threads(environ)
     return Wishes(Path(arguments.words[0]), values, arguments.given)
+
+
+def _default_threads(environ: Mapping[str, str]) -> int:
+    """Return the threads of the pool that MGE_DEFAULT_DEVICE says, -1 where it says none."""
+    setting = variable("MGE_DEFAULT_DEVICE")
+    found = read_surroundings(environ).find(setting)
+    return (device_threads(str(setting.value(found.text))) if found else None) or -1
 
 
 def _expanded(

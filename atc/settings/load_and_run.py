@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +10,9 @@ from atc.errors import OptionError
 from atc.option_values import choice, integer, nonnegative, path, switch
 from atc.settings.atc_options import ATC_OPTIONS
 from atc.settings.setting import Setting
+
+EACH_CORE = "auto"
+"""A number of threads: one for each core."""
 
 _CUDA = "there is no CUDA target"
 _option = partial(Setting, system="MegEngine", role="run")
@@ -36,6 +40,11 @@ def interval(value: object) -> tuple[int, int] | None:
         raise OptionError(
             f"'{str(value)[:60]}' is no interval", hint="the form is INTERVAL[:START_INDEX]"
         ) from None
+
+
+def threads(value: object) -> object:
+    """Return a number of threads; EACH_CORE means as many as this process has cores."""
+    return len(os.sched_getaffinity(0)) if value == EACH_CORE else integer(-1, 1024)(value)
 
 
 def core_ids(value: object) -> tuple[int, ...]:
@@ -164,11 +173,11 @@ _OWN = (
             default=False, row="L-39"),
     _device("cpu_default", meaning="run in the caller's thread; no other is started", values="0|1",
             parse=switch, default=False, row="L-40"),
-    _device("multithread", meaning="run in a pool of N threads, the caller waits", values="N",
-            parse=integer(-1, 1024), default=-1, row="L-41",
+    _device("multithread", meaning="run in a pool of N threads, the caller waits; alone: one for "
+            "each core", values="N", parse=threads, default=-1, row="L-41", alone=EACH_CORE,
             documentation="A model is compiled for N threads; the results stay the same bits"),
     _device("multithread_default", meaning="the same, the caller being one of the N", values="N",
-            parse=integer(-1, 1024), default=-1, row="L-42"),
+            parse=threads, default=-1, row="L-42", alone=EACH_CORE),
     _device("multi_thread_core_ids", meaning="the core of each thread of the pool",
             values="ID,ID,...", parse=core_ids, row="L-43"),
     _device("rocm", meaning="run on ROCm: an error, there is no such target", values="0|1",

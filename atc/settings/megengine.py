@@ -17,17 +17,31 @@ _NUMBERED = ("debug", "info", "warning", "error", "null")
 _STRATEGIES = ("HEURISTIC", "PROFILE", "REPRODUCIBLE", "OPTIMIZED")
 _BACKENDS = ("MLIR", "HALIDE", "NVRTC", "TINYOPENCL")
 
+_N = r"\d{1,4}"
+_POOL = rf"multithread((?P<threads>{_N})(:{_N})?|:default:(?P<own>{_N}))"
+_MOST_THREADS = 1024
+
 _SEARCH = "the search for recomputation has no random part"
 _QUEUE = "a compiled network runs in its caller's thread, nothing is queued"
 _GPU = "there is no CUDA target"
 
 
 def device(value: object) -> str:
-    """Return a device's name as MegEngine writes it, such as cpux, cpu0 or xpu0:1."""
+    """Return a device's name as MegEngine writes it, such as cpux, xpu0:1 or multithread4:0."""
     name = str(value).strip()
-    if not re.fullmatch(r"(xpu|cpu|gpu|cuda|multithread)(x|default|\d{1,4}(:\d{1,4})?)", name):
-        raise OptionError(f"unknown device '{name[:60]}'", hint="use xpux, cpux, cpu0 or gpu0")
+    pattern = rf"(xpu|cpu|gpu|cuda)(x|:?default|{_N}(:{_N})?)|{_POOL}"
+    threads = device_threads(name)
+    if not re.fullmatch(pattern, name) or threads not in (None, *range(1, 1 + _MOST_THREADS)):
+        raise OptionError(
+            f"unknown device '{name[:60]}'", hint="use xpux, cpux, cpu0, multithread4 or gpu0"
+        )
     return name
+
+
+def device_threads(name: str) -> int | None:
+    """Return how many threads a device `multithreadN`, or `multithread:default:N`, has."""
+    found = re.fullmatch(_POOL, name)
+    return int(found["threads"] or found["own"]) if found else None
 
 
 def strategy(value: object) -> frozenset[str]:
@@ -77,10 +91,12 @@ _once = partial(
 _dynamic = partial(_once, read="dynamic")
 
 MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the first one counts
-    _once("MGE_DEFAULT_DEVICE", row="M-01", values="xpux|cpux|cpu0", parse=device, default="xpux",
-          meaning="the target where neither --target nor --soc_version is given: this machine's "
-          "processor", gives={"target": _target},
-          documentation="gpu0 is an error, since there is no CUDA target."),
+    _once("MGE_DEFAULT_DEVICE", row="M-01", values="xpux|cpux|cpu0|multithreadN", parse=device,
+          default="xpux", meaning="the target where neither --target nor --soc_version is given: "
+          "this machine's processor; multithreadN is that with N threads, as --num_threads",
+          gives={"target": _target, "num_threads": device_threads},
+          documentation="gpu0 is an error, since there is no CUDA target. multithread:default:N "
+          "is taken for multithreadN, which load_and_run takes for --multithread=N."),
     _once("MEGENGINE_HOST_COMPUTE", row="M-02", values="0|1", default="1", works_for=("1",),
           meaning="small computations run on the host, even those of a GPU's tensors",
           accepted="everything runs on the host"),

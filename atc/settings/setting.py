@@ -51,6 +51,8 @@ class Setting:
     """Other names that mean the same."""
     secret: bool = False
     """Whether its value is never shown."""
+    alone: str = ""
+    """What an option of a number means where none follows; empty: it needs one."""
 
     @property
     def flag(self) -> bool:

@@ -605,6 +605,29 @@ def test_l42_multithread_default(run: Any, library: Path) -> None:
     assert len(found["pool_cores"]) == 2
 
 
+@pytest.mark.parametrize("option", ["--multithread", "--multithread_default"])
+def test_l41_l42_alone_there_is_a_thread_for_each_core(
+    run: Any, library: Path, option: str
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert len(run(library, "--json", option, "--iter=1").json["pool_cores"]) == cores
+    assert len(run(option, library, "--json").json["pool_cores"]) == cores
+    assert len(run(library, "--json", option, "3").json["pool_cores"]) == 3
+    assert run(library, "--json", option, "-1").json["pool_cores"] == []
+    assert "whole number" in run(library, f"{option}=many", status=1).err
+
+
+def test_l41_a_default_device_of_several_threads(
+    run: Any, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGE_DEFAULT_DEVICE", "multithread3:0")
+    assert len(run(library, "--json").json["pool_cores"]) == 3
+    assert run(library, "--json", "--cpu-default").json["pool_cores"] == []
+    assert len(run(library, "--json", "--multithread=2").json["pool_cores"]) == 2
+    monkeypatch.setenv("MGE_DEFAULT_DEVICE", "multithread0")
+    assert "unknown device" in run(library, status=1).err
+
+
 @pytest.mark.parametrize(
     "option", ["--multithread=2", pytest.param("--multithread-default=2", marks=pytest.mark.slow)]
 )

@@ -82,6 +82,19 @@ def test_m_01_device_is_the_default_target() -> None:
         options({name: "tpu0"})
 
 
+@pytest.mark.parametrize("word", ["multithread2", "multithread2:0", "multithread:default:2"])
+def test_m_01_devices_of_several_threads(word: str) -> None:
+    name = "MGE_DEFAULT_DEVICE"
+    found = options({name: word})
+    assert (found.target, found.num_threads) == ("host", 2)
+    assert options({name: word}, num_threads="3").num_threads == 3
+    assert options({name: word}, target="c99").num_threads == 2
+    assert options({name: "cpu0", "MXNET_CPU_NNPACK_NTHREADS": "4"}).num_threads == 4
+    for wrong in ("multithread", "multithreadx", "multithread0", "multithread9999"):
+        with pytest.raises(OptionError, match=f"unknown device '{wrong}'"):
+            options({name: wrong})
+
+
 @pytest.mark.parametrize(
     ("word", "level"), [("DEBUG", "debug"), ("INFO", "info"), ("ERROR", "error")]
 )
