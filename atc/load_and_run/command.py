@@ -53,7 +53,9 @@ def load_and_run(argv: Sequence[str], console: Console, wait: ReadLine) -> int:
 
             folder = fit(wishes, given, stack, console)
         else:
-            folder = _compiled(wishes, given, stack, console) if compiles else wishes.subject
+            folder = wishes.subject
+            if compiles and (folder := _compiled(wishes, given, stack, console)) is None:
+                return 0
         cases = () if given or not compiles else stored_cases(wishes.subject)
         run_library(folder, wishes, cases or (Case(given),), console, environ)
     return 0
@@ -68,9 +70,12 @@ def _is_library(subject: Path) -> bool:
 
 def _compiled(
     wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Console
-) -> Path:
-    """Compile a model into a folder that goes at the end, or the one of --model_dump."""
-    from atc.load_and_run.compilation import compile_subject  # late: a library needs no compiler
+) -> Path | None:
+    """Compile a model into a folder that goes at the end, or the one of --model_dump.
+
+    Returns None where what was made is for another machine.
+    """
+    from atc.load_and_run.compilation import compile_subject, runs_natively  # late: not for a library
 
     folder = wishes["model_dump"]
     if folder is None:
@@ -88,6 +93,9 @@ def _compiled(
         "strategy": list(strategy(wishes)), "kernel_calls": len(done.report["nodes"]),
         "arena_bytes": done.arena.plan.size, "weights_bytes": done.emission.blob.size,
     }  # fmt: skip
+    if not runs_natively(done.options.target):
+        console.line(f"{done.folder} is for {done.target.name}: nothing is run on this machine")
+        return None
     return done.folder
 
 

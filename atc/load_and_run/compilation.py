@@ -37,8 +37,10 @@ _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compil
            "fast_run_timeout", "fast_run_algo_policy", "full_run", "fast_run", "reproducible",
            "workspace_limit", "input_shape", "c_opr_lib", "c_opr_init_interface",
            "sanity_check")  # fmt: skip
-_BLOCKS = {"enable_nchw44": 16, "enable_nchw88": 32}
+_BLOCKS = {"enable_nchw44": 16, "enable_nchw44_dot": 16, "enable_nchw88": 32}
 """Bytes of the vectors that a layout's blocks fill."""
+_FEATURES = {"enable_nchw44_dot": frozenset({"asimddp"})}
+"""What a layout needs besides."""
 
 
 def compile_subject(
@@ -50,6 +52,11 @@ def compile_subject(
     convolution or product that has no optimised kernel.
     """
     options, environ = compile_options(wishes, given, folder)
+    if wishes["model_dump"] is None and not runs_natively(options.target):
+        raise OptionError(
+            f"{one_line(options.target, 60)} doesn't run on this machine", where="--target",
+            hint="--model_dump=FOLDER compiles for another machine",
+        )  # fmt: skip
     listener = Listener(stage=console.debug, warn=console.warn)
     if wishes["layout_transform"]:
         options = cheapest_layout(options, console)
@@ -68,6 +75,12 @@ def compile_subject(
     if wishes["layout_transform_dump"] is not None:
         _write_graph(done, wishes["layout_transform_dump"])
     return done
+
+
+def runs_natively(target: str) -> bool:
+    """Whether a library for some targets can be loaded on this machine."""
+    arches = {get_target(name).arch for name in target.split(",")}
+    return bool(arches & {"", host_arch()})
 
 
 def _write_graph(done: Compilation, path: Path) -> None:
@@ -123,35 +136,41 @@ def _layout_target(wishes: Wishes) -> str:
     """Return the target whose vectors are as wide as a layout's blocks, '' where none is asked."""
     asked = [name for name in _BLOCKS if wishes[name]]
     own = wishes["target"] if "target" in wishes.given else ""
-    if wishes["enable_nchw44_dot"]:
-        raise UnsupportedError(
-            f"target {get_target(own or 'host').name} has no dot product of int8",
-            where="--enable_nchw44_dot", hint="use --enable_nchw44",
-        )  # fmt: skip
     if not asked:
         return ""
     if len(asked) > 1:
         text = f"--{asked[0]} and --{asked[1]} exclude each other"
         raise OptionError(text, where=f"--{asked[1]}")
-    size = _BLOCKS[asked[0]]
-    if own:
-        if get_target(own).vector_bytes != size:
-            raise OptionError(
-                f"the vectors of {own} don't hold {size // 4} floats", where=f"--{asked[0]}",
-                hint="leave --target out",
-            )  # fmt: skip
-        return own
-    return _narrower(size, asked[0]).name
+    option = asked[0]
+    if not own:
+        return _narrowest(option).name
+    target = get_target(own)
+    if not _suits(target, option):
+        lacking = "dot product of int8 as ARM's have it" if option in _FEATURES else (
+            f"vectors of {_BLOCKS[option] // 4} floats"
+        )  # fmt: skip
+        raise UnsupportedError(
+            f"target {target.name} has no {lacking}", where=f"--{option}",
+            hint=f"use {' or '.join(t.name for t in TARGETS if _suits(t, option))}",
+        )  # fmt: skip
+    return target.name
 
 
-def _narrower(size: int, option: str) -> Target:
-    for target in TARGETS:
-        if target.arch == host_arch() and target.vector_bytes == size:
+def _suits(target: Target, option: str) -> bool:
+    features = _FEATURES.get(option, frozenset())
+    return target.vector_bytes == _BLOCKS[option] and features <= target.features
+
+
+def _narrowest(option: str) -> Target:
+    """Return the plainest target of this machine that has what a layout needs."""
+    suited = [t for t in TARGETS if _suits(t, option)]
+    for target in suited:
+        if target.arch == host_arch():
             return target
-    names = [t.name for t in TARGETS if t.vector_bytes == size]
     raise UnsupportedError(
-        f"no target of this machine has vectors of {size // 4} floats", where=f"--{option}",
-        hint=f"compile with atc --target={names[0]} for another machine" if names else "",
+        "no target of this machine has the vectors and the instructions of this layout",
+        where=f"--{option}",
+        hint=f"--target={suited[0].name} --model_dump=FOLDER compiles for another machine",
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.target import host_arch, host_features
-from atc.errors import AtcError, one_line
+from atc.errors import AtcError, OptionError, one_line
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.cases import Case
 from atc.load_and_run.command import run_library
@@ -72,6 +72,8 @@ def fit(wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Conso
         trial = Trial(options, median)
         console.line(f"fitting {number}: median={median:.3f} ms {trial.text}")
         trials.append((trial, folder))
+    if not trials:
+        raise OptionError("no set of options gives a library that runs", where="--fitting")
     best = min(trials, key=lambda pair: pair[0].median)[0]
     console.line(f"=== fitting: the best is {best.text} with {best.median:.3f} ms")
     console.result["fitting"] = {

@@ -130,8 +130,9 @@ _OWN = (
             row="L-21"),
     _layout("enable_nhwcd4", meaning="layout of OpenCL's images", row="L-22",
             accepted="it is a layout of OpenCL images; the compiler's own layout is used"),
-    _layout("enable_nchw44_dot", meaning="int8 with ARM's dot product: an error for targets that "
-            "haven't got it, so far all", row="L-23"),
+    _layout("enable_nchw44_dot", meaning="the same with ARM's dot product of int8: an error for "
+            "targets that haven't got it, as aarch64-neon-dotprod and aarch64-neon-i8mm have",
+            row="L-23"),
     _option("layout_transform", group="Layouts", meaning="choose layouts for the whole graph by "
             "cost; unspec is cpu", values="cpu|unspec|cuda",
             parse=choice(("", "cpu", "unspec", "cuda")), row="L-24"),

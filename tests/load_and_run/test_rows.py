@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -403,9 +404,57 @@ def test_l22_enable_nhwcd4(run: Any, plain: Path) -> None:
     _warned(run, plain, "--enable-nhwcd4", "the compiler's own layout is used")
 
 
-def test_l23_enable_nchw44_dot(run: Any, model: Path) -> None:
-    found = run(model, "--enable-nchw44-dot", "--target=aarch64-neon", status=1)
-    assert "aarch64-neon has no dot product" in found.err
+def test_l23_enable_nchw44_dot_is_for_arms_targets_with_it(run: Any, model: Path) -> None:
+    option = "--enable-nchw44-dot"
+    for name in ("aarch64-neon", "x86-64-avx512-vnni"):
+        found = run(model, option, f"--target={name}", status=1)
+        assert f"target {name} has no dot product of int8 as ARM's have it" in found.err
+        assert "use aarch64-neon-dotprod or aarch64-neon-i8mm" in found.err
+    assert "exclude each other" in run(model, option, "--enable-nchw44", status=1).err
+    if target.host_arch() != "aarch64":
+        assert "compiles for another machine" in run(model, option, status=1).err
+        found = run(model, option, "--target=aarch64-neon-dotprod", status=1)
+        assert "aarch64-neon-dotprod doesn't run on this machine" in found.err
+
+
+@pytest.mark.parametrize("name", ["aarch64-neon-dotprod", pytest.param("aarch64-neon-i8mm",
+                                                                       marks=pytest.mark.slow)])
+def test_l23_enable_nchw44_dot(run: Any, tmp_path: Path, name: str) -> None:
+    """A convolution of bytes in blocks of 4 whose sums are dot products."""
+    if target.host_arch() != "aarch64" and shutil.which("aarch64-linux-gnu-gcc") is None:
+        pytest.skip("there is no compiler for aarch64")
+    path, kept = tmp_path / "bytes.onnx", tmp_path / "net"
+    onnx.save(quantized_conv(), path)
+    found = run(
+        path, "--enable-nchw44-dot", f"--target={name}", f"--model-dump={kept}", "--iter=1"
+    )
+    if target.host_arch() != "aarch64":
+        assert "nothing is run on this machine" in found.out
+    report = json.loads((kept / "net.report.json").read_text())
+    assert report["target"] == name
+    assert "+dotprod" in (kept / "CMakeLists.txt").read_text()
+    (conv,) = [n for n in report["nodes"] if n["op"].startswith("Conv")]
+    (kernel,) = (kept / "src" / "kernels").glob(f"{conv['symbol']}*")
+    assert "dot" in kernel.read_text()
+    words = ["aarch64-linux-gnu-objdump" if target.host_arch() != "aarch64" else "objdump", "-d"]
+    code = subprocess.run([*words, kept / "libnet.so"], capture_output=True, text=True).stdout
+    assert "dot\tv" in code
+
+
+def quantized_conv() -> onnx.ModelProto:
+    """Return a model of a convolution of bytes by bytes, 16 channels to 16."""
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    weights = np.random.default_rng(0).integers(-9, 9, (16, 16, 3, 3)).astype(np.int8)
+    known = [onnx.numpy_helper.from_array(a, n) for n, a in {
+        "s": np.float32(0.1), "z": np.uint8(3), "w": weights, "ws": np.float32(0.05),
+        "wz": np.int8(0)}.items()]  # fmt: skip
+    nodes = [
+        node("QLinearConv", ["x", "s", "z", "w", "ws", "wz", "s", "z"], ["y"], pads=[1, 1, 1, 1])
+    ]
+    sides = [[info(n, onnx.TensorProto.UINT8, (1, 16, 12, 12))] for n in "xy"]
+    graph = onnx.helper.make_graph(nodes, "bytes", *sides, known)
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 @pytest.mark.slow
