@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir
 
 from atc.dims import Extent
-from atc.errors import ModelError, OptionError
+from atc.errors import ModelError, OptionError, one_line
 from atc.importers.onnx import InputShape, load_onnx, pin_inputs
 from atc.regular_file import regular
 
@@ -19,9 +19,27 @@ FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}
 def load_model(
     path: Path, framework: str, shapes: Mapping[str, InputShape], weight: Path | None
 ) -> onnx_ir.Model:
-    """Read a model file; an empty `framework` is found out from the file's first bytes."""
+    """Read a model file; an empty `framework` is found out from the file's first bytes.
+
+    The model's metadata entry `atc.warnings` has a line for whatever is suspicious. Raises
+    AtcError, also for a file of weights that isn't there, whether or not the format has one.
+    """
     head = _head(path)
     kind = FRAMEWORKS.get(framework) if framework else _detect(path, head)
+    if weight is not None and not weight.is_file():
+        raise ModelError("no such file", where=f"--weight={weight}")
+    model = _loaded(path, kind, framework, shapes, weight)
+    if weight is not None and kind != "mxnet":
+        text = f"--weight has no effect: {one_line(path.name)} is no MXNet model, it has its own"
+        told = model.metadata_props.get("atc.warnings", "").splitlines()
+        model.metadata_props["atc.warnings"] = "\n".join([*told, text])
+    return model
+
+
+def _loaded(
+    path: Path, kind: str | None, framework: str, shapes: Mapping[str, InputShape],
+    weight: Path | None,
+) -> onnx_ir.Model:  # fmt: skip
     match kind:
         case "onnx":
             return pin_inputs(load_onnx(path), shapes, path.name)

@@ -187,10 +187,26 @@ def test_a_02_03_weights_and_formats(folder: Path, tmp_path: Path) -> None:
     assert len(load_model(folder / "net.onnx", "", {}, None).graph.inputs) == 1
     with pytest.raises(ModelError, match="E10008"):
         load_model(mxnet, "", {"x": (2,)}, None)
+    for model in (folder / "net.onnx", mge, mxnet):
+        with pytest.raises(ModelError, match=r"E10041: no such file \[--weight=.*none\.params\]"):
+            load_model(model, "", {"x": (2,)}, tmp_path / "none.params")
     for number in "013":
         with pytest.raises(OptionError, match="E10001.*not supported"):
             options(folder, framework=number)
     assert options(folder, framework=5).framework == "5"
+
+
+def test_a_02_weights_of_a_model_that_takes_none_are_told(folder: Path, tmp_path: Path) -> None:
+    mge = tmp_path / "n.mge"
+    mge.write_bytes(write_v2(small()))
+    weight = written(tmp_path / "w.params", "")
+    for model in (folder / "net.onnx", mge):
+        warnings: list[str] = []
+        own = options(folder, model=model, weight=weight)
+        read_model(own, Listener(warn=warnings.append))
+        (told,) = [w for w in warnings if "--weight" in w]
+        assert told == f"--weight has no effect: {model.name} is no MXNet model, it has its own"
+        read_model(options(folder, model=model), Listener(warn=pytest.fail))
 
 
 def test_a_04_27_the_output_folder_and_what_is_told_of_it(base: Compilation) -> None:
