@@ -30,6 +30,13 @@ def parse_ini(text: str) -> dict[str, str] | None:
     return values if sections else None
 
 
+def misplaced(text: str) -> list[str]:
+    """Return the limits that a text sets before any section, where they count for nothing."""
+    lines = (_content(line) for section, line in _in_sections(text) if section is None)
+    keys = (line.partition("=")[0].strip() for line in lines if "=" in line)
+    return [key for key in keys if key in (SIZE_KEY, RATIO_KEY)]
+
+
 def with_versions(text: str | None, versions: Mapping[str, str]) -> str:
     """Return the ini's text with these version lines, every other line of `text` as it was.
 

@@ -116,8 +116,10 @@ def cache_stats(
     """Count what the cache at `root` holds, for one target or all."""
     warnings: list[str] = []
     with _base(root, target) as base:
-        inis = [(name, values or {}) for name, values in read_inis(base)] if base else []
-        limits = read_limits(inis, environ or {}, warnings.append)
+        inis = read_inis(base) if base else []
+        warnings += (ini.warning for ini in inis if ini.warning)
+        pairs = [(ini.path, ini.values) for ini in inis]
+        limits = read_limits(pairs, environ or {}, warnings.append)
         folders = tuple(_folder_stats(name, folder) for name, folder in _targets(base, target))
         found = _open_to_others(base, environ or {})
     if found:

@@ -221,10 +221,10 @@ def _warn_if_in_use(folder: Folder, warn: Warn) -> None:
 
 def _limits(base: Folder, environ: Mapping[str, str], warn: Warn) -> Limits:
     inis = read_inis(base)
-    for name, values in inis:
-        if values is None:
-            warn(f"{name} has no section [op_compiler_cache] and is ignored")
-    return read_limits([(name, v) for name, v in inis if v is not None], environ, warn)
+    for ini in inis:
+        if ini.warning:
+            warn(ini.warning)
+    return read_limits([(ini.path, ini.values) for ini in inis], environ, warn)
 
 
 def _age(base: Folder, folder: Folder, limits: Limits, warn: Warn) -> dict[str, str]:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from atc.cache.entry import FORMAT, Damaged, Entry, check, remove, remove_all, scan
 from atc.cache.folder import Folder, open_folder
-from atc.cache.ini import INI_NAME, clean_versions, parse_ini, with_versions
+from atc.cache.ini import (
+    INI_NAME,
+    SECTION,
+    clean_versions,
+    misplaced,
+    parse_ini,
+    with_versions,
+)
 from atc.cache.proved import is_signed, proved_files
 from atc.cache.root import CHANGE_LOCK, target_names
 from atc.cache.secret import Secret
@@ -15,25 +23,42 @@ from atc.cache.secret import Secret
 FORMAT_KEY = "cache_format"  # the ini's version of the entries' form
 
 
-def read_ini_text(base: Folder) -> str | None:
-    """Return the text of the ini in `<root>/kernel_cache`, None if there is none."""
+@dataclass(frozen=True)
+class Ini:
+    """An ini as it was found: the values of its section, limits that stand before any section."""
+
+    path: str
+    values: Mapping[str, str]
+    misplaced: tuple[str, ...] = ()
+
+    @property
+    def warning(self) -> str:
+        """What its user should know, empty for nothing."""
+        if not self.misplaced:
+            return ""
+        return (
+            f"{self.path}: {' and '.join(self.misplaced)} before the line [{SECTION}] are ignored; "
+            "put them below it"
+        )
+
+
+def read_ini_text(folder: Folder) -> str | None:
+    """Return the text of a folder's ini, None if there is none."""
     try:
-        return _decode(base.read(INI_NAME))
+        return _decode(folder.read(INI_NAME))
     except FileNotFoundError:
         return None
 
 
-def read_inis(base: Folder) -> list[tuple[str, dict[str, str] | None]]:
-    """Return path and values of the inner ini, then of the one in the root, where they exist.
-
-    Values are None where the section is missing.
-    """
+def read_inis(base: Folder) -> list[Ini]:
+    """Return the ini in `<root>/kernel_cache`, then the one in the root, where they exist."""
     found = []
     with open_folder(base.path.parent) as root:
         for folder in (base, root):
             text = read_ini_text(folder)
             if text is not None:
-                found.append((str(folder.path / INI_NAME), parse_ini(text)))
+                path = str(folder.path / INI_NAME)
+                found.append(Ini(path, parse_ini(text) or {}, tuple(misplaced(text))))
     return found
 
 
@@ -42,16 +67,17 @@ def settle_versions(
 ) -> dict[str, str]:
     """Record `versions` and the cache's own in the ini; return why entries of `target` went.
 
+    It is the one in the root, made if there is none, unless there is one in `<root>/kernel_cache`.
     Other versions recorded: all entries of all targets go, since one ini speaks for them all.
     One not recorded (a new ini, one written by hand or by a version that didn't sign): entries that
     prove themselves stay.
     """
     versions = {**versions, FORMAT_KEY: str(FORMAT)}
     wanted = clean_versions(versions)
-    if _recorded(read_ini_text(base), wanted) == wanted:
+    if _recorded(_settled_text(base), wanted) == wanted:
         return {}
     with base.locked(CHANGE_LOCK, wait_s=wait_s):
-        text = read_ini_text(base)  # another process may have settled it meanwhile
+        text = _settled_text(base)  # another process may have settled it meanwhile
         recorded = _recorded(text, wanted)
         if recorded == wanted:
             return {}
@@ -69,8 +95,24 @@ def settle_versions(
             for folder, file in proved_files(base.path.parent):
                 if not is_signed(folder, file, secret):
                     folder.remove(file)
-        base.write(INI_NAME, _encode(with_versions(text, versions)), durable=True)
+        _write(base, _encode(with_versions(text, versions)))
         return deleted
+
+
+def _settled_text(base: Folder) -> str | None:
+    """Return the text of the ini that records versions, None if there is none."""
+    with open_folder(base.path.parent) as root:
+        inner = read_ini_text(base)
+        return read_ini_text(root) if inner is None else inner
+
+
+def _write(base: Folder, data: bytes) -> None:
+    """Write the ini where it is, else into the root; where only `base` is ours, there."""
+    if read_ini_text(base) is None:
+        with suppress(PermissionError), open_folder(base.path.parent) as root:
+            root.write(INI_NAME, data, durable=True)
+            return
+    base.write(INI_NAME, data, durable=True)
 
 
 def _empty(base: Folder, target: str, changed: list[str], secret: Secret) -> dict[str, str]:

@@ -52,6 +52,10 @@ class Site:
 
     @property
     def ini(self) -> Path:
+        return self.root / "op_cache.ini"
+
+    @property
+    def inner_ini(self) -> Path:
         return self.base / "op_cache.ini"
 
     def write_ini(self, *lines: str, path: Path | None = None) -> None:

@@ -247,7 +247,7 @@ def test_the_option_beats_the_variable_and_that_the_home(
     assert (home / "atc_data/kernel_cache/c99").is_dir()
     monkeypatch.setenv("ASCEND_CACHE_PATH", str(variable))
     assert cli.main(plain) == 0
-    assert (variable / "kernel_cache/op_cache.ini").is_file()
+    assert (variable / "op_cache.ini").is_file()
     assert not bench.cache.exists()
     bench.compile("enable")
     assert bench.entries

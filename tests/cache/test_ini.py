@@ -1,5 +1,7 @@
 """op_cache.ini: place, contents, versions."""
 
+import os
+
 import pytest
 
 from atc.cache import versions
@@ -9,24 +11,42 @@ from atc.cache.limits import Limits
 BOTH = ("max_op_cache_size=7", "remain_cache_size_ratio=80")
 
 
-def test_s17_the_ini_is_made_in_kernel_cache(site):
+def test_s17_the_ini_is_made_in_the_folder_that_is_named(site):
     site.compile("enable")
     assert site.ini.is_file()
-    assert not (site.root / "op_cache.ini").exists()
+    assert not site.inner_ini.exists()
 
 
-def test_s17_an_ini_in_the_root_is_accepted_and_stays_in_force(site):
-    site.write_ini(*BOTH, path=site.root / "op_cache.ini")
-    for _ in range(2):  # the second run finds the inner file that the first one made
+def test_s17_an_ini_in_kernel_cache_is_accepted_and_stays_in_force(site):
+    site.write_ini(*BOTH, path=site.inner_ini)
+    for _ in range(2):
         with site.open() as cache:
             assert (cache.limits.megabytes, cache.limits.remain_percent) == (7, 80)
+    assert not site.ini.exists()
 
 
 def test_s17_the_inner_ini_wins(site):
-    site.write_ini(*BOTH, path=site.root / "op_cache.ini")
-    site.write_ini("max_op_cache_size=9", "remain_cache_size_ratio=10")
+    site.write_ini(*BOTH)
+    site.write_ini("max_op_cache_size=9", "remain_cache_size_ratio=10", path=site.inner_ini)
     with site.open() as cache:
-        assert cache.limits == Limits(9, 10, True, str(site.ini))
+        assert cache.limits == Limits(9, 10, True, str(site.inner_ini))
+
+
+def test_s17_limits_in_the_root_hold_beside_an_inner_ini_without(site):
+    site.write_ini(path=site.inner_ini)
+    site.write_ini(*BOTH)
+    with site.open() as cache:
+        assert (cache.limits.megabytes, cache.limits.remain_percent) == (7, 80)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_s17_where_only_kernel_cache_may_be_written_the_ini_is_there(site):
+    site.base.mkdir(parents=True)
+    site.root.chmod(0o555)
+    site.compile("enable")
+    site.root.chmod(0o755)
+    assert site.inner_ini.is_file()
+    assert site.warnings == []
 
 
 def test_s18_the_made_ini_has_header_versions_and_commented_limits(site):
@@ -48,7 +68,7 @@ def test_s18_uncommenting_the_limits_puts_them_in_force(site):
 
 
 def test_s18_an_ini_made_by_hand_gets_the_versions_and_keeps_its_lines(site):
-    site.base.mkdir(parents=True)
+    site.root.mkdir(parents=True)
     site.ini.write_text(
         "# ours\n[op_compiler_cache]\nmax_op_cache_size=7\nremain_cache_size_ratio=80"
     )
@@ -60,12 +80,20 @@ def test_s18_an_ini_made_by_hand_gets_the_versions_and_keeps_its_lines(site):
     )
 
 
-def test_s18_an_ini_without_header_is_a_warning_and_counts_for_nothing(site):
-    site.base.mkdir(parents=True)
-    site.ini.write_text("max_op_cache_size=7\nremain_cache_size_ratio=80\n")
-    with site.open() as cache:
-        assert cache.limits == Limits()
-    assert site.ini.read_text().startswith("max_op_cache_size=7\nremain_cache_size_ratio=80\n[op_")
+@pytest.mark.parametrize("place", ["ini", "inner_ini"])
+def test_s18_limits_without_header_are_told_every_time(site, place):
+    path = getattr(site, place)
+    path.parent.mkdir(parents=True)
+    path.write_text("max_op_cache_size=7\nremain_cache_size_ratio=80\n")
+    for _ in range(2):  # the second run finds the header that the first one wrote
+        site.warnings.clear()
+        with site.open() as cache:
+            assert cache.limits == Limits()
+        assert site.warnings == [
+            f"{path}: max_op_cache_size and remain_cache_size_ratio before the line "
+            "[op_compiler_cache] are ignored; put them below it"
+        ]
+    assert path.read_text().startswith("max_op_cache_size=7\nremain_cache_size_ratio=80\n[op_")
 
 
 @pytest.mark.parametrize(

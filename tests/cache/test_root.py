@@ -43,7 +43,7 @@ def test_o02_the_folder_is_made_below_the_root(tmp_path, place):
     with open_with(root if place == "option" else None, environ, warnings, "c99") as cache:
         assert cache.active
     assert (expected / "kernel_cache" / "c99").is_dir()
-    assert (expected / "kernel_cache" / "op_cache.ini").is_file()
+    assert (expected / "op_cache.ini").is_file()
     assert warnings == []
 
 
