@@ -133,12 +133,14 @@ def counted(
 
 
 def times_root(options: Options, env: Mapping[str, str]) -> Path | None:
-    """Return where measured times are kept, None where they aren't."""
-    kind = options.fast_run_cache_type
+    """Return where measured times are kept, None where they aren't.
+
+    They are kept whatever --op_compiler_cache_mode says, which is about compiled operators.
+    """
     if options.op_bank_path is not None:
         return options.op_bank_path
-    if kind == "MEMORY" or options.fast_run_cache_dir is not None:
-        return None if kind == "MEMORY" else options.fast_run_cache_dir
-    if kind != "FILE" and options.op_compiler_cache_mode == "disable":
+    if options.fast_run_cache_type == "MEMORY":
         return None
+    if options.fast_run_cache_dir is not None:
+        return options.fast_run_cache_dir
     return find_root(options.op_compiler_cache_dir, env)

@@ -28,7 +28,14 @@ DRAWN = ("test_standard", "test_resize_is_the_reference")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say how tests compile: without optimisation by default, with headers that all share."""
+    """Say how tests compile: without optimisation by default, with headers that all share.
+
+    What a test keeps on disk goes to a folder of the tests' own: nothing of whoever runs them
+    is read or written.
+    """
+    kept = tempfile.TemporaryDirectory(prefix="atc-tests-")
+    os.environ["ASCEND_CACHE_PATH"] = kept.name
+    config.add_cleanup(kept.cleanup)
     if "not slow" in str(config.getoption("markexpr")):
         compile_quickly()
     if not hasattr(config, "workerinput"):  # the workers share the folder of whoever started them

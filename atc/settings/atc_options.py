@@ -152,10 +152,10 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("fast_run_timeout", "Optimisation", "seconds that one candidate may take, 0: no limit",
             "SECONDS", nonnegative, 20),
     Setting("fast_run_cache_type", "Optimisation", "whether measured times are kept: FILE, or "
-            "MEMORY for this run only (default: FILE with a folder of their own or with the op "
-            "compiler cache)", "FILE|MEMORY", choice(("", "FILE", "MEMORY"))),
-    Setting("fast_run_cache_dir", "Optimisation", "where measured times are kept (default: beside "
-            "the op compiler cache)", "DIR", path),
+            "MEMORY for this run only (default: FILE)", "FILE|MEMORY",
+            choice(("", "FILE", "MEMORY"))),
+    Setting("fast_run_cache_dir", "Optimisation", "where measured times are kept (default: the "
+            "folder of the op compiler cache, whatever its mode)", "DIR", path),
     Setting("kernels", "Optimisation", "which kernels may be chosen: portable ones are plain C, "
             "optimized ones leave plain C to the operators that have nothing else",
             "all|portable|optimized", choice(("all", "portable", "optimized")), "all"),

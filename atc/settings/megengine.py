@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from atc.errors import OptionError
 from atc.option_values import choice, integer, nonnegative, path, present, switch
@@ -16,6 +18,9 @@ _LEVELS = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "WARN": "warn
 _NUMBERED = ("debug", "info", "warning", "error", "null")
 _STRATEGIES = ("HEURISTIC", "PROFILE", "REPRODUCIBLE", "OPTIMIZED")
 _BACKENDS = ("MLIR", "HALIDE", "NVRTC", "TINYOPENCL")
+
+PERSISTENT_CACHE = "~/.cache/megengine/persistent_cache"
+"""Where MegEngine keeps measured times."""
 
 _N = r"\d{1,4}"
 _POOL = rf"multithread((?P<threads>{_N})(:{_N})?|:default:(?P<own>{_N}))"
@@ -75,6 +80,13 @@ def _fast_run(words: Collection[str]) -> bool:
 
 def _same(value: object) -> object:
     return value
+
+
+def _persistent_cache(kind: str) -> str | None:
+    """Return MegEngine's folder of measured times; None where nothing is kept, or without home."""
+    with suppress(RuntimeError):
+        return str(Path(PERSISTENT_CACHE).expanduser()) if kind == "FILE" else None
+    return None
 
 
 def _backend(value: object) -> object:
@@ -202,12 +214,15 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MGB_DUMP_INPUT", row="M-35", values="0|1", parse=present, default="0",
           meaning="load_and_run --bin-io-dump writes the inputs of every kernel call too, in files "
           "that end in -inp and a number"),
-    _once("MGE_FASTRUN_CACHE_TYPE", row="M-36", values="FILE|MEMORY",
-          parse=choice(("FILE", "MEMORY")), gives={"fast_run_cache_type": _same},
-          meaning="whether measured times are kept on disk, as --fast_run_cache_type"),
     _once("MGE_FASTRUN_CACHE_DIR", row="M-37", values="DIR", parse=path,
-          meaning="where measured times are kept, as --fast_run_cache_dir",
-          gives={"fast_run_cache_dir": _same}),
+          default=PERSISTENT_CACHE, meaning="where measured times are kept, as "
+          "--fast_run_cache_dir", gives={"fast_run_cache_dir": _same},
+          documentation="The default is for MGE_FASTRUN_CACHE_TYPE=FILE; where neither is set it "
+          "is that of --fast_run_cache_dir."),
+    _once("MGE_FASTRUN_CACHE_TYPE", row="M-36", values="FILE|MEMORY",
+          parse=choice(("FILE", "MEMORY")), default="FILE",
+          gives={"fast_run_cache_type": _same, "fast_run_cache_dir": _persistent_cache},
+          meaning="whether measured times are kept on disk, as --fast_run_cache_type"),
     Setting("capabilities", "Features", "targets and compilers that are there: atc --version",
             kind="feature", system="MegEngine", row="M-38"),
     _once("MEGENGINE_MAX_RECOMP_TIME", values="N", default="1",

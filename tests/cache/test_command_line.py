@@ -242,6 +242,7 @@ def test_the_option_beats_the_variable_and_that_the_home(
 ) -> None:
     home, variable = bench.folder / "home", bench.folder / "variable"
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("ASCEND_CACHE_PATH", raising=False)
     plain = [word for word in bench.line("enable") if "cache_dir" not in word]
     assert cli.main(plain) == 0
     assert (home / "atc_data/kernel_cache/c99").is_dir()

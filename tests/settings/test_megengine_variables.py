@@ -341,12 +341,33 @@ def test_m_35_inputs_in_binary_dumps(
 
 def test_m_36_measured_times_are_kept_or_not(built: Path, tmp_path: Path) -> None:
     assert len(list((built / "times").rglob("*.json"))) == 1
-    for kind, root in (("MEMORY", None), ("FILE", tmp_path)):
-        environ = {"MGE_FASTRUN_CACHE_TYPE": kind, "ASCEND_CACHE_PATH": str(tmp_path)}
-        assert driver.times_root(options(environ), environ) == root
-    assert driver.times_root(options({}), {"ASCEND_CACHE_PATH": str(tmp_path)}) is None
+    environ = {"ASCEND_CACHE_PATH": str(tmp_path)}
+    memory = {**environ, "MGE_FASTRUN_CACHE_TYPE": "MEMORY"}
+    assert driver.times_root(options(memory), memory) is None
+    assert driver.times_root(options({}, fast_run_cache_type="MEMORY"), environ) is None
+    for mode in ("disable", "enable"):  # of the op compiler cache; times are kept in any case
+        assert driver.times_root(options({}, op_compiler_cache_mode=mode), environ) == tmp_path
+    home = {"HOME": str(tmp_path)}
+    assert driver.times_root(options({}), home) == tmp_path / "atc_data"
+    assert driver.times_root(options({}), {}) is None
     with pytest.raises(OptionError, match="E10001: .*use one of FILE, MEMORY"):
         options({"MGE_FASTRUN_CACHE_TYPE": "REDIS"})
+
+
+@pytest.mark.slow
+def test_m_36_a_second_run_measures_nothing(tmp_path: Path) -> None:
+    product = helper.make_node("MatMul", ["x", "x"], ["y"])
+    model = save([product], {"x": [48, 48]}, {"y": [48, 48]}, tmp_path / "m.onnx")
+    chosen = replace(options({}, model, fast_run="1"), output=tmp_path / "out/net")
+    stages = [list[int](), list[int]()]
+    for totals in stages:
+        heard = driver.Listener(
+            progress=lambda what, done, total, to=totals: to.append(total)
+            if what == "measuring kernels" else None
+        )  # fmt: skip
+        driver.compile_model(chosen, {**os.environ, "ASCEND_CACHE_PATH": str(tmp_path)}, heard)
+    assert max(stages[0]) > 0
+    assert max(stages[1]) == 0
 
 
 def test_m_37_where_measured_times_are_kept(built: Path, tmp_path: Path) -> None:
@@ -356,6 +377,19 @@ def test_m_37_where_measured_times_are_kept(built: Path, tmp_path: Path) -> None
     assert driver.times_root(options({}, fast_run_cache_dir=str(tmp_path)), {}) == tmp_path
     both = {"MGE_FASTRUN_CACHE_DIR": str(tmp_path), "MGE_FASTRUN_CACHE_TYPE": "MEMORY"}
     assert driver.times_root(options(both), both) is None
+    both |= {"MGE_FASTRUN_CACHE_TYPE": "FILE"}
+    assert driver.times_root(options(both), both) == tmp_path
+
+
+def test_m_37_the_default_is_megengines_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    kept = options({"MGE_FASTRUN_CACHE_TYPE": "FILE"})
+    assert driver.times_root(kept, {}) == tmp_path / ".cache/megengine/persistent_cache"
+    assert variable_of("M-37").default == "~/.cache/megengine/persistent_cache"
+    given = options({"MGE_FASTRUN_CACHE_TYPE": "FILE"}, fast_run_cache_dir="/mine")
+    assert driver.times_root(given, {}) == Path("/mine")
 
 
 def test_m_38_capabilities(capsys: pytest.CaptureFixture[str]) -> None:
