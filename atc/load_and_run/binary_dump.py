@@ -119,7 +119,7 @@ def _info(engine: Engine, number: int) -> str:
 def output_variables(engine: Engine) -> list[int]:
     """Return the number of each output among the variables, by the report beside the library.
 
-    They are the numbers in other dumps of the same build. Without a report, the outputs are counted.
+    They are the numbers in other dumps of the same build. Without a report outputs are counted.
     """
     count = len(engine.outputs)
     try:

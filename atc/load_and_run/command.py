@@ -53,9 +53,10 @@ def load_and_run(argv: Sequence[str], console: Console, wait: ReadLine) -> int:
 
             folder = fit(wishes, given, stack, console)
         else:
-            folder = wishes.subject
-            if compiles and (folder := _compiled(wishes, given, stack, console)) is None:
+            made = _compiled(wishes, given, stack, console) if compiles else wishes.subject
+            if made is None:
                 return 0
+            folder = made
         cases = () if given or not compiles else stored_cases(wishes.subject)
         run_library(folder, wishes, cases or (Case(given),), console, environ)
     return 0
@@ -75,7 +76,8 @@ def _compiled(
 
     Returns None where what was made is for another machine.
     """
-    from atc.load_and_run.compilation import compile_subject, runs_natively  # late: not for a library
+    # Late: a library needs no compiler.
+    from atc.load_and_run.compilation import compile_subject, runs_natively
 
     folder = wishes["model_dump"]
     if folder is None:

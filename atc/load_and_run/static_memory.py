@@ -1,4 +1,4 @@
-"""The memory plan of a compiled folder, and its graph, as MegEngine's `graph_info_analyze` reads it.
+"""The memory plan of a compiled folder, and its graph, for MegEngine's `graph_info_analyze`.
 
 `graph_info_analyze -i DIR -o LOGS` of MegEngine 1.13 makes of both what tensorboard shows.
 """

@@ -117,7 +117,8 @@ def test_images_of_text(data: bytes, shape: tuple[int, ...], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "data",
     [b"P3\n1 1\n255\n1 2", b"P2\n2 1\n255\n1 256", b"P2\n2 1\n9\n1 x", b"P2\n2 1\n9\n1 -1",
-     b"P2 1 1 9\n1000000000000", b"P7\n1 1\n255\n1 2 3", b"P5\n2 2\n255\nabc", b"P5\n2 2\n65535\nabcdabcd", b"P5", b"P5 #"],
+     b"P2 1 1 9\n1000000000000", b"P7\n1 1\n255\n1 2 3", b"P5\n2 2\n255\nabc",
+     b"P5\n2 2\n65535\nabcdabcd", b"P5", b"P5 #"],
 )  # fmt: skip
 def test_wrong_images(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "i.pgm").write_bytes(data)
