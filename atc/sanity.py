@@ -3,6 +3,7 @@
 Memory that no value lives in is filled with poison before a call and has to hold it afterwards;
 values that a call doesn't write have to keep their checksum; results hold no NaN, no infinity and
 nothing beyond a limit. Buffers have guard zones, so that there is such memory beside each of them.
+Of one value, by its number, each call that writes or reads it tells on standard error.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from atc.errors import UnsupportedError
 from atc.ir import DType, TensorType
 from atc.memory import Arena
 from atc.names import c_string
+from atc.observe import Observed, observed
 from atc.option_values import Checks
 from atc.program import Call, Program, calls
 
@@ -69,6 +71,8 @@ class Checked:
     inputs: tuple[CheckedValue, ...]
     buffers: tuple[CheckedBuffer, ...]
     steps: tuple[CheckedStep, ...]
+    seen: Observed
+    """All values by their numbers, and those of each call: one of them can be watched."""
 
     @property
     def memory(self) -> bool:
@@ -115,7 +119,7 @@ def checked(program: Program, arena: Arena, what: Checks) -> Checked:
         for call, time in zip(calls(program.steps), arena.steps, strict=True)
     )  # fmt: skip
     inputs = tuple(_floats(program.inputs, [program.types[i] for i in program.inputs]))
-    return Checked(what, inputs, table, steps)
+    return Checked(what, inputs, table, steps, observed(program))
 
 
 def _written(call: Call, arena: Arena) -> Iterator[str]:

@@ -253,7 +253,7 @@ class _Scribe:
         if self.timed:
             lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
         if self.checked:
-            lines = self._checked(lines, arguments[reading : len(call.arguments)])
+            lines = self._checked(lines, seen, arguments[reading : len(call.arguments)])
         yield from self._observed(lines, seen) if self.observed else lines
         yield from self._bounded(node.op.written)
         self.called += 1
@@ -303,12 +303,15 @@ class _Scribe:
             if symbols & own and symbols <= self.known:
                 yield f"if (({plain(fault)}) != 0) return {self.upper}_ERROR_SHAPE;"
 
-    def _checked(self, lines: Sequence[str], results: Sequence[str]) -> list[str]:
+    def _checked(self, lines: Sequence[str], seen: str, results: Sequence[str]) -> list[str]:
         """Return a call's lines between the checks before and after it."""
+        watched = f"(const void *const[]){{{seen}}}"
         after = f"atc_leave(ctx, {self.called}, (const void *const[]){{{', '.join(results)}}})"
         return [
             f"atc_enter(ctx, {self.called});",
+            f"atc_watch(ctx, {self.called}, false, {watched});",
             *lines,
+            f"atc_watch(ctx, {self.called}, true, {watched});",
             f"if (!{after}) return {self.upper}_ERROR_CHECK;",
         ]
 

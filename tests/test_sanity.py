@@ -189,7 +189,7 @@ def with_evil_kernel(
     With `instead` the kernel does nothing else.
     """
     schedule = emission.files["src/net.c"].decode()
-    call = re.search(rf': \w+ "{node}.*?\b(atc_(?!enter|leave)\w+)\(', schedule, re.DOTALL)
+    call = re.search(rf': \w+ "{node}.*?\b(atc_(?!enter|leave|watch)\w+)\(', schedule, re.DOTALL)
     assert call is not None
     path = f"src/kernels/{call[1]}.c"
     text = emission.files[path].decode()

@@ -120,9 +120,12 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MEGENGINE_LOGGING_LEVEL", row="M-03", values="|".join(_LEVELS),
           parse=choice(_LEVELS, code="E10010"), meaning="the level of --log",
           gives={"log": _LEVELS.__getitem__}),
-    _dynamic("MGB_DEBUG_VAR_SANITY_CHECK_LOG", row="M-05", values="VAR",
-             meaning="tells what the sanity check finds for one variable",
-             accepted="checked builds (--sanity_check) name the node by themselves"),
+    _dynamic("MGB_DEBUG_VAR_SANITY_CHECK_LOG", row="M-05", values="VAR", parse=integer(0),
+             needs="sanity_check", meaning="when a library compiled with --sanity_check runs, it "
+             "tells on standard error of each kernel call that writes or reads this variable: "
+             "checksum, last word, whether it is unchanged",
+             documentation="VAR is the variable's number in dumps of load_and_run; the outputs' "
+             "are output_variables of the report. A library without checks doesn't look at it."),
     _once("MGB_LOG_TRT_MEM_ALLOC", row="M-06", values="0|1", meaning="logs TensorRT's allocations",
           accepted="there is no TensorRT; the report shows the arena"),
     _dynamic("MGE_PLASMA_MEMORY", row="M-07", values="BYTES",

@@ -63,7 +63,7 @@ def settle(
                 values[name], sources[name] = meant, source
     checked = _checked(values, sources, command)
     if command in _COMPILING:
-        checked["notes"] = tuple(_notes(values, around))
+        checked["notes"] = tuple(_notes(values, checked, around))
         home = _text_of("MXNET_HOME", around)
         for name in ("model", "weight"):
             checked[name] = find_model(checked[name], home)
@@ -119,7 +119,9 @@ def _checked(
         raise
 
 
-def _notes(values: Mapping[str, object], around: Surroundings) -> Iterator[str]:
+def _notes(
+    values: Mapping[str, object], checked: Mapping[str, object], around: Surroundings
+) -> Iterator[str]:
     """Yield a warning for everything that is set and has no effect."""
     for name in values:
         if name in OPTIONS and OPTIONS[name].accepted:
@@ -131,6 +133,11 @@ def _notes(values: Mapping[str, object], around: Surroundings) -> Iterator[str]:
         value = _parsed(setting, found)
         if setting.accepted and value not in setting.works_for:
             yield f"{setting.name}={one_line(found.text, 60)} has no effect: {setting.accepted}"
+        if setting.needs and not checked.get(setting.needs):
+            yield (
+                f"{setting.name}={one_line(found.text, 60)} has no effect: the library isn't "
+                f"compiled with --{setting.needs}"
+            )
 
 
 def variable(name: str) -> Setting:

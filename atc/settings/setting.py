@@ -51,6 +51,8 @@ class Setting:
     """Other names that mean the same."""
     secret: bool = False
     """Whether its value is never shown."""
+    needs: str = ""
+    """For a variable: an option without which it has no effect on a compilation."""
     alone: str = ""
     """What an option of a number means where none follows; empty: it needs one."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from networks import conv_net, save, training_net
-from onnx import helper
+from onnx import helper, numpy_helper
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
 
 from atc import cli, driver
@@ -29,7 +30,7 @@ from atc.settings.surroundings import Surroundings
 ROWS = [f"M-{k:02}" for k in range(1, 39)]
 
 VALUES = {
-    "M-02": "0", "M-05": "7", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
+    "M-02": "0", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
     "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-14": "20", "M-15": "0", "M-17": "2",
     "M-19": "1", "M-25": "1", "M-26": "0", "M-27": "1",
     "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE",
@@ -115,6 +116,59 @@ def test_m_04_level_of_the_log_beats_that_of_a_program(number: int) -> None:
     assert log({name: str(number)}, log="info") == "info"  # the command line's own is no program
     with pytest.raises(OptionError, match="E10013"):
         log({name: "5"})
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a checked build of y = cumsum(exp(x)), from which z is made, too."""
+    folder = tmp_path_factory.mktemp("checked")
+    nodes = [helper.make_node("CumSum", ["x", "axis"], ["y"], "the sum"),
+             helper.make_node("Softmax", ["y"], ["z"], "the softmax")]  # fmt: skip
+    model = save(nodes, {"x": [1, 3]}, {"y": [1, 3], "z": [1, 3]}, folder / "m.onnx",
+                 [numpy_helper.from_array(np.array(1, np.int64), "axis")])  # fmt: skip
+    chosen = options({}, model, target="c99", sanity_check="1")
+    return driver.compile_model(replace(chosen, output=folder / "out/net")).folder
+
+
+def told_of(folder: Path, value: str) -> list[str]:
+    """Return what a process says on standard error that runs a library twice."""
+    code = ("import atc, numpy as np, sys; net = atc.load(sys.argv[1]); x = np.float32([[1, 2, 3]])"
+            "; net(x); net(x)")  # fmt: skip
+    environ = {**os.environ, "MGB_DEBUG_VAR_SANITY_CHECK_LOG": value}
+    command = [sys.executable, "-P", "-c", code, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=True)
+    return done.stderr.splitlines()
+
+
+def test_m_05_one_variable_is_watched(checked: Path) -> None:
+    report = json.loads((checked / "net.report.json").read_text())
+    numbers = dict(zip(report["outputs"], report["output_variables"], strict=True))
+    lines = told_of(checked, str(numbers["y"]))
+    assert len(lines) == 4
+    assert lines[:2] == lines[2:]
+    written, read = lines[:2]
+    last = np.float32(6).view(np.uint32)
+    assert written.startswith(f"sanity check: var{numbers['y']} 'y' written by node 'the sum' (")
+    assert "12 bytes, checksum" in written
+    assert written.endswith(f"last word {last:08x}")
+    assert "'y' read by node 'the softmax' (" in read
+    assert read.endswith(f"last word {last:08x}, unchanged")
+    (line, _) = told_of(checked, str(numbers["z"]))
+    assert "'z' written by node 'the softmax' (" in line
+
+
+@pytest.mark.parametrize("value", ["", "99", "one", "1x"])
+def test_m_05_other_values_tell_nothing(checked: Path, value: str) -> None:
+    assert told_of(checked, value) == []
+
+
+def test_m_05_without_checks_there_is_a_warning() -> None:
+    environ = {"MGB_DEBUG_VAR_SANITY_CHECK_LOG": "7"}
+    (warning,) = options(environ).notes
+    assert "compiled with --sanity_check" in warning
+    assert options(environ, sanity_check="memory").notes == ()
+    with pytest.raises(OptionError, match="not a whole number .*SANITY_CHECK_LOG"):
+        options({"MGB_DEBUG_VAR_SANITY_CHECK_LOG": "y"})
 
 
 def test_m_09_collective_operators_are_refused_by_name(tmp_path: Path) -> None:
