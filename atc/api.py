@@ -70,6 +70,7 @@ def compile(
     deterministic_level: int = 0,
     profile: bool = False,
     hooks: bool = False,
+    runtime_log: bool = False,
     sanity_check: str = "",
     strip: bool = False,
     c_opr_lib: Name = "",

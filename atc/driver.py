@@ -339,7 +339,7 @@ def write_project(
         options=contract_of(options, planned.selection).text,
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
-        hooks=options.hooks, checks=options.sanity_check, threads=threads,
+        hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check, threads=threads,
         gears=[(p.program, p.arena) for p in (plans[:-1] if open_ else plans)] if more else (),
     )  # fmt: skip
     return Project(planned.graph, planned.selection, planned.program, planned.arena, emission)

@@ -69,14 +69,16 @@ def emit(
     split_weights: bool = False,
     profile: bool = False,
     hooks: bool = False,
+    log: bool = False,
     checks: Checks | None = None,
     threads: int = 1,
     gears: Sequence[tuple[Program, Arena]] = (),
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
-    With `profile` every kernel call is timed, with `hooks` an observer sees its values, with
-    `checks` they are made around it; without, nothing of that is in the code.
+    With `profile` every kernel call is timed, with `hooks` an observer sees its values, with `log`
+    it is told on standard error, with `checks` they are made around it; without, nothing of that is
+    in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
     are left to the caller. A network without weights is never `external_weights`. With
@@ -91,7 +93,9 @@ def emit(
     kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
     places, blob = _layout_weights(programs)
     offsets = places[programs.index(program)]
-    schedule = make_schedule(program, arena, offsets, name, profile, hooks, checks is not None)
+    schedule = make_schedule(
+        program, arena, offsets, name, profile, hooks, checks is not None, log
+    )  # fmt: skip
     ports = (*schedule.inputs, *schedule.outputs)
     if gears and not general:
         ports = _widest(ports, programs)
@@ -116,7 +120,7 @@ def emit(
         "split": external_weights and split_weights and blob.size > 0,
         "threads": threads if schedule.tasks else 1,
         "profile": profiled_calls(program) if profile else (),
-        "hooks": observed(program) if hooks else None,
+        "hooks": observed(program) if hooks else None, "log": log,
         "sanity": checked(program, arena, checks) if checks else None,
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": [k.path for k in kernels],

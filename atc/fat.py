@@ -33,6 +33,7 @@ from atc.templates import render
 _ALONE = (
     "profile",
     "hooks",
+    "runtime_log",
     "sanity_check",
     "external_weight",
     "c_opr_lib",

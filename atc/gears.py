@@ -40,7 +40,7 @@ def gears_of(options: Options) -> tuple[Options, ...]:
             hint="--dynamic_dims can list every kind of shape", code="E10009",
         )  # fmt: skip
     (name,) = given
-    for other in ("profile", "hooks", "sanity_check"):
+    for other in ("profile", "hooks", "runtime_log", "sanity_check"):
         if getattr(options, other):
             raise OptionError(
                 f"--{other} and --{name} can't be combined", where=f"--{other}", code="E10047",

@@ -58,6 +58,7 @@ class Options:
     deterministic_level: int = 0
     profile: bool = False
     hooks: bool = False
+    runtime_log: bool = False
     sanity_check: Checks | None = None
     strip: bool = False
     c_opr_lib: Path | None = None

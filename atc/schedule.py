@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 
 from atc.dims import Symbol, concrete, is_counted, plain, symbols_of
 from atc.memory import Arena
-from atc.names import comment, tensor_identifiers
+from atc.names import c_string, comment, tensor_identifiers
 from atc.ports import Port
 from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Slot, Step
 from atc.turns import loop_of_turns, row_arguments
 
 __all__ = ["Local", "Port", "Schedule", "Task", "make_schedule"]
+
+
+_LONGEST = 200
+"""Characters of nodes' names in the log."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,13 @@ class Schedule:
 
 def make_schedule(
     program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False,
-    observed: bool = False, checked: bool = False,
+    observed: bool = False, checked: bool = False, logged: bool = False,
 ) -> Schedule:  # fmt: skip
     """Name every value once and write the calls; `weights` are the constants' offsets.
 
     The calls of a `timed` schedule are counted, with the time that each takes; around those of an
-    `observed` one the observer is called, around those of a `checked` one the checks are made.
+    `observed` one the observer is called, around those of a `checked` one the checks are made;
+    a `logged` one tells of each before it.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
     split = len(program.inputs)
@@ -104,7 +109,7 @@ def make_schedule(
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(named, values, strict=True)},
     }
-    scribe = _Scribe(program, arena, pointers, timed, observed, checked, network.upper())
+    scribe = _Scribe(program, arena, pointers, timed, observed, checked, logged, network.upper())
     lines = tuple(scribe.steps(program.steps))
     return Schedule(inputs, outputs, constants, values, lines, tuple(scribe.tasks))
 
@@ -192,6 +197,7 @@ class _Scribe:
     timed: bool
     observed: bool
     checked: bool
+    logged: bool
     upper: str
     """The prefix of the statuses."""
     number: int = 0
@@ -204,6 +210,8 @@ class _Scribe:
 
     def steps(self, steps: Sequence[Step]) -> Iterator[str]:
         for step in steps:
+            if self.logged:
+                yield self._told(step)
             match step:
                 case Call():
                     yield from self._call(step)
@@ -227,6 +235,12 @@ class _Scribe:
         origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or "a copy"
         self.number += 1
         return f'{self.number - 1}: {kind} "{origin}"'
+
+    def _told(self, step: Step) -> str:
+        """Return the line that tells of a step before it."""
+        nodes = " + ".join(step.node.origin) or "a copy"
+        text = f"step {self.number}, {step.node.op.kind} of node '{nodes[:_LONGEST]}'"
+        return f"tell(ctx, {self.upper}_LOG_DEBUG, {c_string(text)}, NULL);"
 
     def _call(self, call: Call) -> Iterator[str]:
         node = call.node

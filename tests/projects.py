@@ -119,10 +119,11 @@ def emit_model(
     profile: bool = False,
     hooks: bool = False,
     checks: Checks | None = None,
+    log: bool = False,
 ) -> Emission:
     """Return the project of a model with static shapes."""
     graph = lower_model(onnx_ir.from_proto(model), file)
-    return emit_graph(graph, name, target, external, file, profile, hooks, checks)
+    return emit_graph(graph, name, target, external, file, profile, hooks, checks, log)
 
 
 def emit_graph(
@@ -134,6 +135,7 @@ def emit_graph(
     profile: bool = False,
     hooks: bool = False,
     checks: Checks | None = None,
+    log: bool = False,
 ) -> Emission:
     """Return the project of a graph."""
     record = get_target(target)
@@ -142,6 +144,7 @@ def emit_graph(
     return emit(
         program, plan_memory(program, guard=GUARD if checks else 0), record, name=name, model=file,
         model_hash="0" * 64, options="", external_weights=external, profile=profile, hooks=hooks,
+        log=log,
         checks=checks,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A build without times, hooks and checks is what a compiler that can't do these would write."""
+"""A build without times, hooks, log and checks is what one writes that can't do these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from test_profile import branching_model
 from atc.option_values import Checks
 from atc.templates import environment
 
-FEATURES = frozenset({"profile", "hooks", "sanity"})
+FEATURES = frozenset({"profile", "hooks", "log", "sanity"})
 
 
 def only_features(test: nodes.Node) -> bool:
@@ -83,7 +83,7 @@ def without_features(cut: Environment, name: str, values: dict[str, object]) -> 
 def test_the_code_is_the_same_byte_by_byte(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = {**MODELS, "looping": looping_model, "branching": branching_model}[name]()
     plain = emit_model(model)
-    special = emit_model(model, profile=True, hooks=True, checks=Checks(True, True, True))
+    special = emit_model(model, profile=True, hooks=True, checks=Checks(True, True, True), log=True)
     cut = cut_environment(monkeypatch)
     monkeypatch.setattr("atc.emit.render", partial(without_features, cut))
     assert emit_model(model).files == plain.files

@@ -114,9 +114,11 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           accepted="everything runs on the host"),
     _once("RUNTIME_OVERRIDE_LOG_LEVEL", row="M-04", values="0...4", parse=integer(0, 4),
           meaning="the level of --log, by number: 0 debug, 1 info, 2 warning, 3 error, "
-          "4 nothing; it beats a level that a program sets", gives={"log": _NUMBERED.__getitem__},
-          documentation="Only --log itself beats it; atc.compile(log=...) doesn't. A compiled "
-          "network logs nothing."),
+          "4 nothing, and that of a network compiled with --runtime_log; it beats a level that a "
+          "program sets", gives={"log": _NUMBERED.__getitem__},
+          documentation="Only --log itself beats it; atc.compile(log=...) doesn't, nor does "
+          "NAME_set_log_level. A network reads it when it is initialised, and logs errors without "
+          "it; other builds log nothing."),
     _once("MEGENGINE_LOGGING_LEVEL", row="M-03", values="|".join(_LEVELS),
           parse=choice(_LEVELS, code="E10010"), meaning="the level of --log",
           gives={"log": _LEVELS.__getitem__}),

@@ -119,6 +119,65 @@ def test_m_04_level_of_the_log_beats_that_of_a_program(number: int) -> None:
 
 
 @pytest.fixture(scope="module")
+def logging(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a build with a log that checks for NaN."""
+    folder = tmp_path_factory.mktemp("logging")
+    relu = helper.make_node("Relu", ["x"], ["y"], "the relu")
+    model = save([relu], {"x": [2]}, {"y": [2]}, folder / "m.onnx")
+    chosen = options({}, model, target="c99", runtime_log="1", sanity_check="nan")
+    return driver.compile_model(replace(chosen, output=folder / "out/net")).folder
+
+
+LOGGED = [
+    ("DEBUG", "net: step 0, Map of node 'the relu'"), ("INFO", "net: init: ok"),
+    ("INFO", "net: run: ok"), ("ERROR", "net: run: NaN in input 'x', at element 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "levels"),
+    [
+        ("0", {"DEBUG", "INFO", "ERROR"}), ("1", {"INFO", "ERROR"}), ("2", {"ERROR"}),
+        ("3", {"ERROR"}), ("", {"ERROR"}), ("4", set()),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("code", [-1, 1])
+def test_m_04_level_of_a_networks_own_log(
+    logging: Path, value: str, levels: set[str], code: int
+) -> None:
+    """Run well and then with a NaN; with `code` of 0 or more the program sets a level, too."""
+    program = (
+        "import ctypes, sys, numpy as np; from atc.load import load; net = load(sys.argv[1])\n"
+        "context = int(net._library.ffi.cast('size_t', net._library.idle[0].arguments[0]))\n"
+        "c = ctypes.CDLL(f'{sys.argv[1]}/libnet.so').net_set_log_level\n"
+        "if int(sys.argv[2]) >= 0: c(ctypes.c_void_p(context), int(sys.argv[2]))\n"
+        "net(np.float32([1, 2]))\n"
+        "try: net(np.float32([1, np.nan]))\n"
+        "except RuntimeError: pass\n"
+    )
+    environ = {**os.environ, "RUNTIME_OVERRIDE_LOG_LEVEL": value}
+    command = [sys.executable, "-P", "-c", program, str(logging), str(code)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=True)
+    lines = done.stderr.splitlines()
+    if not value and code == 1:  # the program's level counts, from when it is set
+        levels = {"INFO", "ERROR"}
+    expected = [f"[{level}] {text}" for level, text in LOGGED if level in levels]
+    if not value and code == 1:
+        expected.remove("[INFO] net: init: ok")
+    assert list(dict.fromkeys(lines)) == sorted(expected, key=lines.index)
+
+
+def test_m_04_a_wrong_level_is_told(logging: Path) -> None:
+    environ = {**os.environ, "RUNTIME_OVERRIDE_LOG_LEVEL": "7"}
+    command = [sys.executable, "-P", "-c", "import sys; from atc.load import load; "
+               "load(sys.argv[1])", str(logging)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=True)
+    assert done.stderr == (
+        "[ERROR] net: RUNTIME_OVERRIDE_LOG_LEVEL is no number from 0 to 4: 7\n"
+    )
+
+
+@pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a checked build of y = cumsum(exp(x)), from which z is made, too."""
     folder = tmp_path_factory.mktemp("checked")
