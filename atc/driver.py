@@ -169,16 +169,20 @@ def _compiled(
 
     def timed(todo: Sequence[Workload], known: Timings, chosen: bool) -> Timings:
         found = {**known, **replayed(todo, options, target, limits, heard, chosen)}
-        if not options.measures and options.op_bank_path is None:
+        own = replace(options, measured_layouts=options.measured_layouts and not chosen)
+        if own.measured_layouts:
+            own = replace(own, fast_run=True, fast_run_algo_policy=None)
+        if not own.measures and own.op_bank_path is None:
             return found
         with operator_cache(options, target, debugging, env, heard.warn) as cache:
-            return measured(todo, found, options, limits, shop(cache), env, heard)
+            return measured(todo, found, own, limits, shop(cache), env, heard)
 
     def optimised(weighing: Weighing) -> list[Graph]:
         width = target.vector_bytes // 4
         return [optimised_graph(m, options, heard, width, weighing=weighing) for m in models]
 
-    graphs, timings, layouts = timed_graphs(optimised, Weighing(target, limits), timed)
+    weighing = Weighing(target, limits)
+    graphs, timings, layouts = timed_graphs(optimised, weighing, timed, options.measured_layouts)
 
     def shares(selection: Selection) -> ThreadCounts:
         with operator_cache(options, target, debugging, env, heard.warn) as cache:

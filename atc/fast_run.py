@@ -60,6 +60,8 @@ class Bench:
     timeout: float = 20.0
     measures: bool = True
     """Whether what the algo cache doesn't know is measured."""
+    alone: bool = False
+    """Whether the time of an only candidate is of interest, too."""
 
     @property
     def target(self) -> Target:
@@ -72,7 +74,7 @@ def fast_run(
     bench: Bench,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Timings:
-    """Return the measured candidates of every workload that has more than one.
+    """Return the measured candidates of every workload that has more than one, or `alone` one.
 
     Nothing is measured that the algo cache knows; what is measured is saved there.
     """
@@ -80,7 +82,7 @@ def fast_run(
     unknown: list[_Task] = []
     for w in dict.fromkeys(todo):
         found = candidates(w, bench.target, bench.limits)
-        if len(found) < 2 or is_dynamic(w):
+        if len(found) < (1 if bench.alone else 2) or is_dynamic(w):
             continue
         task = _task(w, _worth_measuring(w, found, bench), bench)
         known = _known(task, bench)

@@ -78,14 +78,16 @@ class Weighing:
                 ratios.append(round(min(times), 1) / cycles)
         return median(ratios) or 1.0 if ratios else 1.0  # a policy's times may all be 0
 
-    def contested(self) -> Iterator[Workload]:
-        """Yield the workloads of forms that measuring might prefer."""
-        tasks = (task for report in self.reports for task in report.contested)
+    def contested(self, conversions: bool = False) -> Iterator[Workload]:
+        """Yield the workloads of forms that measuring might prefer, and those of relayouts."""
+        tasks = [task for report in self.reports for task in report.contested]
+        if conversions and tasks:
+            tasks += (task for report in self.reports for task in report.conversions)
         yield from dict.fromkeys(map(workload, tasks))
 
     def measured(self, timings: Timings) -> Weighing:
         """Return a new weighing by the times of what was contested."""
-        own = set(self.contested())
+        own = set(self.contested(conversions=True))
         known = {w: times for w, times in timings.items() if w in own}
         return Weighing(self.target, self.limits, known, [], self.estimates, self.quotes)
 

@@ -94,6 +94,8 @@ class Options:
     keep_build: bool = False
     notes: tuple[str, ...] = ()
     """Warnings of what is set, but has no effect."""
+    measured_layouts: bool = False
+    """Whether layouts are chosen by measured times even where kernels are by estimates."""
     skip_passes: frozenset[str] = frozenset()
     """Passes of the graph that are left out."""
     exact_nodes: frozenset[str] = frozenset()

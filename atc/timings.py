@@ -35,15 +35,15 @@ _NO_TIMEOUT = 86400.0
 
 def timed_graphs(
     optimised: Callable[[Weighing], list[Graph]], weighing: Weighing,
-    timed: Callable[[Sequence[Workload], Timings, bool], Timings],
+    timed: Callable[[Sequence[Workload], Timings, bool], Timings], conversions: bool = False,
 ) -> tuple[list[Graph], Timings, tuple[LayoutReport, ...]]:  # fmt: skip
     """Return graphs, their kernels' times, and what was told of layouts.
 
     Where times are known or measured, layouts are chosen by them: once the estimates have said
-    which forms are worth a look.
+    which forms are worth a look. With `conversions` those of relayouts count, too.
     """
     graphs = optimised(weighing)
-    timings = timed(list(weighing.contested()), {}, False)
+    timings = timed(list(weighing.contested(conversions)), {}, False)
     if timings:
         weighing = weighing.measured(timings)
         graphs = optimised(weighing)
@@ -83,13 +83,15 @@ def measured(
     """
     if options.measures and not runs_here(shop.target):
         name = shop.target.name
-        heard.warn(f"--fast_run: {name} doesn't run on this machine; costs are estimated")
+        heard.warn(f"{name} doesn't run on this machine: costs are estimated, not measured")
         return known
     if options.measures:
         heard.stage("measuring kernels")
     algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
     timeout = options.fast_run_timeout or _NO_TIMEOUT
-    bench = Bench(shop, algo, options.full_run, limits, timeout, options.measures)
+    bench = Bench(
+        shop, algo, options.full_run, limits, timeout, options.measures, options.measured_layouts
+    )  # fmt: skip
     fresh = fast_run(
         [w for w in wanted if w not in known], bench,
         lambda done, total: heard.progress("measuring kernels", done, total),

@@ -13,11 +13,10 @@ import onnx_ir
 from atc.backends.cpu import KERNELS
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.target import Target, get_target, host_arch
-from atc.driver import Compilation, Listener, compile_model, optimised_graph, read_model
+from atc.driver import Compilation, Listener, compile_model
 from atc.errors import OptionError, UnsupportedError, one_line
 from atc.graph_file import write_graph
 from atc.importers import load_model
-from atc.layout_prices import Weighing
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console
@@ -25,7 +24,6 @@ from atc.load_and_run.inputs import Filled, Given, input_name
 from atc.load_and_run.plugins import HOOKED
 from atc.load_and_run.shared_batch import with_shared_batch
 from atc.load_and_run.workers import wanted_threads
-from atc.model_options import limits_of
 from atc.options import Options, make_options
 from atc.passes import RESIDUAL
 from atc.program import calls
@@ -59,7 +57,7 @@ def compile_subject(
         )  # fmt: skip
     listener = Listener(stage=console.debug, warn=console.warn)
     if wishes["layout_transform"]:
-        options = cheapest_layout(options, console)
+        options = replace(options, layout_transform="auto", measured_layouts=True)
     with ExitStack() as stack:
         place = Path(stack.enter_context(temporary_folder("load_and_run")))
         if wishes["batch_size"] > 0:
@@ -72,6 +70,8 @@ def compile_subject(
         done = compile_model(options, environ, listener)
     if wishes["fast_run"]:
         _refuse_naive(done)
+    if wishes["layout_transform"]:
+        _tell_layouts(done, console)
     if wishes["layout_transform_dump"] is not None:
         _write_graph(done, wishes["layout_transform_dump"])
     return done
@@ -174,19 +174,14 @@ def _narrowest(option: str) -> Target:
     )
 
 
-def cheapest_layout(options: Options, console: Console) -> Options:
-    """Return the options with layouts chosen for the whole graph by cost, and tell the costs."""
-    chosen = replace(options, layout_transform="auto")
-    model, target = read_model(chosen, Listener()), get_target(chosen.target)
-    weighing = Weighing(target, limits_of(chosen, model))
-    optimised_graph(model, chosen, Listener(), target.vector_bytes // 4, weighing=weighing)
-    totals = [report.totals for report in weighing.reports]
+def _tell_layouts(done: Compilation, console: Console) -> None:
+    """Tell what layouts of the whole graph were found to cost, and which one was chosen."""
+    totals = [report.totals for report in done.layouts]
     names = dict.fromkeys(name for each in totals for name in each)
     costs = {name: sum(each[name].cycles for each in totals) for name in names}
     console.result["layout_transform"] = {"costs": costs, "chosen": "auto"}
     shown = ", ".join(f"{name} {cost:.0f}" for name, cost in costs.items())
-    console.line(f"layout transform: estimated cycles {shown or 'of no convolution'}")
-    return chosen
+    console.line(f"layout transform: cycles, by measured times: {shown or 'of no convolution'}")
 
 
 # ---- kernels ------------------------------------------------------------------------------------

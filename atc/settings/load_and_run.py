@@ -134,7 +134,7 @@ _OWN = (
             "targets that haven't got it, as aarch64-neon-dotprod and aarch64-neon-i8mm have",
             row="L-23"),
     _option("layout_transform", group="Layouts", meaning="choose layouts for the whole graph by "
-            "cost; unspec is cpu", values="cpu|unspec|cuda",
+            "measuring operators and conversions; unspec is cpu", values="cpu|unspec|cuda",
             parse=choice(("", "cpu", "unspec", "cuda")), row="L-24"),
     _option("layout_transform_dump", group="Layouts", meaning="write the transformed graph; needs "
             "--layout_transform; the file can be run again", values="FILE", parse=path, row="L-25"),

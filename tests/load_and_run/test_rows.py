@@ -458,10 +458,18 @@ def quantized_conv() -> onnx.ModelProto:
 
 
 @pytest.mark.slow
-def test_l24_layout_transform(run: Any, model: Path) -> None:
-    found = run(model, "--layout-transform=cpu", "--iter=1", "--json").json["layout_transform"]
+@needs_vectors
+def test_l24_layout_transform(run: Any, model: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "net"
+    words = ("--layout-transform=cpu", "--iter=1", "--json", f"--model-dump={kept}")
+    found = run(model, *words).json["layout_transform"]
     assert {"nchw", "nhwc", "auto"} < set(found["costs"])
     assert found["costs"][found["chosen"]] == min(found["costs"].values())
+    (file,) = Path(os.environ["ASCEND_CACHE_PATH"], "algo_cache").glob("*.json")
+    labels = {label for row in json.loads(file.read_text())["ns"].values() for label in row}
+    assert any("conv" in label for label in labels)
+    assert any("block" in label.split("_") for label in labels)  # conversions
+    assert run(model, *words).json["layout_transform"] == {**found, "chosen": "auto"}
     run(model, "--layout-transform=tpu", status=1)
     assert "no CUDA target" in run(model, "--layout-transform=cuda", status=1).err
 

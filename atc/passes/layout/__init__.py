@@ -60,6 +60,7 @@ def choose_layouts(
             layouts.wanted, chosen.exact,
             {name: total(found, s.forms, s.cost) for name, s in solved.items()},
             regions(found, chosen.forms), contested(found, layouts.margin),
+            found.conversions(),
         )
     )  # fmt: skip
     return apply(found, chosen.forms)

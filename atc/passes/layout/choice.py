@@ -85,12 +85,18 @@ class Choices:
         return self.moves[key]
 
     def _moving(self, type_: TensorType, source: Layout, to: Layout) -> float:
-        total = 0.0
+        return MARGIN * sum(map(self.cost, self._relayout(type_, source, to)))
+
+    def _relayout(self, type_: TensorType, source: Layout, to: Layout) -> Iterator[Task]:
         have = self.scene.laid_out(type_, source)
         for op, result in relayouts(self.scene, type_, source, to):
-            total += self.cost(Task(op, (have,), (result,), (False,)))
+            yield Task(op, (have,), (result,), (False,))
             have = result
-        return MARGIN * total
+
+    def conversions(self) -> tuple[Task, ...]:
+        """Return the relayouts whose costs were asked for."""
+        tasks = (task for move in self.moves for task in self._relayout(*move))
+        return tuple(dict.fromkeys(tasks))
 
     def task(self, node: Node, form: Form) -> Task:
         """Return what is computed where a node has a form."""

@@ -45,6 +45,8 @@ class LayoutReport:
     regions: tuple[Region, ...]
     contested: tuple[Task, ...] = ()
     """Forms of convolutions that are estimated to cost little more than the best."""
+    conversions: tuple[Task, ...] = ()
+    """The relayouts that were weighed."""
 
 
 def layout_names(width: int) -> dict[Layout, str]:
