@@ -70,7 +70,7 @@ from atc.report import report_json, source_nodes
 from atc.sanity import GUARD
 from atc.select import Limits, Selection, Timings, packings, select
 from atc.templates import keeping_templates
-from atc.timings import counted, measured, replayed, timed_graphs, times_root
+from atc.timings import counted, measured, measuring, replayed, timed_graphs, times_root
 from atc.weights import included_weights, split_weights
 
 __all__ = [
@@ -169,10 +169,7 @@ def _compiled(
 
     def timed(todo: Sequence[Workload], known: Timings, chosen: bool) -> Timings:
         found = {**known, **replayed(todo, options, target, limits, heard, chosen)}
-        own = replace(options, measured_layouts=options.measured_layouts and not chosen)
-        if own.measured_layouts:
-            own = replace(own, fast_run=True, fast_run_algo_policy=None)
-        if not own.measures and own.op_bank_path is None:
+        if not (own := measuring(options, chosen)).measures and own.op_bank_path is None:
             return found
         with operator_cache(options, target, debugging, env, heard.warn) as cache:
             return measured(todo, found, own, limits, shop(cache), env, heard)
@@ -181,8 +178,7 @@ def _compiled(
         width = target.vector_bytes // 4
         return [optimised_graph(m, options, heard, width, weighing=weighing) for m in models]
 
-    weighing = Weighing(target, limits)
-    graphs, timings, layouts = timed_graphs(optimised, weighing, timed, options.measured_layouts)
+    graphs, timings, layouts = timed_graphs(optimised, Weighing(target, limits), timed, options)
 
     def shares(selection: Selection) -> ThreadCounts:
         with operator_cache(options, target, debugging, env, heard.warn) as cache:

@@ -29,6 +29,8 @@ class Weighing:
     reports: list[LayoutReport] = field(default_factory=list)
     estimates: dict[Workload, float | None] = field(default_factory=dict)
     quotes: dict[tuple[Workload, Limits], Quote | None] = field(default_factory=dict)
+    conversions: bool = False
+    """Whether relayouts are contested like the forms between them."""
 
     def layouts(self, wanted: str) -> Layouts:
         """Return how the passes are to choose layouts; OptionError for one that isn't there."""
@@ -78,16 +80,16 @@ class Weighing:
                 ratios.append(round(min(times), 1) / cycles)
         return median(ratios) or 1.0 if ratios else 1.0  # a policy's times may all be 0
 
-    def contested(self, conversions: bool = False) -> Iterator[Workload]:
-        """Yield the workloads of forms that measuring might prefer, and those of relayouts."""
+    def contested(self) -> Iterator[Workload]:
+        """Yield the workloads of forms that measuring might prefer."""
         tasks = [task for report in self.reports for task in report.contested]
-        if conversions and tasks:
+        if self.conversions and tasks:
             tasks += (task for report in self.reports for task in report.conversions)
         yield from dict.fromkeys(map(workload, tasks))
 
     def measured(self, timings: Timings) -> Weighing:
         """Return a new weighing by the times of what was contested."""
-        own = set(self.contested(conversions=True))
+        own = set(self.contested())
         known = {w: times for w, times in timings.items() if w in own}
         return Weighing(self.target, self.limits, known, [], self.estimates, self.quotes)
 

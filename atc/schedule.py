@@ -16,10 +16,6 @@ from atc.turns import loop_of_turns, row_arguments
 __all__ = ["Local", "Port", "Schedule", "Task", "make_schedule"]
 
 
-_LONGEST = 200
-"""Characters of nodes' names in the log."""
-
-
 @dataclass(frozen=True)
 class Local:
     """A pointer of the run function into the arena or the weights."""
@@ -238,8 +234,8 @@ class _Scribe:
 
     def _told(self, step: Step) -> str:
         """Return the line that tells of a step before it."""
-        nodes = " + ".join(step.node.origin) or "a copy"
-        text = f"step {self.number}, {step.node.op.kind} of node '{nodes[:_LONGEST]}'"
+        nodes = (" + ".join(step.node.origin) or "a copy")[:200]
+        text = f"step {self.number}, {step.node.op.kind} of node '{nodes}'"
         return f"tell(ctx, {self.upper}_LOG_DEBUG, {c_string(text)}, NULL);"
 
     def _call(self, call: Call) -> Iterator[str]:

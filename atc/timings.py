@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from atc.backends.kernel import Workload
@@ -35,15 +36,16 @@ _NO_TIMEOUT = 86400.0
 
 def timed_graphs(
     optimised: Callable[[Weighing], list[Graph]], weighing: Weighing,
-    timed: Callable[[Sequence[Workload], Timings, bool], Timings], conversions: bool = False,
+    timed: Callable[[Sequence[Workload], Timings, bool], Timings], options: Options,
 ) -> tuple[list[Graph], Timings, tuple[LayoutReport, ...]]:  # fmt: skip
     """Return graphs, their kernels' times, and what was told of layouts.
 
     Where times are known or measured, layouts are chosen by them: once the estimates have said
-    which forms are worth a look. With `conversions` those of relayouts count, too.
+    which forms are worth a look.
     """
+    weighing.conversions = options.measured_layouts
     graphs = optimised(weighing)
-    timings = timed(list(weighing.contested(conversions)), {}, False)
+    timings = timed(list(weighing.contested()), {}, False)
     if timings:
         weighing = weighing.measured(timings)
         graphs = optimised(weighing)
@@ -71,6 +73,16 @@ def replayed(
             f"workloads, the first is {workload_summary(missing[0])}; estimates choose for them"
         )
     return timings
+
+
+def measuring(options: Options, chosen: bool) -> Options:
+    """Return options that say whether to measure: for kernels that are `chosen`, or for layouts.
+
+    For layouts the time of an only candidate is of interest, too, and no policy is written.
+    """
+    if not options.measured_layouts or chosen:
+        return replace(options, measured_layouts=False)
+    return replace(options, fast_run=True, fast_run_algo_policy=None)
 
 
 def measured(
