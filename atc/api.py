@@ -71,6 +71,7 @@ def compile(
     profile: bool = False,
     hooks: bool = False,
     runtime_log: bool = False,
+    record_computing_path: bool = False,
     sanity_check: str = "",
     strip: bool = False,
     c_opr_lib: Name = "",

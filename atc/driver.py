@@ -32,6 +32,7 @@ from atc.build import (
 )
 from atc.cache import ERRORS, TEMPLATES, Cache, CacheStats, ProvedFiles
 from atc.caches import file_store, operator_cache
+from atc.computing_path import lowered
 from atc.debugging import (
     Build,
     Debugging,
@@ -53,7 +54,6 @@ from atc.importers import load_model
 from atc.ir import Graph
 from atc.layout_prices import Weighing
 from atc.listener import Listener, remembering
-from atc.lower import lower_model
 from atc.lower.bounded import declare_ranges
 from atc.lower.external import bind_operators
 from atc.lower.ranges import check_range
@@ -256,11 +256,11 @@ def optimised_graph(
     for text in (*policy.warnings(model), *switches.warnings()):
         heard.warn(one_line(text))
     file = options.model.name
-    graph = lower_model(model, file, listen=visit, precision=policy.precision)
+    graph = lowered(model, options, policy, visit)
     for text in graph.warnings:
         heard.warn(one_line(text))
     if graph.dims and visit is None:
-        again = lambda: lower_model(model, file, precision=policy.precision)  # noqa: E731
+        again = lambda: lowered(model, options, policy)  # noqa: E731
         check_range(model, graph, again, file)
     dumped: list[str] = []
 

@@ -5,6 +5,8 @@ Codes are those of Ascend's ATC where one has the same meaning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class AtcError(Exception):
     """A failure with ATC's code, a one-line message, its place and a hint.
@@ -74,3 +76,13 @@ def one_line(text: str, limit: int = 2000) -> str:
     """Return `text` with control characters escaped, so that it prints as one line."""
     clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return clean if len(clean) <= limit else clean[: limit - 3] + "..."
+
+
+_LONGEST_CHAIN = 16
+"""Names of a chain that are told."""
+
+
+def chain_text(names: Sequence[str]) -> str:
+    """Return names that lead to each other as text; of many only the last."""
+    shown = [one_line(name, 60) for name in names[-_LONGEST_CHAIN:]]
+    return " -> ".join(["..."] * (len(names) > _LONGEST_CHAIN) + shown)

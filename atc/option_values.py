@@ -74,12 +74,16 @@ def switch(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Checks:
-    """What a checked build looks after; `limit` is the largest magnitude, 0 for none."""
+    """What a checked build looks after; `limit` is the largest magnitude, 0 for none.
+
+    With `path` a fault tells how what the call read was computed.
+    """
 
     memory: bool = False
     nan: bool = False
     infinite: bool = False
     limit: float = 0.0
+    path: bool = False
 
     @property
     def numbers(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class Options:
     profile: bool = False
     hooks: bool = False
     runtime_log: bool = False
+    record_computing_path: bool = False
     sanity_check: Checks | None = None
     strip: bool = False
     c_opr_lib: Path | None = None
@@ -157,6 +158,8 @@ def make_options(values: Mapping[str, Any]) -> Options:
         own["target"] = soc
     own["target"] = _host_target(own["target"], own.get("host_env_cpu", ""))
     _check_precision(own)
+    if own.get("record_computing_path") and own.get("sanity_check"):
+        own["sanity_check"] = replace(own["sanity_check"], path=True)
     if own.get("framework") == "-1":
         own["framework"] = ""
     if own.get("static_shapes"):

@@ -362,3 +362,21 @@ def _with_rows(call: Call, choice: Choice, rows: int) -> Call:
     """Return the call of a kernel that computes so many rows of what was chosen for all of them."""
     share = rows / choice.workload.outputs[0].shape[2]
     return replace(call, chosen=choice.candidate.label, share=share, rows=share)
+
+
+def call_sources(program: Program) -> Iterator[list[int | str]]:
+    """Yield, for each call, what it reads: the number of the call that made it, or an input.
+
+    Constants are left out; of a value that several calls write it is the latest one.
+    """
+    makers: dict[str, int | str] = {name: name for name in program.inputs}
+    for number, call in enumerate(calls(program.steps)):
+        yield list(dict.fromkeys(_makers(call, program, makers)))
+        makers.update((program.home(o), number) for o in call.node.outputs)
+
+
+def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Iterator[int | str]:
+    for name in call.arguments[: len(call.arguments) - len(call.node.outputs)]:
+        maker = makers.get(name, makers.get(program.home(name)))
+        if name not in program.constants and maker is not None:
+            yield maker

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from atc.lower.site import node_name
 from atc.model_options import contract_of
 from atc.observe import output_numbers
 from atc.passes.layout import LayoutReport
-from atc.program import Call, Program, calls
+from atc.program import call_sources, calls
 from atc.work import operations
 
 if TYPE_CHECKING:
@@ -92,24 +91,6 @@ def _layouts(report: LayoutReport) -> dict[str, object]:
         "totals": {name: asdict(total) for name, total in report.totals.items()},
         "regions": [asdict(region) for region in report.regions],
     }
-
-
-def call_sources(program: Program) -> Iterator[list[int | str]]:
-    """Yield, for each call, what it reads: the number of the call that made it, or an input.
-
-    Constants are left out; of a value that several calls write it is the latest one.
-    """
-    makers: dict[str, int | str] = {name: name for name in program.inputs}
-    for number, call in enumerate(calls(program.steps)):
-        yield list(dict.fromkeys(_makers(call, program, makers)))
-        makers.update((program.home(o), number) for o in call.node.outputs)
-
-
-def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Iterator[int | str]:
-    for name in call.arguments[: len(call.arguments) - len(call.node.outputs)]:
-        maker = makers.get(name, makers.get(program.home(name)))
-        if name not in program.constants and maker is not None:
-            yield maker
 
 
 def source_nodes(model: onnx_ir.Model) -> list[dict[str, object]]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from atc.errors import UnsupportedError
+from atc.errors import UnsupportedError, chain_text
 from atc.ir import DType, TensorType
 from atc.memory import Arena
 from atc.names import c_string
 from atc.observe import Observed, observed
 from atc.option_values import Checks
-from atc.program import Call, Program, calls
+from atc.program import Call, Program, call_sources, calls
 
 GUARD = 64
 """Bytes of a guard zone on either side of a buffer."""
@@ -58,6 +58,7 @@ class CheckedStep:
 
     nodes: str
     kernel: str
+    path: str
     time: int
     buffers: tuple[int, ...]
     values: tuple[CheckedValue, ...]
@@ -112,14 +113,29 @@ def checked(program: Program, arena: Arena, what: Checks) -> Checked:
     steps = tuple(
         CheckedStep(
             _text(" + ".join(call.node.origin) or "a copy"),
-            _text(call.choice.candidate.label), time,
+            _text(call.choice.candidate.label), path, time,
             tuple(places[name] for name in _written(call, arena)),
             tuple(_floats(call.node.outputs, call.choice.workload.outputs)),
         )
-        for call, time in zip(calls(program.steps), arena.steps, strict=True)
+        for call, time, path in zip(
+            calls(program.steps), arena.steps, _paths(program, what.path), strict=True
+        )
     )  # fmt: skip
     inputs = tuple(_floats(program.inputs, [program.types[i] for i in program.inputs]))
     return Checked(what, inputs, table, steps, observed(program))
+
+
+def _paths(program: Program, wanted: bool) -> Iterator[str]:
+    """Yield, for each call, how what it reads first was computed, as a C string; NULL if unwanted.
+
+    It is the chain of calls from an input, each by the first of its nodes.
+    """
+    chains: list[list[str]] = []
+    for call, read in zip(calls(program.steps), call_sources(program), strict=True):
+        first = read[0] if read else ""
+        before = chains[first] if isinstance(first, int) else [first] if first else []
+        chains.append([*before, call.node.origin[0] if call.node.origin else "a copy"])
+        yield _text(chain_text(before)) if wanted and before else "NULL"
 
 
 def _written(call: Call, arena: Arena) -> Iterator[str]:

@@ -182,6 +182,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("runtime_log", "Debugging", "compile with a log on standard error: failures, and from "
             "a level that NAME_set_log_level or RUNTIME_OVERRIDE_LOG_LEVEL says also runs (1) and "
             "kernel calls (0)", "0|1", switch, False),
+    Setting("record_computing_path", "Debugging", "errors at a node, and faults that a library "
+            "compiled with --sanity_check finds, tell the chain of nodes that computed what it "
+            "reads", "0|1", switch, False),
     Setting("strip", "Debugging", "leave out of the library all symbols that loading it doesn't "
             "need", "0|1", switch, False),
     Setting("c_opr_lib", "Model", "a shared library of operators of your own, for nodes that the "

@@ -248,6 +248,15 @@ _OWN = (
              row="L-62"),
 )  # fmt: skip
 
+
+
+def _enabled(meaning: str) -> str:
+    """Return the meaning of modes with the default that this tool has."""
+    return meaning.replace("disable (default):", "disable:").replace(
+        "enable:", "enable (default):"
+    )  # fmt: skip
+
+
 _SHARED = (
     "target", "input_shape", "weight", "framework", "op_compiler_cache_mode",
     "op_compiler_cache_dir", "fast_run_timeout", "sanity_check",
@@ -258,7 +267,9 @@ _BORROWED = tuple(
     if s.name in _SHARED
 )
 _CACHED = tuple(
-    replace(s, default="enable") if s.name == "op_compiler_cache_mode" else s for s in _BORROWED
-)
+    replace(s, default="enable", meaning=_enabled(s.meaning))
+    if s.name == "op_compiler_cache_mode" else s
+    for s in _BORROWED
+)  # fmt: skip
 
 LOAD_AND_RUN: tuple[Setting, ...] = (*_OWN, *_CACHED)

@@ -188,9 +188,9 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           meaning="length of the queue of operators", accepted=_QUEUE),
     _once("MEGENGINE_CATCH_WORKER_EXEC", row="M-26", values="0|1", default="1", works_for=("1",),
           meaning="1: errors of a worker thread become error codes", accepted=_QUEUE),
-    _once("MEGENGINE_RECORD_COMPUTING_PATH", row="M-27", values="0|1", default="0",
-          works_for=("0",), meaning="records how each tensor was computed",
-          accepted="the report names the nodes of every kernel call, always"),
+    _once("MEGENGINE_RECORD_COMPUTING_PATH", row="M-27", values="0|1", parse=switch, default="0",
+          meaning="errors tell how what a node reads was computed, as --record_computing_path",
+          gives={"record_computing_path": _same}),
     _once("MEGENGINE_EXECUTION_STRATEGY", row="M-28", values="|".join(_STRATEGIES),
           parse=strategy, default="HEURISTIC", meaning="how kernels are chosen: estimated "
           "(HEURISTIC), measured (PROFILE: --full_run, with OPTIMIZED --fast_run), reproducible, "

@@ -62,6 +62,12 @@ MODEL --disable-assert-throw
 """.strip().splitlines()
 
 
+def test_the_help_tells_the_defaults_of_this_tool(run: Any) -> None:
+    found = " ".join(run("--help", "op_compiler_cache_mode").out.split())
+    assert "enable (default): use stored ones" in found
+    assert found.count("(default)") == 1
+
+
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_examples(
     run: Any, model: Path, library: Path, picture: Path, tmp_path: Path, line: str

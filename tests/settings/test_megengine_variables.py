@@ -19,7 +19,7 @@ from atc import cli, driver
 from atc.backends.target import get_target
 from atc.capabilities import capabilities
 from atc.check import check_model
-from atc.errors import OptionError
+from atc.errors import AtcError, OptionError
 from atc.load import load
 from atc.passes.recompute import AGAIN
 from atc.select import ANY
@@ -32,7 +32,7 @@ ROWS = [f"M-{k:02}" for k in range(1, 39)]
 VALUES = {
     "M-02": "0", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
     "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-14": "20", "M-15": "0", "M-17": "2",
-    "M-19": "1", "M-25": "1", "M-26": "0", "M-27": "1",
+    "M-19": "1", "M-25": "1", "M-26": "0",
     "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -335,6 +335,39 @@ def test_m_24_a_fault_is_located(level: str, named: bool, tmp_path: Path) -> Non
     assert options({"MEGENGINE_INTERP_ASYNC_LEVEL": "2"}) == options({})
     with pytest.raises(OptionError, match="E10013"):
         options({"MEGENGINE_INTERP_ASYNC_LEVEL": "3"})
+
+
+def test_m_27_errors_tell_the_computing_path(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["e"], "the exponential"),
+             helper.make_node("Transpose", ["e"], ["t"], "turned"),
+             helper.make_node("Neg", ["w"], ["n"], "the negative"),
+             helper.make_node("MatMul", ["t", "n"], ["y"], "the product")]  # fmt: skip
+    model = save(nodes, {"x": [2, 3], "w": [3, 4]}, {"y": [3, 4]}, tmp_path / "m.onnx")
+    texts = []
+    for value in ("0", "1"):
+        chosen = options({"MEGENGINE_RECORD_COMPUTING_PATH": value}, model, target="c99")
+        heard = driver.Listener()
+        with pytest.raises(AtcError, match="node 'the product'") as caught:
+            driver.optimised_graph(driver.read_model(chosen, heard), chosen, heard)
+        texts.append(caught.value.message)
+    path = "; computed by x -> the exponential -> turned; w -> the negative"
+    assert texts[1] == texts[0] + path
+
+
+def test_m_27_faults_of_a_run_tell_it_too(tmp_path: Path) -> None:
+    nodes = [helper.make_node("CumSum", ["x", "axis"], ["s"], "the sum"),
+             helper.make_node("Softmax", ["s"], ["p"], "the softmax"),
+             helper.make_node("Log", ["p"], ["l"], "the logarithm"),
+             helper.make_node("CumSum", ["l", "axis"], ["y"], "the last")]  # fmt: skip
+    axis = numpy_helper.from_array(np.array(1, np.int64), "axis")
+    model = save(nodes, {"x": [1, 3]}, {"y": [1, 3]}, tmp_path / "m.onnx", [axis])
+    environ = {"MEGENGINE_RECORD_COMPUTING_PATH": "1"}
+    for given, told in ((environ, True), ({}, False)):
+        chosen = options(given, model, target="c99", sanity_check="inf")
+        done = driver.compile_model(replace(chosen, output=tmp_path / "net"))
+        with pytest.raises(RuntimeError, match="the logarithm") as caught:
+            load(done.folder)(np.array([[0, 200, 0]], np.float32))
+        assert str(caught.value).endswith("; computed by x -> the sum") is told
 
 
 def test_m_28_strategy() -> None:
