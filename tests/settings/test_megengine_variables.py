@@ -167,6 +167,26 @@ def test_m_04_level_of_a_networks_own_log(
     assert list(dict.fromkeys(lines)) == sorted(expected, key=lines.index)
 
 
+def test_m_04_shapes_out_of_range_are_told(tmp_path: Path) -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    model = save([relu], {"x": ["n", 4]}, {"y": ["n", 4]}, tmp_path / "m.onnx")
+    chosen = options({}, model, target="c99", runtime_log="1", input_shape="x:1~3,4")
+    done = driver.compile_model(replace(chosen, output=tmp_path / "net"))
+    program = (
+        "import sys; from atc.load_and_run.engine import open_engine\n"
+        "e = open_engine(sys.argv[1])\n"
+        "size = e.call('arena_size') + 64; ctx = e.ffi.new('uint64_t[]', e.call('context_size'))\n"
+        "arena = e.ffi.new('char[]', size); at = int(e.ffi.cast('size_t', arena)); at += -at % 64\n"
+        "assert e.call('init', ctx, e.ffi.cast('void *', at), size - 64) == 0\n"
+        "dims = e.ffi.new('int64_t[]', [9, 4])\n"
+        "assert e.call('set_input_shapes', ctx, [dims]) != 0\n"
+    )
+    environ = {**os.environ, "RUNTIME_OVERRIDE_LOG_LEVEL": ""}
+    command = [sys.executable, "-P", "-c", program, str(done.folder)]
+    said = subprocess.run(command, capture_output=True, text=True, env=environ, check=True).stderr
+    assert said.startswith("[ERROR] net: set_input_shapes: a shape is out of its range")
+
+
 def test_m_04_a_wrong_level_is_told(logging: Path) -> None:
     environ = {**os.environ, "RUNTIME_OVERRIDE_LOG_LEVEL": "7"}
     command = [sys.executable, "-P", "-c", "import sys; from atc.load import load; "
