@@ -38,7 +38,9 @@ def _samples(text: bytes, size: int, most: int) -> Array:
     words = re.sub(rb"#[^\n]*", b"", text).split()
     if len(words) < size:
         raise ValueError(f"the image is cut off: {len(words)} samples of {size}")
-    wrong = next((w for w in words[:size] if not w.isdigit() or int(w[:9]) > most), None)
+    wrong = next(
+        (w for w in words[:size] if not w.isdigit() or len(w) > 9 or int(w) > most), None
+    )  # fmt: skip
     if wrong is not None:
         raise ValueError(f"'{one_line(wrong.decode('latin-1'), 20)}' is no sample up to {most}")
     return np.array([int(w) for w in words[:size]], np.uint8)

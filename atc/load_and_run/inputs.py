@@ -205,7 +205,10 @@ def _number(whose: str, value: object) -> float:
         raise ValueError(f"{whose}: '{one_line(value, 40)}' in raw is no number")
     if type(value) not in (int, float):
         raise ValueError(f"{whose}: raw must be a flat list of numbers")
-    return float(value)  # type: ignore[arg-type]
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        raise ValueError(f"{whose}: a number in raw is too large") from None
 
 
 def _npy(path: Path) -> Array:

@@ -79,7 +79,7 @@ def test_json(tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [
         {"raw": [1]}, {"raw": "1234"}, {"type": "complex"}, {"shape": [-4]}, {"shape": 4},
         {"raw": ["1", "2", "3", "four"]}, {"raw": [1, 2, 3, True]}, {"raw": [1, 2, 3, 1e10]},
-        {"raw": ["nan", 1, 2, 3]},
+        {"raw": ["nan", 1, 2, 3]}, {"raw": [10**400, 1, 2, 3]}, {"raw": [1, 2, 3, None]},
     ]  # fmt: skip
     for changes in wrong:
         with pytest.raises(OptionError, match="'x'"):
@@ -117,7 +117,8 @@ def test_images_of_text(data: bytes, shape: tuple[int, ...], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "data",
     [b"P3\n1 1\n255\n1 2", b"P2\n2 1\n255\n1 256", b"P2\n2 1\n9\n1 x", b"P2\n2 1\n9\n1 -1",
-     b"P2 1 1 9\n1000000000000", b"P7\n1 1\n255\n1 2 3", b"P5\n2 2\n255\nabc",
+     b"P2 1 1 9\n1000000000000", b"P2 1 1 9\n0000000000999",
+     b"P7\n1 1\n255\n1 2 3", b"P5\n2 2\n255\nabc",
      b"P5\n2 2\n65535\nabcdabcd", b"P5", b"P5 #"],
 )  # fmt: skip
 def test_wrong_images(data: bytes, tmp_path: Path) -> None:
