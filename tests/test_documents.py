@@ -116,7 +116,7 @@ SLOW = {
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'"),
-        {"&& pytest": "&& python -m pytest -n 0 tests/dims"},
+        {"&& pytest": "&& pytest -n 0 tests/dims"},
         first="python -m venv env && . env/bin/activate",
     ),
     "embedding in Python": Script(
