@@ -1,15 +1,21 @@
 """Scalar expressions: what a fused elementwise loop computes for one index.
 
 An expression is an immutable tree over `Input(k)`; equal subtrees are computed once when rendered.
+Calls are hash-consed (Ershov 1958): equal ones are one object, so that comparing and hashing take
+the same time for any size, and what is known of an expression is worked out once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
-from atc.dims import Dim, as_int, plain
+from atc.dims import Dim, as_int, is_dynamic, plain
 from atc.ir import DType
 
 COMPARISONS = frozenset(
@@ -127,27 +133,66 @@ class Extent(Expr):
     extent: int
 
 
-@dataclass(frozen=True)
-class Call(Expr):
+class _Known:
+    """What is worked out once of a call, from what is known of its arguments."""
+
+    operands: tuple[Input, ...]
+    """Those that it reads, in the order in which they first occur."""
+    inputs: tuple[int, ...]
+    """Their indices, ascending."""
+    functions: frozenset[str]
+    """Those that it calls."""
+    varies: bool
+    """Whether there is an extent in it that is known when the network runs."""
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class Call(_Known, Expr):
     """A function of UNARY, BINARY or TERNARY applied to expressions."""
 
     fn: str
     args: tuple[Expr, ...]
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.dtype, self.fn, self.args))
+    _alive: ClassVar[WeakValueDictionary[tuple[DType, str, tuple[Expr, ...]], Call]] = (
+        WeakValueDictionary()
+    )
+    _one_at_a_time: ClassVar[Lock] = Lock()
 
-    def __hash__(self) -> int:
-        return self._hash
+    def __new__(cls, dtype: DType, fn: str, args: tuple[Expr, ...]) -> Call:
+        """Return the call of this function with these arguments, the same one every time."""
+        with cls._one_at_a_time:
+            found = cls._alive.get((dtype, fn, args))
+            if found is None:
+                found = super().__new__(cls)
+                operands = tuple(dict.fromkeys(i for a in args for i in operands_of(a)))
+                vars(found).update(
+                    dtype=dtype, fn=fn, args=args, operands=operands,
+                    inputs=tuple(sorted(i.index for i in operands)),
+                    functions=frozenset((fn,)).union(*map(functions_of, args)),
+                    varies=any(map(is_dynamic, args)),
+                )  # fmt: skip
+                cls._alive[dtype, fn, args] = found
+            return found
+
+    def __init__(self, dtype: DType, fn: str, args: tuple[Expr, ...]) -> None:
+        """Leave all as it was made."""
+
+    def __reduce__(self) -> tuple[type[Call], tuple[DType, str, tuple[Expr, ...]]]:
+        return Call, (self.dtype, self.fn, self.args)
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     @cached_property
-    def _cost(self) -> int:
+    def cost(self) -> int:
+        """In additions, each subexpression counted once."""
+        inner = {a for a in self.args if isinstance(a, Call)}
+        if len(inner) == 1 and "cost" in vars(one := inner.pop()):
+            return _own_cost(self) + one.cost
         return sum(_own_cost(e) for e in walk(self) if isinstance(e, Call))
-
-    @cached_property
-    def _inputs(self) -> tuple[int, ...]:
-        return tuple(sorted({e.index for e in walk(self) if isinstance(e, Input)}))
 
 
 def const(value: float | int | bool, dtype: DType) -> Expr:
@@ -191,26 +236,28 @@ def bitcast(x: Expr, dtype: DType) -> Expr:
 
 def substitute(expr: Expr, replace: Callable[[int], Expr]) -> Expr:
     """Return `expr` with every Input replaced by `replace(index)`."""
+    chosen = {i: replace(i.index) for i in operands_of(expr)}
+    new = {i.index: e for i, e in chosen.items() if e != i}
     memo: dict[Expr, Expr] = {}
 
     def visit(e: Expr) -> Expr:
-        if e not in memo:
-            match e:
-                case Input():
-                    memo[e] = replace(e.index)
-                case Call():
+        match e:
+            case Input():
+                return new.get(e.index, e)
+            case Call() if not new.keys().isdisjoint(e.inputs):
+                if e not in memo:
                     memo[e] = Call(e.dtype, e.fn, tuple(visit(a) for a in e.args))
-                case _:
-                    memo[e] = e
-        return memo[e]
+                return memo[e]
+            case _:
+                return e
 
     return visit(expr)
 
 
-def renumber(expr: Expr, indices: Sequence[int] | Mapping[int, int]) -> Expr:
-    """Return `expr` with Input(k) renamed to Input(indices[k])."""
-    types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
-    return substitute(expr, lambda k: Input(types[k], indices[k]))
+def renumber(expr: Expr, indices: Mapping[int, int]) -> Expr:
+    """Return `expr` with Input(k) renamed to Input(indices[k]), where that has one for it."""
+    types = {i.index: i.dtype for i in operands_of(expr)}
+    return substitute(expr, lambda k: Input(types[k], indices.get(k, k)))
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -232,16 +279,32 @@ def inputs_of(expr: Expr) -> tuple[int, ...]:
     """Return the operand indices that the expression reads, ascending."""
     match expr:
         case Call():
-            return expr._inputs
+            return expr.inputs
         case Input():
             return (expr.index,)
         case _:
             return ()
 
 
+def operands_of(expr: Expr) -> tuple[Input, ...]:
+    """Return the operands that the expression reads, in the order in which they first occur."""
+    match expr:
+        case Call():
+            return expr.operands
+        case Input():
+            return (expr,)
+        case _:
+            return ()
+
+
+def functions_of(expr: Expr) -> frozenset[str]:
+    """Return the functions that the expression calls."""
+    return expr.functions if isinstance(expr, Call) else frozenset()
+
+
 def cost(expr: Expr) -> int:
     """Return a rough cost in additions: a transcendental function counts 10."""
-    return expr._cost if isinstance(expr, Call) else 0
+    return expr.cost if isinstance(expr, Call) else 0
 
 
 _CHEAP = (BINARY | TERNARY | {"Cast", "CastSaturate", "Bitcast"}) - {"Pow"} | {
@@ -253,18 +316,37 @@ def _own_cost(c: Call) -> int:
     return 10 if c.fn not in _CHEAP else 4 if c.fn == "Div" else 1
 
 
+LONG = 1000
+"""Characters from which on a subexpression is written only once."""
+
+
 def text(expr: Expr) -> str:
-    """Return a readable form: `Max(Add(x0, x1), 0.0)`."""
-    match expr:
+    """Return a readable form: `Max(Add(x0, x1), 0.0)`.
+
+    What is long and read more than once has a name: `v0 = ...; Mul(v0, v0)`.
+    """
+    uses = Counter(a for e in walk(expr) if isinstance(e, Call) for a in e.args)
+    named: list[str] = []
+    done: dict[Expr, str] = {}
+    for e in walk(expr):
+        done[e] = _text(e, done)
+        if uses[e] > 1 and len(done[e]) > LONG:
+            named.append(f"v{len(named)} = {done[e]}; ")
+            done[e] = f"v{len(named) - 1}"
+    return "".join(named) + done[expr]
+
+
+def _text(e: Expr, done: Mapping[Expr, str]) -> str:
+    match e:
         case Input():
-            return f"x{expr.index}"
+            return f"x{e.index}"
         case Const():
-            return expr.text
+            return e.text
         case Extent():
-            return plain(expr.extent)
+            return plain(e.extent)
         case Call():
-            typed = expr.fn in ("Cast", "CastSaturate", "Bitcast")
-            name = f"{expr.fn}<{expr.dtype.label}>" if typed else expr.fn
-            return f"{name}({', '.join(text(a) for a in expr.args)})"
+            typed = e.fn in ("Cast", "CastSaturate", "Bitcast")
+            name = f"{e.fn}<{e.dtype.label}>" if typed else e.fn
+            return f"{name}({', '.join(done[a] for a in e.args)})"
         case _:
-            raise TypeError(expr)
+            raise TypeError(e)

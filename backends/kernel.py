@@ -15,7 +15,7 @@ from typing import ClassVar
 from atc.backends.planes import Planes
 from atc.backends.target import Target
 from atc.dims import bind_tokens, is_dynamic
-from atc.expr import Call, walk
+from atc.expr import Call, functions_of
 from atc.ir import Array, DType, Graph, Node, Op, TensorType
 from atc.ops import ConvBlocked, MatMul
 from atc.templates import render
@@ -209,7 +209,7 @@ APPROXIMATED = frozenset({
 def _approximates(value: object) -> bool:
     """Whether an expression in a value calls a function of APPROXIMATED."""
     if isinstance(value, Call):
-        return any(isinstance(e, Call) and e.fn in APPROXIMATED for e in walk(value))
+        return not APPROXIMATED.isdisjoint(functions_of(value))
     if isinstance(value, tuple):
         return any(map(_approximates, value))
     if is_dataclass(value):

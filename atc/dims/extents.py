@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import combinations
 from math import prod
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from atc.dims.algebra import atom_of, made, maximum, minimum, unlike, without_atom
 from atc.dims.bounds import atom_bounds, without_quotients
@@ -99,15 +99,25 @@ def most(value: int) -> int:
 
 def concrete(value: T) -> T:
     """Return a value with each extent in it at its largest: in tuples and fields of dataclasses."""
-    match value:
-        case Dim():
-            return cast(T, most(as_int(value)))
-        case tuple():
-            return cast(T, tuple(concrete(v) for v in value))
-    if is_dataclass(value) and not isinstance(value, type) and is_dynamic(value):
-        own = {f.name: concrete(getattr(value, f.name)) for f in fields(value)}
-        return cast(T, replace(value, **own))
-    return value
+    done: dict[int, Any] = {}  # expressions share parts
+
+    def largest(value: Any) -> Any:
+        if id(value) not in done:
+            done[id(value)] = of_parts(value)
+        return done[id(value)]
+
+    def of_parts(value: Any) -> Any:
+        match value:
+            case Dim():
+                return most(as_int(value))
+            case tuple():
+                return tuple(map(largest, value))
+        if is_dataclass(value) and not isinstance(value, type) and is_dynamic(value):
+            own = {f.name: largest(getattr(value, f.name)) for f in fields(value)}
+            return replace(value, **own)
+        return value
+
+    return cast(T, largest(value))
 
 
 def symbols_of(value: object) -> Iterator[Symbol]:
@@ -182,11 +192,16 @@ def is_counted(value: object) -> bool:
 
 
 def is_dynamic(value: object) -> bool:
-    """Whether there is a `Dim` anywhere in a value: in tuples, and in fields of dataclasses."""
+    """Whether there is a `Dim` anywhere in a value: in tuples, and in fields of dataclasses.
+
+    Values whose parts are shared, so that looking at all would take long, have it as `varies`.
+    """
     if isinstance(value, tuple):
         return any(map(is_dynamic, value))
     if isinstance(value, Dim):
         return True
+    if hasattr(value, "varies"):
+        return bool(value.varies)
     names = _field_names(cast(Hashable, type(value)))
     return any(is_dynamic(getattr(value, name)) for name in names)
 

@@ -8,7 +8,7 @@ from math import inf, isnan, prod, trunc
 import numpy as np
 
 from atc.dims import high, low
-from atc.expr import Call, Const, Expr, Extent, Input
+from atc.expr import Call, Const, Expr, Extent, Input, walk
 from atc.ir import Array, DType, Node
 from atc.lower.builder import Builder
 from atc.ops import Map, Reduce, Reshape
@@ -134,22 +134,24 @@ def _product(a: float, b: float) -> float:
 
 def _of_expr(expr: Expr, operand: Callable[[int], Interval], operands: int) -> Interval:
     """Return the bounds of an expression; inputs beyond the operands are coordinates."""
-    match expr:
-        case Input():
-            return operand(expr.index) if expr.index < operands else UNKNOWN
-        case Const():
-            value = float(expr.value)
-            return UNKNOWN if isnan(value) else (value, value)
-        case Extent():
-            return float(low(expr.extent)), float(high(expr.extent))
-        case Call():
-            args = [_of_expr(a, operand, operands) for a in expr.args]
-            found = _of_call(expr, args)
-            own = type_interval(expr.dtype)
-            inside = own[0] <= found[0] and found[1] <= own[1]
-            return found if inside else own  # what may wrap is anything
-        case _:
-            return UNKNOWN
+    known: dict[Expr, Interval] = {}
+    for e in walk(expr):
+        match e:
+            case Input():
+                known[e] = operand(e.index) if e.index < operands else UNKNOWN
+            case Const():
+                value = float(e.value)
+                known[e] = UNKNOWN if isnan(value) else (value, value)
+            case Extent():
+                known[e] = float(low(e.extent)), float(high(e.extent))
+            case Call():
+                found = _of_call(e, [known[a] for a in e.args])
+                own = type_interval(e.dtype)
+                inside = own[0] <= found[0] and found[1] <= own[1]
+                known[e] = found if inside else own  # what may wrap is anything
+            case _:
+                known[e] = UNKNOWN
+    return known[expr]
 
 
 def _of_call(expr: Call, args: Sequence[Interval]) -> Interval:

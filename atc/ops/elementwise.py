@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.expr import Expr, Input, inputs_of, walk
+from atc.expr import Expr, Input, inputs_of, operands_of
 from atc.ir import DType, Op, TensorType
 from atc.view import View
 
@@ -36,12 +36,11 @@ def check_operands(
     expr: Expr, inputs: Sequence[TensorType | None], coordinates: Sequence[View] = ()
 ) -> None:
     """Raise ValueError unless every Input is an operand of that type, or an INT64 coordinate."""
-    for e in walk(expr):
-        if isinstance(e, Input):
-            require(e.index < len(inputs) + len(coordinates), f"x{e.index} has no view")
-            operand = inputs[e.index] if e.index < len(inputs) else None
-            dtype = operand.dtype if operand is not None else DType.INT64
-            require(e.dtype is dtype, f"x{e.index} is {dtype.label}, not {e.dtype.label}")
+    for e in operands_of(expr):
+        require(e.index < len(inputs) + len(coordinates), f"x{e.index} has no view")
+        operand = inputs[e.index] if e.index < len(inputs) else None
+        dtype = operand.dtype if operand is not None else DType.INT64
+        require(e.dtype is dtype, f"x{e.index} is {dtype.label}, not {e.dtype.label}")
 
 
 @dataclass(frozen=True)

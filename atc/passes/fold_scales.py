@@ -7,10 +7,11 @@ scale goes into the scales it is divided from, in float64 and rounded once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 
-from atc.expr import Call, Const, Expr, Input, call, cast, const, walk
+from atc.expr import Call, Const, Expr, Input, call, cast, const, operands_of
 from atc.ir import DType, Node, Op
 from atc.ops import Conv, Epilogue, Map, MatMul, Normalize, Reduce, Softmax
 from atc.ops.blocked import BYTES
@@ -33,7 +34,7 @@ def fold_scales(state: Rewriting, node: Node) -> Node:
         expr, views, own = node.op.expr, node.op.views, 0
     else:
         return node
-    integers = any(isinstance(e, Input) and e.dtype in (*BYTES, DType.INT32) for e in walk(expr))
+    integers = any(i.dtype in (*BYTES, DType.INT32) for i in operands_of(expr))
     base = 1 if own else 0
     operands = _Operands(state, base, list(node.inputs[own:]), list(views))
     new = _in_float(expr)
@@ -82,57 +83,75 @@ class _Operands:
         return Input(DType.FLOAT, self.done[index, divisor])
 
 
-def _in_float(e: Expr) -> Expr:
+def _in_float(expr: Expr) -> Expr:
     """Keep what is quantized and dequantized in float, where it has the same value."""
-    match e:
-        case Call(fn="Cast", dtype=DType.FLOAT, args=(
-            Call(fn="Sub", args=(Call(fn="Cast", dtype=DType.INT32, args=(x,)), Const() as zero)),
-        )) if x.dtype in _BOUNDS:  # fmt: skip
-            point = const(int(zero.value), DType.FLOAT)
-            return call("Sub", _in_float(cast(x, DType.FLOAT)), point)
-        case Call(fn="Cast", dtype=DType.FLOAT, args=(Call(fn="CastSaturate", args=(x,)) as q,)):
-            if q.dtype not in _BOUNDS or x.dtype is not DType.FLOAT:
+
+    @cache
+    def kept(e: Expr) -> Expr:
+        match e:
+            case Call(fn="Cast", dtype=DType.FLOAT, args=(
+                Call(fn="Sub", args=(Call(fn="Cast", dtype=DType.INT32, args=(x,)),
+                                     Const() as zero)),
+            )) if x.dtype in _BOUNDS:  # fmt: skip
+                point = const(int(zero.value), DType.FLOAT)
+                return call("Sub", kept(cast(x, DType.FLOAT)), point)
+            case Call(fn="Cast", dtype=DType.FLOAT, args=(
+                Call(fn="CastSaturate", args=(x,)) as q,
+            )):  # fmt: skip
+                if q.dtype not in _BOUNDS or x.dtype is not DType.FLOAT:
+                    return e
+                low, high = (const(b, DType.FLOAT) for b in _BOUNDS[q.dtype])
+                return call("Min", call("Max", kept(x), low), high)
+            case Call(args=args):
+                return replace(e, args=tuple(map(kept, args)))
+            case _:
                 return e
-            low, high = (const(b, DType.FLOAT) for b in _BOUNDS[q.dtype])
-            return call("Min", call("Max", _in_float(x), low), high)
-        case Call(args=args):
-            return replace(e, args=tuple(_in_float(a) for a in args))
-        case _:
-            return e
+
+    return kept(expr)
 
 
-def _folded(e: Expr, operands: _Operands) -> Expr:
+def _folded(expr: Expr, operands: _Operands) -> Expr:
     """Fold divisions of what is rounded next."""
-    match e:
-        case Call(fn="Round", args=(Call(fn="Div", args=(x, Const() as divisor)),)):
-            inner = _folded(x, operands)
-            value = float(divisor.value)
-            new = _divided(inner, value, operands) if 0 < value < float("inf") else None
-            return call("Round", new if new is not None else call("Div", inner, divisor))
-        case Call(args=args):
-            return replace(e, args=tuple(_folded(a, operands) for a in args))
-        case _:
-            return e
+
+    @cache
+    def folded(e: Expr) -> Expr:
+        match e:
+            case Call(fn="Round", args=(Call(fn="Div", args=(x, Const() as divisor)),)):
+                inner = folded(x)
+                value = float(divisor.value)
+                new = _divided(inner, value, operands) if 0 < value < float("inf") else None
+                return call("Round", new if new is not None else call("Div", inner, divisor))
+            case Call(args=args):
+                return replace(e, args=tuple(map(folded, args)))
+            case _:
+                return e
+
+    return folded(expr)
 
 
-def _divided(e: Expr, divisor: float, operands: _Operands) -> Expr | None:
-    """Return e / divisor with the division done in constants, None where there are none."""
-    match e:
-        case Const(dtype=DType.FLOAT):
-            quotient = np.float64(np.float32(e.value)) / np.float64(np.float32(divisor))
-            return const(float(np.float32(quotient)), DType.FLOAT)
-        case Input(dtype=DType.FLOAT):
-            return operands.scaled(e.index, float(np.float32(divisor)))
-        case Call(fn="Mul", dtype=DType.FLOAT, args=(x, factor)):
-            scaled = _divided(factor, divisor, operands)
-            return None if scaled is None else call("Mul", x, scaled)
-        case Call(fn="Div", dtype=DType.FLOAT, args=(x, count)):
-            scaled = _divided(x, divisor, operands)
-            return None if scaled is None else call("Div", scaled, count)
-        case Call(fn="Add" | "Sub" | "Max" | "Min", dtype=DType.FLOAT, args=(a, b)):
-            parts = _divided(a, divisor, operands), _divided(b, divisor, operands)
-            if parts[0] is None or parts[1] is None:
+def _divided(expr: Expr, divisor: float, operands: _Operands) -> Expr | None:
+    """Return expr / divisor with the division done in constants, None where there are none."""
+
+    @cache
+    def divided(e: Expr) -> Expr | None:
+        match e:
+            case Const(dtype=DType.FLOAT):
+                quotient = np.float64(np.float32(e.value)) / np.float64(np.float32(divisor))
+                return const(float(np.float32(quotient)), DType.FLOAT)
+            case Input(dtype=DType.FLOAT):
+                return operands.scaled(e.index, float(np.float32(divisor)))
+            case Call(fn="Mul", dtype=DType.FLOAT, args=(x, factor)):
+                scaled = divided(factor)
+                return None if scaled is None else call("Mul", x, scaled)
+            case Call(fn="Div", dtype=DType.FLOAT, args=(x, count)):
+                scaled = divided(x)
+                return None if scaled is None else call("Div", scaled, count)
+            case Call(fn="Add" | "Sub" | "Max" | "Min", dtype=DType.FLOAT, args=(a, b)):
+                parts = divided(a), divided(b)
+                if parts[0] is None or parts[1] is None:
+                    return None
+                return call(e.fn, parts[0], parts[1])
+            case _:
                 return None
-            return call(e.fn, parts[0], parts[1])
-        case _:
-            return None
+
+    return divided(expr)

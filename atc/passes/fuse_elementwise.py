@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from atc.expr import Expr, Input, cost, inputs_of, renumber, substitute, walk
+from atc.expr import Expr, Input, cost, inputs_of, operands_of, renumber, substitute
 from atc.ir import Node
 from atc.ops import Map, Reduce
 from atc.passes.cancel_movement import refine, tidy
-from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+from atc.passes.rewriting import Rewriting, merge_origin, numbered, operand
 from atc.passes.tabulate import looks_up
 from atc.view import View
 
@@ -88,23 +88,20 @@ def _splice(
 ) -> tuple[Expr, tuple[str, ...], tuple[View, ...]]:  # fmt: skip
     """Return `expr` with Input(index) computed by `inner`, operands numbered anew.
 
-    Views beyond the names are coordinates. In the joint numbering the outer operands come first,
-    then the inner ones, then the outer coordinates, then the inner ones.
+    Views beyond the names are coordinates, in what is given and in what is returned.
     """
-    n, m = len(names), len(inner_names)
-    if n == len(views) == 1 and inputs_of(expr) == (0,) and _distinct(inner_names, inner_views):
+    alone = len(names) == len(views) == 1 and inputs_of(expr) == (0,)
+    if alone and _distinct(inner_names, inner_views):
         return substitute(expr, lambda k: inner), inner_names, inner_views
-    outer_number = [k if k < n else k + m for k in range(len(views))]
-    inner_number = [n + k if k < m else len(views) + k for k in range(len(inner_views))]
-    moved = renumber(inner, inner_number)
-    types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
-
-    def operand(k: int) -> Expr:
-        return moved if k == index else Input(types[k], outer_number[k])
-
-    joint = substitute(expr, operand)
-    all_views = (*views[:n], *inner_views[:m], *views[n:], *inner_views[m:])
-    return distinct_operands(joint, (*names, *inner_names), all_views)
+    outer = {i.index: operand(i.index, names, views) for i in operands_of(expr)}
+    within = {i.index: operand(i.index, inner_names, inner_views) for i in operands_of(inner)}
+    number = numbered(
+        o for k, own in outer.items() for o in (within.values() if k == index else (own,))
+    )
+    moved = renumber(inner, {k: number[o] for k, o in within.items()})
+    types = {i.index: i.dtype for i in operands_of(expr)}
+    joint = substitute(expr, lambda k: moved if k == index else Input(types[k], number[outer[k]]))
+    return joint, tuple(name for name, _ in number if name), tuple(view for _, view in number)
 
 
 def _distinct(names: tuple[str, ...], views: tuple[View, ...]) -> bool:

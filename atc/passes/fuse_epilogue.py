@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from atc.expr import Expr, Input, substitute, walk
+from atc.expr import Expr, Input, operands_of, substitute
 from atc.ir import DType, Node, Op, TensorType
 from atc.ops import Epilogue, Map, Normalize, Reduce, Reshape
 from atc.ops.blocked import BYTES
@@ -156,7 +156,7 @@ def _joined(epilogue: Epilogue, op: Map, index: int, others: list[int]) -> Expr:
     """Return the Map's expression with the epilogue in place of operand `index`."""
     base = 1 + len(epilogue.views)
     number = {k: base + i for i, k in enumerate(others)}
-    types = {e.index: e.dtype for e in walk(op.expr) if isinstance(e, Input)}
+    types = {i.index: i.dtype for i in operands_of(op.expr)}
     return substitute(
         op.expr, lambda k: epilogue.expr if k == index else Input(types[k], number[k])
     )

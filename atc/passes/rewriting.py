@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from atc.dims import Undecided
-from atc.expr import Expr, Input, renumber, substitute, walk
+from atc.expr import Expr, operands_of, renumber
 from atc.ir import Array, Graph, Node, Op, TensorType, prune, reads, type_of
 from atc.view import View
 
@@ -103,6 +103,22 @@ def merge_origin(*nodes: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for node in nodes for name in node.origin))
 
 
+Operand = tuple[str, View]
+"""What an Input reads: a value through a view, or under the name '' the view's coordinate."""
+
+
+def operand(k: int, names: Sequence[str], views: Sequence[View]) -> Operand:
+    """Return what Input(k) reads; views beyond the names are coordinates."""
+    return (names[k] if k < len(names) else "", views[k])
+
+
+def numbered(operands: Iterable[Operand], first: int = 0) -> dict[Operand, int]:
+    """Number operands from `first` on, each once, coordinates behind all others."""
+    distinct = dict.fromkeys(operands)
+    ordered = sorted(distinct, key=lambda o: not o[0])
+    return {o: k for k, o in enumerate(ordered, first)}
+
+
 def distinct_operands(
     expr: Expr, names: Sequence[str], views: Sequence[View], first: int = 0
 ) -> tuple[Expr, tuple[str, ...], tuple[View, ...]]:
@@ -111,33 +127,9 @@ def distinct_operands(
     Input(k), k >= first, is `names[k - first]` through `views[k - first]`; views beyond the names
     are coordinates and stay behind the operands. Inputs below `first` are left alone.
     """
-    slots: dict[tuple[str, View], int] = {}
-    coordinates: dict[View, int] = {}
-    chosen: dict[int, tuple[str, View] | View] = {}
-
-    def visit(k: int) -> Expr:
-        if k < first:
-            return Input(_dtypes[k], k)
-        at = k - first
-        if at < len(names):
-            key = (names[at], views[at])
-            slots.setdefault(key, len(slots))
-            chosen[k] = key
-        else:
-            coordinates.setdefault(views[at], len(coordinates))
-            chosen[k] = views[at]
-        return Input(_dtypes[k], k)
-
-    _dtypes = {e.index: e.dtype for e in _inputs(expr)}
-    substitute(expr, visit)
-    number = {}
-    for k, key in chosen.items():
-        position = coordinates[key] + len(slots) if isinstance(key, View) else slots[key]
-        number[k] = first + position
-    top = max([*number, first - 1, *_dtypes], default=-1) + 1
-    expr = renumber(expr, [number.get(k, k) for k in range(top)])
-    return expr, tuple(n for n, _ in slots), (*(v for _, v in slots), *coordinates)
-
-
-def _inputs(expr: Expr) -> list[Input]:
-    return [e for e in walk(expr) if isinstance(e, Input)]
+    read = {
+        k: operand(k - first, names, views) for i in operands_of(expr) if (k := i.index) >= first
+    }
+    number = numbered(read.values(), first)
+    expr = renumber(expr, {k: number[o] for k, o in read.items()})
+    return expr, tuple(name for name, _ in number if name), tuple(view for _, view in number)

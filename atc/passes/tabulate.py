@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from atc.dims import is_dynamic
-from atc.expr import Call, Expr, Input, call, walk
+from atc.expr import Call, Expr, Input, call, functions_of, walk
 from atc.ir import Array, DType, Node
 from atc.ops import Map, Reshape
 from atc.ops.blocked import BYTES
@@ -64,7 +64,7 @@ def _joins(state: Rewriting, name: str) -> bool:
 
 def looks_up(expr: Expr) -> bool:
     """Whether an expression reads a table."""
-    return any(isinstance(e, Call) and e.fn == "Lookup" for e in walk(expr))
+    return "Lookup" in functions_of(expr)
 
 
 def lowest(dtype: DType) -> int:

@@ -57,12 +57,12 @@ def _reads_result(e: Call) -> bool:
     return any(isinstance(a, Input) and a.index == 0 for a in e.args)
 
 
-def _with(e: Expr, old: Expr, new: Expr) -> Expr:
-    if e == old:
-        return new
-    return (
-        Call(e.dtype, e.fn, tuple(_with(a, old, new) for a in e.args)) if isinstance(e, Call) else e
-    )
+def _with(expr: Expr, old: Expr, new: Expr) -> Expr:
+    done: dict[Expr, Expr] = {}
+    for e in walk(expr):
+        args = tuple(done[a] for a in e.args) if isinstance(e, Call) else ()
+        done[e] = new if e == old else Call(e.dtype, e.fn, args) if isinstance(e, Call) else e
+    return done[expr]
 
 
 def shorter(e: Expr) -> Expr:
@@ -75,10 +75,17 @@ def shorter(e: Expr) -> Expr:
     return _around_zero(e.args[0] if isinstance(e, Call) and e.fn == "Round" else e)
 
 
-def _around_zero(e: Expr) -> Expr:
-    if not isinstance(e, Call):
-        return e
-    args = tuple(_around_zero(a) for a in e.args)
+def _around_zero(expr: Expr) -> Expr:
+    done: dict[Expr, Expr] = {}
+    for e in walk(expr):
+        if isinstance(e, Call):
+            done[e] = _step_around_zero(e, tuple(done[a] for a in e.args))
+        else:
+            done[e] = e
+    return done[expr]
+
+
+def _step_around_zero(e: Call, args: tuple[Expr, ...]) -> Expr:
     match args:
         case (Call(fn="Min", args=(Call(fn="Max", args=(Call(fn="Add", args=(x, z)), low)), high)),
               Const() as zero) if e.fn == "Sub" and z == zero:  # fmt: skip

@@ -7,6 +7,7 @@ broadcast). BOOL subexpressions are masks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from math import isclose, isnan, sqrt
 
 from atc.backends.cpu.expr import address, literal
@@ -287,7 +288,7 @@ def _activation(e: Expr) -> tuple[str, Expr] | None:
     match e:
         case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype in ROUNDED:
             return ROUNDED[dtype], x
-    factors = list(_factors(e))
+    factors = list(islice(_factors(e), 4))  # as many are none of them
     for x in factors:
         rest = [f for f in factors if f is not x]
         match rest:
