@@ -46,7 +46,7 @@ _PASSING = {"oo_level": "O3", "fusion_switch_file": None, "optimization_switch":
 _SILENT = frozenset({
     "model", "output", "jobs", "dump", "op_compiler_cache_mode", "op_compiler_cache_dir", "notes",
     "skip_passes", "profile", "hooks", "runtime_log", "op_debug_level", "op_debug_config",
-    "debug_dir", "build_dir", "compiler_timeout", "keep_build", "strip",
+    "debug_dir", "build_dir", "compiler_timeout", "keep_build", "strip", "sources",
 })  # fmt: skip
 """Options that change no result, or are looked at in another way."""
 

@@ -97,6 +97,8 @@ class Options:
     """Warnings of what is set, but has no effect."""
     measured_layouts: bool = False
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Where values come from that are neither the command line's nor defaults, by option."""
     skip_passes: frozenset[str] = frozenset()
     """Passes of the graph that are left out."""
     exact_nodes: frozenset[str] = frozenset()
@@ -127,6 +129,13 @@ class Options:
     def compiler_flags(self) -> tuple[str, ...]:
         """The flags of `--build_config`."""
         return tuple(shlex.split(self.build_config)[len(self.compiler_words) :])
+
+    def asked(self, name: str) -> str:
+        """Return what the user wrote to give an option: the option itself, or a variable."""
+        kind, _, variable = self.sources.get(name, "").partition(": ")
+        if variable:
+            return variable if kind == "environment" else f"{variable} of the {kind}"
+        return f"--{name} of the {kind}" if kind else f"--{name}"
 
     @property
     def measures(self) -> bool:

@@ -67,6 +67,39 @@ def test_a_budget_is_kept_or_the_least_is_named(model: Path) -> None:
     found = re.search(r"needs (\d+) bytes, more than 64", str(caught.value))
     assert found is not None
     assert int(found[1]) == least
+    with pytest.raises(OptionError, match=r"--recompute_minimum keeps smaller values: lower it"):
+        arena(model, recompute="all", memory_budget=64, recompute_minimum=1 << 30)
+
+
+def test_a_larger_budget_never_computes_more_again(model: Path) -> None:
+    whole, least = arena(model), arena(model, recompute="all")
+    budgets = np.linspace(least, whole, 9).astype(int).tolist()
+    work = []
+    for budget in budgets:
+        done = planned(
+            options({}, model, target="c99", recompute="all", memory_budget=budget)
+        )
+        assert done.arena.plan.size <= budget
+        work.append(sum("#again" in n.outputs[0] for n in done.graph.nodes))
+    assert work == sorted(work, reverse=True)
+    assert work[-1] == 0
+    assert 0 < work[-2] < work[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "line", "named"),
+    [
+        ({"MEGENGINE_DTR_EVICTION_THRESHOLD": "64"}, {}, "MEGENGINE_DTR_EVICTION_THRESHOLD"),
+        ({}, {"memory_budget": "64"}, "--memory_budget"),
+    ],
+    ids=["variable", "option"],
+)
+def test_what_gave_the_budget_is_named(
+    model: Path, environ: dict[str, str], line: dict[str, str], named: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        planned(options(environ, model, target="c99", **line))
+    assert caught.value.where == named
 
 
 def test_without_need_nothing_is_made_again(model: Path) -> None:

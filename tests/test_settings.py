@@ -86,7 +86,7 @@ def test_measuring_some_and_all_exclude_each_other() -> None:
 
 def test_options_are_the_settings_of_a_compilation() -> None:
     own = {f.name for f in fields(Options)} - {
-        "skip_passes", "notes", "exact_nodes", "float_nodes", "plain_nodes", "bf16",
+        "skip_passes", "notes", "sources", "exact_nodes", "float_nodes", "plain_nodes", "bf16",
         "measured_error", "split_error", "measured_layouts",
     }  # fmt: skip
     settings = {s.name for s in OPTIONS.values() if s.role == "compilation"}

@@ -43,13 +43,22 @@ def recompute(graph: Graph, wish: Wish) -> Graph:
 
     Only the graph itself is changed, not those of branches and loops.
     """
-    lives = _Lives(graph)
-    while lives.peak > wish.goal:
-        better = next(_improved(lives, wish), None)
-        if better is None:
-            break
-        lives = better
-    return lives.graph
+    for changed, peak in recomputed(graph, wish):
+        if peak <= wish.goal:
+            return changed
+    return changed
+
+
+def recomputed(graph: Graph, wish: Wish) -> Iterator[tuple[Graph, int]]:
+    """Yield the graph, then ones that compute more and more again, with the bytes that each needs.
+
+    What one of them computes again is computed again by those that follow, too: where to end is
+    left to whoever reads them, and has no influence on what comes before.
+    """
+    lives: _Lives | None = _Lives(graph)
+    while lives is not None:
+        yield lives.graph, lives.peak
+        lives = next(_improved(lives, wish), None)
 
 
 def peak_bytes(graph: Graph) -> int:

@@ -63,6 +63,7 @@ def settle(
                 values[name], sources[name] = meant, source
     checked = _checked(values, sources, command)
     if command in _COMPILING:
+        checked["sources"] = sources
         checked["notes"] = tuple(_notes(values, checked, around))
         home = _text_of("MXNET_HOME", around)
         for name in ("model", "weight"):
