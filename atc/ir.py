@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from math import prod
 from types import MappingProxyType
 
@@ -240,6 +241,11 @@ class Graph:
     def types_of(self, names: Iterable[str]) -> tuple[TensorType | None, ...]:
         """Return the types of values; None where the name is empty."""
         return tuple(self.types[n] if n else None for n in names)
+
+    @cached_property
+    def ends(self) -> frozenset[str]:
+        """The outputs, to look a name up in."""
+        return frozenset(self.outputs)
 
     def producers(self) -> dict[str, Node]:
         """Return the node that makes each value."""

@@ -96,9 +96,9 @@ def _values(program: Program, call: Call) -> Iterator[tuple[str, TensorType]]:
 
 
 def _kinds(program: Program, values: Iterable[tuple[str, TensorType]]) -> Iterator[int]:
-    homes = {program.home(o) for o in program.outputs}
+    inputs, homes = {*program.inputs}, {program.home(o) for o in program.outputs}
     for name, _ in values:
-        if name in program.inputs:
+        if name in inputs:
             yield INPUT
         elif name in program.constants:
             yield WEIGHT

@@ -98,7 +98,7 @@ class _Scribe:
                     self._alias(node)
                 case Part():
                     self._part(node, node.op)
-                    if node.outputs[0] in graph.outputs:
+                    if node.outputs[0] in graph.ends:
                         steps.append(self._detached(node.outputs[0]))
                         made.add(node.outputs[0])
                 case Concat(outer=1) if self.in_place:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atc.dims import Symbol, concrete, is_counted, plain, symbols_of
@@ -74,7 +74,7 @@ def make_schedule(
     a `logged` one tells of each before it.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
-    split = len(program.inputs)
+    given, split = {*program.inputs}, len(program.inputs)
     spans = _spans(program)
     inputs = tuple(
         Port(v, n, concrete(program.types[v]), f"input_{k}", v in spans, program.types[v].shape)
@@ -82,7 +82,7 @@ def make_schedule(
     )
     outputs = tuple(
         Port(
-            _output_name(program, v), n, concrete(program.types[v]), f"output_{k}",
+            _output_name(v, given), n, concrete(program.types[v]), f"output_{k}",
             extents=program.types[v].shape,
         )  # fmt: skip
         for k, (v, n) in enumerate(zip(program.outputs, names[split:], strict=True))
@@ -137,10 +137,10 @@ def _place(arena: Arena, key: str, offset: int, shift: int = 0) -> int | str:
     return f"{begin} + {plain(arena.guard + shift)}" if arena.guard or shift else begin
 
 
-def _output_name(program: Program, value: str) -> str:
+def _output_name(value: str, inputs: Collection[str]) -> str:
     """Return the model's name of an output; where an input has it too, the value's is marked."""
     name = value.removesuffix("#output")
-    return name if name in program.inputs else value
+    return name if name in inputs else value
 
 
 def _life(program: Program, value: str, first: int, last: int) -> str:

@@ -12,7 +12,8 @@ _TOKEN = re.compile("⟨([^⟩]*)⟩")
 
 def plain(value: object) -> str:
     """Return a text, or a value as text, with its extents as people and C read them."""
-    return _TOKEN.sub(r"\1", str(value))
+    text = str(value)
+    return _TOKEN.sub(r"\1", text) if "⟨" in text else text
 
 
 def bind_tokens(

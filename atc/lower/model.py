@@ -142,9 +142,9 @@ def _with_own_names(graph: Graph, wanted: Sequence[str], known: Mapping[str, str
     """Rename outputs, and what else has a free name, to the model's; drop what nothing needs."""
     from atc.lower.builder import rename
 
-    names: dict[str, str] = {}
+    inputs, names = {*graph.inputs}, dict[str, str]()
     for current, name in zip(graph.outputs, wanted, strict=True):
-        names[current] = f"{name}#output" if name in graph.inputs else name
+        names[current] = f"{name}#output" if name in inputs else name
     for current, name in list(names.items()):
         if name in graph.types:  # by chance another value's name: they change places
             names.setdefault(name, current)
@@ -211,6 +211,8 @@ class _Walker:
 
     def output(self, graph: onnx_ir.Graph, builder: Builder, name: str) -> str:
         found = self.find(name)
+        if self.precision is None:
+            return found
         declared = next((v for v in graph.outputs if v.name == name), None)
         if declared is None:
             return found

@@ -22,14 +22,18 @@ def check_views(
     coordinates: Sequence[View] = (),
 ) -> None:  # fmt: skip
     """Raise ValueError unless each operand has a view, which stays inside its tensor."""
-    require(len(views) == len(inputs), f"{len(inputs)} operands but {len(views)} views")
+    if len(views) != len(inputs):
+        raise ValueError(f"{len(inputs)} operands but {len(views)} views")
     for k, view in enumerate((*views, *coordinates)):
-        require(len(view.strides) == len(loops), f"view {k} has the wrong rank")
+        if len(view.strides) != len(loops):
+            raise ValueError(f"view {k} has the wrong rank")
+    if 0 in loops:
+        return
     for k, (view, operand) in enumerate(zip(views, inputs, strict=True)):
-        if 0 not in loops:
-            require(operand is not None, f"operand {k} is missing")
-            assert operand is not None
-            require(view.is_inside(loops, operand.size), f"view {k} leaves {operand}")
+        if operand is None:
+            raise ValueError(f"operand {k} is missing")
+        if not view.is_inside(loops, operand.size):
+            raise ValueError(f"view {k} leaves {operand}")
 
 
 def check_operands(
@@ -37,10 +41,12 @@ def check_operands(
 ) -> None:
     """Raise ValueError unless every Input is an operand of that type, or an INT64 coordinate."""
     for e in operands_of(expr):
-        require(e.index < len(inputs) + len(coordinates), f"x{e.index} has no view")
+        if e.index >= len(inputs) + len(coordinates):
+            raise ValueError(f"x{e.index} has no view")
         operand = inputs[e.index] if e.index < len(inputs) else None
         dtype = operand.dtype if operand is not None else DType.INT64
-        require(e.dtype is dtype, f"x{e.index} is {dtype.label}, not {e.dtype.label}")
+        if e.dtype is not dtype:
+            raise ValueError(f"x{e.index} is {dtype.label}, not {e.dtype.label}")
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,10 @@ class Map(Op):
         """Views stay inside their tensors and the result fills the output."""
         check_views(self.shape, self.views, inputs, self.coordinates)
         check_operands(self.expr, inputs, self.coordinates)
-        require(prod(self.shape) == outputs[0].size, f"loops {self.shape} don't fill {outputs[0]}")
-        require(self.expr.dtype is outputs[0].dtype, f"expression makes {self.expr.dtype.label}")
+        if prod(self.shape) != outputs[0].size:
+            raise ValueError(f"loops {self.shape} don't fill {outputs[0]}")
+        if self.expr.dtype is not outputs[0].dtype:
+            raise ValueError(f"expression makes {self.expr.dtype.label}")
 
     @property
     def is_movement(self) -> bool:

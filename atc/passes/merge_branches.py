@@ -52,7 +52,7 @@ def merge_branches(
 def _key(graph: Graph, node: Node, constants: Mapping[str, Array]) -> object | None:
     """Return what nodes that may be merged have in common; None for others."""
     op = node.op
-    if not isinstance(op, ConvBlocked) or op.group != 1 or node.outputs[0] in graph.outputs:
+    if not isinstance(op, ConvBlocked) or op.group != 1 or node.outputs[0] in graph.ends:
         return None
     w, y = graph.types[node.inputs[1]], graph.types[node.outputs[0]]
     known = all(name in constants for name in node.inputs[1:])

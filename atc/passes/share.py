@@ -17,7 +17,7 @@ def share_equal_nodes(graph: Graph, outer: Mapping[str, Array]) -> Graph:
         inputs = tuple(same.get(i, i) for i in node.inputs)
         node = node if inputs == node.inputs else replace(node, inputs=inputs)
         key = (node.op, inputs, tuple(graph.types[o] for o in node.outputs))
-        free = not node.op.subgraphs() and not any(o in graph.outputs for o in node.outputs)
+        free = not node.op.subgraphs() and graph.ends.isdisjoint(node.outputs)
         if free and key in seen:
             same.update(zip(node.outputs, seen[key].outputs, strict=True))
             continue

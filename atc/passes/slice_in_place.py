@@ -21,7 +21,7 @@ def slice_in_place(state: Rewriting, node: Node) -> Node:
     (view,), type_ = op.views, state.types[node.outputs[0]]
     if not view.is_dense(op.shape) or view.offset * type_.dtype.itemsize % ALIGNMENT:
         return node
-    if node.outputs[0] in state.graph.outputs or not type_.size:
+    if node.outputs[0] in state.graph.ends or not type_.size:
         return node
     if is_dynamic((view.offset, type_.shape)) and state.constant(node.inputs[0]) is not None:
         return node  # a constant's part is a constant

@@ -160,7 +160,7 @@ class _State:
         """Whether all that comes of a value is read by products in the end."""
         if name not in self._leading:
             readers = self.readers.get(name, ())
-            ends = name in self.graph.outputs or not readers
+            ends = name in self.graph.ends or not readers
             self._leading[name] = not ends and all(self._reads_on(n, name) for n in readers)
         return self._leading[name]
 

@@ -334,7 +334,7 @@ class _Building:
         maker = self.found.makers.get(name)
         made = [Layout.PLAIN] if maker is None else [f.layout for f in self.forms[maker]]
         needs = [[_layouts(f, name) for f in self.forms[r]] for r in readers]
-        output = name in self.found.scene.graph.outputs
+        output = name in self.found.scene.graph.ends
         every = set(made).union(*(layouts for need in needs for layouts in need))
         every |= {Layout.PLAIN} if output else set()
         if every == {Layout.PLAIN}:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import count
 from math import prod
 
@@ -109,9 +110,14 @@ class _Elimination:
         order: list[tuple[int, tuple[int, ...], npt.NDArray[np.intp]]] = []
         held: set[int] = set()
         growth = {v: self._joint(v) for v in range(len(self.sizes))}
+        least = [(entries, v) for v, entries in growth.items()]
+        heapify(least)
         while growth:
-            variable = min(growth, key=growth.__getitem__)
-            if growth[variable] > self.entries:
+            entries, variable = least[0]
+            if growth.get(variable) != entries:  # it is gone, or has changed since
+                heappop(least)
+                continue
+            if entries > self.entries:
                 variable = max(growth, key=lambda v: (v not in spared, len(self.of[v]), -v))
                 touched = self._hold(variable)
                 held.add(variable)
@@ -119,7 +125,9 @@ class _Elimination:
                 touched, choice = self._remove(variable)
                 order.append((variable, touched, choice))
             del growth[variable]
-            growth.update((v, self._joint(v)) for v in touched)
+            for v in touched:
+                growth[v] = self._joint(v)
+                heappush(least, (growth[v], v))
         states = list(self.start)
         for variable, rest, choice in reversed(order):
             states[variable] = int(choice[tuple(states[v] for v in rest)])
