@@ -129,7 +129,8 @@ def _paths(graph: Graph, selection: Selection, target: Target) -> Iterator[list[
     for value, link in links.items():  # in order: the path to an operand is known
         source = link.node.inputs[0]
         if source in ends and counts[source] == 1:
-            ends[value] = [*ends.pop(source), link]
+            ends[value] = ends.pop(source)
+            ends[value].append(link)
     yield from (path for path in ends.values() if len(path) > 1)
 
 
@@ -155,16 +156,22 @@ def _link(node: Node, selection: Selection, target: Target) -> Link | None:
 def _best_chains(path: Sequence[Link], target: Target, threads: int) -> list[Chain]:
     """Return the chains that a path is cut into for the largest estimated gain."""
     gains = [0.0]
-    chains: list[list[Chain]] = [[]]
+    last: list[tuple[int, Chain | None]] = [(0, None)]
     for end in range(1, len(path) + 1):
-        best, chosen = gains[end - 1], chains[end - 1]
+        best = gains[end - 1]
+        chosen: tuple[int, Chain | None] = (end - 1, None)
         for begin in range(max(0, end - LONGEST), end - 1):
             gain, chain = _best_height(path[begin:end], target, threads)
             if chain is not None and gains[begin] + gain > best:
-                best, chosen = gains[begin] + gain, [*chains[begin], chain]
+                best, chosen = gains[begin] + gain, (begin, chain)
         gains.append(best)
-        chains.append(chosen)
-    return chains[-1]
+        last.append(chosen)
+    found: list[Chain] = []
+    end = len(path)
+    while end:
+        end, chain = last[end]
+        found += [chain] if chain is not None else []
+    return found[::-1]
 
 
 def _best_height(

@@ -8,11 +8,11 @@ held at the state they are in, the others are solved exactly, and so on with oth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,10 @@ class _Elimination:
         self.factors: dict[int, _Factor] = {}
         self.of: list[set[int]] = [set() for _ in self.sizes]
         """The factors that a variable occurs in."""
+        self.shared: list[Counter[int]] = [Counter() for _ in self.sizes]
+        """How many of them a variable has in common with each of its neighbours."""
+        self.joint = [1] * len(self.sizes)
+        """How many entries the table has in which a variable meets all its neighbours."""
         self.numbers = count()
         for v, costs in enumerate(problem.single):
             self._add(_Factor((v,), np.array(costs, np.float64)))
@@ -109,7 +113,7 @@ class _Elimination:
         """
         order: list[tuple[int, tuple[int, ...], npt.NDArray[np.intp]]] = []
         held: set[int] = set()
-        growth = {v: self._joint(v) for v in range(len(self.sizes))}
+        growth = dict(enumerate(self.joint))
         least = [(entries, v) for v, entries in growth.items()]
         heapify(least)
         while growth:
@@ -126,7 +130,7 @@ class _Elimination:
                 order.append((variable, touched, choice))
             del growth[variable]
             for v in touched:
-                growth[v] = self._joint(v)
+                growth[v] = self.joint[v]
                 heappush(least, (growth[v], v))
         states = list(self.start)
         for variable, rest, choice in reversed(order):
@@ -152,11 +156,6 @@ class _Elimination:
         self._add(_Factor(rest, total.min(axis)))
         return rest, total.argmin(axis)
 
-    def _joint(self, variable: int) -> int:
-        """Return how many entries the table has in which a variable meets all its neighbours."""
-        scope = {v for key in self.of[variable] for v in self.factors[key].scope}
-        return prod(self.sizes[v] for v in scope)
-
     def _add(self, factor: _Factor) -> None:
         """File a factor with its variables; one without is of no interest."""
         if factor.scope:
@@ -164,9 +163,17 @@ class _Elimination:
             self.factors[key] = factor
             for v in factor.scope:
                 self.of[v].add(key)
+                for near in factor.scope:
+                    self.shared[v][near] += 1
+                    if self.shared[v][near] == 1:
+                        self.joint[v] *= self.sizes[near]
 
     def _take(self, key: int) -> _Factor:
         factor = self.factors.pop(key)
         for v in factor.scope:
             self.of[v].discard(key)
+            for near in factor.scope:
+                self.shared[v][near] -= 1
+                if not self.shared[v][near]:
+                    self.joint[v] //= self.sizes[near]
         return factor
