@@ -6,8 +6,9 @@ each call reads and writes.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from atc.bands import Turn
@@ -42,8 +43,44 @@ def _rows_read(call: Call, turn: Turn) -> tuple[int, int]:
     return max(begin, 0), min(end, x.shape[2])
 
 
-Intact = dict[str, tuple[_Span, ...]]
-"""Storages of which bytes hold their value, with the places of those, apart and in order."""
+@dataclass
+class Intact:
+    """Storages of which bytes hold their value, with the places of those, apart and in order.
+
+    No byte is that of two storages: writing one of them spoils the other.
+    """
+
+    spans: dict[str, tuple[_Span, ...]] = field(default_factory=dict)
+    order: list[tuple[int, int, str]] = field(default_factory=list)
+    """Begin, end and storage of all places that aren't empty, ascending."""
+
+    def copy(self) -> Intact:
+        """Return one that changes by itself."""
+        return Intact(dict(self.spans), list(self.order))
+
+    def common(self, other: Intact) -> Intact:
+        """Return what is intact in the same places in both."""
+        spans = {k: v for k, v in self.spans.items() if other.spans.get(k) == v}
+        return Intact(spans, [place for place in self.order if place[2] in spans])
+
+    def put(self, storage: str, spans: tuple[_Span, ...]) -> None:
+        """Let a storage be intact in other places than before, none for ()."""
+        for span in self.spans.pop(storage, ()):
+            if span.begin < span.end:
+                del self.order[bisect_left(self.order, (span.begin, span.end, storage))]
+        if spans:
+            self.spans[storage] = spans
+        for span in spans:
+            if span.begin < span.end:
+                insort(self.order, (span.begin, span.end, storage))
+
+    def spoil(self, span: _Span, kept: str = "") -> None:
+        """Drop all storages but one that have a byte in a span."""
+        at = bisect_left(self.order, (span.begin,))
+        at -= at > 0 and self.order[at - 1][1] > span.begin  # what begins before may reach in
+        met = self.order[at : bisect_left(self.order, (span.end,))]
+        for storage in dict.fromkeys(name for _, _, name in met if name != kept):
+            self.put(storage, ())
 
 
 def _joined(spans: Sequence[_Span], new: _Span) -> tuple[_Span, ...]:
@@ -67,7 +104,7 @@ def audit_memory(
     state. Also checks that nothing lies outside the arena's `size` bytes, and that a call's result
     meets an operand only exactly (in place) and where its kernel allows it.
     """
-    _Auditor(program, offsets, scratch, size).run(program.steps, {})
+    _Auditor(program, offsets, scratch, size).run(program.steps, Intact())
 
 
 @dataclass(frozen=True)
@@ -81,19 +118,19 @@ class _Auditor:
         for step in steps:
             match step:
                 case Call():
-                    intact = self._call(step, intact)
+                    self._call(step, intact)
                 case Branch():
                     self._read(step.condition, intact, "If")
-                    ends = [self.run(s, dict(intact)) for s in (step.then, step.otherwise)]
-                    intact = {k: v for k, v in ends[0].items() if ends[1].get(k) == v}
+                    ends = [self.run(s, intact.copy()) for s in (step.then, step.otherwise)]
+                    intact = ends[0].common(ends[1])
                     if step.extents:  # results that are not as long in both
-                        intact = self._fill(step.node.outputs, intact)
+                        self._fill(step.node.outputs, intact)
                 case Repeat():
                     intact = self._loop(step, intact)
                 case Bands():
                     self._check_turns(step)
                     for call in step.calls:
-                        intact = self._call(call, intact)
+                        self._call(call, intact)
                 case Parallel():
                     self._check_races(step)
                     intact = self.run(step.pieces, intact)
@@ -151,34 +188,29 @@ class _Auditor:
 
     def _loop(self, loop: Repeat, intact: Intact) -> Intact:
         """Run the body twice: what the first iteration spoils, the second one would read."""
-        intact = self._fill(loop.collected, intact)
-        after = intact
+        self._fill(loop.collected, intact)
+        after = intact.copy()
         for _ in range(2):
             for value in loop.conditions:
                 self._read(value, after, "Loop")
-            after = self.run(loop.body, self._fill((loop.iteration,), after))
+            self._fill((loop.iteration,), after)
+            after = self.run(loop.body, after)
             for value in (loop.going, *loop.collected):
                 self._read(value, after, "Loop")
-        return {k: v for k, v in intact.items() if after.get(k) == v}
+        return intact.common(after)
 
-    def _fill(self, values: Sequence[str], intact: Intact) -> Intact:
+    def _fill(self, values: Sequence[str], intact: Intact) -> None:
         """Let the schedule itself write values: they are intact, what lay there is spoiled."""
         for value in values:
             span = self._span(value)
             if span is not None:
-                intact = self._written(value, span, intact)
-        return intact
+                self._write(value, span, intact)
 
-    def _written(self, value: str, span: _Span, intact: Intact) -> Intact:
-        """Return what is intact after a value was written: its storage, so far as it was, and it.
-
-        Of other storages none stays that has a byte in the span.
-        """
+    def _write(self, value: str, span: _Span, intact: Intact) -> None:
+        """Write a value: its storage is intact, so far as it was and there, no other is there."""
         home = self.program.home(value)
-        kept = {
-            k: v for k, v in intact.items() if k == home or not any(s.meets(span) for s in v)
-        }
-        return kept | {home: _joined(kept.get(home, ()), span)}
+        intact.spoil(span, home)
+        intact.put(home, _joined(intact.spans.get(home, ()), span))
 
     def _span(self, value: str) -> _Span | None:
         """Return the bytes of a value in the arena, None when it lives elsewhere."""
@@ -195,10 +227,10 @@ class _Auditor:
         home = self.program.home(value)
         if span is None or span.begin == span.end:
             return
-        if not any(s.covers(span) for s in intact.get(home, ())):
+        if not any(s.covers(span) for s in intact.spans.get(home, ())):
             raise InternalError(f"memory plan: {where} reads '{value}', which was overwritten")
 
-    def _call(self, call: Call, intact: Intact) -> Intact:
+    def _call(self, call: Call, intact: Intact) -> None:
         where = f"{call.node.op.kind} '{call.node.outputs[0]}'"
         outputs = call.node.outputs
         operands = [a for a in call.arguments if a not in outputs]
@@ -217,10 +249,9 @@ class _Auditor:
             others = [o for o, _ in written[:index]]
             self._check_apart(span, [*operands, *others], where, call, output)
         for span in spoiled:
-            intact = {k: v for k, v in intact.items() if not any(s.meets(span) for s in v)}
+            intact.spoil(span)
         for output, span in written:
-            intact = self._written(output, span, intact)
-        return intact
+            self._write(output, span, intact)
 
     def _check_apart(
         self, span: _Span, values: Sequence[str], where: str, call: Call, output: str = ""
