@@ -11,9 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from atc.dims import Symbol, concrete, dim, is_dynamic
 from atc.expr import Call, Expr, Input, call, const, cost, operands_of, renumber, substitute, text
-from atc.ir import DType
+from atc.ir import DType, Node
+from atc.passes import run_passes
 from atc.passes.fold_scales import _in_float
-from support import run_model
+from support import compile_graph, run_model
 
 X, Y = Input(DType.FLOAT, 0), Input(DType.FLOAT, 1)
 
@@ -77,3 +78,23 @@ def test_a_chain_of_values_read_twice_compiles_and_is_right() -> None:
     x = np.array([1, -2, 3, 0.25, 7], np.float32)
     (y,) = run_model(model, [x])
     np.testing.assert_array_equal(y, x * x)
+
+
+def test_an_epilogue_ends_somewhere() -> None:
+    """What follows a convolution isn't one expression without end."""
+    weights = numpy_helper.from_array(np.ones((2, 2, 1, 1), np.float32), "w")
+    nodes = [helper.make_node("Conv", ["x", "w"], ["v0"])]
+    nodes += [
+        helper.make_node(("Tanh", "Sigmoid")[k % 2], [f"v{k}"], [f"v{k + 1}"]) for k in range(400)
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2, 2, 2]) for n in ("x", "v400")]
+    graph = helper.make_graph(nodes, "long", ends[:1], ends[1:], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    lowered = run_passes(compile_graph(model))
+    assert len(lowered.nodes) > 10
+    assert all(cost(e) <= 240 for e in map(expression, lowered.nodes))
+
+
+def expression(node: Node) -> Expr:
+    """Return a Map's expression, or that of an epilogue."""
+    return getattr(node.op, "epilogue", node.op).expr

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from atc.expr import Expr, Input, operands_of, substitute
+from atc.expr import Expr, Input, cost, operands_of, substitute
 from atc.ir import DType, Node, Op, TensorType
 from atc.ops import Epilogue, Map, Normalize, Reduce, Reshape
 from atc.ops.blocked import BYTES
@@ -15,6 +15,8 @@ from atc.passes.tabulate import looks_up
 from atc.view import Split, View, compose, compose_refining, dense
 
 MAX_OPERANDS = 6
+MAX_COST = 240
+"""Of an epilogue: beyond it the result is better stored than held in registers any longer."""
 SMALL = (*BYTES, DType.UINT16, DType.INT16)
 """Types that tensors are quantized to."""
 
@@ -71,7 +73,7 @@ def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
     first = len(heavy.inputs) - len(epilogue.views)
     names = (*heavy.inputs[first:], *(node.inputs[k] for k in others))
     expr, extra, all_views = distinct_operands(fused, names, (*epilogue.views, *views), 1)
-    if len(extra) > MAX_OPERANDS:
+    if len(extra) > MAX_OPERANDS or cost(expr) > MAX_COST:
         return None
     new_op = replace(target, epilogue=Epilogue(expr, all_views))  # type: ignore[type-var]
     fused_node = Node(

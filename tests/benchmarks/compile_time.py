@@ -94,9 +94,9 @@ def doublings(d: Drawing, nodes: int) -> str:
 
 
 def functions(d: Drawing, nodes: int) -> str:
-    """Draw a chain of dear elementwise functions."""
-    x = "x"
-    for k in range(nodes):
+    """Draw a chain of dear elementwise functions behind a convolution."""
+    x = d.node("Conv", "x", d.weight(8, 8, 1, 1))
+    for k in range(nodes - 1):
         x = d.node(("Sigmoid", "Tanh", "Relu")[k % 3], x)
     return x
 
