@@ -87,7 +87,8 @@ def test_an_epilogue_ends_somewhere() -> None:
     nodes += [
         helper.make_node(("Tanh", "Sigmoid")[k % 2], [f"v{k}"], [f"v{k + 1}"]) for k in range(400)
     ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2, 2, 2]) for n in ("x", "v400")]
+    kind = (TensorProto.FLOAT, [1, 2, 2, 2])
+    ends = [helper.make_tensor_value_info(n, *kind) for n in ("x", "v400")]
     graph = helper.make_graph(nodes, "long", ends[:1], ends[1:], [weights])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     lowered = run_passes(compile_graph(model))
