@@ -74,8 +74,6 @@ def _compile(argv: list[str]) -> int:
     status = _guarded(lambda: _compile_and_show(argv, screen), screen)
     print("...")
     print(FAILURE if status else SUCCESS)
-    for text in screen.warnings:
-        print(f"W10001: {one_line(text)}")
     return status
 
 
@@ -84,29 +82,41 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
     settled = settle(needed_by_mode(given), "compile")
     values: dict[str, Any] = settled.values
     options = make_options(values)
-    from atc.modes import compile_or_report, compile_single_ops, run_mode  # late: errors are quick
-
     if values["mode"]:
         with screen:
+            from atc.modes import run_mode  # late, like all that is heavy: errors are quick
+
             outcome = run_mode(values["mode"], options, values, screen.listener())
         print(outcome.text, end="")
         if outcome.error is not None:
             raise outcome.error
         return 0
-    environ, listener = settled.environ, screen.listener()
     if values["singleop"] is not None:
 
         def finished(done: Compilation) -> None:
             screen.finished(done)
             if values["verify"]:
-                _show_verification(_run_verification(done.options, done.folder, {}))
+                result = _run_verification(done.options, done.folder, {}, screen)
+                with screen.aside():
+                    _show_verification(result)
 
         with screen:
-            compile_single_ops(options, values["singleop"], environ, listener, finished)
+            from atc.modes import compile_single_ops
+
+            compile_single_ops(
+                options, values["singleop"], settled.environ, screen.listener(), finished
+            )
         return 0
     with screen:
-        done = compile_or_report(options, environ, listener, values["check_report"])
+        from atc.modes import compile_or_report
+
+        done = compile_or_report(
+            options, settled.environ, screen.listener(), values["check_report"]
+        )
         screen.finished(done)
+        result = None
+        if values["verify"]:
+            result = _run_verification(options, done.folder, {}, screen)
     if values["display_model_info"]:
         from atc.model_info import model_info
 
@@ -115,8 +125,8 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
         from atc.explain import explain
 
         print(explain(done.report, values["explain"]), end="")
-    if values["verify"]:
-        _show_verification(_run_verification(options, done.folder, {}))
+    if result is not None:
+        _show_verification(result)
     return 0
 
 
@@ -124,32 +134,23 @@ def _verify(argv: list[str]) -> int:
     """`atc verify`: compare a library with a reference; compile one if none is given."""
     if _asks(argv, "verify"):
         return 0
-    return _warning(argv, lambda screen: _verify_and_show(argv, screen))
-
-
-def _warning(argv: list[str], run: Callable[[Screen], int]) -> int:
-    """Run a command whose answer is on standard output; its warnings follow on the other."""
     screen = _screen(argv)
-    status = _guarded(lambda: run(screen), screen)
-    for text in screen.warnings:
-        print(f"W10001: {one_line(text)}", file=sys.stderr)
-    return status
+    return _guarded(lambda: _verify_and_show(argv, screen), screen)
 
 
 def _verify_and_show(argv: list[str], screen: Screen) -> int:
     settled = settle(parse_arguments(argv, "verify").given, "verify")
     values: dict[str, Any] = settled.values
     chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
-    with temporary_folder("verify") as folder:
+    with temporary_folder("verify") as folder, screen:
         options = make_options({**values, "output": Path(folder, "net")})
         library = values["library"]
         if library is None:
             from atc.driver import compile_model
 
-            with screen:
-                done = compile_model(options, settled.environ, screen.listener())
-            library = done.folder
-        result = _run_verification(options, library, {**chosen, "inputs": values["input"]})
+            library = compile_model(options, settled.environ, screen.listener()).folder
+        chosen["inputs"] = values["input"]
+        result = _run_verification(options, library, chosen, screen)
     _show_verification(result)
     return 0
 
@@ -158,15 +159,16 @@ def _check(argv: list[str]) -> int:
     """`atc check`: a dry run that lists all that can't be compiled, and the tier of the rest."""
     if _asks(argv, "check"):
         return 0
-    return _warning(argv, lambda screen: _check_and_show(argv, screen))
+    screen = _screen(argv)
+    return _guarded(lambda: _check_and_show(argv, screen), screen)
 
 
 def _check_and_show(argv: list[str], screen: Screen) -> int:
     values: dict[str, Any] = settle(parse_arguments(argv, "check").given, "check").values
     options = make_options({**values, "output": Path("net")})
-    from atc.check import check_json, check_model, check_text
-
     with screen:
+        from atc.check import check_json, check_model, check_text
+
         result = check_model(options, screen.listener())
     print((check_json if values["json"] else check_text)(result), end="")
     return result.exit_status
@@ -199,9 +201,9 @@ def _tool(command: str, argv: list[str]) -> int:
 
 
 def _tool_command(command: str, argv: list[str], screen: Screen) -> int:
-    from atc.debug_tools import run_tool
-
     with screen:
+        from atc.debug_tools import run_tool
+
         answer = run_tool(command, argv, screen.listener())
     print(answer.text, end="")
     return answer.status
@@ -271,10 +273,16 @@ def _load_and_run(argv: list[str]) -> int:
     """`atc load_and_run MODEL_OR_LIBRARY [options]`."""
     if _asks(argv, "load_and_run"):
         return 0
-    from atc.load_and_run.command import load_and_run as run
+    screen = _screen([])
+    console = _console(screen)
 
-    console = _console()
-    status = _guarded(lambda: run(argv, console, sys.stdin.readline), _screen([]))
+    def run() -> int:
+        with screen:
+            from atc.load_and_run.command import load_and_run
+
+        return load_and_run(argv, console, sys.stdin.readline)
+
+    status = _guarded(run, screen)
     if console.quiet:
         console.result |= {"exit_status": status, "warnings": console.warnings}
         print(json.dumps(console.result, indent=1))
@@ -289,17 +297,23 @@ def _compare_binary_iodump(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(COMPARE_HELP, end="")
         return 0
-    console = _console()
-    return _guarded(lambda: compare(argv, console), _screen([]))
+    screen = _screen([])
+    console = _console(screen)
+    return _guarded(lambda: compare(argv, console), screen)
 
 
-def _console() -> Console:
+def _console(screen: Screen) -> Console:
     from atc.load_and_run.console import Console
 
-    def tell(text: str) -> None:
-        print(text, file=sys.stderr)
+    def line(text: str) -> None:
+        with screen.aside():
+            print(text, flush=True)
 
-    return Console(lambda text: print(text, flush=True), tell)
+    def tell(text: str) -> None:
+        with screen.aside():
+            print(text, file=sys.stderr)
+
+    return Console(line, tell, screen)
 
 
 # ----------------------------------------------------------------------------------- their parts
@@ -363,9 +377,12 @@ def _failure(error: BaseException) -> tuple[int, str]:
     return mistake.exit_status, str(mistake)
 
 
-def _run_verification(options: Options, library: Path, chosen: dict[str, Any]) -> Verification:
+def _run_verification(
+    options: Options, library: Path, chosen: dict[str, Any], screen: Screen
+) -> Verification:
     from atc.verify_run import subject_of, verify_library
 
+    screen.stage("comparing with a reference")
     return verify_library(subject_of(options), library, **chosen)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from atc.errors import one_line
@@ -13,23 +14,26 @@ from atc.settings import LOG_LEVELS
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from atc.driver import Compilation, Listener
+    from atc.driver import Compilation
     from atc.ir import Graph
+    from atc.listener import Listener
 
 PATIENCE = 1.0
-"""Seconds that anything may take before a bar appears; also between two lines of progress."""
+"""Seconds between two lines of progress."""
+FIRST = "starting"
+"""What goes on before the first stage: imports, which take longer than a small model does."""
 
 
 class Screen:
-    """Shows a compilation on a stream and keeps its warnings; a context around the compilation.
+    """Shows a compilation on a stream; a context around it and around the imports it needs.
 
-    On a terminal a bar says what goes on, from the second second on. Lines appear at the --log
-    level: stages and counts from `info` on, passes and commands with `debug`.
+    On a terminal a bar says what goes on. Lines appear at the --log level: stages and counts from
+    `info` on, passes and commands with `debug`. A warning is told at once, at any level.
     """
 
     def __init__(self, level: str, stream: TextIO) -> None:
         self.level = level
-        self.warnings: list[str] = []
+        self._warned: set[str] = set()
         self._stream = stream
         self._begin = self._step = self._told = time.monotonic()
         self._bar: Progress | None = None
@@ -37,20 +41,33 @@ class Screen:
 
     def __enter__(self) -> Screen:
         if self._stream.isatty():
-            self._bar = _patient_bar(self._stream)
+            self._stream.write(f"{FIRST}\r")  # the bar's own library takes a while to load
+            self._stream.flush()
+            self._bar = _bar(self._stream)
+            self._stream.write(" " * len(FIRST) + "\r")
             self._bar.start()
+        self.stage(FIRST)
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
+            self._bar = self._task = None
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the bar away while something else is written, be it to another stream."""
+        if self._bar is not None:
+            self._bar.stop()
+        yield
+        if self._bar is not None:
+            self._bar.start()
 
     def listener(self) -> Listener:
         """Return what the driver is to call."""
-        from atc.driver import Listener
+        from atc.listener import Listener
 
-        return Listener(self._stage, self._progress, self._warn, self._pass, self._process)
+        return Listener(self.stage, self.progress, self._warn, self._pass, self._process)
 
     def finished(self, done: Compilation) -> None:
         """Tell what the build took and what the cache did."""
@@ -68,19 +85,23 @@ class Screen:
     def _line(self, level: str, text: str) -> None:
         if LOG_LEVELS.index(level) < LOG_LEVELS.index(self.level):
             return
-        line = f"[{level.upper()}] {text}"
+        self._write(f"[{level.upper()}] {text}")
+
+    def _write(self, line: str) -> None:
         if self._bar is not None:  # above the bar
             self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
             self._stream.write(line + "\n")
             self._stream.flush()
 
-    def _stage(self, text: str) -> None:
+    def stage(self, text: str) -> None:
+        """Tell what goes on now."""
         self._step = self._told = time.monotonic()
         self._line("info", text)
         self._show(text, None, None)
 
-    def _progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Tell how much of it is done."""
         self._show(what, done, total)
         if time.monotonic() - self._told > PATIENCE:
             self._told = time.monotonic()
@@ -102,8 +123,9 @@ class Screen:
         return (time.monotonic() - self._step) / done * (total - done)
 
     def _warn(self, text: str) -> None:
-        self.warnings.append(text)
-        self._line("warning", one_line(text))
+        if text not in self._warned:
+            self._warned.add(text)
+            self._write(f"W10001: {one_line(text)}")
 
     def _pass(self, name: str, graph: Graph) -> None:
         now = time.monotonic()
@@ -114,19 +136,12 @@ class Screen:
         self._line("debug", shlex.join(command))
 
 
-def _patient_bar(stream: TextIO) -> Progress:
-    """Return a bar that shows nothing in its first second and goes when it is done."""
-    from rich.console import Console, RenderableType
+def _bar(stream: TextIO) -> Progress:
+    """Return a bar that goes when it is done."""
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    begin = time.monotonic()
-
-    class Patient(Progress):
-        def get_renderables(self) -> Iterable[RenderableType]:
-            if time.monotonic() - begin > PATIENCE:
-                yield from super().get_renderables()
-
-    return Patient(
+    return Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
-        console=Console(file=stream), transient=True,
+        console=Console(file=stream), transient=True, redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip

@@ -49,7 +49,8 @@ def load_and_run(argv: Sequence[str], console: Console, wait: ReadLine) -> int:
         wait()
     with ExitStack() as stack:
         if wishes["fitting"] and compiles:
-            from atc.load_and_run.fitting import fit
+            with console.screen:
+                from atc.load_and_run.fitting import fit
 
             folder = fit(wishes, given, stack, console)
         else:
@@ -76,15 +77,16 @@ def _compiled(
 
     Returns None where what was made is for another machine.
     """
-    # Late: a library needs no compiler.
-    from atc.load_and_run.compilation import compile_subject, runs_natively
-
     folder = wishes["model_dump"]
     if folder is None:
         place = stack.enter_context(temporary_folder("load_and_run"))
         folder = Path(place, wishes.subject.stem or "net")
-    begin = time.perf_counter()
-    done = compile_subject(wishes, given, folder, console)
+    with console.screen:
+        # Late: a library needs no compiler.
+        from atc.load_and_run.compilation import compile_subject, runs_natively
+
+        begin = time.perf_counter()
+        done = compile_subject(wishes, given, folder, console)
     milliseconds = 1e3 * (time.perf_counter() - begin)
     console.line(
         f"compile model: {milliseconds:.3f} ms, {done.build.compiled} objects compiled, "

@@ -55,7 +55,7 @@ def compile_subject(
             f"{one_line(options.target, 60)} doesn't run on this machine", where="--target",
             hint="--model_dump=FOLDER compiles for another machine",
         )  # fmt: skip
-    listener = Listener(stage=console.debug, warn=console.warn)
+    listener = Listener(console.stage, console.screen.progress, console.warn)
     if wishes["layout_transform"]:
         options = replace(options, layout_transform="auto", measured_layouts=True)
     with ExitStack() as stack:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atc.errors import one_line
+
+if TYPE_CHECKING:
+    from atc.screen import Screen
 
 
 @dataclass
 class Console:
     """Writes lines through functions of the command line; with `quiet` only warnings are written.
 
-    `result` becomes the JSON object.
+    `screen` shows how a compilation goes; `result` becomes the JSON object.
     """
 
     out: Callable[[str], None]
     error: Callable[[str], None]
+    screen: Screen
     quiet: bool = False
     verbose: bool = False
     result: dict[str, Any] = field(default_factory=dict)
@@ -29,9 +33,15 @@ class Console:
             self.out(text)
 
     def warn(self, text: str) -> None:
-        """Tell what has no effect."""
-        self.warnings.append(text)
-        self.error(f"W10001: {one_line(text)}")
+        """Tell what has no effect, once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            self.error(f"W10001: {one_line(text)}")
+
+    def stage(self, text: str) -> None:
+        """Tell what a compilation does now."""
+        self.debug(text)
+        self.screen.stage(text)
 
     def debug(self, text: str) -> None:
         """Tell what goes on, with --verbose."""

@@ -84,16 +84,20 @@ def fit(wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Conso
     if kept is None:
         place = stack.enter_context(temporary_folder("load_and_run"))
         kept = Path(place, wishes.subject.stem or "net")
-    return compile_subject(_with(wishes, best.options), given, kept, console).folder
+    with console.screen:
+        return compile_subject(_with(wishes, best.options), given, kept, console).folder
 
 
 def _tried(
     wishes: Wishes, options: Mapping[str, object], given: Sequence[Given], folder: Path,
     console: Console,
 ) -> float:  # fmt: skip
-    silent = Console(lambda text: None, console.error, quiet=True)
+    silent = Console(
+        lambda text: None, console.error, console.screen, quiet=True, warnings=console.warnings
+    )
     wanted = _with(wishes, {**PLAIN, **options})
-    done = compile_subject(wanted, given, folder, silent)
+    with console.screen:
+        done = compile_subject(wanted, given, folder, silent)
     found = run_library(done.folder, wanted, (Case(tuple(given)),), silent, {})[0].statistics
     assert found is not None
     return found.median
