@@ -201,10 +201,11 @@ def work_folder(place: Path | None = None, keep: bool = False) -> Iterator[Path]
 
     It lies in `place`, which goes too if it wasn't there before.
     """
-    fresh = place is not None and not place.exists()
+    fresh = False
     with ExitStack() as stack:
         try:
             if place is not None:
+                fresh = not place.exists()
                 place.mkdir(parents=True, exist_ok=True)
             if keep:
                 folder = Path(tempfile.mkdtemp(prefix="atc-build-", dir=place)).resolve()

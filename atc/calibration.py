@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, one_line, reason_of, way_out
 from atc.ir import Array
 from atc.regular_file import regular
 
@@ -79,7 +79,8 @@ def _load(file: Path) -> dict[str, Array]:
         return dict(loaded) if isinstance(loaded, Mapping) else {"": np.asarray(loaded)}
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(
-            f"can't be read: {one_line(str(error), 160)}", where=str(file), hint=_HINT
+            f"can't be read: {one_line(reason_of(error), 160)}", where=str(file),
+            hint=way_out(error) or _HINT,
         ) from None
 
 

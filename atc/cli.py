@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atc.arguments import parse_arguments
-from atc.errors import AtcError, InternalError, OptionError, one_line
+from atc.errors import AtcError, InternalError, OptionError
 from atc.help_text import help_text
 from atc.mode_arguments import needed_by_mode
 from atc.options import Options, make_options

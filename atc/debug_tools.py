@@ -12,7 +12,7 @@ from typing import Any
 from atc.arguments import parse_arguments
 from atc.backends.target import get_target
 from atc.driver import Listener
-from atc.errors import AtcError, OptionError, one_line
+from atc.errors import AtcError, OptionError, not_written, one_line
 from atc.load import load
 from atc.options import Options, make_options
 from atc.profile_run import Profile
@@ -163,4 +163,4 @@ def _write(path: Path, text: str, where: str) -> None:
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
-        raise OptionError(f"can't write {path}: {error.strerror}", where=where) from None
+        raise not_written(path, error, where) from None

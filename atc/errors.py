@@ -5,6 +5,7 @@ Codes are those of Ascend's ATC where one has the same meaning.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 
@@ -70,6 +71,42 @@ class InternalError(AtcError):
 
     code = "E19999"
     exit_status = 4
+
+
+_WAYS_OUT = {
+    errno.EACCES: "change the permissions, or name another place",
+    errno.EPERM: "change the permissions, or name another place",
+    errno.EROFS: "name a place that can be written",
+    errno.ENOSPC: "free some room there, or name another place",
+    errno.EDQUOT: "free some room there, or name another place",
+    errno.ENOENT: "check the name",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "name a folder where a file stands in the path",
+    errno.ENAMETOOLONG: "take a shorter name",
+    errno.ELOOP: "correct its links",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what an error says; the system's in words, with the file: `permission denied: x`."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    said = error.strerror[:1].lower() + error.strerror[1:]
+    return f"{said}: {error.filename}" if isinstance(error.filename, str) else said
+
+
+def way_out(error: BaseException) -> str:
+    """Return what to do about an error of the system's, '' where that is anyone's guess."""
+    return _WAYS_OUT.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+
+
+def not_written(path: object, error: OSError, where: str) -> OptionError:
+    """Return the error for a file that can't be written; `where` is the option that names it."""
+    return OptionError(
+        f"can't write {path}: {(error.strerror or str(error)).lower()}", where=where,
+        hint=way_out(error),
+    )  # fmt: skip
 
 
 def one_line(text: str, limit: int = 2000) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, one_line, reason_of, way_out
 
 Report = Mapping[str, Any]
 """The content of `<name>.report.json`."""
@@ -26,7 +26,8 @@ def read_report(folder: Path) -> Report:
         _ = [(node["origin"], node["candidate"], node["excluded"]) for node in report["nodes"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
-            f"{files[0]} is no report: {one_line(str(error), 80)}", hint="compile the model again"
+            f"{files[0]} is no report: {one_line(reason_of(error), 200)}",
+            hint=way_out(error) or "compile the model again",
         ) from None
     return dict(report)
 

@@ -61,7 +61,8 @@ class ExternalLibrary:
             flags = self._ffi.RTLD_NOW | self._ffi.RTLD_GLOBAL
             self._handle: Any = self._ffi.dlopen(os.fspath(path.absolute()), flags)
         except OSError as error:
-            text = f"{path} can't be loaded: {one_line(str(error), 300)}"
+            reason = str(error).partition("  Additionally")[0]  # where else cffi looked
+            text = f"{path} can't be loaded: {one_line(reason, 300)}"
             raise OptionError(text, where=OPTION) from None
         try:
             init = getattr(self._handle, entry)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from atc.errors import ModelError
+from atc.errors import ModelError, reason_of, way_out
 from atc.names import network_identifier
 from atc.runtime import Network
 from atc.temporary import temporary_folder
@@ -93,7 +93,9 @@ def _prefixes(library: Path) -> Iterator[str]:
             whole = _is_whole(data)
             found = dict.fromkeys(_symbols(_names(data))) if whole else {}
     except (OSError, ValueError) as error:  # ValueError: an empty file
-        raise ModelError(f"can't be read: {error}", where=str(library)) from None
+        raise ModelError(
+            f"can't be read: {reason_of(error)}", where=str(library), hint=way_out(error)
+        ) from None
     if not whole:
         raise ModelError("the file is cut off", where=str(library), hint="compile or copy it anew")
     named = library.name.removeprefix("lib").partition(".")[0]

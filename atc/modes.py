@@ -11,7 +11,7 @@ from typing import Any
 
 from atc.check import check_json, check_model
 from atc.driver import Compilation, Listener, compile_model
-from atc.errors import AtcError, ModelError, OptionError, UnsupportedError, one_line
+from atc.errors import AtcError, ModelError, OptionError, UnsupportedError, not_written, one_line
 from atc.explain import read_report
 from atc.options import Options
 from atc.single_op import read_single_ops
@@ -59,7 +59,7 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1, ensure_ascii=True) + "\n", "utf-8")
     except OSError as error:
-        raise OptionError(f"can't write {path}: {error.strerror}", where="--json") from None
+        raise not_written(path, error, "--json") from None
 
 
 # ----------------------------------------------------------------------------------------- check
@@ -72,7 +72,7 @@ def check_report(options: Options, path: Path, heard: Listener) -> Outcome:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(check_json(result), "utf-8")
     except OSError as error:
-        raise OptionError(f"can't write {path}: {error.strerror}", where="--check_report") from None
+        raise not_written(path, error, "--check_report") from None
     failed, count = len(result.errors), len(result.findings)
     text = f"{count} nodes checked, {failed} reasons against compiling; see {path}\n"
     return Outcome(text, result.errors[0] if result.errors else None)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, one_line, way_out
 from atc.regular_file import regular
 
 MAX_BYTES = 1 << 20
@@ -25,7 +25,9 @@ def read_text(path: Path, option: str, code: str = "E10001") -> str:
             raise wrong(f"the file is larger than {MAX_BYTES} bytes", path, option, code)
         return data.decode("utf-8-sig")
     except OSError as error:
-        raise wrong(f"can't be read: {error.strerror}", path, option, code) from None
+        raise wrong(
+            f"can't be read: {error.strerror}", path, option, code, hint=way_out(error)
+        ) from None
     except UnicodeDecodeError as error:
         raise wrong(f"byte {error.start} is no UTF-8", path, option, code) from None
 

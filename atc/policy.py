@@ -15,12 +15,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import ENOENT
 from pathlib import Path
 
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.dump import op_text
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, not_written, one_line, way_out
 from atc.fast_run import workload_digest
 from atc.memory_price import CYCLES
 from atc.regular_file import regular
@@ -58,7 +59,7 @@ def read_policy(path: Path) -> dict[str, Pick]:
     except OSError as error:
         raise OptionError(
             f"can't read {path}: {error.strerror}", where=OPTION,
-            hint="add --fast_run to write it",
+            hint="add --fast_run to write it" if error.errno == ENOENT else way_out(error),
         ) from None  # fmt: skip
     except UnicodeDecodeError:
         raise OptionError(f"{path} is no text", where=OPTION) from None
@@ -97,7 +98,7 @@ def write_policy(path: Path, policy: Policy) -> None:
             (folder / "new").write_text(text, "utf-8")
             (folder / "new").replace(path)
     except OSError as error:
-        raise OptionError(f"can't write {path}: {error.strerror}", where=OPTION) from None
+        raise not_written(path, error, OPTION) from None
 
 
 def picks(timings: Timings, target: Target, price: float = CYCLES) -> dict[str, Pick]:

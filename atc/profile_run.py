@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, one_line, way_out
 from atc.ir import Array
 from atc.regular_file import regular
 from atc.runtime import Network
@@ -143,7 +143,9 @@ def read_profile(path: Path) -> Profile:
         )
         return Profile(**{**data, "run_ns": tuple(map(int, data["run_ns"])), "calls": calls})
     except OSError as error:
-        raise OptionError(f"can't read {path}: {error.strerror}", where="--profile") from None
+        raise OptionError(
+            f"can't read {path}: {error.strerror}", where="--profile", hint=way_out(error)
+        ) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise OptionError(
             f"{path} is no profile: {one_line(str(error), 80)}", where="--profile",

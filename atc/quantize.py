@@ -23,7 +23,7 @@ import onnx_ir
 
 from atc.calibration import Feeds, Labelled, Types, read_labelled, read_samples
 from atc.driver import compile_model
-from atc.errors import AtcError, OptionError, UnsupportedError, one_line
+from atc.errors import AtcError, OptionError, UnsupportedError, not_written, one_line
 from atc.importers import load_model
 from atc.ir import Array
 from atc.layer_noise import Layer, measure_layers
@@ -142,7 +142,7 @@ def _write(source: Path, output: Path) -> None:
             shutil.copyfile(source, folder / "new")
             (folder / "new").replace(output)
     except OSError as error:
-        raise OptionError(f"can't write {output}: {error.strerror}", where="--output") from None
+        raise not_written(output, error, "--output") from None
 
 
 # ------------------------------------------------------------------------------------ the model

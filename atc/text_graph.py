@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 from google.protobuf import json_format
 
-from atc.errors import ModelError, one_line
+from atc.errors import ModelError, one_line, way_out
 from atc.regular_file import regular
 
 _TYPED = re.compile(r"(?P<name>[^ :]+): (?P<type>\w+\[[0-9,]*\])")
@@ -32,7 +32,9 @@ def text_graph(path: Path) -> Json:
     try:
         text = regular(path).read_text("utf-8")
     except OSError as error:
-        raise ModelError(f"can't be read: {error.strerror}", where=str(path)) from None
+        raise ModelError(
+            f"can't be read: {error.strerror}", where=str(path), hint=way_out(error)
+        ) from None
     except UnicodeDecodeError:
         raise ModelError("is no text", where=str(path), hint="give a .graph.txt file") from None
     if not re.match(r"graph [^(]+\([^)]*\)\n  ", text):

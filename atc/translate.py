@@ -8,7 +8,7 @@ import onnx
 import onnx_ir
 from google.protobuf import json_format
 
-from atc.errors import ModelError, OptionError, one_line
+from atc.errors import ModelError, not_written, one_line
 from atc.importers import load_model
 from atc.options import Options
 
@@ -33,7 +33,7 @@ def write_translation(options: Options, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as error:
-        raise OptionError(f"can't write {path}: {error.strerror}", where="--json") from None
+        raise not_written(path, error, "--json") from None
 
 
 def _json(proto: onnx.ModelProto) -> bytes:

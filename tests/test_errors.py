@@ -13,7 +13,7 @@ from networks import content, conv_net, save
 from onnx import helper, numpy_helper
 
 from atc import cli, driver, errors
-from atc.errors import AtcError, OptionError, one_line
+from atc.errors import AtcError, OptionError, one_line, reason_of, way_out
 
 Make = Callable[[Path], object]
 
@@ -237,3 +237,72 @@ def test_an_error_is_always_one_printable_line() -> None:
     assert str(error) == r"E10002: a\nb\x1b[2J [c\td] (hint: e\u2028f)"
     assert one_line("x" * 5000).endswith("...")
     assert len(one_line("x" * 5000)) == 2000
+
+
+NAMING = {
+    "--op_debug_config": ["--model={net}", "--output={out}", "--op_debug_config={folder}"],
+    "--keep_dtype": ["--model={net}", "--output={out}", "--keep_dtype={folder}",
+                     "--precision_mode=force_fp16"],
+    "--fast_run_algo_policy": ["--model={net}", "--output={out}",
+                               "--fast_run_algo_policy={folder}"],
+    "--c_opr_lib": ["--model={net}", "--output={out}", "--c_opr_lib={folder}"],
+    "--input": ["diff", "--model={net}", "--input={folder}/none.npy"],
+    "none.npz": ["verify", "--model={net}", "--input={folder}/none.npz"],
+    "--flagfile": ["load_and_run", "{net}", "--flagfile={folder}"],
+    "--profile": ["report", "{folder}", "--profile={folder}"],
+    "no report": ["explain", "{report}", "node"],
+    "sound": ["quantize", "--model={net}", "--calibration={folder}/sound.npz",
+              "--output={out}.onnx"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_what_the_system_refuses_is_told_in_words(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Folders, and files that aren't there: even root meets them."""
+    folder, report = tmp_path / "folder", tmp_path / "report"
+    folder.mkdir()
+    (report / "net.report.json").mkdir(parents=True)
+    net = conv_net(tmp_path / "net.onnx")
+    places = {"net": net, "out": tmp_path / "out", "folder": folder, "report": report}
+    assert cli.main([word.format(**places) for word in NAMING[name]]) == 1
+    err = capsys.readouterr().err
+    assert name in err
+    assert "Errno" not in err
+    assert err.count("\n") == 1
+    assert any(text in err.lower() for text in ("is a directory", "no such file", "no library"))
+
+
+def test_a_configuration_file_that_cannot_be_read_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ATC_CONFIG", str(tmp_path))
+    assert cli.main(["--model=x", "--output=y"]) == 1
+    err = capsys.readouterr().err
+    assert f"can't be read: is a directory: {tmp_path} [ATC_CONFIG]" in err
+
+
+def test_an_error_of_the_system_anywhere_is_no_mistake_of_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*arguments: object, **keywords: object) -> None:
+        raise PermissionError(13, "Permission denied", "/closed/x")
+
+    monkeypatch.setattr(driver, "plan_memory", refused)
+    net = conv_net(tmp_path / "net.onnx")
+    assert cli.main([f"--model={net}", f"--output={tmp_path / 'out'}", "--target=c99"]) == 1
+    assert capsys.readouterr().err == (
+        "E10001: permission denied: /closed/x "
+        "(hint: change the permissions, or name another place)\n"
+    )
+
+
+def test_reasons_are_words() -> None:
+    assert reason_of(FileNotFoundError(2, "No such file or directory", "a/b")) == (
+        "no such file or directory: a/b"
+    )
+    assert reason_of(OSError("of our own")) == "of our own"
+    assert reason_of(ValueError("a value")) == "a value"
+    assert "free some room" in way_out(OSError(28, "No space left on device"))
+    assert way_out(ValueError("a value")) == way_out(OSError("of our own")) == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir
 
 from atc.dims import Extent
-from atc.errors import ModelError, OptionError, one_line
+from atc.errors import ModelError, OptionError, one_line, way_out
 from atc.importers.onnx import InputShape, load_onnx, pin_inputs
 from atc.regular_file import regular
 
@@ -90,7 +90,9 @@ def _head(path: Path) -> bytes:
         with regular(path).open("rb") as file:
             return file.read(4096)
     except OSError as error:
-        raise ModelError(f"can't be read: {error.strerror}", where=str(path)) from error
+        raise ModelError(
+            f"can't be read: {error.strerror}", where=str(path), hint=way_out(error)
+        ) from error
 
 
 def _detect(path: Path, head: bytes) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir
 
-from atc.errors import ModelError
+from atc.errors import ModelError, way_out
 
 MAGIC = b"ATCGRAPH 1\n"
 PAYLOAD = "atc.graph"
@@ -23,7 +23,9 @@ def load_graph(path: Path) -> onnx_ir.Model:
         types = dict(graph["types"]["map"])
         sides = [[_value(name, types[name]) for name in graph[s]] for s in ("inputs", "outputs")]
     except OSError as error:
-        raise ModelError(f"can't be read: {error.strerror}", where=str(path)) from None
+        raise ModelError(
+            f"can't be read: {error.strerror}", where=str(path), hint=way_out(error)
+        ) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ModelError("the graph is damaged", where=str(path)) from None
     inner = onnx_ir.Graph(sides[0], sides[1], nodes=[], name=path.name, opset_imports={"": 21})

@@ -12,7 +12,7 @@ import onnx_ir
 from onnx_ir.passes.common import InlinePass
 
 from atc.dims import Extent, Named, Sum
-from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+from atc.errors import AtcError, ModelError, UnsupportedError, one_line, reason_of
 from atc.importers.axes import Names, names_of, settle, settle_by_names
 from atc.importers.domains import STANDARD, settle_domains
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
@@ -57,7 +57,7 @@ def load_onnx(path: Path) -> onnx_ir.Model:
         raise ModelError("is nested too deeply", where=str(path)) from None
     except Exception as error:  # protobuf, onnx and onnx_ir raise many kinds for a damaged file
         cause = _first_cause(error)
-        reason = f"nothing is called {cause}" if isinstance(cause, KeyError) else str(cause)
+        reason = f"nothing is called {cause}" if isinstance(cause, KeyError) else reason_of(cause)
         raise ModelError(
             f"is not a readable ONNX model: {one_line(reason, 200)}", where=str(path),
             hint="export it again, or look at it with onnx.checker",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atc.arguments import parse_arguments
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, one_line, reason_of, way_out
 from atc.regular_file import regular
 from atc.settings import options_of, read_values
 from atc.settings.megengine import device_threads
@@ -90,7 +90,10 @@ def _flag_file(path: Path, depth: int) -> list[str]:
     try:
         lines = regular(path).read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise OptionError(f"can't read {path}: {error}", where="--flagfile") from None
+        raise OptionError(
+            f"can't read the file: {reason_of(error)}", where=f"--flagfile: {path}",
+            hint=way_out(error),
+        ) from None  # fmt: skip
     try:
         return [w for line in lines if not line.startswith("#") for w in shlex.split(line)]
     except ValueError as error:

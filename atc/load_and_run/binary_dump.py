@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atc.errors import ModelError, OptionError, one_line
+from atc.errors import ModelError, OptionError, not_written, one_line, way_out
 from atc.explain import read_report
 from atc.ir import Array
 from atc.load_and_run.engine import Engine, Step
@@ -60,7 +60,9 @@ def read_dump(path: Path) -> Dumped:
     try:
         data = regular(path).read_bytes()
     except OSError as error:
-        raise ModelError(f"can't be read: {error.strerror}", where=str(path)) from None
+        raise ModelError(
+            f"can't be read: {error.strerror}", where=str(path), hint=way_out(error)
+        ) from None
     try:
         length, code, most = _HEAD.unpack_from(data)
         if most > 64 or code not in _TYPES:
@@ -81,7 +83,7 @@ def write_dump(path: Path, name: str, array: Array) -> None:
     try:
         path.write_bytes(dump_bytes(name, array))
     except OSError as error:
-        raise OptionError(f"can't write {path}: {error.strerror}", where="--bin_io_dump") from None
+        raise not_written(path, error, "--bin_io_dump") from None
 
 
 @dataclass

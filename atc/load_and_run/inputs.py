@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, one_line, reason_of, way_out
 from atc.ir import Array
 from atc.load_and_run.images import read_image
 from atc.regular_file import regular
@@ -94,9 +94,9 @@ def _item(item: str) -> Iterator[Given]:
     except OptionError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        reason = one_line(reason_of(error), 200)
         raise OptionError(
-            f"'{one_line(value, 80)}' can't be read: {one_line(str(reason), 200)}", where=OPTION
+            f"'{one_line(value, 80)}' can't be read: {reason}", where=OPTION, hint=way_out(error)
         ) from None
 
 

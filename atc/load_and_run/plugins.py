@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, not_written, one_line
 from atc.ir import Array
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.binary_dump import BinaryDump, output_variables, write_dump
@@ -138,9 +138,7 @@ def _write_text(text: str, wishes: Wishes, console: Console) -> None:
             try:
                 path.write_text(text, "utf-8")
             except OSError as error:
-                raise OptionError(
-                    f"can't write {path}: {error.strerror}", where="--io_dump"
-                ) from None
+                raise not_written(path, error, "--io_dump") from None
             return
     for line in text.splitlines():
         write(line)

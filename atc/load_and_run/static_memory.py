@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from atc.errors import OptionError
+from atc.errors import OptionError, not_written
 from atc.explain import read_report
 from atc.ir import DType
 from atc.load_and_run.profile import operator, variable
@@ -31,7 +31,7 @@ def write_static_memory(library: Path, folder: Path) -> Path:
         (folder / FILE).write_text(static_memory_json(report), "utf-8")
         (folder / GRAPH).write_text(graph_json(report), "utf-8")
     except OSError as error:
-        raise OptionError(f"can't write {folder}: {error.strerror}", where=OPTION) from None
+        raise not_written(folder, error, OPTION) from None
     return folder / FILE
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir
 
 from atc.dims import NARROWER, RANGES, Range, Sum
-from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line
+from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line, reason_of
 from atc.ir import Array, DType, Graph, TensorType, prune
 from atc.lower.bounded import as_declared
 from atc.lower.builder import MAX_ELEMENTS, Builder
@@ -243,7 +243,8 @@ class _Walker:
             error.where = f"{self.file}, tensor '{name}'"
             raise
         except (ValueError, OSError, TypeError, AssertionError) as error:
-            raise ModelError(f"tensor '{name}' is damaged: {error}", where=self.file) from error
+            reason = reason_of(error)
+            raise ModelError(f"tensor '{name}' is damaged: {reason}", where=self.file) from error
         return np.asarray(array)
 
     def nodes(self, graph: onnx_ir.Graph | onnx_ir.Function, builder: Builder) -> None:

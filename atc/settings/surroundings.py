@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, one_line, reason_of
 from atc.regular_file import is_file, regular
 from atc.settings import OPTIONS, VARIABLES
 from atc.settings.setting import Setting
@@ -89,7 +89,7 @@ def read_surroundings(environ: Mapping[str, str]) -> Surroundings:
             text = file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
         raise OptionError(
-            f"the configuration file can't be read: {one_line(str(error), 200)}",
+            f"the configuration file can't be read: {one_line(reason_of(error), 200)}",
             where="ATC_CONFIG", hint="correct or unset ATC_CONFIG",
         ) from None  # fmt: skip
     if len(text) > _LARGEST:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atc.errors import ModelError, UnsupportedError
+from atc.errors import ModelError, UnsupportedError, way_out
 from atc.importers.megengine import reader_v1
 from atc.importers.megengine.dump import Dump, Operator, StoredTensor
 from atc.importers.megengine.flat import Buffer, FlatTable, root_table
@@ -59,7 +59,9 @@ def _buffer(path: Path) -> Buffer:
     try:
         return Buffer(path.read_bytes(), str(path))
     except OSError as error:
-        raise ModelError(f"cannot read the model: {error.strerror}", where=str(path)) from error
+        raise ModelError(
+            f"cannot read the model: {error.strerror}", where=str(path), hint=way_out(error)
+        ) from error
 
 
 def _end(buffer: Buffer, start: int) -> int:
