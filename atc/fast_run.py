@@ -18,7 +18,7 @@ import numpy as np
 
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
 from atc.backends.target import Target, host_arch
-from atc.backends.toolchain import link_program, run_binary
+from atc.backends.toolchain import TimedOut, link_program, run_binary
 from atc.build import Shop, Unit, compile_units, kernel_unit
 from atc.cache.algo import AlgoCache
 from atc.dims import is_dynamic
@@ -62,6 +62,18 @@ class Bench:
     """Whether what the algo cache doesn't know is measured."""
     alone: bool = False
     """Whether the time of an only candidate is of interest, too."""
+    warn: Callable[[str], None] = lambda text: None
+    """Hears of candidates that took too long."""
+
+    @property
+    def too_late(self) -> str:
+        """Why a candidate that took too long is left out."""
+        return f"took longer than {self.timeout:g} s"
+
+    @property
+    def late_ns(self) -> float:
+        """What the algo cache keeps of such a candidate: the limit, negative."""
+        return -1e9 * self.timeout
 
     @property
     def target(self) -> Target:
@@ -93,12 +105,24 @@ def fast_run(
     for done, task in enumerate(unknown):
         progress(done, len(unknown))
         measured = _run(task, bench)
-        times = {s.symbol: m.time_ns for s, m in zip(task.sources, measured, strict=True)}
-        bench.algo.put(task.key, times)
+        kept = [bench.late_ns if m.reason == bench.too_late else m.time_ns for m in measured]
+        symbols = [s.symbol for s in task.sources]
+        bench.algo.put(task.key, dict(zip(symbols, kept, strict=True)))
         bench.algo.save()  # what is interrupted goes on from here
         timings[task.workload] = measured
     progress(len(unknown), len(unknown))
+    _tell_late(timings, bench)
     return timings
+
+
+def _tell_late(timings: Timings, bench: Bench) -> None:
+    late = [(w, m) for w, row in timings.items() for m in row if m.reason == bench.too_late]
+    if late:
+        w, first = late[0]
+        bench.warn(
+            f"--fast_run_timeout: {len(late)} candidate kernels {bench.too_late} and are left out, "
+            f"the first is {first.label} of {w.op.kind} to {', '.join(map(str, w.outputs))}"
+        )
 
 
 def runs_here(target: Target) -> bool:
@@ -169,15 +193,21 @@ def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> _Task:
 
 
 def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
-    """Return the candidates' times if the algo cache has them all."""
+    """Return the candidates' times if the algo cache has them all.
+
+    What took too long is measured again where it may take longer now.
+    """
     known = [bench.algo.get(task.key, s.symbol) for s in task.sources]
-    if not all(k for k, _ in known):
+    if not all(k and (t is None or t >= 0 or t <= bench.late_ns) for k, t in known):
         return None
-    failed = "failed when it was measured"
-    return tuple(
-        task.measurement(c, time, "" if time is not None else failed)
-        for c, (_, time) in zip(task.chosen, known, strict=True)
-    )
+
+    def measurement(candidate: Candidate, time: float | None) -> Measurement:
+        if time is None:
+            return task.measurement(candidate, None, "failed when it was measured")
+        late = time < 0
+        return task.measurement(candidate, None if late else time, bench.too_late if late else "")
+
+    return tuple(measurement(c, t) for c, (_, t) in zip(task.chosen, known, strict=True))
 
 
 def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
@@ -190,11 +220,11 @@ def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
         except ToolchainError as error:
             return _without_broken(task, bench, error)
         results = _ask(bench, program, cwd, [], bench.timeout * len(chosen))
-        if results is None:
+        if isinstance(results, str):
             results = {}
             for k in range(len(chosen)):
-                alone = _ask(bench, program, cwd, [k], bench.timeout) or {}
-                results[k] = alone.get(k, (None, "crashed or took too long"))
+                alone = _ask(bench, program, cwd, [k], bench.timeout)
+                results |= {k: (None, alone)} if isinstance(alone, str) else alone
     missing = (None, "printed no time")
     return tuple(task.measurement(c, *results.get(k, missing)) for k, c in enumerate(chosen))
 
@@ -212,15 +242,17 @@ def _without_broken(task: _Task, bench: Bench, error: ToolchainError) -> tuple[M
 
 def _ask(
     bench: Bench, program: Path, cwd: Path, only: Sequence[int], timeout: float
-) -> dict[int, tuple[float | None, str]] | None:
-    """Return what the program printed per candidate, None when it failed."""
+) -> dict[int, tuple[float | None, str]] | str:
+    """Return what the program printed per candidate, or why it failed."""
     argv = [*bench.target.runner, str(program), "data.bin", *map(str, only)]
     try:
         done = run_binary(argv, timeout, cwd=cwd, log=bench.shop.log)
-    except AtcError:
-        return None
+    except TimedOut:
+        return bench.too_late
+    except AtcError as refusal:
+        return refusal.message
     if done.status != 0:
-        return None
+        return "crashed"
     results: dict[int, tuple[float | None, str]] = {}
     for line in done.stdout.decode("ascii", "replace").splitlines():
         number, what, error = line.split()

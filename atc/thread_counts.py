@@ -13,7 +13,7 @@ from pathlib import Path
 from atc.backends.compiler import THREADS
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import Target
-from atc.backends.toolchain import link_program, run_binary
+from atc.backends.toolchain import TimedOut, link_program, run_binary
 from atc.build import Unit, compile_units, kernel_unit
 from atc.emit import Emission, emit
 from atc.errors import AtcError
@@ -151,5 +151,8 @@ def _ask(place: Path, bench: Bench) -> float | None:
     try:
         done = run_binary(argv, bench.timeout, cwd=place, log=bench.shop.log)
         return float(done.stdout) if done.status == 0 else None
+    except TimedOut:
+        bench.warn(f"--fast_run_timeout: a call cut for threads {bench.too_late}; it isn't timed")
+        return None
     except (AtcError, ValueError):
         return None

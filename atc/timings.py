@@ -102,7 +102,8 @@ def measured(
     algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
     timeout = options.fast_run_timeout or _NO_TIMEOUT
     bench = Bench(
-        shop, algo, options.full_run, limits, timeout, options.measures, options.measured_layouts
+        shop, algo, options.full_run, limits, timeout, options.measures, options.measured_layouts,
+        heard.warn,
     )  # fmt: skip
     fresh = fast_run(
         [w for w in wanted if w not in known], bench,
@@ -134,7 +135,8 @@ def counted(
     if left and options.measures and runs_here(target):
         heard.stage("measuring threads")
         algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
-        bench = Bench(shop, algo, timeout=options.fast_run_timeout or _NO_TIMEOUT)
+        timeout = options.fast_run_timeout or _NO_TIMEOUT
+        bench = Bench(shop, algo, timeout=timeout, warn=heard.warn)
         fresh = measure_counts(
             left, threads, bench,
             lambda done, total: heard.progress("measuring threads", done, total),

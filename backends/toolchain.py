@@ -31,7 +31,7 @@ from atc.backends.compiler import (
 )
 from atc.backends.running import Running, end_group
 from atc.backends.target import Target, host_arch, normal_arch
-from atc.errors import OptionError, ToolchainError, one_line
+from atc.errors import OptionError, ToolchainError, one_line, reason_of, way_out
 
 __all__ = [
     "Compiler",
@@ -104,7 +104,8 @@ def run_binary(
             argv, cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
     except (OSError, ValueError) as error:
-        raise ToolchainError(f"can't start {argv[0]}: {error}") from None
+        reason = one_line(reason_of(error), 300)
+        raise ToolchainError(f"can't start {argv[0]}: {reason}", hint=way_out(error)) from None
     running = running or Running()
     with process:
         running.started(process.pid)
@@ -160,15 +161,18 @@ def compiling_threads(running: Running, count: int) -> Iterator[ThreadPoolExecut
 
 
 def find_compiler(
-    target: Target, environ: Mapping[str, str], *, log: Log = no_log, timeout: float = PATIENCE
-) -> Compiler:
-    """Return the first compiler that builds for `target`; `timeout` is for each of its calls.
+    target: Target, environ: Mapping[str, str], given: Sequence[str] = (), *, log: Log = no_log,
+    timeout: float = PATIENCE,
+) -> Compiler:  # fmt: skip
+    """Return the first compiler that builds for `target`: `given`, the words of --build_config.
 
-    Tried in this order: `$CC`, the target's own compiler, gcc, clang, the `ziglang` package.
+    `timeout` is for each of its calls.
+
+    Else tried in this order: `$CC`, the target's own compiler, gcc, clang, the `ziglang` package.
     A `$CC` for another processor is passed over for a cross target, where it can't be meant.
     Raises ToolchainError that says what to install, or that the processor is big-endian.
     """
-    found = _found_compiler(target, environ, log, timeout)
+    found = _found_compiler(target, environ, given, log, timeout)
     if _is_big_endian(found, log):
         raise ToolchainError(
             f"{shlex.join(found.argv)} builds for {found.machine}, which is big-endian; "
@@ -180,30 +184,33 @@ def find_compiler(
 
 def _is_big_endian(compiler: Compiler, log: Log) -> bool:
     """Ask a compiler in which order its processor has the bytes of a number."""
-    done = run_binary((*compiler.argv, "-E", "-dM", "-x", "c", os.devnull), compiler.timeout, log=log)
+    words = (*compiler.argv, "-E", "-dM", "-x", "c", os.devnull)
+    done = run_binary(words, compiler.timeout, log=log)
     return b"#define __BYTE_ORDER__ __ORDER_BIG_ENDIAN__" in done.stdout
 
 
 def _found_compiler(
-    target: Target, environ: Mapping[str, str], log: Log, timeout: float
+    target: Target, environ: Mapping[str, str], given: Sequence[str], log: Log, timeout: float
 ) -> Compiler:
-    def identify(words: tuple[str, ...]) -> Compiler | None:
-        found = _identify(words, environ, log, timeout)
+    def identify(words: tuple[str, ...], source: str = "") -> Compiler | None:
+        found = _identify(words, environ, log, timeout, source)
         return found and replace(found, timeout=timeout)
 
-    words = _with_target(_split_cc(environ.get("CC", "")), target)
+    source = "--build_config" if given else "CC"
+    words = _with_target(tuple(given) or _split_cc(environ.get("CC", "")), target)
     if words:
-        chosen = identify(words)
+        chosen = identify(words, source)
         if chosen is None:
             raise ToolchainError(
-                f"CC names a program that isn't there: {words[0]}", hint="correct or unset CC"
+                f"{source} names a program that isn't there: {words[0]}",
+                hint=f"correct {source}, or leave it out",
             )
         if _builds_for(chosen, target):
             return chosen
-        if target.arch == host_arch():
+        if given or target.arch == host_arch():
             raise ToolchainError(
-                f"CC builds for {chosen.machine}, not for the target {target.name}",
-                hint="unset CC, or choose a --target of that machine",
+                f"{source} builds for {chosen.machine}, not for the target {target.name}",
+                hint=f"leave {source} out, or choose a target of that machine",
             )
     own = () if target.compiler == "cc" else (target.compiler,)
     for name in (*own, "gcc", "clang"):
@@ -254,9 +261,12 @@ def _with_target(words: tuple[str, ...], target: Target) -> tuple[str, ...]:
 
 
 def _identify(
-    words: tuple[str, ...], environ: Mapping[str, str], log: Log, timeout: float
+    words: tuple[str, ...], environ: Mapping[str, str], log: Log, timeout: float, source: str = ""
 ) -> Compiler | None:
-    """Ask a command who it is and what machine it builds for; None where there is none such."""
+    """Ask a command who it is and what machine it builds for; None where there is none such.
+
+    `source` is what names it.
+    """
     path = shutil.which(words[0], path=environ.get("PATH", os.defpath))
     if path is None:
         return None
@@ -270,19 +280,19 @@ def _identify(
     elif "Free Software Foundation" in said:
         kind = "gcc"
     else:
-        raise _unknown(words)
+        raise _unknown(words, source)
     if kind == "zig":  # it chokes on -dumpmachine with its own triples
         machine = words[words.index("-target") + 1]
     else:
         machine = _ask(argv, "-dumpmachine", log, timeout)
     if not re.fullmatch(r"\w[\w.]*-[\w.-]+", machine):
-        raise _unknown(words)
+        raise _unknown(words, source)
     return Compiler(argv, kind, said.partition("\n")[0], machine)
 
 
-def _unknown(words: tuple[str, ...]) -> ToolchainError:
+def _unknown(words: tuple[str, ...], source: str) -> ToolchainError:
     text = f"{shlex.join(words)} is no compiler that atc knows"
-    return ToolchainError(text, hint="use gcc, clang or zig")
+    return ToolchainError(text, where=source, hint="use gcc, clang or zig")
 
 
 def _ask(argv: tuple[str, ...], option: str, log: Log, timeout: float) -> str:

@@ -19,7 +19,9 @@ _PATIENCE = 10.0
 
 @dataclass
 class AlgoCache:
-    """Measured times in ns (None: the candidate failed) by workload and candidate.
+    """Measured times in ns by workload and candidate; None: it failed.
+
+    Below 0 is a limit in ns, negative: the candidate took longer.
 
     They only say which of the right kernels is chosen, so that they aren't signed, and the umask
     decides who may write them.
@@ -36,7 +38,7 @@ class AlgoCache:
     _new: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
     def get(self, workload: str, candidate: str) -> tuple[bool, float | None]:
-        """Return (known, time in ns or None for a failure)."""
+        """Return (known, time in ns, negative limit, or None for a failure)."""
         row = self._new.get(workload) or self._known.get(workload) or {}
         return (candidate in row, row.get(candidate))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -217,14 +218,41 @@ def test_hopeless_candidates_are_left_out_unless_all_are_asked_for(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
-def test_a_candidate_that_never_ends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_never_ends_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endless = Endless()
     monkeypatch.setattr(atc.select, "KERNELS", (MapLoops(), endless))
-    rows = by_label(run(graph_of(), replace(bench(None), timeout=1.0)))
+    told: list[str] = []
+    limited = replace(bench(tmp_path), timeout=1.0, warn=told.append)
+    rows = by_label(run(graph_of(), limited))
     assert rows
     for row in rows:
         assert row["map"][0] is not None
-        assert row["map_endless"] == (None, "crashed or took too long")
+        assert row["map_endless"] == (None, "took longer than 1 s")
+    assert by_label(run(graph_of(), replace(limited, algo=bench(tmp_path).algo))) == rows
+    assert len(told) == 2
+    for text in told:
+        assert "--fast_run_timeout: 2 candidate kernels took longer than 1 s" in text
+        assert "map_endless of Map to f32" in text
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_what_took_too_long_is_measured_again_when_it_may_take_longer(tmp_path: Path) -> None:
+    first = bench(tmp_path)
+    run(graph_of(), first)
+    (file,) = (tmp_path / "algo_cache").glob("*.json")
+    kept = json.loads(file.read_text())
+    for row in kept["ns"].values():
+        row |= {name: -2e9 for name in row if "slow" in name}
+    file.write_text(json.dumps(kept))
+    for timeout, again in ((1.0, False), (2.0, False), (3.0, True)):
+        started, told = Started(), list[str]()
+        limited = replace(bench(tmp_path, started), timeout=timeout, warn=told.append)
+        for row in by_label(run(graph_of(), limited)):
+            assert (row["map_slow"][0] is None) == (not again)
+        assert bool(started.commands) == again
+        assert len(told) == (not again)
 
 
 @pytest.mark.usefixtures("catalogue")
