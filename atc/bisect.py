@@ -20,7 +20,7 @@ from atc.backends.target import get_target
 from atc.driver import Compilation, Listener, compile_model
 from atc.errors import OptionError, one_line
 from atc.fusion_switches import RULES
-from atc.given_inputs import given_inputs
+from atc.given_inputs import check_given, given_inputs
 from atc.ir import Array
 from atc.load import load
 from atc.model_options import switches_of
@@ -116,6 +116,7 @@ class _Search:
     trials: dict[int, bool] = field(default_factory=dict)
 
     def run(self) -> Bisection:
+        check_given(self.first, self.given)
         ends = [self._compile(options, name) for options, name in
                 ((self.first, "first"), (self.second, "second"))]  # fmt: skip
         self.labels = _labels(ends[0])

@@ -22,13 +22,11 @@ from atc.backends.toolchain import (
     compile_flags,
     compile_many,
     compiling_threads,
-    find_compiler,
     link_shared,
     no_log,
 )
 from atc.cache import Key, make_key
 from atc.errors import InternalError, ToolchainError
-from atc.options import Options
 from atc.output_folder import Content, write_files
 from atc.temporary import temporary_folder
 from atc.weights import Blob
@@ -62,16 +60,6 @@ def kernel_unit(kernel: KernelSource) -> Unit:
     headers = ("src/kernel.h",) if kernel.portable else ("src/kernel.h", *VOCABULARY)
     more = (f"src/simd_{header}.h" for header in kernel.headers)
     return Unit(kernel.path, kernel.symbol, (*headers, *more))
-
-
-def chosen_compiler(
-    options: Options, target: Target, environ: Mapping[str, str], log: Log = no_log
-) -> Compiler:
-    """Return the compiler that the options name, else the first that builds for a target."""
-    own = {"CC": shlex.join(options.compiler_words)} if options.build_config else {}
-    return find_compiler(
-        target, {**environ, **own}, log=log, timeout=options.compiler_timeout
-    )  # fmt: skip
 
 
 def library_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ def cache_command(argv: Sequence[str]) -> tuple[int, str]:
         )
     if values["json"] and arguments.words != ("stats",):
         raise OptionError("only atc cache stats has JSON", where="--json", hint="leave it out")
-    name = values["target"] or values["soc_version"]
-    target = get_target(name).name if name else None
+    option = "target" if values["target"] else "soc_version"
+    target = get_target(values[option], option).name if values[option] else None
     match arguments.words:
         case ("stats",):
             stats = cache.cache_stats(root, target, environ=environ)

@@ -73,10 +73,11 @@ def check_model(options: Options, listen: Listener | None = None) -> Check:
     first one's that refuses, or the best one's.
     """
     if "," in options.target:
-        targets = targets_of(options.target)
+        targets = targets_of(options)
         every = [check_model(replace(options, target=t.name), listen) for t in targets]
         return next((check for check in every if check.exit_status), every[0])
-    heard, target = listen or Listener(), get_target(options.target)
+    heard = listen or Listener()
+    target = get_target(options.target, options.target_option)
     visits: dict[int, Visit] = {}
 
     def visit(seen: Visit) -> None:

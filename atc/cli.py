@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atc.arguments import parse_arguments
-from atc.errors import AtcError, InternalError, OptionError
+from atc.errors import AtcError, InternalError, OptionError, reason_of, way_out
 from atc.help_text import help_text
 from atc.mode_arguments import needed_by_mode
-from atc.options import Options, make_options
+from atc.options import make_options
 from atc.settings import read_values
 from atc.settings.debug_tools import COMMANDS as TOOLS
 from atc.settings.resolve import settle
 from atc.settings.surroundings import surroundings
-from atc.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from atc.driver import Compilation
@@ -96,27 +95,28 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
         def finished(done: Compilation) -> None:
             screen.finished(done)
             if values["verify"]:
-                result = _run_verification(done.options, done.folder, {}, screen)
+                result = compare(done.options, done.folder, screen.listener())
                 with screen.aside():
                     _show_verification(result)
 
         with screen:
             from atc.modes import compile_single_ops
+            from atc.verify_command import compare
 
-            compile_single_ops(
-                options, values["singleop"], settled.environ, screen.listener(), finished
-            )
+            heard = screen.listener()
+            compile_single_ops(options, values["singleop"], settled.environ, heard, finished)
         return 0
     with screen:
         from atc.modes import compile_or_report
 
-        done = compile_or_report(
-            options, settled.environ, screen.listener(), values["check_report"]
-        )
+        heard = screen.listener()
+        done = compile_or_report(options, settled.environ, heard, values["check_report"])
         screen.finished(done)
         result = None
         if values["verify"]:
-            result = _run_verification(options, done.folder, {}, screen)
+            from atc.verify_command import compare
+
+            result = compare(options, done.folder, heard)
     if values["display_model_info"]:
         from atc.model_info import model_info
 
@@ -140,17 +140,10 @@ def _verify(argv: list[str]) -> int:
 
 def _verify_and_show(argv: list[str], screen: Screen) -> int:
     settled = settle(parse_arguments(argv, "verify").given, "verify")
-    values: dict[str, Any] = settled.values
-    chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
-    with temporary_folder("verify") as folder, screen:
-        options = make_options({**values, "output": Path(folder, "net")})
-        library = values["library"]
-        if library is None:
-            from atc.driver import compile_model
+    with screen:
+        from atc.verify_command import verify
 
-            library = compile_model(options, settled.environ, screen.listener()).folder
-        chosen["inputs"] = values["input"]
-        result = _run_verification(options, library, chosen, screen)
+        result = verify(settled, screen.listener())
     _show_verification(result)
     return 0
 
@@ -365,25 +358,16 @@ def _guarded(run: Callable[[], int], screen: Screen) -> int:
 
 
 def _failure(error: BaseException) -> tuple[int, str]:
-    match error:
-        case AtcError():
-            return error.exit_status, str(error)
-        case KeyboardInterrupt():
-            return _INTERRUPTED, "interrupted"
-    mistake = InternalError(
-        f"{type(error).__name__}: {error}",
-        hint="a mistake of this compiler: please report it with the output of --log=debug",
-    )
-    return mistake.exit_status, str(mistake)
-
-
-def _run_verification(
-    options: Options, library: Path, chosen: dict[str, Any], screen: Screen
-) -> Verification:
-    from atc.verify_run import subject_of, verify_library
-
-    screen.stage("comparing with a reference")
-    return verify_library(subject_of(options), library, **chosen)
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED, "interrupted"
+    if isinstance(error, OSError) and error.strerror:
+        error = OptionError(reason_of(error), hint=way_out(error))
+    elif not isinstance(error, AtcError):
+        error = InternalError(
+            f"{type(error).__name__}: {error}",
+            hint="a mistake of this compiler: please report it with the output of --log=debug",
+        )
+    return error.exit_status, str(error)
 
 
 def _show_verification(result: Verification) -> None:

@@ -15,7 +15,7 @@ import onnx_ir
 
 from atc.driver import Compilation, Listener, compile_model, read_model
 from atc.errors import one_line
-from atc.given_inputs import given_inputs
+from atc.given_inputs import check_given, given_inputs
 from atc.ir import Array
 from atc.load import load
 from atc.options import Options
@@ -79,6 +79,7 @@ def diff_model(
 
     Raises UnsupportedError where no reference can run the model, OptionError for wrong inputs.
     """
+    check_given(options, given)
     done = compile_model(replace(options, hooks=True, strip=False), environ, listen)
     feeds, source = given_inputs(load(done.folder), given, seed)
     return diff_compiled(done, feeds, source, tolerance, run_reference)

@@ -24,7 +24,6 @@ from atc.build import (
     Shop,
     Unit,
     build_library,
-    chosen_compiler,
     kernel_unit,
     library_flags,
     work_folder,
@@ -32,6 +31,7 @@ from atc.build import (
 )
 from atc.cache import ERRORS, TEMPLATES, Cache, CacheStats, ProvedFiles
 from atc.caches import file_store, operator_cache
+from atc.compilers import check_compilers, compiler_of
 from atc.computing_path import lowered
 from atc.debugging import (
     Build,
@@ -44,7 +44,7 @@ from atc.debugging import (
 )
 from atc.dump import dump
 from atc.emit import Emission, emit
-from atc.errors import OptionError, one_line
+from atc.errors import not_written, one_line
 from atc.external import ExternalLibrary
 from atc.fusion_switches import TURNS
 from atc.gears import gears_of, general_of
@@ -122,10 +122,12 @@ def compile_model(
     Raises AtcError; the output folder is then as it was before.
     """
     env = dict(os.environ) if environ is None else environ
+    if options.cal_conf is not None or options.max_error or "," in options.target:
+        check_folder(options.output, "--output")
+        check_compilers(options, env)
     if options.cal_conf is not None:
         from atc.quantize_first import quantised_first  # late: it compiles, too
 
-        check_folder(options.output, "--output")
         with quantised_first(options, listen or Listener()) as settled:
             return compile_model(settled, env, listen)
     if "," in options.target:
@@ -135,7 +137,6 @@ def compile_model(
     if options.max_error and (options.measured_error, options.split_error) == (None, None):
         from atc.max_error import within_error  # late: it compiles, too
 
-        check_folder(options.output, "--output")
         with within_error(options, env, listen or Listener()) as settled:
             return compile_model(settled, env, listen)
     debugging = read_debugging(options)
@@ -150,9 +151,9 @@ def _compiled(
     heard = remembering(listen, warnings)
     for text in options.warnings():
         heard.warn(text)
-    target = get_target(options.target)
+    target = get_target(options.target, options.target_option)
     _check_folders(options, debugging)
-    compiler = chosen_compiler(options, target, env, heard.process)
+    compiler = compiler_of(options, env, heard.process)
     options = _settled(options, file_store(options, debugging, env, ERRORS), heard)
     gears, general = gears_of(options), general_of(options)
     every = (*gears, *([general] if general else [])) or (options,)
@@ -359,7 +360,7 @@ def _write_dump(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     except OSError as error:
-        raise OptionError(f"can't write {path}: {error.strerror}", where="--dump") from None
+        raise not_written(path, error, "--dump") from None
 
 
 def _digest(path: Path) -> str:

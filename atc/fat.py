@@ -27,7 +27,7 @@ from atc.errors import OptionError
 from atc.listener import Listener
 from atc.names import LIMIT, module_name
 from atc.options import Options
-from atc.output_folder import MANIFEST, check_folder, network_name, write_tree
+from atc.output_folder import MANIFEST, network_name, write_tree
 from atc.templates import render
 
 _ALONE = (
@@ -64,21 +64,22 @@ class Part:
         return self.name.upper()
 
 
-def targets_of(text: str) -> tuple[Target, ...]:
-    """Return the targets that --target lists, the best first.
+def targets_of(options: Options) -> tuple[Target, ...]:
+    """Return the targets that the options list, the best first.
 
     Raises OptionError for an unknown one, one listed twice, and those of several architectures.
     """
-    targets = tuple(get_target(name) for name in text.split(","))
+    text, where = options.target, f"--{options.target_option}"
+    targets = tuple(get_target(name, options.target_option) for name in text.split(","))
     names = [target.name for target in targets]
     again = next((name for k, name in enumerate(names) if name in names[:k]), None)
     if again is not None:
-        raise OptionError(f"{again} is listed twice", where="--target")
+        raise OptionError(f"{again} is listed twice", where=where)
     kinds = {target.arch for target in targets if target.arch}
     if len(kinds) > 1:
         raise OptionError(
             f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
-            where="--target", hint="compile a library for each",
+            where=where, hint="compile a library for each",
         )  # fmt: skip
     return targets
 
@@ -89,14 +90,13 @@ def compile_fat(options: Options, environ: Mapping[str, str], heard: Listener) -
     Returns the compilation for the first of them, as the folder's. Raises AtcError; the output
     folder is then as it was before.
     """
-    targets = targets_of(options.target)
+    targets = targets_of(options)
     for name in _ALONE:
         if getattr(options, name, None):
             raise OptionError(
                 f"--{name} and several targets can't be combined", where=f"--{name}",
                 hint="compile for one target", code="E10047",
             )  # fmt: skip
-    check_folder(options.output, "--output")
     name = network_name(options.output)
     with work_folder(options.build_dir) as cwd:
         done = []

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from atc.errors import OptionError, one_line
+from atc.errors import OptionError, one_line, reason_of, way_out
 from atc.ir import Array
+from atc.options import Options
 from atc.regular_file import regular
 from atc.runtime import Network
 from atc.verify_run import random_inputs
@@ -26,6 +27,21 @@ def given_inputs(net: Network, text: str, seed: int) -> tuple[dict[str, Array], 
     types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in net.inputs}
     if not text:
         return random_inputs(types, seed), f"seed {seed}"
+    return _fitting(types, text), text
+
+
+def check_given(options: Options, text: str) -> None:
+    """Raise OptionError for inputs that the network won't take, before it is compiled."""
+    from atc.input_types import input_types  # late: a library needs no compiler
+
+    types = input_types(options) if text else None
+    if types is not None:
+        _fitting({name: (t.shape, t.dtype) for name, t in types.items()}, text)
+
+
+def _fitting(
+    types: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], text: str
+) -> dict[str, Array]:
     found = _arrays(text, list(types))
     for name, (shape, dtype) in types.items():
         if name not in found:
@@ -37,7 +53,7 @@ def given_inputs(net: Network, text: str, seed: int) -> tuple[dict[str, Array], 
                 f"'{one_line(name, 60)}' is {array.dtype} {list(array.shape)}, the network takes "
                 f"{dtype} {list(shape)}", where="--input",
             )  # fmt: skip
-    return {name: found[name] for name in types}, text
+    return {name: found[name] for name in types}
 
 
 def _arrays(text: str, names: list[str]) -> Mapping[str, Array]:
@@ -61,5 +77,6 @@ def _load(path: Path) -> Any:
         return np.load(regular(path), allow_pickle=False)
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(
-            f"{path} can't be read: {one_line(str(error), 160)}", where="--input", hint=HINT
+            f"{path} can't be read: {one_line(reason_of(error), 160)}", where="--input",
+            hint=way_out(error) or HINT,
         ) from None

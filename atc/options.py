@@ -99,6 +99,8 @@ class Options:
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Where values come from that are neither the command line's nor defaults, by option."""
+    target_option: str = "target"
+    """The option that gave the target: `soc_version` is its twin."""
     skip_passes: frozenset[str] = frozenset()
     """Passes of the graph that are left out."""
     exact_nodes: frozenset[str] = frozenset()
@@ -148,6 +150,12 @@ class Options:
         if self.num_threads > 1 and (self.hooks or self.sanity_check):
             what = "hooks" if self.hooks else "checks"
             yield f"--num_threads={self.num_threads}: a build with {what} computes in one thread"
+        precise = self.op_select_implmode.startswith("high_precision")
+        if self.optypelist_for_implmode and not precise:
+            yield (
+                "--optypelist_for_implmode has no effect without "
+                "--op_select_implmode=high_precision, which it is a list for"
+            )
 
 
 def make_options(values: Mapping[str, Any]) -> Options:
@@ -164,8 +172,9 @@ def make_options(values: Mapping[str, Any]) -> Options:
             where="--soc_version", hint="they are two names of one option", code="E10056",
         )  # fmt: skip
     if soc:
-        own["target"] = soc
-    own["target"] = _host_target(own["target"], own.get("host_env_cpu", ""))
+        own["target"], own["target_option"] = soc, "soc_version"
+    given = own.get("target_option", "target")
+    own["target"] = _host_target(own["target"], given, own.get("host_env_cpu", ""))
     _check_precision(own)
     if own.get("record_computing_path") and own.get("sanity_check"):
         own["sanity_check"] = replace(own["sanity_check"], path=True)
@@ -196,7 +205,7 @@ def _top(extent: Extent) -> Extent:
     return extent.high if isinstance(extent, Range) else extent
 
 
-def _host_target(target: str, cpu: str) -> str:
+def _host_target(target: str, option: str, cpu: str) -> str:
     """Return the target for the processor that `--host_env_cpu` names."""
     from atc.backends.target import get_target, host_arch
 
@@ -204,9 +213,9 @@ def _host_target(target: str, cpu: str) -> str:
         return target
     if target in ("", "host"):
         return _CPU_TARGETS[cpu]
-    if get_target(target).arch not in ("", cpu):
+    if get_target(target, option).arch not in ("", cpu):
         raise OptionError(
-            f"--host_env_cpu={cpu} and the target {target} contradict each other",
+            f"--host_env_cpu={cpu} and --{option}={target} contradict each other",
             where="--host_env_cpu", hint="leave one of them out", code="E10056",
         )  # fmt: skip
     return target

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -17,7 +17,14 @@ import onnx_ir
 from atc.adapt import Adaptation, adapt
 from atc.dims import Extent
 from atc.double_run import INTEGER_OPS, run_in_double
-from atc.errors import OptionError, UnsupportedError, VerificationError, one_line
+from atc.errors import (
+    OptionError,
+    UnsupportedError,
+    VerificationError,
+    one_line,
+    reason_of,
+    way_out,
+)
 from atc.gears import gears_of
 from atc.importers import load_model
 from atc.ir import Array
@@ -30,6 +37,9 @@ from atc.regular_file import regular
 from atc.runtime import Network
 from atc.runtime_values import Value
 from atc.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from atc.input_types import InputType
 
 TOLERANCE = 1e-4
 """Largest difference that passes, as a part of the output's largest magnitude."""
@@ -288,6 +298,11 @@ def _as_taken(array: Array, dtype: np.dtype) -> Array:
     return array.astype(object) if dtype.kind == "O" and array.dtype.kind in "US" else array
 
 
+def check_inputs(path: Path, types: Mapping[str, InputType]) -> None:
+    """Raise OptionError for an .npz of inputs that a network of fixed shapes won't take."""
+    _read_inputs(path, {name: (t.shape, t.dtype) for name, t in types.items()})
+
+
 def _read_inputs(
     path: Path, types: Mapping[str, tuple[tuple[int, ...], np.dtype]]
 ) -> dict[str, Array]:
@@ -296,7 +311,8 @@ def _read_inputs(
             arrays = dict(file)
     except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
         raise OptionError(
-            f"can't be read as an .npz file: {one_line(str(error), 200)}", where=str(path)
+            f"can't be read as an .npz file: {one_line(reason_of(error), 200)}", where=str(path),
+            hint=way_out(error),
         ) from error
     for name, (shape, dtype) in types.items():
         if name not in arrays:

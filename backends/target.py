@@ -38,12 +38,13 @@ class Target:
     runner: tuple[str, ...] = ()
 
 
-def get_target(name: str) -> Target:
+def get_target(name: str, option: str = "target") -> Target:
     """Return the target called `name`; `host` and the empty name mean this machine's best one.
 
     Case doesn't matter, nor do `_` for `-` (`x86_64-avx2`), and the x86-64 psABI's level names are
     known. A target of this machine's own architecture is built with the host's compiler and
-    needs no emulator. Raises OptionError, which lists the names, for any other name.
+    needs no emulator. Raises OptionError, which lists the names, for any other name; `option` is
+    the one that gave it.
     """
     from atc.backends.cpu.targets import ALIASES, TARGETS  # data made of this module's record
 
@@ -58,7 +59,7 @@ def get_target(name: str) -> Target:
     near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
     raise OptionError(
         f"unknown target '{name}'; the targets are host, {', '.join(names)}",
-        where="--target",
+        where=f"--{option}",
         hint=f"did you mean {near[0]}?" if near else "",
     )
 

@@ -18,7 +18,7 @@ from networks import CountingCompiler, content, conv_net, counting_compiler, sav
 from onnx import helper, numpy_helper
 
 import atc
-from atc import cli, driver, screen
+from atc import cli, driver
 from atc.verify_run import run_reference
 
 START = "ATC start working now, please wait for a moment."
@@ -65,15 +65,15 @@ def test_success(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {"libnet.so", "libnet.a", "include/net.h", "src/net.c", "net.report.json"} <= set(made)
 
 
-def test_warnings_follow_success(
+def test_warnings_are_told_once_and_before_the_status(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--num_threads=2", "--hooks", "--log=warning")
     assert cli.main(again(model, tmp_path / "net", *options)) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[2].startswith("ATC run success")
-    assert out.splitlines()[3].startswith("W10001: --num_threads=2")
-    assert err.startswith("[WARNING] --num_threads=2")
+    assert out.splitlines() == [START, "...", "ATC run success, welcome to the next use."]
+    (warning,) = err.splitlines()
+    assert warning.startswith("W10001: --num_threads=2")
 
 
 def test_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,6 +172,57 @@ def test_no_c_compiler_says_so(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ((), "CC"), (("--max_error=1e-3",), "CC"), (("--target=x86-64,c99",), "CC"),
+        (("--cal_conf={calibration}",), "CC"), (("--build_config=no-such-compiler -O1",),
+                                                "--build_config"),
+    ],
+)  # fmt: skip
+def test_no_c_compiler_is_told_before_anything_long(
+    more: tuple[str, ...], named: str, model: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "calibration").write_text(f"calibration={tmp_path}\n")
+    words = [word.format(calibration=tmp_path / "calibration") for word in more]
+    monkeypatch.setenv("CC", "no-such-compiler" if named == "CC" else "")
+    assert cli.main([*line(model, tmp_path / "out"), "--log=info", *words]) == 3
+    told = capsys.readouterr().err.splitlines()
+    assert told[:-1] == ["[INFO] starting"]
+    assert told[-1].startswith(f"E19010: {named} names a program that isn't there: no-such-comp")
+
+
+@pytest.mark.parametrize("option", ["--target", "--soc_version"])
+@pytest.mark.parametrize(
+    "words",
+    ["--model={model} --output={out}", "--model={model} --output={out} --host_env_cpu=aarch64",
+     "check --model={model}", "diff --model={model}", "cache stats"],
+)  # fmt: skip
+def test_a_wrong_target_names_the_option_that_gave_it(
+    words: str, option: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = words.format(model=model, out=tmp_path / "out").split()
+    for wrong in ("z80", "c99,z80"):
+        assert cli.main([*given, f"{option}={wrong}"]) == 1
+        assert f"[{option}]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["verify", "diff", "bisect"])
+def test_wrong_inputs_are_told_before_compiling(
+    command: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def built(*arguments: object, **keywords: object) -> None:
+        raise AssertionError("the compiler was called")
+
+    monkeypatch.setattr(driver, "build_library", built)
+    np.savez(tmp_path / "in.npz", x=np.zeros((1, 3, 8, 8)))
+    more = ["--first=", "--second=--oo_level=O0"] if command == "bisect" else []
+    assert cli.main([command, f"--model={model}", f"--input={tmp_path / 'in.npz'}", *more]) == 1
+    assert "'x' is float64 [1, 3, 8, 8]" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------- processes
 
 
@@ -206,6 +257,25 @@ def test_starting_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("command", ["", "check", "verify", "diff", "load_and_run"])
+def test_a_terminal_sees_something_before_the_imports(
+    command: str, model: Path, tmp_path: Path
+) -> None:
+    """What takes long is imported when the first line is there."""
+    words = [command, f"--model={model}"] if command else [*line(model, tmp_path / "net")]
+    code = f"""
+import sys, atc.cli
+class Terminal:
+    def isatty(self): return True
+    def write(self, text): raise SystemExit(repr((text, 'numpy' in sys.modules)))
+sys.stderr = Terminal()
+try: atc.cli.main({words if command != "load_and_run" else [command, str(model)]!r})
+except SystemExit as first: print(first)
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == repr(("starting\r", False)), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -293,7 +363,7 @@ def test_the_log_tells_stages_passes_and_commands(
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_gets_a_bar_when_it_takes_long(
+def test_a_terminal_gets_a_bar(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import io
@@ -302,14 +372,13 @@ def test_a_terminal_gets_a_bar_when_it_takes_long(
         def isatty(self) -> bool:
             return True
 
-    for patience, shown in ((0.0, True), (1e9, False)):
-        terminal = Terminal()
-        monkeypatch.setattr(screen, "PATIENCE", patience)
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setattr(sys, "stderr", terminal)
-        assert cli.main(again(model, tmp_path / "net", "--log=info")) == 0
-        assert ("━" in terminal.getvalue()) is shown
-        assert "[INFO] compiling C" in terminal.getvalue()
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert cli.main(again(model, tmp_path / "net", "--log=info")) == 0
+    assert terminal.getvalue().startswith("starting\r")
+    assert "━" in terminal.getvalue()
+    assert "[INFO] compiling C" in terminal.getvalue()
 
 
 def test_model_info(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -558,14 +627,14 @@ def test_switches_for_listed_operators_only(
     cfg.write_text(f"op_debug_config=dump_cce,ccec_O0\nop_debug_list={listed}, absent\n")
     arguments = line(model, tmp_path / "net", f"--op_debug_config={cfg}", f"--debug_dir={tmp_path}")
     assert cli.main([*arguments, "--log=debug"]) == 0
-    out, err = capsys.readouterr()
+    err = capsys.readouterr().err
     plain = [text for text in err.splitlines() if " -c src/" in text and " -O0 " not in text]
     unoptimised = [text for text in err.splitlines() if " -O0 " in text]
     assert len(unoptimised) == 1  # conv1 and relu1 are one kernel
     assert len(plain) >= 3
     (source,) = (tmp_path / "kernel_meta").glob("*.c")
     assert source.stem in unoptimised[0]
-    assert "W10001: 'absent' of op_debug_list is no operator of the model" in out
+    assert "W10001: 'absent' of op_debug_list is no operator of the model" in err
 
 
 @pytest.mark.slow
@@ -628,7 +697,7 @@ def test_a_switch_without_meaning_is_a_warning(
     cfg = tmp_path / "debug.cfg"
     cfg.write_text("op_debug_config=check_flag\n")
     assert cli.main(line(model, tmp_path / "net", f"--op_debug_config={cfg}")) == 0
-    assert "W10001: check_flag" in capsys.readouterr().out
+    assert "W10001: check_flag" in capsys.readouterr().err
     plain = tmp_path / "plain/net"
     assert cli.main(line(model, plain)) == 0
     assert content(plain) == content(tmp_path / "net")

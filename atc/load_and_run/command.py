@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from atc import __version__
-from atc.errors import ModelError, OptionError, one_line
+from atc.errors import ModelError, OptionError, not_written, one_line
 from atc.external import ExternalLibrary
 from atc.ir import Array
 from atc.load_and_run.arguments import Wishes, read_arguments
@@ -28,6 +28,7 @@ from atc.load_and_run.profile import profile_json
 from atc.load_and_run.rules import check_rules, notes, strategy
 from atc.load_and_run.runner import Timing, run_test
 from atc.load_and_run.static_memory import write_static_memory
+from atc.output_folder import check_folder
 from atc.temporary import temporary_folder
 
 ReadLine = Callable[[], object]
@@ -81,6 +82,8 @@ def _compiled(
     if folder is None:
         place = stack.enter_context(temporary_folder("load_and_run"))
         folder = Path(place, wishes.subject.stem or "net")
+    else:
+        check_folder(folder, "--model_dump")
     with console.screen:
         # Late: a library needs no compiler.
         from atc.load_and_run.compilation import compile_subject, runs_natively
@@ -219,8 +222,7 @@ def _write_profiles(engine: Engine, wishes: Wishes, timing: Timing) -> None:
         try:
             path.write_text(text, "utf-8")
         except OSError as error:
-            text = f"can't write {path}: {error.strerror}"
-            raise OptionError(text, where=f"--{option}") from None
+            raise not_written(path, error, f"--{option}") from None
 
 
 # ---- comparing dumps ----------------------------------------------------------------------------

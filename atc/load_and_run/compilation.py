@@ -13,14 +13,16 @@ import onnx_ir
 from atc.backends.cpu import KERNELS
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.target import Target, get_target, host_arch
+from atc.compilers import check_compilers
 from atc.driver import Compilation, Listener, compile_model
-from atc.errors import OptionError, UnsupportedError, one_line
+from atc.errors import OptionError, UnsupportedError, not_written, one_line
 from atc.graph_file import write_graph
 from atc.importers import load_model
+from atc.input_types import input_types
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console
-from atc.load_and_run.inputs import Filled, Given, input_name
+from atc.load_and_run.inputs import Filled, Given, fit_inputs, input_name
 from atc.load_and_run.plugins import HOOKED
 from atc.load_and_run.shared_batch import with_shared_batch
 from atc.load_and_run.workers import wanted_threads
@@ -50,18 +52,21 @@ def compile_subject(
     convolution or product that has no optimised kernel.
     """
     options, environ = compile_options(wishes, given, folder)
+    check_compilers(options, environ)
     if wishes["model_dump"] is None and not runs_natively(options.target):
         raise OptionError(
             f"{one_line(options.target, 60)} doesn't run on this machine", where="--target",
             hint="--model_dump=FOLDER compiles for another machine",
         )  # fmt: skip
     listener = Listener(console.stage, console.screen.progress, console.warn)
-    if wishes["layout_transform"]:
-        options = replace(options, layout_transform="auto", measured_layouts=True)
     with ExitStack() as stack:
         place = Path(stack.enter_context(temporary_folder("load_and_run")))
         if wishes["batch_size"] > 0:
             options = with_batch(options, wishes["batch_size"], place)
+        if given:
+            _check_given(options, given, wishes["batch_size"])
+        if wishes["layout_transform"]:
+            options = replace(options, layout_transform="auto", measured_layouts=True)
         if batch := wishes["fast_run_shared_batch_size"]:
             (place / "shared").mkdir()
             other = with_batch(options, batch, place / "shared")
@@ -73,7 +78,12 @@ def compile_subject(
     if wishes["layout_transform"]:
         _tell_layouts(done, console)
     if wishes["layout_transform_dump"] is not None:
-        _write_graph(done, wishes["layout_transform_dump"])
+        path = wishes["layout_transform_dump"]
+        _write_graph(done, path)
+        console.line(
+            f"layout transform: {path} is a graph in atc's own format (ATCGRAPH), for "
+            f"{done.target.name}; load_and_run and atc --model run it, MegEngine doesn't"
+        )
     return done
 
 
@@ -87,8 +97,7 @@ def _write_graph(done: Compilation, path: Path) -> None:
     try:
         path.write_bytes(write_graph(done.graph, done.target.name))
     except OSError as error:
-        text = f"can't write {path}: {error.strerror}"
-        raise OptionError(text, where="--layout_transform_dump") from None
+        raise not_written(path, error, "--layout_transform_dump") from None
 
 
 def compile_options(
@@ -215,6 +224,15 @@ def _shapes(options: Options, given: Sequence[Given]) -> Mapping[str, Any]:
         if name not in found and _is_open(names[name]):
             found[name] = _shape_of(each, tuple(names[name].shape or ()))
     return found
+
+
+def _check_given(options: Options, given: Sequence[Given], batch_size: int) -> None:
+    """Raise OptionError for inputs that the network won't take, once it is compiled."""
+    types = input_types(options)
+    if types is not None:
+        signature = {name: (t.shape, t.dtype) for name, t in types.items()}
+        lowest = {name: t.lowest for name, t in types.items()}
+        fit_inputs(given, signature, batch_size, lowest)
 
 
 def _is_open(value: onnx_ir.Value) -> bool:

@@ -67,6 +67,8 @@ def fit(wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Conso
         try:
             median = _tried(wishes, options, given, folder, console)
         except AtcError as error:
+            if not number:  # what fails without any option fails with all of them
+                raise
             console.line(f"fitting {number}: {Trial(options, 0).text}: {one_line(str(error), 200)}")
             continue
         trial = Trial(options, median)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from atc.errors import OptionError
@@ -107,7 +107,18 @@ def bind(task: int, core: int) -> None:
     try:
         os.sched_setaffinity(task, {core})
     except (OSError, ValueError, OverflowError):
-        raise OptionError(
-            f"there is no core {core} for this process", where="--multi_thread_core_ids",
-            hint=f"there are {sorted(os.sched_getaffinity(0))}",
-        ) from None  # fmt: skip
+        raise _no_core(core) from None
+
+
+def check_cores(cores: Iterable[int]) -> None:
+    """Raise OptionError for a core that this process may not use."""
+    for core in cores:
+        if core not in os.sched_getaffinity(0):
+            raise _no_core(core)
+
+
+def _no_core(core: int) -> OptionError:
+    return OptionError(
+        f"there is no core {core} for this process", where="--multi_thread_core_ids",
+        hint=f"there are {sorted(os.sched_getaffinity(0))}",
+    )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from atc.errors import OptionError, UnsupportedError
 from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.pool import check_cores
 from atc.settings import options_of
 
 COMPILING = frozenset({
@@ -51,6 +52,7 @@ def check_rules(wishes: Wishes) -> None:
     """Raise OptionError for options that exclude or need each other."""
     for problem, option, hint in _conflicts(wishes):
         raise OptionError(problem, where=f"--{option}", hint=hint)
+    check_cores(wishes["multi_thread_core_ids"] or ())
     if wishes["enable_nchw64"]:
         raise UnsupportedError(
             "--enable_nchw64 is a layout of int4, which no kernel computes in",

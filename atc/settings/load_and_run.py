@@ -136,8 +136,9 @@ _OWN = (
     _option("layout_transform", group="Layouts", meaning="choose layouts for the whole graph by "
             "measuring operators and conversions; unspec is cpu", values="cpu|unspec|cuda",
             parse=choice(("", "cpu", "unspec", "cuda")), row="L-24"),
-    _option("layout_transform_dump", group="Layouts", meaning="write the transformed graph; needs "
-            "--layout_transform; the file can be run again", values="FILE", parse=path, row="L-25"),
+    _option("layout_transform_dump", group="Layouts", meaning="write the transformed graph, in a "
+            "format of atc's own whatever its name; needs --layout_transform; the file can be run "
+            "again", values="FILE", parse=path, row="L-25"),
     # ---- graph and memory --------------------------------------------------------------------
     _graph("enable_fuse_conv_bias_nonlinearity", meaning="fuse bias and activation into "
            "convolutions", default=True, row="L-26"),

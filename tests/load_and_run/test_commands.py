@@ -273,3 +273,51 @@ def test_help_shows_every_option(run: Any) -> None:
         if setting.kind == "option":
             assert f"--{setting.name}" in run("--help", setting.name).out
     assert "--max-err" in run("--help", command="compare_binary_iodump").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--input=data:{float64}"], "input 'data' must be float32, not float64 [--input]"),
+        (["--fitting", "--input=data:{float64}"], "'data' must be float32, not float64"),
+        (["--layout-transform=cpu", "--input=data:{float64}"], "must be float32, not float64"),
+        (["--input=data:{1,1,27,28}"], "must have the shape [1, 1, 28, 28], not [1, 1, 27, 28]"),
+        (["--batch-size=2", "--input=data:{float64}"], "must be float32, not float64"),
+        (["--multithread=1", "--multi-thread-core-ids=99999"], "there is no core 99999"),
+        (["--model-dump={file}/net"], "is a file [--model_dump]"),
+    ],
+)
+def test_what_is_wrong_is_told_before_compiling(
+    words: list[str], said: str, model: Path, run: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def compiled(*arguments: object) -> None:
+        raise AssertionError("the compiler was called")
+
+    monkeypatch.setattr("atc.load_and_run.compilation.compile_model", compiled)
+    monkeypatch.setattr("atc.load_and_run.compilation.optimised_graph", compiled)
+    np.save(tmp_path / "x.npy", np.zeros((1, 1, 28, 28)))
+    places = (("{float64}", tmp_path / "x.npy"), ("{file}", tmp_path / "x.npy"))
+    for place, path in places:
+        words = [word.replace(place, str(path)) for word in words]
+    assert said in run(model, *words, status=1).err
+
+
+@pytest.mark.parametrize("words", [(), ("--fitting",), ("--layout-transform=cpu",)])
+def test_a_missing_compiler_is_told_before_the_model_is_looked_at(
+    words: tuple[str, ...], model: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*arguments: object) -> None:
+        raise AssertionError("the model was read")
+
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr("atc.load_and_run.compilation.read_model", read)
+    monkeypatch.setattr("atc.driver.read_model", read)
+    found = run(model, *words, status=3)
+    assert found.err.startswith("E19010: CC names a program that isn't there: no-such-compiler")
+    assert found.err.count("\n") == 1
+
+
+def test_a_warning_of_every_trial_is_told_once(model: Path, run: Any) -> None:
+    found = run(model, "--fitting", "--json", "--enable-nhwcd4")
+    assert len(found.json["warnings"]) == found.err.count("W10001") == 1

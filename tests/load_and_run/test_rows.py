@@ -477,11 +477,12 @@ def test_l24_layout_transform(run: Any, model: Path, tmp_path: Path) -> None:
 def test_l25_layout_transform_dump(
     run: Any, model: Path, picture: Path, truth: Any, tmp_path: Path
 ) -> None:
-    dump = tmp_path / "lenet.graph"
+    dump = tmp_path / "lenet.mge"  # the name doesn't make it a dump of MegEngine's
     found = run(model, f"--layout-transform-dump={dump}", status=1)
     assert "needs --layout_transform" in found.err
     words = ("--layout-transform=cpu", f"--layout-transform-dump={dump}", "--iter=0", "--verbose")
-    run(model, *words, f"--model-dump={tmp_path}/one/net")
+    found = run(model, *words, f"--model-dump={tmp_path}/one/net")
+    assert f"layout transform: {dump} is a graph in atc's own format (ATCGRAPH)" in found.out
     given = f"--input=data:{picture}"
     result = output(run, dump, given, f"--model-dump={tmp_path}/two/net", where=tmp_path / "out")
     np.testing.assert_allclose(result, truth, atol=1e-5)

@@ -330,6 +330,10 @@ def test_a_20_precise_kernels(tmp_path: Path) -> None:
     precise = {"op_select_implmode": "high_precision_for_all"}
     assert fast(**precise, optypelist_for_implmode="MatMul") == 2
     assert fast(**precise, optypelist_for_implmode="Conv,Add") == 0
+    alone = [*options(tmp_path, optypelist_for_implmode="Conv").warnings()]
+    assert len(alone) == 1
+    assert "--optypelist_for_implmode has no effect without" in alone[0]
+    assert [*options(tmp_path, **precise, optypelist_for_implmode="Conv").warnings()] == []
     modes = written(tmp_path / "modes", "[ByNodeName]\nsecond=high_precision\n")
     assert fast(op_precision_mode=modes) == 1
 

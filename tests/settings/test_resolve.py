@@ -96,7 +96,7 @@ def test_a_warning_is_printed_once(
 ) -> None:
     monkeypatch.setenv("MXNET_EXEC_NUM_TEMP", "4")
     assert cli.main([f"--model={tmp_path / 'none.onnx'}", f"--output={tmp_path / 'net'}"]) == 1
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert said.count("W10001: MXNET_EXEC_NUM_TEMP=4 has no effect") == 1
     assert said.count("W10001") == 1
 
