@@ -252,7 +252,7 @@ def test_s42_a_full_disk_is_one_warning_and_no_further_storing(site, monkeypatch
     monkeypatch.undo()
     assert run.objects.keys() == {"add", "conv", "pool"}
     assert len(site.warnings) == 1
-    assert "No space left" in site.warnings[0]
+    assert "no space left" in site.warnings[0]
     assert run.stats.hits == (1 if mode == "enable" else 0)
     assert run.stats.stored == 0
     assert list(site.folder.glob("*.tmp")) == []
@@ -297,7 +297,7 @@ def test_s42_a_read_only_folder_is_one_warning_and_no_cache(site, monkeypatch, f
     monkeypatch.undo()
     assert run.compiled == ALL
     assert len(site.warnings) == 1
-    assert "Read-only file system" in site.warnings[0]
+    assert "read-only file system" in site.warnings[0]
     assert run.stats.events[0].reason == "the cache is off"
 
 
