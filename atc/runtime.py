@@ -41,10 +41,14 @@ class Network:
         """
         self._library: Library | None = Library(library, prefix, weights, huge_pages)
         self._prefix = prefix
-        self.inputs: tuple[Tensor, ...] = self._library.tensors("input")
-        self.outputs: tuple[Tensor, ...] = self._library.tensors("output")
+        self.inputs: tuple[Tensor, ...] = self._library.inputs
+        self.outputs: tuple[Tensor, ...] = self._library.outputs
         self.parameters: tuple[Value, ...] = self._library.values("input", self.inputs)
         self.results: tuple[Value, ...] = self._library.values("output", self.outputs)
+        self._given = [v.name for v in self.parameters]
+        self._made = [v.name for v in self.results]
+        values = (*self.parameters, *self.results)
+        self._direct = self._library.is_direct and all(v.is_plain for v in values)
         self.build_info: str = self._library.text("build_info")
         self._library.idle.append(Context(self._library))  # raises what keeps it from running
 
@@ -54,23 +58,32 @@ class Network:
         Arrays of the right type and shape are read where they lie, if contiguous. The outputs are
         new arrays, or those of `out`. Raises TypeError or ValueError naming the tensor.
         """
-        library = self._open()
-        arrays = listed_inputs(self.inputs, flat(self.parameters, inputs))
-        results = library.run(arrays, self._listed(out))
-        found = grouped(self.results, self._read(results))
+        found = self._computed(inputs, out)
         return found[0] if len(found) == 1 else tuple(found)
 
     def run(
         self, inputs: Mapping[str, Any], out: Mapping[str, Array] | None = None
     ) -> dict[str, Any]:
         """Compute the outputs by name, in the model's order, from inputs by name."""
-        library = self._open()
-        listed = by_name("input", self.parameters, inputs, complete=True)
-        arrays = listed_inputs(self.inputs, flat(self.parameters, listed))
-        given = by_name("output", self.outputs, out or {}, complete=False)
-        results = library.run(arrays, given)
-        found = grouped(self.results, self._read(results))
-        return {v.name: a for v, a in zip(self.results, found, strict=True)}
+        if inputs.keys() == {*self._given}:
+            listed = [inputs[name] for name in self._given]
+        else:
+            listed = by_name("input", self.parameters, inputs, complete=True)
+        given = by_name("output", self.outputs, out, complete=False) if out else None
+        found = self._computed(listed, given)
+        return dict(zip(self._made, found, strict=True))
+
+    def _computed(
+        self, inputs: Sequence[Any], out: Array | Sequence[Array | None] | None
+    ) -> list[Any]:
+        """Return the results for the parameters' values."""
+        library = self._library or self._open()
+        if self._direct and out is None:
+            found = library.run_directly(inputs)
+            if found is not None:
+                return found
+        arrays = listed_inputs(self.inputs, flat(self.parameters, inputs))
+        return grouped(self.results, self._read(library.run(arrays, self._listed(out))))
 
     def bind(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Bound:
         """Return a call on these very arrays that costs next to nothing beside the network.

@@ -181,7 +181,7 @@ def listed_outputs(
     results: list[Array] = []
     named: list[Array] = []
     for value, own, shape in zip(given, tensors, shapes, strict=True):
-        tensor = replace(own, shape=shape)
+        tensor = own if own.shape == shape else replace(own, shape=shape)
         if value is None:
             results.append(np.empty(shape, tensor.stored))
             continue

@@ -218,6 +218,30 @@ def test_inputs_are_read_where_they_lie(single: Network) -> None:
     np.testing.assert_array_equal(single(view, B), view - B)
 
 
+def test_what_can_be_read_where_it_lies_takes_the_short_way(
+    pair: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In small networks what Python does takes most of a call."""
+
+    def long_way(*arguments: Any, **keywords: Any) -> None:
+        raise AssertionError("the long way")
+
+    read_only = B.copy()
+    read_only.flags.writeable = False
+    monkeypatch.setattr("atc.runtime.listed_inputs", long_way)
+    for b in (B, read_only):
+        np.testing.assert_array_equal(pair(A, b), (A + b, A * b))
+        found = pair.run({"b": b, "a": A})
+        assert list(found) == ["y0", "y1"]
+        np.testing.assert_array_equal(found["y1"], A * b)
+    for awkward in (A.tolist(), A.astype(np.float64), A.T, np.asfortranarray(A), A[:1]):
+        with pytest.raises(AssertionError, match="the long way"):
+            pair(A, awkward)
+    with pytest.raises(AssertionError, match="the long way"):
+        pair(A)
+    assert len(pair._open().idle) == 1
+
+
 @pytest.mark.parametrize("case", ["transposed", "strided", "misaligned", "numbers"])
 def test_awkward_inputs_are_copied(case: str, single: Network) -> None:
     match case:
