@@ -91,7 +91,8 @@ def _emit(site: Site, forest: Forest, targets: int, aggregate: str, result: DTyp
     ]  # fmt: skip
     inner = [f for f, g in zip(forest.flags, forest.feature, strict=True) if g >= 0]
     modes = tuple(sorted({f % MISSING for f in inner})) or (0,)
-    op = TreeEnsemble(rows, features, targets, aggregate, modes)
+    missing = any(f & MISSING for f in inner)
+    op = TreeEnsemble(rows, features, targets, aggregate, modes, missing)
     return b.emit1(op, [x, *map(b.constant, tables)], TensorType(result, (rows, targets)))
 
 

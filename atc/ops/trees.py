@@ -34,6 +34,8 @@ class TreeEnsemble(Op):
     aggregate: str
     modes: tuple[int, ...]
     """The comparisons that occur."""
+    missing: bool
+    """Whether a NaN leaves any node by the true branch."""
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
         """Tables agree in length and type."""

@@ -167,6 +167,11 @@ static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { /* other lanes loa
 static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
   _mm256_maskstore_epi32(p, _mm256_castps_si256(v_mask_n(n)), a);
 }
+/* p[i] of each lane's i. */
+static inline vf32 v_gather(const float *p, vi32 i) { return _mm256_i32gather_ps(p, i, 4); }
+static inline vi32 v_i32_gather(const int32_t *p, vi32 i) {
+  return _mm256_i32gather_epi32(p, i, 4);
+}
 /* V_LANES bytes, unsigned, as integers. */
 static inline vi32 v_i32_load_u8(const uint8_t *p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));

@@ -181,6 +181,20 @@ static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
   v_i32_store(lanes, a);
   for (size_t i = 0; i < n; i++) p[i] = lanes[i];
 }
+/* p[i] of each lane's i. */
+static inline vf32 v_gather(const float *p, vi32 i) {
+  int32_t at[V_LANES];
+  float lanes[V_LANES];
+  v_i32_store(at, i);
+  for (int k = 0; k < V_LANES; k++) lanes[k] = p[at[k]];
+  return v_load(lanes);
+}
+static inline vi32 v_i32_gather(const int32_t *p, vi32 i) {
+  int32_t lanes[V_LANES];
+  v_i32_store(lanes, i);
+  for (int k = 0; k < V_LANES; k++) lanes[k] = p[lanes[k]];
+  return v_i32_load(lanes);
+}
 /* V_LANES bytes, unsigned, as integers. */
 static inline vi32 v_i32_load_u8(const uint8_t *p) {
   uint32_t bytes;

@@ -122,6 +122,9 @@ static inline vi32 v_i32_load_n(const int32_t *p, size_t n) { return n ? *p : 0;
 static inline void v_i32_store_n(int32_t *p, vi32 a, size_t n) {
   if (n) *p = a;
 }
+/* p[i] of each lane's i. */
+static inline vf32 v_gather(const float *p, vi32 i) { return p[i]; }
+static inline vi32 v_i32_gather(const int32_t *p, vi32 i) { return p[i]; }
 /* V_LANES bytes, unsigned, as integers. */
 static inline vi32 v_i32_load_u8(const uint8_t *p) { return *p; }
 static inline vi32 v_i32_add(vi32 a, vi32 b) { return (vi32)((uint32_t)a + (uint32_t)b); }

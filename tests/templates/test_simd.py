@@ -116,6 +116,12 @@ def by_rows(function: Callable[..., Array]) -> Callable[[Array], Array]:
     return lambda rows: function(rows, axis=1)
 
 
+def gathered(i: Array) -> Array:
+    """Return the floats whose bits are the first 1024 integers, at i."""
+    found: Array = integers()[0].view(np.float32)[i & 1023]
+    return found
+
+
 FOUR = "(at - at % (4 * V_LANES))"
 AT_FOUR = ", ".join(f"v_load(a + {FOUR} + {k} * V_LANES)" for k in range(4))
 """Where four vectors in a row begin, and the four."""
@@ -174,6 +180,10 @@ OPS = (
     call("v_i32_mul", "{i}, {j}", np.multiply, "i32", integers),
     call("v_i32_load_u8", "(const uint8_t *)(const void *)a + at",
        lambda: integers()[0].view(np.uint8)[:COUNT].astype(np.int32), "i32", integers),
+    call("v_gather", "a, v_i32_and({i}, v_i32_set1(1023))", gathered, "f32",
+       integers),
+    call("v_i32_gather", "(const int32_t *)(const void *)a, v_i32_and({i}, v_i32_set1(1023))",
+       lambda i: integers()[0][i & 1023], "i32", integers),
     call("v_i32_and", "{i}, {j}", np.bitwise_and, "i32", integers),
     call("v_i32_or", "{i}, {j}", np.bitwise_or, "i32", integers),
     call("v_i32_xor", "{i}, {j}", np.bitwise_xor, "i32", integers),
