@@ -10,6 +10,8 @@ from atc.ops.trees import MISSING, MODES, TreeEnsemble
 
 _COMPARISONS = {0: "v_le", 1: "v_lt", 2: "v_ge", 3: "v_gt", 4: "v_eq"}
 """What vectors have of MODES: all of them are false for a NaN."""
+_VECTORS = (4, 2, 1)
+"""Vectors of walks at a time: a walk waits for its loads, four hide most of that."""
 _BLOCK = 256
 """Rows, whole vectors, that go down one tree after another: they and it stay in the caches."""
 
@@ -29,9 +31,9 @@ class TreeWalk(Kernel):
 
 
 class TreeWalkVectors(Kernel):
-    """TreeEnsemble, as many walks at a time as a vector has lanes.
+    """TreeEnsemble, as many walks at a time as some vectors have lanes.
 
-    They are those of rows down one tree, or, of rows that fill no vector, of a row down many trees.
+    They are those of rows down one tree, or, of rows too few for that, of a row down many trees.
     The sums are in the order of the trees, as in plain C.
     """
 
@@ -42,26 +44,38 @@ class TreeWalkVectors(Kernel):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, one comparison, nothing of NaNs; targets that gather; enough walks."""
-        op, x, nodes, roots = w.op, w.inputs[0], w.inputs[1], w.inputs[5]
+        op, x, nodes = w.op, w.inputs[0], w.inputs[1]
         assert isinstance(op, TreeEnsemble)
         assert x is not None
         assert nodes is not None
-        assert roots is not None
-        if lanes(target) < 8 or op.missing or len(op.modes) > 1 or op.modes[0] not in _COMPARISONS:
-            return False
+        plain = not op.missing and len(op.modes) == 1 and op.modes[0] in _COMPARISONS
         small = nodes.size < 2**30 and lanes(target) * op.features < 2**31
-        enough = op.rows >= lanes(target) or 2 * roots.size >= lanes(target)
         floats = x.dtype is DType.FLOAT is w.outputs[0].dtype
-        return small and enough and floats and op.features > 0
+        walks = op.features > 0 and _grouping(w, target) is not None
+        return plain and small and floats and walks
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The comparison, the aggregate, the rows that fill vectors and those of a block."""
-        op = w.op
+        """The comparison, the aggregate, and what the walks of a group are."""
+        op, grouping = w.op, _grouping(w, target)
         assert isinstance(op, TreeEnsemble)
+        assert grouping is not None
+        vectors, by_rows = grouping
         return {
-            "compare": _COMPARISONS[op.modes[0]], "block": _BLOCK,
-            "whole": op.rows // lanes(target) * lanes(target), **_tables(w),
+            "compare": _COMPARISONS[op.modes[0]], "vectors": vectors, "by_rows": by_rows,
+            "walks": vectors * lanes(target), "block": _BLOCK, **_tables(w),
         }  # fmt: skip
+
+
+def _grouping(w: Workload, target: Target) -> tuple[int, bool] | None:
+    """Return how many vectors walk at a time, and whether by rows; None where too few would."""
+    op, roots, width = w.op, w.inputs[5], lanes(target)
+    assert isinstance(op, TreeEnsemble)
+    assert roots is not None
+    for vectors in _VECTORS if width >= 8 else ():
+        for by_rows, enough in ((True, op.rows), (False, 2 * roots.size)):
+            if enough >= vectors * width:
+                return vectors, by_rows
+    return None
 
 
 def _tables(w: Workload) -> dict[str, object]:

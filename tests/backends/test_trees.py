@@ -67,9 +67,10 @@ def ensemble(rows: int, trees: int, **given: Any) -> Case:
 
 CASES = {
     **{f"{rows} rows, {trees} trees": ensemble(rows, trees)
-       for rows, trees in ((1, 4), (1, 8), (1, 37), (7, 16), (8, 3), (16, 40), (33, 9), (700, 5))},
+       for rows, trees in ((1, 4), (1, 8), (1, 37), (7, 16), (8, 3), (16, 40), (33, 9), (100, 6),
+                           (129, 3), (700, 5))},
     **{mode: ensemble(19, 20, mode=f"BRANCH_{mode}") for mode in ("LT", "GT", "GTE", "EQ")},
-    **{aggregate: ensemble(19, 20, targets=2, aggregate=aggregate) for aggregate in ("MIN", "MAX")},
+    **{how: ensemble(19, 20, targets=2, aggregate=how) for how in ("MIN", "MAX")},
     "targets": ensemble(35, 18, targets=3),
     "missing": ensemble(19, 20, missing=True),
     "not equal": ensemble(19, 20, mode="BRANCH_NEQ"),
