@@ -5,6 +5,7 @@ from __future__ import annotations
 from atc.backends.cpu.vector_expr import lanes
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
+from atc.dims import is_dynamic
 from atc.ir import DType
 from atc.ops.trees import MISSING, MODES, TreeEnsemble
 
@@ -22,6 +23,7 @@ class TreeWalk(Kernel):
     name = "tree_ensemble"
     op = TreeEnsemble
     template = "cpu/tree_ensemble.c.j2"
+    dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The comparisons and the aggregate."""
@@ -41,6 +43,7 @@ class TreeWalkVectors(Kernel):
     op = TreeEnsemble
     template = "cpu/tree_ensemble_simd.c.j2"
     portable = False
+    dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, one comparison, nothing of NaNs; targets that gather; enough walks."""
@@ -67,12 +70,16 @@ class TreeWalkVectors(Kernel):
 
 
 def _grouping(w: Workload, target: Target) -> tuple[int, bool] | None:
-    """Return how many vectors walk at a time, and whether by rows; None where too few would."""
+    """Return how many vectors walk at a time, and whether by rows; None where too few would.
+
+    Of rows that only the run knows each goes down many trees.
+    """
     op, roots, width = w.op, w.inputs[5], lanes(target)
     assert isinstance(op, TreeEnsemble)
     assert roots is not None
+    rows = 0 if is_dynamic(w) else op.rows
     for vectors in _VECTORS if width >= 8 else ():
-        for by_rows, enough in ((True, op.rows), (False, 2 * roots.size)):
+        for by_rows, enough in ((True, rows), (False, 2 * roots.size)):
             if enough >= vectors * width:
                 return vectors, by_rows
     return None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from ort_cases import Case, noise
 
+import atc
 from atc.backends.target import get_target
 from atc.passes import run_passes
 from atc.select import select
@@ -109,3 +112,23 @@ def test_the_sums_are_those_of_plain_c(name: str) -> None:
     for target in filter(runnable, TARGETS):
         got = COMPILED[target][name](case.feeds)[0]
         np.testing.assert_array_equal(got, plain[name](case.feeds)[0])
+
+
+@pytest.mark.parametrize("target", ["c99", *TARGETS])
+def test_the_run_may_say_how_many_rows_there_are(target: str, tmp_path: Path) -> None:
+    if target != "c99" and not runnable(target):
+        pytest.skip(f"this CPU can't run {target}")
+    case = ensemble(40, 20, targets=2)
+    model = case.model
+    (x,) = model.graph.input
+    for value in (x, model.graph.output[0]):
+        value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto())
+        value.type.tensor_type.shape.dim.add().dim_param = "n"
+        value.type.tensor_type.shape.dim.add().dim_value = FEATURES if value is x else 2
+    onnx.save(model, tmp_path / "net.onnx")
+    shapes = f"{x.name}:1~40,{FEATURES}"
+    done = atc.compile(tmp_path / "net.onnx", tmp_path / "net", input_shape=shapes, target=target)
+    net, (expected,) = atc.load(done.folder), case.onnxruntime()
+    for rows in (1, 7, 40):
+        got = net(case.feeds[0][:rows])
+        np.testing.assert_allclose(got, expected[:rows], rtol=1e-5, atol=1e-5)
