@@ -46,6 +46,7 @@ from atc.dump import dump
 from atc.emit import Emission, emit
 from atc.errors import not_written, one_line
 from atc.external import ExternalLibrary
+from atc.forks import ALONE, Workers
 from atc.fusion_switches import TURNS
 from atc.gears import gears_of, general_of
 from atc.graph_file import stored_graph
@@ -63,12 +64,14 @@ from atc.model_options import adaptation_of, contract_of, limits_of, policy_of, 
 from atc.options import Options
 from atc.out_nodes import find_outputs
 from atc.output_folder import Content, check_folder, network_name, write_tree
+from atc.parallel import Worth
 from atc.passes import run_passes
 from atc.passes.layout import LayoutReport
 from atc.program import Program, ThreadCounts, build_program
 from atc.report import report_json, source_nodes
 from atc.sanity import GUARD
 from atc.select import Limits, Selection, Timings, packings, select
+from atc.steps import most_branches
 from atc.templates import keeping_templates
 from atc.timings import counted, measured, measuring, replayed, timed_graphs, times_root
 from atc.weights import included_weights, split_weights
@@ -300,15 +303,16 @@ def write_project(
     With `more` graphs, they are gears of one library; what is told of it is told of the largest.
     The last of them may hold for all shapes of ranges that are no gear's. `shares` counts threads.
     """
-    watched = options.hooks or options.sanity_check
+    watched = bool(options.hooks or options.sanity_check)
     several = bool(more or graph.dims)
-    threads = 1 if watched or several else options.num_threads
-    if several and options.num_threads > 1:
-        heard.warn(f"--num_threads={options.num_threads}: networks of several shapes use one")
+    threads = 1 if watched or several else options.sharers
+    workers = ALONE if watched or several else _workers(options)
+    for option in options.asks_for_threads() if several else ():
+        heard.warn(f"{option}: networks of several shapes use one")
 
     packed: set[str] = set()
 
-    def plan(graph: Graph) -> Planned:
+    def plan(graph: Graph, workers: Workers = workers) -> Planned:
         heard.stage("choosing kernels")
         own = replace(limits, packed=frozenset(packed))
         selection = select(graph, target, timings, limits=own)
@@ -317,14 +321,18 @@ def write_project(
             graph, selection, target, in_place=options.memory_in_place, threads=threads,
             in_bands=not (watched or several or TURNS in switches_of(options).off),
             in_planes=not (watched or several),
-            counts=shares(selection) if threads > 1 else {},
+            counts=shares(selection) if threads > 1 else {}, workers=workers, worth=_worth(options),
         )  # fmt: skip
         heard.stage("planning memory")
         arena = plan_memory(
             program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
             guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
+            tries=options.memory_tries,
         )  # fmt: skip
-        return Planned(graph, selection, program, arena)
+        planned = Planned(graph, selection, program, arena)
+        if 0 < options.memory_budget < arena.plan.size and most_branches(program.steps) > 1:
+            return plan(graph, ALONE)  # branches that overlap need more memory
+        return planned
 
     with ThreadPoolExecutor(1) as pool:
         digest = pool.submit(_digest, options.model)
@@ -340,10 +348,24 @@ def write_project(
         options=contract_of(options, planned.selection).text,
         external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
         profile=options.profile,
-        hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check, threads=threads,
+        hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
+        threads=max(threads, most_branches(planned.program.steps)),
         gears=[(p.program, p.arena) for p in (plans[:-1] if open_ else plans)] if more else (),
     )  # fmt: skip
     return Project(planned.graph, planned.selection, planned.program, planned.arena, emission)
+
+
+def _workers(options: Options) -> Workers:
+    """Return how many branches run at the same time."""
+    wanted = options.parallel_branches or options.num_threads
+    branches = min(wanted, options.workspaces or wanted)
+    return Workers(branches, options.sharers, always=options.parallel_branches > 1)
+
+
+def _worth(options: Options) -> Worth:
+    """Return which calls are divided among threads."""
+    copies = options.parallel_copy_size
+    return Worth(not options.thread_tuning, None if copies < 0 else copies)
 
 
 def _check_folders(options: Options, debugging: Debugging) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from atc.ops.data import Gather
-from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Step
+from atc.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Step
 
 PAGE = 4096
 """Bytes between touches: no system has smaller pages."""
@@ -51,7 +51,7 @@ def _certain(steps: Sequence[Step]) -> list[Call]:
         match step:
             case Call():
                 found.append(step)
-            case Bands() | Parallel():
+            case Bands() | Parallel() | Fork():
                 found += step.calls
             case Repeat():
                 found += _certain(step.body)

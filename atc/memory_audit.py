@@ -15,7 +15,7 @@ from atc.bands import Turn
 from atc.dims import most
 from atc.errors import InternalError
 from atc.ops import ConvBlocked, Pool
-from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Step, calls
+from atc.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Step, calls
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,10 @@ class _Auditor:
                 case Parallel():
                     self._check_races(step)
                     intact = self.run(step.pieces, intact)
+                case Fork():
+                    self._check_branches(step)
+                    for branch in step.branches:
+                        intact = self.run(branch, intact)
         return intact
 
     def _check_turns(self, step: Bands) -> None:
@@ -177,6 +181,35 @@ class _Auditor:
             others = [s for j, spans in enumerate(written) if j != k for s in spans]
             if not apart or any(one.meets(other) for one in touched for other in others):
                 raise InternalError(f"memory plan: pieces of '{result}' meet")
+
+    def _check_branches(self, step: Fork) -> None:
+        """Raise unless no branch writes bytes that another one reads or writes, wherever they lie.
+
+        Then whatever order they run in, each of them finds what it finds when they take turns.
+        """
+        written: list[tuple[str, _Span, int]] = []
+        touched: list[tuple[str, _Span, int]] = []
+        for k, branch in enumerate(step.branches):
+            for call in calls(branch):
+                touched += ((*self._bytes(a), k) for a in call.arguments)
+                written += ((*self._bytes(o), k) for o in call.node.outputs)
+                if call.source.scratch:
+                    begin = self.scratch[call.node.outputs[0]]
+                    written.append(("", _Span(begin, begin + most(call.source.scratch)), k))
+        touched += written
+        for place, span, k in written:
+            if any(p == place and j != k and s.meets(span) for p, s, j in touched):
+                last = step.branches[k][-1].node.outputs[0]
+                raise InternalError(f"memory plan: the branch to '{last}' meets another one")
+
+    def _bytes(self, value: str) -> tuple[str, _Span]:
+        """Return where a value lies: in the arena, whose name is '', or in memory of its home's."""
+        span = self._span(value)
+        if span is not None:
+            return "", span
+        begin = most(self.program.shift(value))
+        size = most(self.program.types[value].nbytes)
+        return self.program.home(value), _Span(begin, begin + size)
 
     def _written_by(self, call: Call, shared: str) -> list[_Span]:
         own = [o for o in call.node.outputs if o != shared]

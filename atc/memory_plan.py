@@ -63,18 +63,22 @@ class MemoryPlan:
     method: str
 
 
-def plan_arena(buffers: Sequence[Buffer], *, iterations: int = 4) -> MemoryPlan:
+def plan_arena(
+    buffers: Sequence[Buffer], *, iterations: int = 4, orders: int = 8
+) -> MemoryPlan:
     """Pack the buffers so that those live at the same step share no byte.
 
-    `iterations` is the number of rounds the search may take after the greedy packings; 0 leaves it
-    out, more never make a larger arena. Raises InternalError for buffers that make no sense and
-    UnsupportedError for sizes that no address space holds.
+    `iterations` is the number of rounds the search may take after the greedy packings, of which the
+    first `orders` are tried; 0 leaves it out, more of either never make a larger arena. Raises
+    InternalError for buffers that make no sense and UnsupportedError for sizes that no address
+    space holds.
     """
     ordered = _canonical(buffers)
     items = [b for b in ordered if b.size]
     conflicts = _Conflicts(items)
     bound = lower_bound(items)
-    best = _search(items, conflicts, bound, _best_greedy(items, conflicts, bound), iterations)
+    greedy = _best_greedy(items, conflicts, bound, orders)
+    best = _search(items, conflicts, bound, greedy, iterations)
     placed = {b.name: offset for b, offset in zip(items, best.offsets, strict=True)}
     offsets = {b.name: placed.get(b.name, 0) for b in ordered}
     return MemoryPlan(offsets, best.size, bound, best.method)
@@ -252,11 +256,13 @@ def _peaks(items: Sequence[Buffer]) -> list[int]:
     return [int(load[i:j].max()) for i, j in zip(begin, end, strict=True)]
 
 
-def _best_greedy(items: Sequence[Buffer], conflicts: _Conflicts, bound: int) -> _Packing:
+def _best_greedy(
+    items: Sequence[Buffer], conflicts: _Conflicts, bound: int, orders: int
+) -> _Packing:
     peaks = _peaks(items)
     best: _Packing | None = None
     visits = 0
-    for order, rule in _GREEDY:
+    for order, rule in _GREEDY[:orders]:
         turn = sorted(range(len(items)), key=lambda i: _priority(order, items[i], peaks[i]))
         offsets = _place_in_turn(items, conflicts, turn, rule, bound)
         packing = _packing(items, offsets, f"{order} order,{rule.__name__.replace('_', ' ')}")

@@ -42,6 +42,11 @@ class Options:
     build_config: str = ""
     compiler_timeout: float = 600.0
     num_threads: int = 1
+    parallel_branches: int = 0
+    workspaces: int = 0
+    thread_tuning: bool = True
+    tuned_cores: int = 0
+    parallel_copy_size: int = -1
     op_compiler_cache_mode: str = "disable"
     op_compiler_cache_dir: Path | None = None
     fast_run: bool = False
@@ -80,6 +85,7 @@ class Options:
     op_bank_path: Path | None = None
     layout_transform: str = "auto"
     disable_reuse_memory: bool = False
+    memory_tries: int = 12
     memory_in_place: bool = True
     recompute: str = "none"
     memory_budget: int = 0
@@ -140,6 +146,11 @@ class Options:
         return f"--{name} of the {kind}" if kind else f"--{name}"
 
     @property
+    def sharers(self) -> int:
+        """The most threads that share one call."""
+        return min(self.num_threads, self.tuned_cores or self.num_threads)
+
+    @property
     def measures(self) -> bool:
         """Whether candidate kernels are measured."""
         return self.fast_run or self.full_run
@@ -147,15 +158,22 @@ class Options:
     def warnings(self) -> Iterator[str]:
         """Yield what is accepted but doesn't do what it says."""
         yield from self.notes
-        if self.num_threads > 1 and (self.hooks or self.sanity_check):
+        if self.hooks or self.sanity_check:
             what = "hooks" if self.hooks else "checks"
-            yield f"--num_threads={self.num_threads}: a build with {what} computes in one thread"
+            for option in self.asks_for_threads():
+                yield f"{option}: a build with {what} computes in one thread"
         precise = self.op_select_implmode.startswith("high_precision")
         if self.optypelist_for_implmode and not precise:
             yield (
                 "--optypelist_for_implmode has no effect without "
                 "--op_select_implmode=high_precision, which it is a list for"
             )
+
+    def asks_for_threads(self) -> Iterator[str]:
+        """Yield the options that ask for more than one thread."""
+        for name in ("num_threads", "parallel_branches"):
+            if getattr(self, name) > 1:
+                yield f"--{name}={getattr(self, name)}"
 
 
 def make_options(values: Mapping[str, Any]) -> Options:

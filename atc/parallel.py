@@ -47,6 +47,20 @@ _Nest = TypeVar("_Nest", Map, Reduce)
 
 
 @dataclass(frozen=True)
+class Worth:
+    """Which calls are worth more than one thread: long ones, or with `always` all of them.
+
+    Those that only copy are from so many elements on, if `copies` says how many.
+    """
+
+    always: bool = False
+    copies: int | None = None
+
+
+ESTIMATED = Worth()
+
+
+@dataclass(frozen=True)
 class Stretch:
     """Elements of a tensor from `begin` on, as a dense tensor of their own."""
 
@@ -71,10 +85,12 @@ class Piece:
         return replace(w, op=self.op, inputs=inputs, outputs=(self.result.type,))
 
 
-def pieces(w: Workload, candidate: Candidate, target: Target, threads: int) -> tuple[Piece, ...]:
+def pieces(
+    w: Workload, candidate: Candidate, target: Target, threads: int, worth: Worth = ESTIMATED
+) -> tuple[Piece, ...]:
     """Return the pieces for so many threads; none where the call is short or can't be cut."""
     cut = _CUTS.get(type(w.op))
-    if threads < 2 or cut is None or len(w.outputs) != 1 or not is_long(w, target):
+    if threads < 2 or cut is None or len(w.outputs) != 1 or not is_long(w, target, worth):
         return ()
     found = cut(w, candidate, threads)
     if len(found) < 2 or not all(candidate.kernel.accepts(p.workload(w), target) for p in found):
@@ -82,13 +98,16 @@ def pieces(w: Workload, candidate: Candidate, target: Target, threads: int) -> t
     return tuple(_fitted(p, w, target) for p in found)
 
 
-def shared(w: Workload, candidate: Candidate, target: Target, threads: int) -> Candidate:
+def shared(
+    w: Workload, candidate: Candidate, target: Target, threads: int, worth: Worth = ESTIMATED
+) -> Candidate:
     """Return a candidate whose call threads share, where it is long and its kernel can do that."""
-    if threads < 2 or not is_long(w, target):
+    if threads < 2 or not is_long(w, target, worth):
         return candidate
     for params in candidate.kernel.cuts(w, candidate.params, target, threads):
         team = candidate.kernel.team(w, params, target)
-        if team.pieces > 1 and (team.turns == 1 or _cycles(w, target) > team.turns * WORTH_TURN):
+        least = 0 if worth.always or team.turns == 1 else team.turns * WORTH_TURN
+        if team.pieces > 1 and cycles(w, target) > least:
             return replace(candidate, params=params)
     return candidate
 
@@ -104,12 +123,19 @@ def _fitted(piece: Piece, w: Workload, target: Target) -> Piece:
     return replace(piece, candidate=Candidate(kernel, sets[0]))
 
 
-def is_long(w: Workload, target: Target) -> bool:
+def is_long(w: Workload, target: Target, worth: Worth = ESTIMATED) -> bool:
     """Whether a call takes so long that another thread brings more than it costs."""
-    return _cycles(w, target) > WORTH
+    if worth.copies is not None and is_copy(w):
+        return w.outputs[0].size >= worth.copies
+    return worth.always or cycles(w, target) > WORTH
 
 
-def _cycles(w: Workload, target: Target) -> float:
+def is_copy(w: Workload) -> bool:
+    """Whether a call only moves elements."""
+    return isinstance(w.op, Block | Unblock) or (isinstance(w.op, Map) and w.op.is_movement)
+
+
+def cycles(w: Workload, target: Target) -> float:
     """Return an estimate of a call's cycles."""
     lanes = max(target.vector_bytes // 4, 1)
     return operations(w) / (4 * lanes) + traffic(w) / BYTES_PER_CYCLE

@@ -12,7 +12,7 @@ from itertools import pairwise
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import Target
 from atc.ops import ConvBlocked, Pool
-from atc.parallel import Piece, is_long
+from atc.parallel import ESTIMATED, Piece, Worth, is_long
 
 WEIGHTS = 27.0
 """Bytes of weights that a core reads per cycle."""
@@ -24,13 +24,14 @@ Rows = tuple[tuple[int, int], ...]
 
 
 def rows_of_threads(
-    w: Workload, candidate: Candidate, target: Target, threads: int, cut: Sequence[Piece]
+    w: Workload, candidate: Candidate, target: Target, threads: int, cut: Sequence[Piece],
+    worth: Worth = ESTIMATED,
 ) -> tuple[Candidate, Rows] | None:
     """Return a candidate that computes bands of rows, and which rows each thread computes.
 
     None where the kernel can't, or where the pieces that the call is cut into take less time.
     """
-    if threads < 2 or not isinstance(w.op, ConvBlocked | Pool) or not is_long(w, target):
+    if threads < 2 or not isinstance(w.op, ConvBlocked | Pool) or not is_long(w, target, worth):
         return None
     kernel, y = candidate.kernel, w.outputs[0]
     params = kernel.in_bands(w, candidate.params, target, 0, 0) if len(y.shape) == 5 else None

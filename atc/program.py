@@ -15,19 +15,20 @@ from atc.backends.target import Target
 from atc.bands import Chain, Turn, find_chains
 from atc.dims import concrete
 from atc.expr import Input
+from atc.forks import ALONE, Workers, forked, part_of
 from atc.in_planes import hand_over
 from atc.ir import Array, Graph, Node, TensorType, type_of
 from atc.ops import If, Loop, Map, Part, Reshape
 from atc.ops.data import Concat
-from atc.parallel import Piece, Stretch, pieces, shared
+from atc.parallel import ESTIMATED, Piece, Stretch, Worth, is_copy, pieces, shared
 from atc.parallel_rows import rows_of_threads
 from atc.select import Choice, Selection, select
-from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Slot, Step, calls
+from atc.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Slot, Step, calls
 from atc.view import View
 
 __all__ = [
-    "Bands", "Branch", "Call", "Parallel", "Program", "Repeat", "Slot", "Step", "build_program",
-    "calls",
+    "Bands", "Branch", "Call", "Fork", "Parallel", "Program", "Repeat", "Slot", "Step",
+    "build_program", "calls",
 ]  # fmt: skip
 
 
@@ -38,20 +39,24 @@ ThreadCounts = Mapping[tuple[Workload, str], int]
 def build_program(
     graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
     in_bands: bool = False, in_planes: bool = False, counts: ThreadCounts | None = None,
+    workers: Workers = ALONE, worth: Worth = ESTIMATED,
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
     With `in_place`, operands that are joined one after the other are computed where they end up.
-    Long calls are cut into pieces for `threads`. With `in_bands`, chains of calls take turns where
-    that saves time: most values in their middle are then never there as a whole. With `in_planes`,
-    kernels hand each other values in another form where that saves a copy.
+    Calls that are `worth` it are cut into pieces for `threads`; with `workers`, branches that are
+    independent of each other run at the same time, their calls whole. With `in_bands`, chains of
+    calls take turns where that saves time: most values in their middle are then never there as a
+    whole. With `in_planes`, kernels hand each other values in another form where that saves a copy.
     """
     handed = hand_over(graph, selection, target, threads) if in_planes else None
     if handed:
         graph = replace(graph, types={**graph.types, **handed.types})
         selection = handed.selection
     planes = frozenset(handed.types if handed else ())
-    scribe = _Scribe(selection, target, in_place, threads, in_bands, counts or {}, planes)
+    scribe = _Scribe(
+        selection, target, in_place, threads, in_bands, counts or {}, planes, workers, worth
+    )
     steps = scribe.scope(graph, graph.outputs)
     used = {a for c in calls(steps) for a in c.arguments}
     constants = {k: v for k, v in scribe.constants.items() if k in used}
@@ -70,6 +75,8 @@ class _Scribe:
     in_bands: bool
     counts: ThreadCounts
     planes: frozenset[str]
+    workers: Workers
+    worth: Worth
     types: dict[str, TensorType] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
@@ -85,8 +92,20 @@ class _Scribe:
         self.constants.update(graph.constants)
         steps: list[Step] = []
         made: set[str] = set()
-        chains = self._chains(graph)
-        for node in graph.nodes:
+        for branches in forked(graph, self.selection, self.target, self.workers):
+            threads = self.threads if len(branches) == 1 else 1
+            parts = [self._steps(graph, nodes, threads, made) for nodes in branches]
+            steps += _joined(parts)
+        self._bind_outputs(graph, outputs, made, steps)
+        return tuple(steps)
+
+    def _steps(
+        self, graph: Graph, nodes: tuple[Node, ...], threads: int, made: set[str]
+    ) -> list[Step]:
+        """Return the steps of some nodes of a graph, and add what they make."""
+        steps: list[Step] = []
+        chains = self._chains(part_of(graph, nodes), threads)
+        for node in nodes:
             if node.outputs and node.outputs[0] in chains:
                 chain = chains[node.outputs[0]]
                 if node is chain.links[-1].node:
@@ -108,16 +127,15 @@ class _Scribe:
                 case Loop():
                     steps += self._loop(node)
                 case _:
-                    steps.append(self._step(node))
+                    steps.append(self._step(node, threads))
             made.update(o for o in node.outputs if not isinstance(node.op, Reshape | Part))
-        self._bind_outputs(graph, outputs, made, steps)
-        return tuple(steps)
+        return steps
 
-    def _chains(self, graph: Graph) -> dict[str, Chain]:
+    def _chains(self, graph: Graph, threads: int) -> dict[str, Chain]:
         """Return the chain that makes each value, of those that chains make."""
         if not self.in_bands:
             return {}
-        found = find_chains(graph, self.selection, self.target, self.threads)
+        found = find_chains(graph, self.selection, self.target, threads)
         return {link.node.outputs[0]: chain for chain in found for link in chain.links}
 
     def _bands(self, chain: Chain) -> Bands | Parallel:
@@ -208,15 +226,17 @@ class _Scribe:
         else:
             self._rename(result, source)
 
-    def _step(self, node: Node) -> Call | Parallel:
-        """Return a node's call, or those of its pieces."""
+    def _step(self, node: Node, most: int) -> Call | Parallel:
+        """Return a node's call, or those of its pieces for so many threads."""
         choice = self.selection[node.outputs[0]]
         w, candidate, target = choice.workload, choice.candidate, self.target
-        threads = self.counts.get((w, candidate.label), self.threads)
-        whole = shared(w, candidate, target, threads)
+        tuned = self.worth.copies is None or not is_copy(w)
+        count = self.counts.get((w, candidate.label), most) if tuned else most
+        threads, worth = min(count, most), self.worth
+        whole = shared(w, candidate, target, threads, worth)
         as_one = whole != candidate or not self.planes.isdisjoint((*node.inputs, *node.outputs))
-        cut = () if as_one else pieces(w, candidate, target, threads)
-        in_rows = rows_of_threads(w, candidate, target, threads, cut)
+        cut = () if as_one else pieces(w, candidate, target, threads, worth)
+        in_rows = rows_of_threads(w, candidate, target, threads, cut, worth)
         if in_rows is not None:
             banded, rows = in_rows
             call = self._call(node, replace(choice, candidate=banded))
@@ -380,3 +400,14 @@ def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Itera
         maker = makers.get(name, makers.get(program.home(name)))
         if name not in program.constants and maker is not None:
             yield maker
+
+
+def _joined(parts: Sequence[Sequence[Step]]) -> list[Step]:
+    """Return the steps of branches: a fork, unless no more than one of them has some."""
+    branches = tuple(
+        tuple(step for step in part if isinstance(step, Call | Bands)) for part in parts if part
+    )
+    if len(branches) < 2:
+        return [step for part in parts for step in part]
+    assert sum(map(len, branches)) == sum(map(len, parts)), "a branch holds calls only"
+    return [Fork(branches)]

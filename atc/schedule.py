@@ -10,7 +10,7 @@ from atc.dims import Symbol, concrete, is_counted, plain, symbols_of
 from atc.memory import Arena
 from atc.names import c_string, comment, tensor_identifiers
 from atc.ports import Port
-from atc.steps import Bands, Branch, Call, Parallel, Program, Repeat, Slot, Step
+from atc.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Slot, Step
 from atc.turns import loop_of_turns, row_arguments
 
 __all__ = ["Local", "Port", "Schedule", "Task", "make_schedule"]
@@ -169,6 +169,8 @@ def _touched(step: Step) -> tuple[str, ...]:
             return tuple(v for v in own if v)
         case Bands() | Parallel():
             return tuple(a for call in step.calls for a in call.arguments)
+        case Fork():
+            return ()  # its own steps follow
 
 
 def _walk(steps: Sequence[Step]) -> Iterator[Step]:
@@ -181,6 +183,33 @@ def _walk(steps: Sequence[Step]) -> Iterator[Step]:
                 yield from _walk(step.otherwise)
             case Repeat():
                 yield from _walk(step.body)
+            case Fork():
+                for branch in step.branches:
+                    yield from branch
+
+
+def _arrow(step: Call | Bands | Parallel) -> str:
+    """Return what a step reads and writes."""
+    reads = ", ".join(comment(i, 32) for i in step.node.inputs if i)
+    return f"{reads} -> {', '.join(comment(o, 32) for o in step.node.outputs)}"
+
+
+class _Table:
+    """The pointers that a task is given."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+
+    def place(self, pointer: str) -> str:
+        """Return what stands for a pointer in the task."""
+        return f"at[{self._index.setdefault(pointer, len(self._index))}]"
+
+    def run(self, task: str, pieces: int) -> Iterator[str]:
+        """Yield the table and the run of all pieces of a task."""
+        yield "{"
+        yield f"  void *const at[] = {{{', '.join(f'(void *)({p})' for p in self._index)}}};"
+        yield f"  run_pieces(ctx, {task}, at, {pieces});"
+        yield "}"
 
 
 @dataclass
@@ -219,6 +248,8 @@ class _Scribe:
                     yield from self._bands(step)
                 case Parallel():
                     yield from self._parallel(step)
+                case Fork():
+                    yield from self._fork(step)
 
     def _pointer(self, value: str) -> str:
         if value in self.pointers:
@@ -227,7 +258,7 @@ class _Scribe:
         shift = self.program.shift(value) // self.program.types[value].dtype.itemsize
         return f"{home} + {plain(shift)}" if shift else home
 
-    def _head(self, step: Step, kind: str) -> str:
+    def _head(self, step: Call | Branch | Repeat | Bands | Parallel, kind: str) -> str:
         origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or "a copy"
         self.number += 1
         return f'{self.number - 1}: {kind} "{origin}"'
@@ -326,29 +357,35 @@ class _Scribe:
         ]
 
     def _parallel(self, step: Parallel) -> Iterator[str]:
-        """Yield the call of a task for all pieces; its table holds their arguments."""
+        """Yield the call of a task for all pieces."""
         name = f"pieces_{self.number}"
         head = self._head(step, step.node.op.kind)
-        table: dict[str, int] = {}
+        table = _Table()
+        pieces = tuple(tuple(self._in_thread(piece, table.place)) for piece in step.pieces)
+        self.tasks.append(Task(name, head, pieces))
+        yield f"/* {head}: {_arrow(step)}, in {len(pieces)} pieces */"
+        yield from table.run(name, len(pieces))
 
-        def in_table(pointer: str) -> str:
-            return f"at[{table.setdefault(pointer, len(table))}]"
+    def _fork(self, step: Fork) -> Iterator[str]:
+        """Yield the call of a task for all branches."""
+        name, number = f"branches_{self.number}", self.number
+        self.number += 1
+        table = _Table()
+        branches: list[tuple[str, ...]] = []
+        for branch in step.branches:
+            lines: list[str] = []
+            for each in branch:
+                kind = "in turns" if isinstance(each, Bands) else each.node.op.kind
+                lines.append(f"/* {self._head(each, kind)}: {_arrow(each)} */")
+                lines += self._in_thread(each, table.place)
+            branches.append(tuple(lines))
+        self.tasks.append(Task(name, f"{number}: independent branches", tuple(branches)))
+        yield f"/* {number}: {len(branches)} branches, steps {number + 1}-{self.number - 1} */"
+        yield from table.run(name, len(branches))
 
-        pieces = [
-            tuple(
-                self._turns(piece, in_table) if isinstance(piece, Bands)
-                else self._one_call(piece, in_table)
-            )
-            for piece in step.pieces
-        ]  # fmt: skip
-        reads = ", ".join(comment(i, 32) for i in step.node.inputs if i)
-        writes = ", ".join(comment(o, 32) for o in step.node.outputs)
-        self.tasks.append(Task(name, head, tuple(pieces)))
-        yield f"/* {head}: {reads} -> {writes}, in {len(pieces)} pieces */"
-        yield "{"
-        yield f"  void *const at[] = {{{', '.join(f'(void *)({p})' for p in table)}}};"
-        yield f"  run_pieces(ctx, {name}, at, {len(pieces)});"
-        yield "}"
+    def _in_thread(self, step: Call | Bands, place: Callable[[str], str]) -> Iterator[str]:
+        """Yield the lines of a call, or of calls that take turns, within a task."""
+        return self._turns(step, place) if isinstance(step, Bands) else self._one_call(step, place)
 
     def _one_call(
         self, call: Call, place: Callable[[str], str], rows: Sequence[str] = ()

@@ -130,7 +130,19 @@ class Parallel:
         return tuple(calls(self.pieces))
 
 
-Step = Call | Branch | Repeat | Bands | Parallel
+@dataclass(frozen=True)
+class Fork:
+    """Lists of steps that threads may run at the same time: no list reads what another writes."""
+
+    branches: tuple[tuple[Call | Bands, ...], ...]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of all branches."""
+        return tuple(call for branch in self.branches for call in calls(branch))
+
+
+Step = Call | Branch | Repeat | Bands | Parallel | Fork
 
 
 @dataclass(frozen=True)
@@ -170,6 +182,20 @@ class Program:
         return shift
 
 
+def most_branches(steps: Sequence[Step]) -> int:
+    """Return the most branches of a fork, 1 where there is none."""
+    most = 1
+    for step in steps:
+        match step:
+            case Fork():
+                most = max(most, len(step.branches))
+            case Branch():
+                most = max(most, most_branches(step.then), most_branches(step.otherwise))
+            case Repeat():
+                most = max(most, most_branches(step.body))
+    return most
+
+
 def calls(steps: Sequence[Step]) -> Iterator[Call]:
     """Yield all calls, those of branches and loops included."""
     for step in steps:
@@ -181,5 +207,5 @@ def calls(steps: Sequence[Step]) -> Iterator[Call]:
                 yield from calls(step.otherwise)
             case Repeat():
                 yield from calls(step.body)
-            case Bands() | Parallel():
+            case Bands() | Parallel() | Fork():
                 yield from step.calls

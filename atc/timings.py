@@ -120,8 +120,8 @@ def counted(
     selection: Selection, options: Options, shop: Shop, env: Mapping[str, str], heard: Listener,
 ) -> ThreadCounts:  # fmt: skip
     """Return how many threads share each long call, as the policy says or as measured now."""
-    path, target, threads = options.fast_run_algo_policy, shop.target, options.num_threads
-    if path is None and not options.measures:
+    path, target, threads = options.fast_run_algo_policy, shop.target, options.sharers
+    if not options.thread_tuning or (path is None and not options.measures):
         return {}
     calls = long_calls(selection, target, threads)
     policy = read_policy(path) if path is not None and path.exists() else {}

@@ -128,6 +128,21 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("num_threads", "Target", "threads of the compiled network; the results are the same "
             "bits for any number", "N",
             integer(1, 1024), 1),
+    Setting("parallel_branches", "Target", "branches of the network that run at the same time, "
+            "each in one thread (0: up to --num_threads where that is estimated to take less time "
+            "than to divide each call; 1: none)", "N", integer(0, 1024), 0,
+            documentation="More than 1: all that is independent is run at the same time, whatever "
+            "its size. More values are in memory together then; the results are the same bits. "
+            "Where the arena would exceed --memory_budget nothing is."),
+    Setting("workspaces", "Target", "areas of scratch that exist side by side, and so the most "
+            "branches that run at the same time (0: as many as do)", "N", integer(0, 1024), 0),
+    Setting("thread_tuning", "Target", "divide a call among threads only where that is estimated, "
+            "or with --fast_run measured, to gain; 0: wherever it is possible", "0|1", switch,
+            True),
+    Setting("tuned_cores", "Target", "cores that this counts on, the most threads that one call is "
+            "divided among (0: --num_threads)", "N", integer(0, 1024), 0),
+    Setting("parallel_copy_size", "Target", "elements from which on a call that only copies is "
+            "divided among the threads (-1: as estimated)", "N", integer(-1), -1),
     # ---- cache -------------------------------------------------------------------------------
     Setting("op_compiler_cache_mode", "Op compiler cache", MODE_HELP, "|".join(MODES),
             choice(MODES), DEFAULT_MODE, system="ATC", row="O-01",
@@ -256,6 +271,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "times where there are some."),
     Setting("disable_reuse_memory", "Optimisation", "give every tensor memory of its own", "0|1",
             switch, False, system="ATC", row="A-22"),
+    Setting("memory_tries", "Optimisation", "packings that the memory planner tries, of which it "
+            "keeps the smallest: orders of the buffers, from the ninth on rounds of a search", "N",
+            integer(1, 1000), 12),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
     Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "
