@@ -9,7 +9,15 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from atc import __version__, runtime, runtime_interface, runtime_library, runtime_values
+from atc import (
+    __version__,
+    runtime,
+    runtime_interface,
+    runtime_library,
+    runtime_profile,
+    runtime_queue,
+    runtime_values,
+)
 from atc.backends.kernel import FAILURES, KernelSource
 from atc.backends.target import Target
 from atc.dynamic import make_dynamic, make_gears
@@ -216,7 +224,7 @@ def project_texts(values: dict[str, object]) -> dict[str, str]:
         "example/main.c": render("project/main.c.j2", values),
         "README.md": render("project/README.md.j2", values),
         f"{values['module']}.py": render(
-            "project/module.py.j2", {**values, "runtime": _runtime_source()}
+            "project/module.py.j2", {**values, "runtime": _runtime_source(bool(values["profile"]))}
         ),
     }
     if values["weights_size"] and not values["external"]:
@@ -226,18 +234,24 @@ def project_texts(values: dict[str, object]) -> dict[str, str]:
 
 
 @cache
-def _runtime_source() -> str:
+def _runtime_source(profile: bool) -> str:
     """Return the sources of `atc.runtime` as one, less the docstrings and `from __future__`."""
-    parts = (runtime_values, runtime_interface, runtime_library, runtime)
+    parts = [runtime_values, runtime_interface, runtime_library, runtime_queue, runtime]
+    parts += [runtime_profile] if profile else []
     lines = [
         inspect.getsource(module).partition("from __future__ import annotations\n")[2].splitlines()
         for module in parts
     ]
-    outside = ("import ", "from ")
+    outside, for_types = ("import ", "from "), ("if TYPE_CHECKING:", "    from ")
     imports = {x for part in lines for x in part if x.startswith(outside)}
-    bodies = ("\n".join(x for x in part if not x.startswith(outside)).strip("\n") for part in lines)
+    types = {x.strip() for part in lines for x in part if x.startswith(for_types[1])}
     own = [module.__name__ for module in parts]
-    return "\n".join(_joined_imports(imports, own)) + "\n\n" + "\n\n\n".join(bodies)
+    head = "\n".join([
+        *_joined_imports(imports, own), "", for_types[0],
+        *(f"    {line}" for line in _joined_imports(types, own)),
+    ])  # fmt: skip
+    bodies = ([x for x in part if not x.startswith((*outside, *for_types))] for part in lines)
+    return head + "\n\n" + "\n\n\n".join("\n".join(body).strip("\n") for body in bodies)
 
 
 def _joined_imports(lines: Iterable[str], own: Collection[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TypeVar
 from atc.errors import ModelError, reason_of, way_out
 from atc.names import network_identifier
 from atc.runtime import Network
+from atc.runtime_profile import profile_at_exit, profile_wanted
 from atc.temporary import temporary_folder
 
 Loaded = TypeVar("Loaded")
@@ -33,10 +35,16 @@ def load(path: str | Path, huge_pages: bool = False) -> Network:
     A library that was compiled again since an earlier call is loaded anew. Weights that were
     compiled to be external are read from `<name>_weights.bin`, or from the files in
     `<name>_weights`, beside the library. With `huge_pages` arenas are in large pages where the
-    system has some. Raises ModelError, which names the path, for anything else than a library
-    made by atc.
+    system has some. With MXNET_PROFILER_AUTOSTART=1, profile.json tells of the network's kernel
+    calls when the process ends. Raises ModelError, which names the path, for anything else than a
+    library made by atc.
     """
-    return open_library(path, partial(Network, huge_pages=huge_pages))
+    net = open_library(path, partial(Network, huge_pages=huge_pages))
+    if profile_wanted() and not profile_at_exit(net):
+        warnings.warn(
+            f"MXNET_PROFILER_AUTOSTART: {path} was compiled without --profile", stacklevel=2
+        )
+    return net
 
 
 def open_library(path: str | Path, opened: Callable[[Path, str, Path], Loaded]) -> Loaded:

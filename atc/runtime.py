@@ -8,13 +8,18 @@ Every generated project carries this file's text in its Python module: nothing o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atc.runtime_queue import CallQueue, captured
 from atc.runtime_library import Context, Library
 from atc.runtime_values import Array, Tensor, Value, by_name, flat, grouped, listed_inputs, to_texts
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class Network:
@@ -50,6 +55,7 @@ class Network:
         values = (*self.parameters, *self.results)
         self._direct = self._library.is_direct and all(v.is_plain for v in values)
         self.build_info: str = self._library.text("build_info")
+        self._queue = CallQueue(prefix)
         self._library.idle.append(Context(self._library))  # raises what keeps it from running
 
     def __call__(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Any:
@@ -60,6 +66,30 @@ class Network:
         """
         found = self._computed(inputs, out)
         return found[0] if len(found) == 1 else tuple(found)
+
+    def submit(
+        self, *inputs: Any, out: Array | Sequence[Array | None] | None = None, urgent: bool = False
+    ) -> Future[Any]:
+        """Queue a call; returns a future, whose `result()` is what the call returns or raises.
+
+        A thread of the network's own runs the calls in the order in which they come; `urgent` ones
+        run beside them and wait for none. Inputs are copied, so that the caller may change them,
+        but for arrays that can't be written. A full queue lets its caller wait. Environment
+        variables say how long it is and how errors come: see `CallQueue`.
+        """
+        library = self._open()
+        try:
+            given = flat(self.parameters, inputs)
+            arrays = listed_inputs(self.inputs, given)
+            results = self._listed(out)
+        except (TypeError, ValueError) as error:
+            if self._queue.level < 2:
+                raise
+            return self._queue.done(error=error)
+        if self._queue.level == 0:
+            return self._queue.done(self._called(library, arrays, results))
+        call = partial(self._called, library, captured(arrays, given), results)
+        return self._queue.put(call, urgent)
 
     def run(
         self, inputs: Mapping[str, Any], out: Mapping[str, Array] | None = None
@@ -95,8 +125,12 @@ class Network:
         return Bound(library, arrays, self._listed(out), self.results)
 
     def close(self) -> None:
-        """Let go of the library; it is unloaded once no call and no bound call needs it."""
+        """Let go of the library; it is unloaded once no call and no bound call needs it.
+
+        Calls that are queued are still run.
+        """
         self._library = None
+        self._queue.close()
 
     def __enter__(self) -> Network:
         return self
@@ -112,6 +146,13 @@ class Network:
         if self._library is None:
             raise ValueError(f"the network {self._prefix} is closed")
         return self._library
+
+    def _called(
+        self, library: Library, arrays: list[Array], out: Sequence[Array | None]
+    ) -> Any:
+        """Run once; returns what a call returns."""
+        found = grouped(self.results, self._read(library.run(arrays, out)))
+        return found[0] if len(found) == 1 else tuple(found)
 
     def _read(self, results: Sequence[Array]) -> list[Array]:
         """Return the outputs with the strings among them as objects."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from os import PathLike
 from typing import Any
@@ -20,9 +21,12 @@ from typing import Any
 import numpy as np
 
 from atc.runtime_interface import open_interface
-from atc.runtime_values import Array, Tensor, Value, listed_outputs
+from atc.runtime_values import Array, Tensor, Value, listed_outputs, number_of
 
 ABI_VERSION = 1
+
+PLANS = 64
+"""Shapes for which a context keeps what is settled, where no variable says how many."""
 
 _DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
@@ -78,6 +82,10 @@ class Library:
         self.run_tensors = self.function("run_tensors")
         self.set_shapes = self._optional("set_input_shapes")
         """What says the inputs' shapes, where they have ranges."""
+        self.kept_plans = self._kept_plans()
+        """For how many shapes a context keeps what is settled of them; -1: all."""
+        self.settled = 0
+        """How often that was found out."""
         self.inputs, self.outputs = self.tensors("input"), self.tensors("output")
         self._reads, self._writes = _slots(self.inputs), _slots(self.outputs)
         every = (*self.inputs, *self.outputs)
@@ -86,6 +94,16 @@ class Library:
         """Whether `run_directly` may be asked: fixed shapes, and types of numpy's own."""
         self.weights = self._weights(weights)
         self.idle: list[Context] = []
+        self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        """All that there are."""
+
+    def _kept_plans(self) -> int:
+        """Return what MXNET_MKLDNN_CACHE_NUM, or its newer name, says."""
+        names = ("MXNET_ONEDNN_CACHE_NUM", "MXNET_MKLDNN_CACHE_NUM")
+        name = next((n for n in names if os.environ.get(n)), names[1])
+        own = ("profile_count", "start_threads")  # what such libraries keep in one C context
+        kept = number_of(name, PLANS, -1)
+        return 0 if any(self._optional(function) for function in own) else kept
 
     def _weights(self, path: str | PathLike[str] | None) -> Array | None:
         """Map the file of the weights; processes that use the same file share its memory."""
@@ -186,7 +204,6 @@ class Library:
         finally:
             self.idle.append(context)
 
-
     def run_directly(self, inputs: Sequence[Any]) -> list[Array] | None:
         """Run once, as `run` does, on arrays that can be read where they lie.
 
@@ -224,11 +241,20 @@ def _slots(tensors: Sequence[Tensor]) -> list[tuple[int, np.dtype[Any], tuple[in
     return [(k, t.dtype, t.shape) for k, t in enumerate(tensors)]
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What is settled for inputs of some shapes: a C context, and the outputs' shapes."""
+
+    context: Any
+    outputs: list[tuple[int, ...]]
+
+
 class Context:
     """What one call in progress needs: the C context, its arena, the tables of pointers."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
+        library.contexts.add(self)
         ffi = library.ffi
         size, alignment = library.function("arena_size")(), library.function("alignment")()
         self._memory = _new_memory(size + alignment, library.huge_pages)
@@ -237,6 +263,7 @@ class Context:
         self._inputs = ffi.new("void *[]", max(library.function("input_count")(), 1))
         self._outputs = ffi.new("void *[]", max(library.function("output_count")(), 1))
         self._context = ffi.new("uint64_t[]", library.function("context_size")() // 8 + 1)
+        self._plans: OrderedDict[tuple[tuple[int, ...], ...], _Plan] = OrderedDict()
         self.arguments = (self._context, self._inputs, self._outputs)
         self.buffer = ffi.from_buffer
         init = library.function("init")
@@ -279,10 +306,38 @@ class Context:
         ]
 
     def _shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
-        """Say what shapes the inputs have; returns the outputs'."""
+        """Say what shapes the inputs have; returns the outputs'.
+
+        What is settled for the latest shapes is kept, in C contexts that share the arena.
+        """
         library = self._library
         if library.set_shapes is None:
             return [t.shape for t in library.outputs]
+        key = tuple(a.shape for a in inputs)
+        plan = self._plans.get(key)
+        if plan is None:
+            if self._plans:
+                self._context = self._copied()
+            self._plans[key] = plan = _Plan(self._context, self._settled(inputs))
+            while 0 <= library.kept_plans < len(self._plans):
+                self._plans.popitem(last=False)
+        else:
+            self._plans.move_to_end(key)
+            self._context = plan.context
+        self.arguments = (self._context, self._inputs, self._outputs)
+        return [*plan.outputs]
+
+    def _copied(self) -> Any:
+        """Return a C context on the same arena; such networks have no threads that know it."""
+        ffi = self._library.ffi
+        copy = ffi.new("uint64_t[]", len(self._context))
+        ffi.memmove(copy, self._context, 8 * len(copy))
+        return copy
+
+    def _settled(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
+        """Set the shapes in the C context; returns the largest outputs of these inputs."""
+        library = self._library
+        library.settled += 1
         given = [library.ffi.new("int64_t[]", [*a.shape] or [0]) for a in inputs]
         status = library.set_shapes(self._context, given or library.ffi.NULL)
         if status:

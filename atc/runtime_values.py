@@ -5,6 +5,7 @@ A part of `atc/runtime.py`; generated projects carry both in one module.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -207,3 +208,11 @@ def check(array: Array, tensor: Tensor, side: str) -> None:
         if tensor.lowest:
             wanted = f"a shape in [{', '.join(tensor.extents)}]"
         raise ValueError(f"{side} {tensor.name!r} must have {wanted}, not {array.shape}")
+
+
+def number_of(variable: str, default: int, least: int) -> int:
+    """Return the whole number that an environment variable holds; ValueError for another text."""
+    text = os.environ.get(variable) or str(default)
+    if not text.strip().removeprefix("-").isdecimal() or int(text) < least:
+        raise ValueError(f"{variable}={text[:60]!r} is no whole number from {least} on")
+    return int(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 import pytest
+from caller_threads import Run, run_with
 from networks import check_contexts_with_threads
 from onnx import TensorProto, helper, numpy_helper
 
@@ -149,26 +149,14 @@ def test_threads_of_the_caller_run_the_pieces_in_any_order(
     net = atc.load(networks["c99", 1])
     given = feeds(net)
     want = bits(net(*given))
-    library = ctypes.CDLL(str(networks["c99", 3] / "libnet.so"))
-    library.net_context_size.restype = library.net_arena_size.restype = ctypes.c_size_t
-    context = (ctypes.c_uint64 * (library.net_context_size() // 8 + 1))()
-    arena = np.zeros(library.net_arena_size() + 64, np.uint8)
-    start = arena.ctypes.data + -arena.ctypes.data % 64
-    assert library.net_init(context, ctypes.c_void_p(start), ctypes.c_size_t(arena.size - 64)) == 0
-    task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)
     ran: list[int] = []
 
-    def backwards(user: object, run: Any, at: int, pieces: int) -> None:
+    def backwards(run: Run, pieces: int) -> None:
         for piece in reversed(range(pieces)):
-            run(at, piece)
+            run(piece)
             ran.append(piece)
 
-    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, task, ctypes.c_void_p, ctypes.c_int)
-    callback = kind(backwards)
-    library.net_set_parallel(context, callback, None)
-    outputs = [np.zeros(t.shape, t.dtype) for t in net.outputs]
-    pointers = [(ctypes.c_void_p * len(a))(*(x.ctypes.data for x in a)) for a in (given, outputs)]
-    assert library.net_run_tensors(context, *pointers) == 0
+    outputs = run_with(networks["c99", 3], given, net(*given), backwards)
     assert bits(outputs) == want
     assert set(ran) == {0, 1, 2}
 

@@ -27,7 +27,6 @@ _POOL = rf"multithread((?P<threads>{_N})(:{_N})?|:default:(?P<own>{_N}))"
 _MOST_THREADS = 1024
 
 _SEARCH = "the search for recomputation has no random part"
-_QUEUE = "a compiled network runs in its caller's thread, nothing is queued"
 _GPU = "there is no CUDA target"
 
 
@@ -181,13 +180,18 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
              gives={"recompute_minimum": _same}),
     _once("MEGENGINE_INTERP_ASYNC_LEVEL", row="M-24", values="0|1|2", parse=integer(0, 2),
           default="2", meaning="0: locate faults: compile with --sanity_check, so that the first "
-          "kernel call that goes wrong is named; 1 and 2: don't",
-          documentation="A compiled network runs synchronously at every level.",
+          "kernel call that goes wrong is named, and net.submit runs a call before it returns; 1: "
+          "net.submit queues, and raises at once for wrong arguments; 2: all errors are the "
+          "future's", documentation="The running network's Python module reads it, too. What is "
+          "called without net.submit is synchronous at every level.",
           gives={"sanity_check": lambda level: "1" if level == 0 else None}),
-    _once("MEGENGINE_ASYNC_QUEUE_SIZE", row="M-25", values="N", default="10000",
-          meaning="length of the queue of operators", accepted=_QUEUE),
-    _once("MEGENGINE_CATCH_WORKER_EXEC", row="M-26", values="0|1", default="1", works_for=("1",),
-          meaning="1: errors of a worker thread become error codes", accepted=_QUEUE),
+    _once("MEGENGINE_ASYNC_QUEUE_SIZE", row="M-25", values="N", parse=integer(1),
+          default="10000", meaning="calls by net.submit that may be unfinished before the next "
+          "one waits", documentation="The running network's Python module reads it."),
+    _once("MEGENGINE_CATCH_WORKER_EXEC", row="M-26", values="0|1", parse=switch, default="1",
+          meaning="1: errors of a call by net.submit are raised where its result is asked for; 0: "
+          "they end the process where they are, for a debugger",
+          documentation="The running network's Python module reads it."),
     _once("MEGENGINE_RECORD_COMPUTING_PATH", row="M-27", values="0|1", parse=switch, default="0",
           meaning="errors tell how what a node reads was computed, as --record_computing_path",
           gives={"record_computing_path": _same}),

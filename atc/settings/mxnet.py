@@ -14,8 +14,6 @@ _GPU = "there is no CUDA target"
 _KVSTORE = "nothing is exchanged between devices"
 _LOADER = "there is no data loader"
 _STATIC = "all memory is planned when compiling, nothing is allocated"
-_SEQUENCE = "operators run one after the other; --num_threads divides the long ones"
-_ESTIMATED = "what is worth dividing among threads is estimated when compiling"
 
 _once = partial(Setting, group="MXNet variables", system="MXNet", kind="variable", read="once")
 _dynamic = partial(_once, read="dynamic")
@@ -23,6 +21,10 @@ _dynamic = partial(_once, read="dynamic")
 
 def _apart(bulk: bool) -> bool | None:
     return None if bulk else True
+
+
+def _no_turns(bulk: bool) -> str | None:
+    return None if bulk else "take_turns:off"
 
 
 def _workspace(tuning: int) -> int | None:
@@ -37,10 +39,15 @@ MXNET: tuple[Setting, ...] = (
           meaning="operators that run on one GPU at a time", accepted=_GPU),
     _once("MXNET_GPU_COPY_NTHREADS", row="X-03", values="N", default="2",
           meaning="threads that copy to and from a GPU", accepted=_GPU),
-    _once("MXNET_CPU_WORKER_NTHREADS", row="X-04", values="N", default="1", works_for=("1",),
-          meaning="operators that run at a time", accepted=_SEQUENCE),
-    _once("MXNET_CPU_PRIORITY_NTHREADS", row="X-05", values="N", default="4",
-          meaning="threads for urgent work", accepted=_SEQUENCE),
+    _once("MXNET_CPU_WORKER_NTHREADS", row="X-04", values="N", parse=integer(1, 1024),
+          default="1", meaning="operators that run at the same time, as --parallel_branches",
+          documentation="They are whatever is independent, however small, each in one thread. "
+          "Where it isn't set, --num_threads may run branches at the same time as well, where "
+          "that gains.", gives={"parallel_branches": lambda given: given}),
+    _once("MXNET_CPU_PRIORITY_NTHREADS", row="X-05", values="N", parse=integer(1, 1024),
+          default="4", meaning="urgent calls that a network runs at the same time: those of "
+          "net.submit(..., urgent=True), which wait for no others",
+          documentation="The running network's Python module reads it."),
     _once("MXNET_CPU_NNPACK_NTHREADS", row="X-06", values="N", parse=integer(1, 1024),
           meaning="threads of a compiled network, as --num_threads",
           gives={"num_threads": lambda given: given}),
@@ -52,13 +59,16 @@ MXNET: tuple[Setting, ...] = (
              default="true", meaning="results may take over their operands' memory, as "
              "--memory_in_place", gives={"memory_in_place": lambda given: given}),
     _dynamic("NNVM_EXEC_MATCH_RANGE", row="X-10", values="N", parse=integer(0), default="16",
-             meaning="0: tensors share no memory, as --disable_reuse_memory; else the planner "
-             "searches for the smallest arena", documentation="MXNet's planner tries size classes "
-             "up to this factor; ours needs no classes and is the same for all values above 0.",
-             gives={"disable_reuse_memory": lambda scale: scale == 0}),
-    _dynamic("MXNET_EXEC_NUM_TEMP", row="X-11", values="N", default="1", works_for=("1",),
-             meaning="workspaces that exist side by side",
-             accepted="kernels run one after the other and share one workspace"),
+             meaning="0: tensors share no memory, as --disable_reuse_memory; else how many "
+             "packings the planner tries, of which it keeps the smallest, as --memory_tries",
+             documentation="MXNet's planner sweeps size classes up to this factor; ours needs no "
+             "classes and sweeps ways to pack. Where it isn't set it tries 12.",
+             gives={"disable_reuse_memory": lambda scale: scale == 0,
+                    "memory_tries": lambda scale: min(scale, 1000) or None}),
+    _dynamic("MXNET_EXEC_NUM_TEMP", row="X-11", values="N", parse=integer(1, 1024),
+             meaning="workspaces that exist side by side, as --workspaces: no more operators run "
+             "at the same time", documentation="Where it isn't set there are as many as operators "
+             "that run at the same time.", gives={"workspaces": lambda given: given}),
     _once("MXNET_GPU_MEM_POOL_RESERVE", row="X-12", values="PERCENT", default="5",
           meaning="memory of the GPU left free", accepted=_GPU),
     _once("MXNET_GPU_MEM_POOL_TYPE", row="X-13", values="Naive|Round|Unpooled", default="Naive",
@@ -70,17 +80,19 @@ MXNET: tuple[Setting, ...] = (
     _once("MXNET_ENGINE_TYPE", row="X-16", default="ThreadedEnginePerDevice",
           values="NaiveEngine|ThreadedEngine|ThreadedEnginePerDevice",
           parse=choice(("NaiveEngine", "ThreadedEngine", "ThreadedEnginePerDevice")),
-          works_for=("NaiveEngine",), meaning="NaiveEngine: locate faults: compile with "
-          "--sanity_check, so that the first kernel call that goes wrong is named",
-          documentation="A compiled network runs in its caller's thread with every engine.",
-          accepted=_SEQUENCE,
+          meaning="NaiveEngine: locate faults: compile with --sanity_check, so that the first "
+          "kernel call that goes wrong is named; and what a running network is given by "
+          "net.submit is done before that returns", documentation="With the other engines "
+          "net.submit queues, and the variables for threads say how many compute.",
           gives={"sanity_check": lambda engine: "1" if engine == "NaiveEngine" else None}),
     _dynamic("MXNET_EXEC_BULK_EXEC_INFERENCE", row="X-17", values="0|1", parse=switch, default="1",
-             meaning="0: each kernel call is timed by itself, as --profile; 1: nothing between "
-             "the calls", gives={"profile": _apart}),
+             meaning="0: each kernel call runs and is timed by itself, as --profile and "
+             "--optimization_switch=take_turns:off; 1: nothing is between the calls, and some run "
+             "in bulk, by bands of rows",
+             gives={"profile": _apart, "optimization_switch": _no_turns}),
     _dynamic("MXNET_EXEC_BULK_EXEC_TRAIN", row="X-18", values="0|1", parse=switch, default="1",
              meaning="the same: a training step is compiled as any other graph",
-             gives={"profile": _apart}),
+             gives={"profile": _apart, "optimization_switch": _no_turns}),
     _dynamic("MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN", row="X-19", values="N", default="15",
              meaning="nodes of a part of the training graph",
              accepted="a compiled step is one sequence of calls"),
@@ -104,10 +116,13 @@ MXNET: tuple[Setting, ...] = (
              meaning="activations are computed again in the backward pass, as --recompute=cheap",
              gives={"recompute": lambda on: "cheap" if on else None}),
     _once("MXNET_PROFILER_AUTOSTART", row="X-29", values="0|1", parse=switch, default="0",
-          meaning="a network compiled with --profile writes profile.json, as its Python module "
-          "ends, for the viewer of Chrome traces"),
-    _once("MXNET_PROFILER_MODE", row="X-30", values="0...15", default="0",
-          meaning="which operators are profiled", accepted="every kernel call is timed"),
+          meaning="networks are compiled with --profile; when one was loaded, profile.json "
+          "is written as the process ends, for the viewer of Chrome traces",
+          gives={"profile": lambda on: on or None}),
+    _once("MXNET_PROFILER_MODE", row="X-30", values="0...15", parse=integer(0, 15), default="0",
+          meaning="what profile.json tells of: 0 the model's operators only, else also copies and "
+          "other calls that are no operator's", documentation="MXNet 2 has made a mask of bits of "
+          "it, of which all above 0 mean the same here."),
     _dynamic("MXNET_CUDNN_AUTOTUNE_DEFAULT", row="X-31", values="0|1|2", parse=integer(0, 2),
              meaning="0: kernels are chosen by estimates, 1: measured (--fast_run) "
              "within --workspace_limit, 2: measured without that limit",
@@ -124,20 +139,27 @@ MXNET: tuple[Setting, ...] = (
     _dynamic("MXNET_MKLDNN_ENABLED", row="X-36", values="0|1", parse=switch, default="1",
              aliases=("MXNET_ONEDNN_ENABLED",), meaning="0: only portable kernels, as "
              "--kernels=portable", gives={"kernels": lambda on: "all" if on else "portable"}),
-    _dynamic("MXNET_MKLDNN_CACHE_NUM", row="X-37", values="N", default="-1", works_for=("-1",),
-             aliases=("MXNET_ONEDNN_CACHE_NUM",), meaning="shapes to keep plans for",
-             accepted="one plan holds for all shapes of a library"),
+    _dynamic("MXNET_MKLDNN_CACHE_NUM", row="X-37", values="N", parse=integer(-1), default="64",
+             aliases=("MXNET_ONEDNN_CACHE_NUM",), meaning="shapes whose settled plan a running "
+             "network of several shapes keeps, the latest ones (-1: of all)",
+             documentation="The running network's Python module reads it as it loads. MXNet's own "
+             "default is -1."),
     _dynamic("MXNET_ENFORCE_DETERMINISM", row="X-38", values="0|1", parse=switch, default="0",
              meaning="only kernels whose results depend on nothing but their inputs, as "
              "--reproducible", gives={"reproducible": lambda given: given}),
     _once("MXNET_CPU_PARALLEL_COPY_SIZE", row="X-39", values="N", default="200000",
-          aliases=("MXNET_CPU_PARALLEL_SIZE",), meaning="elements from which copies are parallel",
-          accepted=_ESTIMATED),
+          parse=integer(0), aliases=("MXNET_CPU_PARALLEL_SIZE",),
+          meaning="elements from which on copies are divided among the threads, as "
+          "--parallel_copy_size", documentation="Where it isn't set that is estimated.",
+          gives={"parallel_copy_size": lambda given: given}),
     Setting("parallel branches", "Features", "the lesser of MXNET_CPU_WORKER_NTHREADS and "
-            "MXNET_EXEC_NUM_TEMP bounds the operators that run at a time: here it is always 1",
+            "MXNET_EXEC_NUM_TEMP is how many operators run at a time, if they are independent; "
+            "each such branch needs memory of its own",
             kind="feature", system="MXNet", row="X-40"),
-    _once("MXNET_USE_OPERATOR_TUNING", row="X-41", values="0|1", default="1", works_for=("1",),
-          meaning="finds out which operators gain from threads", accepted=_ESTIMATED),
-    _once("MXNET_USE_NUM_CORES_OPERATOR_TUNING", row="X-42", values="N",
-          meaning="cores that this assumes", accepted="--num_threads says how many there are"),
+    _once("MXNET_USE_OPERATOR_TUNING", row="X-41", values="0|1", parse=switch, default="1",
+          meaning="1: an operator is divided among threads only where that gains; 0: wherever it "
+          "can be, as --thread_tuning=0", gives={"thread_tuning": lambda on: on}),
+    _once("MXNET_USE_NUM_CORES_OPERATOR_TUNING", row="X-42", values="N", parse=integer(1, 1024),
+          meaning="cores that this counts on, as --tuned_cores",
+          gives={"tuned_cores": lambda given: given}),
 )  # fmt: skip

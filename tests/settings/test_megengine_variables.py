@@ -32,7 +32,7 @@ ROWS = [f"M-{k:02}" for k in range(1, 39)]
 VALUES = {
     "M-02": "0", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
     "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-14": "20", "M-15": "0", "M-17": "2",
-    "M-19": "1", "M-25": "1", "M-26": "0",
+    "M-19": "1",
     "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -388,6 +388,73 @@ def test_m_27_faults_of_a_run_tell_it_too(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="the logarithm") as caught:
             load(done.folder)(np.array([[0, 200, 0]], np.float32))
         assert str(caught.value).endswith("; computed by x -> the sum") is told
+
+
+@pytest.fixture(scope="module")
+def logarithm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile a network that fails for negative numbers; return its folder."""
+    folder = tmp_path_factory.mktemp("log")
+    node = helper.make_node("Log", ["x"], ["y"], "the logarithm")
+    model = save([node], {"x": [2]}, {"y": [2]}, folder / "m.onnx")
+    chosen = options({"MEGENGINE_INTERP_ASYNC_LEVEL": "0"}, model, target="c99")
+    return driver.compile_model(replace(chosen, output=folder / "net")).folder
+
+
+def asked(folder: Path, code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process in which `net` is a network and `bad` an input that it fails for."""
+    begin = (
+        f"import sys, time; sys.path.insert(0, {str(folder)!r}); import net, numpy\n"
+        "net = net.load(); good = numpy.ones(2, 'float32'); bad = -good\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-P", "-c", begin + code], capture_output=True, text=True,
+        env={**os.environ, **environ},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("level", "seen"),
+    [("0", "ValueError at once, RuntimeError at once"), ("1", "ValueError at once, RuntimeError"),
+     ("2", "ValueError, RuntimeError")],
+)  # fmt: skip
+def test_m_24_where_errors_of_queued_calls_are_raised(
+    level: str, seen: str, logarithm: Path
+) -> None:
+    code = (
+        "def told(x):\n"
+        "    try: future = net.submit(x)\n"
+        "    except Exception as e: return type(e).__name__ + ' at once'\n"
+        "    return type(future.exception()).__name__\n"
+        "print(told(good[:1]), told(bad), sep=', ')"
+    )
+    done = asked(logarithm, code, MEGENGINE_INTERP_ASYNC_LEVEL=level)
+    assert done.stdout == f"{seen}\n", done.stderr
+
+
+def test_m_25_a_full_queue_lets_callers_wait(logarithm: Path) -> None:
+    """At length 1 each call has ended before the next one is queued; a long queue takes all."""
+    code = (
+        "import threading; gate = threading.Event(); run = net._library.run\n"
+        "net._library.run = lambda *given: [gate.wait(20), run(*given)][1]\n"
+        "threading.Timer(0.1, gate.set).start()\n"
+        "futures = [net.submit(good) for _ in range(3)]\n"
+        "print(gate.is_set(), [len(f.result()) for f in futures])"
+    )
+    for size, waited in (("1", True), ("2", True), ("3", False)):
+        done = asked(logarithm, code, MEGENGINE_ASYNC_QUEUE_SIZE=size)
+        assert done.stdout == f"{waited} [2, 2, 2]\n", done.stderr
+    with pytest.raises(OptionError, match=r"E10013.*MEGENGINE_ASYNC_QUEUE_SIZE"):
+        options({"MEGENGINE_ASYNC_QUEUE_SIZE": "0"})
+
+
+def test_m_26_errors_of_the_worker_are_caught_or_end_the_process(logarithm: Path) -> None:
+    code = "print(type(net.submit(bad).exception(20)).__name__)"
+    caught = asked(logarithm, code, MEGENGINE_CATCH_WORKER_EXEC="1")
+    assert (caught.returncode, caught.stdout) == (0, "RuntimeError\n")
+    ended = asked(logarithm, code, MEGENGINE_CATCH_WORKER_EXEC="0")
+    assert (ended.returncode, ended.stdout) == (-6, "")  # SIGABRT
+    assert "the logarithm" in ended.stderr
+    assert not options({"MEGENGINE_CATCH_WORKER_EXEC": "0"}).notes
 
 
 def test_m_28_strategy() -> None:
