@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +43,9 @@ from atc.debugging import (
 )
 from atc.dump import dump
 from atc.emit import Emission, emit
-from atc.errors import not_written, one_line
+from atc.errors import one_line
 from atc.external import ExternalLibrary
-from atc.forks import ALONE, Workers
+from atc.forks import ALONE
 from atc.fusion_switches import TURNS
 from atc.gears import gears_of, general_of
 from atc.graph_file import stored_graph
@@ -60,11 +59,18 @@ from atc.lower.external import bind_operators
 from atc.lower.ranges import check_range
 from atc.lower.trace import Visit
 from atc.memory import Arena, plan_memory
-from atc.model_options import adaptation_of, contract_of, limits_of, policy_of, switches_of
+from atc.model_options import (
+    adaptation_of,
+    contract_of,
+    limits_of,
+    policy_of,
+    sharing_of,
+    switches_of,
+)
+from atc.option_files import file_digest
 from atc.options import Options
 from atc.out_nodes import find_outputs
-from atc.output_folder import Content, check_folder, network_name, write_tree
-from atc.parallel import Worth
+from atc.output_folder import Content, check_folder, network_name, write_dump, write_tree
 from atc.passes import run_passes
 from atc.passes.layout import LayoutReport
 from atc.program import Program, ThreadCounts, build_program
@@ -272,7 +278,7 @@ def optimised_graph(
         heard.graph(name, current)
         if options.dump is not None:
             dumped.append(f"{len(dumped):02}-{name}.txt")
-            _write_dump(options.dump / dumped[-1], dump(current))
+            write_dump(options.dump / dumped[-1], dump(current))
 
     lanes = 1 if options.kernels == "portable" else width
     weighing = weighing or Weighing(get_target(options.target), limits_of(options, model))
@@ -306,13 +312,13 @@ def write_project(
     watched = bool(options.hooks or options.sanity_check)
     several = bool(more or graph.dims)
     threads = 1 if watched or several else options.sharers
-    workers = ALONE if watched or several else _workers(options)
+    workers, worth = sharing_of(options)
     for option in options.asks_for_threads() if several else ():
         heard.warn(f"{option}: networks of several shapes use one")
 
     packed: set[str] = set()
 
-    def plan(graph: Graph, workers: Workers = workers) -> Planned:
+    def plan(graph: Graph, forks: bool = not (watched or several)) -> Planned:
         heard.stage("choosing kernels")
         own = replace(limits, packed=frozenset(packed))
         selection = select(graph, target, timings, limits=own)
@@ -321,7 +327,8 @@ def write_project(
             graph, selection, target, in_place=options.memory_in_place, threads=threads,
             in_bands=not (watched or several or TURNS in switches_of(options).off),
             in_planes=not (watched or several),
-            counts=shares(selection) if threads > 1 else {}, workers=workers, worth=_worth(options),
+            counts=shares(selection) if threads > 1 else {},
+            workers=workers if forks else ALONE, worth=worth,
         )  # fmt: skip
         heard.stage("planning memory")
         arena = plan_memory(
@@ -331,11 +338,11 @@ def write_project(
         )  # fmt: skip
         planned = Planned(graph, selection, program, arena)
         if 0 < options.memory_budget < arena.plan.size and most_branches(program.steps) > 1:
-            return plan(graph, ALONE)  # branches that overlap need more memory
+            return plan(graph, forks=False)  # branches that overlap need more memory
         return planned
 
     with ThreadPoolExecutor(1) as pool:
-        digest = pool.submit(_digest, options.model)
+        digest = pool.submit(file_digest, options.model)
         plans = [plan_within(each, options, plan, heard.stage) for each in (graph, *more)]
     planned = max(reversed(plans), key=lambda p: p.arena.plan.size)
     open_ = bool(more) and bool(plans[-1].program.dims)
@@ -355,19 +362,6 @@ def write_project(
     return Project(planned.graph, planned.selection, planned.program, planned.arena, emission)
 
 
-def _workers(options: Options) -> Workers:
-    """Return how many branches run at the same time."""
-    wanted = options.parallel_branches or options.num_threads
-    branches = min(wanted, options.workspaces or wanted)
-    return Workers(branches, options.sharers, always=options.parallel_branches > 1)
-
-
-def _worth(options: Options) -> Worth:
-    """Return which calls are divided among threads."""
-    copies = options.parallel_copy_size
-    return Worth(not options.thread_tuning, None if copies < 0 else copies)
-
-
 def _check_folders(options: Options, debugging: Debugging) -> None:
     network_name(options.output)
     check_folder(options.output, "--output")
@@ -375,23 +369,6 @@ def _check_folders(options: Options, debugging: Debugging) -> None:
         check_folder(options.dump, "--dump")
     if debugging.files:
         check_folder(options.debug_dir or Path(), "--debug_dir")
-
-
-def _write_dump(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise not_written(path, error, "--dump") from None
-
-
-def _digest(path: Path) -> str:
-    """Return a file's SHA-256; read in large pieces, between which other threads may run."""
-    digest, piece = hashlib.sha256(), memoryview(bytearray(1 << 24))
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(piece):
-            digest.update(piece[:size])
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

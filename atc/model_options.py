@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
+from atc.forks import Workers
 from atc.fusion_switches import LEVELS, RULES, Switches, parse_switches, read_switches
 from atc.options import Options
+from atc.parallel import Worth
 from atc.precision_policy import (
     MODES_V2,
     Policy,
@@ -132,4 +134,14 @@ def _with_precisions(limits: Limits, options: Options, model: onnx_ir.Model) -> 
     stored = stored_nodes(model, policy)
     return replace(
         limits, precisions=allowed, bf16_nodes=low, float_nodes=kept, stored_nodes=stored
+    )
+
+
+def sharing_of(options: Options) -> tuple[Workers, Worth]:
+    """Return how many branches run at the same time, and which calls are divided among threads."""
+    wanted, copies = options.parallel_branches or options.num_threads, options.parallel_copy_size
+    branches = min(wanted, options.workspaces or wanted)
+    return (
+        Workers(branches, options.sharers, always=options.parallel_branches > 1),
+        Worth(not options.thread_tuning, None if copies < 0 else copies),
     )

@@ -5,6 +5,7 @@ Every mistake is one OptionError with the file, the line and what is expected th
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,3 +61,12 @@ def wrong(
     return OptionError(
         one_line(problem, 300), where=f"--{option}: {place}", hint=hint, code=code
     )  # fmt: skip
+
+
+def file_digest(path: Path) -> str:
+    """Return a file's SHA-256; read in large pieces, between which other threads may run."""
+    digest, piece = hashlib.sha256(), memoryview(bytearray(1 << 24))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(piece):
+            digest.update(piece[:size])
+    return digest.hexdigest()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from atc.errors import InternalError, OptionError
+from atc.errors import InternalError, OptionError, not_written
 from atc.names import network_identifier
 from atc.temporary import left_over, temporary_folder
 from atc.weights import Blob
@@ -203,3 +203,12 @@ def write_files(folder: Path, files: Mapping[str, Content | Path]) -> None:
                     os.link(data, destination)
                 except OSError:
                     shutil.copyfile(data, destination)
+
+
+def write_dump(path: Path, text: str) -> None:
+    """Write a graph as text into the folder of --dump."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise not_written(path, error, "--dump") from None

@@ -25,7 +25,7 @@ _profiled: list[Library] = []
 
 def profile_wanted() -> bool:
     """Whether MXNET_PROFILER_AUTOSTART asks for profile.json."""
-    return os.environ.get("MXNET_PROFILER_AUTOSTART", "0").lower() in ("1", "true")
+    return os.environ.get("MXNET_PROFILER_AUTOSTART", "").lower() in ("1", "true")
 
 
 def profile_at_exit(net: Network) -> bool:
@@ -47,7 +47,7 @@ def profile_at_exit(net: Network) -> bool:
 
 def _write_profile() -> None:
     """Write profile.json for the viewer of Chrome traces: each kernel call with its mean time."""
-    own = os.environ.get("MXNET_PROFILER_MODE", "0") == "0"
+    own = (os.environ.get("MXNET_PROFILER_MODE") or "0") == "0"
     events = [e for library in _profiled for e in _events(library, own)]
     with open("profile.json", "w", encoding="utf-8") as file:
         json.dump({"traceEvents": events}, file)

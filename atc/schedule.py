@@ -11,6 +11,7 @@ from atc.memory import Arena
 from atc.names import c_string, comment, tensor_identifiers
 from atc.ports import Port
 from atc.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Slot, Step
+from atc.tasks import Table, Task
 from atc.turns import loop_of_turns, row_arguments
 
 __all__ = ["Local", "Port", "Schedule", "Task", "make_schedule"]
@@ -24,15 +25,6 @@ class Local:
     c_type: str
     offset: int | str
     comment: str
-
-
-@dataclass(frozen=True)
-class Task:
-    """A function that runs one piece of a call: the lines of each, with pointers in a table."""
-
-    name: str
-    comment: str
-    pieces: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -194,24 +186,6 @@ def _arrow(step: Call | Bands | Parallel) -> str:
     return f"{reads} -> {', '.join(comment(o, 32) for o in step.node.outputs)}"
 
 
-class _Table:
-    """The pointers that a task is given."""
-
-    def __init__(self) -> None:
-        self._index: dict[str, int] = {}
-
-    def place(self, pointer: str) -> str:
-        """Return what stands for a pointer in the task."""
-        return f"at[{self._index.setdefault(pointer, len(self._index))}]"
-
-    def run(self, task: str, pieces: int) -> Iterator[str]:
-        """Yield the table and the run of all pieces of a task."""
-        yield "{"
-        yield f"  void *const at[] = {{{', '.join(f'(void *)({p})' for p in self._index)}}};"
-        yield f"  run_pieces(ctx, {task}, at, {pieces});"
-        yield "}"
-
-
 @dataclass
 class _Scribe:
     """Writes steps and counts them."""
@@ -360,7 +334,7 @@ class _Scribe:
         """Yield the call of a task for all pieces."""
         name = f"pieces_{self.number}"
         head = self._head(step, step.node.op.kind)
-        table = _Table()
+        table = Table()
         pieces = tuple(tuple(self._in_thread(piece, table.place)) for piece in step.pieces)
         self.tasks.append(Task(name, head, pieces))
         yield f"/* {head}: {_arrow(step)}, in {len(pieces)} pieces */"
@@ -370,7 +344,7 @@ class _Scribe:
         """Yield the call of a task for all branches."""
         name, number = f"branches_{self.number}", self.number
         self.number += 1
-        table = _Table()
+        table = Table()
         branches: list[tuple[str, ...]] = []
         for branch in step.branches:
             lines: list[str] = []

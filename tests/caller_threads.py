@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import numpy as np
@@ -41,3 +43,30 @@ def run_with(
     pointers = [(ctypes.c_void_p * len(a))(*(x.ctypes.data for x in a)) for a in (inputs, outputs)]
     assert library.net_run_tensors(context, *pointers) == 0
     return outputs
+
+
+def run_at_once(
+    folder: Path, inputs: Sequence[Array], like: Sequence[Array]
+) -> tuple[list[Array], int]:
+    """Return the outputs, and how many calls had pieces that all ran at the same time.
+
+    Each piece waits until all others have begun.
+    """
+    met = 0
+
+    def together(run: Run, pieces: int) -> None:
+        nonlocal met
+        barrier = Barrier(pieces)
+
+        def piece(k: int) -> bool:
+            try:
+                barrier.wait(10)
+            except BrokenBarrierError:
+                return False
+            run(k)
+            return True
+
+        with ThreadPoolExecutor(pieces) as threads:
+            met += all([*threads.map(piece, range(pieces))])
+
+    return run_with(folder, inputs, like, together), met

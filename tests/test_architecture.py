@@ -51,11 +51,13 @@ LAYERS: dict[str, set[str]] = {
         "atc.dims", "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.templates",
         "atc.backends",
     },
-    "atc.runtime": {"atc.runtime_library", "atc.runtime_values"},
+    "atc.runtime": {"atc.runtime_library", "atc.runtime_queue", "atc.runtime_values"},
     "atc.runtime_interface": set(),
     "atc.runtime_library": {"atc.runtime_interface", "atc.runtime_values"},
+    "atc.runtime_profile": {"atc.runtime", "atc.runtime_library"},
+    "atc.runtime_queue": {"atc.runtime_values"},
     "atc.runtime_values": set(),
-    "atc.load": {"atc.errors", "atc.names", "atc.runtime", "atc.temporary"},
+    "atc.load": {"atc.errors", "atc.names", "atc.runtime", "atc.runtime_profile", "atc.temporary"},
 }  # fmt: skip
 """What each package or module may import of ours; those not named are free."""
 

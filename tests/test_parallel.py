@@ -90,6 +90,7 @@ class Networks(dict[tuple[str, int], Path]):
             patch.setattr(parallel, "WORTH", 0)
             atc.compile(
                 self.root / "model.onnx", folder, target=target, num_threads=threads,
+                parallel_branches=1,
                 build_config="cc -O0",
             )  # fmt: skip
         self[build] = folder

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from call_gate import Gate
 from networks import save
 from onnx import TensorProto, helper, numpy_helper
 
@@ -49,19 +50,6 @@ def net(logarithm: Path) -> Iterator[Network]:
 
 def ones(value: float = 1) -> Any:
     return np.full(4, value, np.float32)
-
-
-class Gate:
-    """A call that waits until it is let through."""
-
-    def __init__(self, queue: CallQueue, urgent: bool = False) -> None:
-        self.begun, self.open = threading.Event(), threading.Event()
-        self.future: Future[Any] = queue.put(self._wait, urgent)
-
-    def _wait(self) -> str:
-        self.begun.set()
-        assert self.open.wait(20)
-        return "through"
 
 
 # ---- the network's calls -------------------------------------------------------------------------

@@ -29,8 +29,8 @@ def test_an_option_tells_the_variables_that_give_it() -> None:
 
 def test_what_has_no_effect_says_so() -> None:
     assert "No effect, with a warning: there is no CUDA" in help_text("compile", "CUDA_BIN_PATH")
-    text = " ".join(help_text("compile", "MXNET_ENGINE_TYPE").split())
-    assert "Other values than NaiveEngine have no effect, with a warning" in text
+    text = " ".join(help_text("compile", "MGB_JIT_BACKEND").split())
+    assert "Other values than MLIR have no effect, with a warning" in text
 
 
 @pytest.mark.parametrize(

@@ -94,10 +94,10 @@ def test_options_about_chips_change_nothing_but_a_warning(name: str) -> None:
 def test_a_warning_is_printed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MXNET_EXEC_NUM_TEMP", "4")
+    monkeypatch.setenv("MXNET_GLUON_REPO", "4")
     assert cli.main([f"--model={tmp_path / 'none.onnx'}", f"--output={tmp_path / 'net'}"]) == 1
     said = capsys.readouterr().err
-    assert said.count("W10001: MXNET_EXEC_NUM_TEMP=4 has no effect") == 1
+    assert said.count("W10001: MXNET_GLUON_REPO=4 has no effect") == 1
     assert said.count("W10001") == 1
 
 
@@ -144,6 +144,6 @@ def test_keywords_at_their_defaults_are_open_to_the_environment(
 @pytest.mark.parametrize("command", ["compile", "verify", "check"])
 def test_commands_that_compile_read_the_surroundings(command: str) -> None:
     needed = {n: v for n, v in NEEDED.items() if n in options_of(command)}
-    settled = settle(needed, command, Surroundings({NAME: "1", "MXNET_EXEC_NUM_TEMP": "9"}))
+    settled = settle(needed, command, Surroundings({NAME: "1", "MXNET_GLUON_REPO": "9"}))
     assert settled.values["reproducible"] is True
     assert len(settled.values["notes"]) == 1  # type: ignore[arg-type]

@@ -1,0 +1,33 @@
+"""Functions that threads run: the pieces of a call, or branches of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Task:
+    """A function that runs one piece of a call: the lines of each, with pointers in a table."""
+
+    name: str
+    comment: str
+    pieces: tuple[tuple[str, ...], ...]
+
+
+class Table:
+    """The pointers that a task is given."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+
+    def place(self, pointer: str) -> str:
+        """Return what stands for a pointer in the task."""
+        return f"at[{self._index.setdefault(pointer, len(self._index))}]"
+
+    def run(self, task: str, pieces: int) -> Iterator[str]:
+        """Yield the table and the run of all pieces of a task."""
+        yield "{"
+        yield f"  void *const at[] = {{{', '.join(f'(void *)({p})' for p in self._index)}}};"
+        yield f"  run_pieces(ctx, {task}, at, {pieces});"
+        yield "}"
