@@ -54,7 +54,7 @@ class Emission:
     offsets: Mapping[str, int] = field(default_factory=dict)
     """Where each constant begins in the weights."""
     threads: int = 1
-    """The most pieces that a call is cut into."""
+    """The most pieces, of a call or of the network, that may run at the same time."""
     interface: dict[str, object] = field(default_factory=dict, repr=False)
     """What the templates of the public interface were given."""
 
