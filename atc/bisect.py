@@ -22,7 +22,7 @@ from atc.errors import OptionError, one_line
 from atc.fusion_switches import RULES
 from atc.given_inputs import check_given, given_inputs
 from atc.ir import Array
-from atc.load import load
+from atc.load import open_network
 from atc.model_options import switches_of
 from atc.options import Options
 from atc.policy import picks, write_policy
@@ -189,7 +189,7 @@ class _Search:
         return compile_model(replace(options, output=folder), self.environ, Listener())
 
     def _outputs(self, folder: Path) -> dict[str, Array]:
-        net = load(folder)
+        net = open_network(folder)
         feeds, self.source = given_inputs(net, self.given, self.seed)
         session = Session(net, feeds)
         session.run()

@@ -13,7 +13,7 @@ from atc.arguments import parse_arguments
 from atc.backends.target import get_target
 from atc.driver import Listener
 from atc.errors import AtcError, OptionError, not_written, one_line
-from atc.load import load
+from atc.load import open_network
 from atc.options import Options, make_options
 from atc.profile_run import Profile
 from atc.settings.resolve import settle
@@ -145,7 +145,7 @@ def _measured(folder: Path, values: Mapping[str, Any]) -> Profile:
     from atc.peak import measured_peak
     from atc.profile_run import profile_run
 
-    net = load(folder)
+    net = open_network(folder)
     feeds, _ = given_inputs(net, values["input"], values["seed"])
     profile = profile_run(net, feeds, values["runs"], str(folder))
     target = get_target(read_report(folder)["target"]) if folder.is_dir() else None

@@ -17,7 +17,7 @@ from atc.driver import Compilation, Listener, compile_model, read_model
 from atc.errors import one_line
 from atc.given_inputs import check_given, given_inputs
 from atc.ir import Array
-from atc.load import load
+from atc.load import open_network
 from atc.options import Options
 from atc.program import Call, calls
 from atc.session import Session
@@ -81,7 +81,7 @@ def diff_model(
     """
     check_given(options, given)
     done = compile_model(replace(options, hooks=True, strip=False), environ, listen)
-    feeds, source = given_inputs(load(done.folder), given, seed)
+    feeds, source = given_inputs(open_network(done.folder), given, seed)
     return diff_compiled(done, feeds, source, tolerance, run_reference)
 
 
@@ -90,7 +90,7 @@ def diff_compiled(
     run: Callable[[onnx_ir.Model, Sequence[str], Mapping[str, Array]], tuple[str, list[Any]]],
 ) -> Diff:  # fmt: skip
     """Compare the values of a network compiled with hooks with those that `run` computes."""
-    session = Session(load(done.folder), feeds)
+    session = Session(open_network(done.folder), feeds)
     results = observed_results(session)
     steps = list(calls(done.program.steps))
     model = read_model(done.options, Listener())

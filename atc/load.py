@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from atc.errors import ModelError, reason_of, way_out
+from atc.errors import ModelError, OptionError, reason_of, way_out
 from atc.names import network_identifier
 from atc.runtime import Network
 from atc.runtime_profile import profile_at_exit, profile_wanted
+from atc.runtime_values import VariableError
 from atc.temporary import temporary_folder
 
 Loaded = TypeVar("Loaded")
@@ -37,14 +38,19 @@ def load(path: str | Path, huge_pages: bool = False) -> Network:
     `<name>_weights`, beside the library. With `huge_pages` arenas are in large pages where the
     system has some. With MXNET_PROFILER_AUTOSTART=1, profile.json tells of the network's kernel
     calls when the process ends. Raises ModelError, which names the path, for anything else than a
-    library made by atc.
+    library made by atc, and OptionError for an environment variable that makes no sense.
     """
-    net = open_library(path, partial(Network, huge_pages=huge_pages))
+    net = open_network(path, huge_pages)
     if profile_wanted() and not profile_at_exit(net):
         warnings.warn(
             f"MXNET_PROFILER_AUTOSTART: {path} was compiled without --profile", stacklevel=2
         )
     return net
+
+
+def open_network(path: str | Path, huge_pages: bool = False) -> Network:
+    """Load a network as `load` does, for a tool: profile.json never tells of it."""
+    return open_library(path, partial(Network, huge_pages=huge_pages))
 
 
 def open_library(path: str | Path, opened: Callable[[Path, str, Path], Loaded]) -> Loaded:
@@ -64,6 +70,8 @@ def open_library(path: str | Path, opened: Callable[[Path, str, Path], Loaded]) 
                 return opened(link, prefix, weights)
             except AttributeError:  # these bytes weren't a symbol of the library's own
                 continue
+            except VariableError as error:
+                raise OptionError(str(error)) from None
             except OSError as error:
                 reason = str(error).replace(str(link), str(library))
                 raise ModelError(f"can't be loaded: {reason}", where=str(library)) from None

@@ -27,7 +27,7 @@ from atc.foreseen_error import foreseen_error
 from atc.gears import gears_of
 from atc.ir import Array
 from atc.listener import Listener
-from atc.load import load
+from atc.load import open_network
 from atc.model_options import DEFAULT_BOUND
 from atc.options import Options
 from atc.precision_search import Group, groups, lowered, most_within, sensitivities
@@ -236,7 +236,7 @@ def offenders(done: Compilation) -> Iterator[Offender]:
     steps = [*calls(done.program.steps)]
     if not any(map(_imprecise, steps)):
         return
-    types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in load(done.folder).inputs}
+    types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in open_network(done.folder).inputs}
     feeds: Mapping[str, Array] = random_inputs(types, SEEDS[0])
     diff = diff_compiled(done, feeds, "", 1.0, run_in_double)
     errors = {d.value: d.max_rel for d in diff.differences}

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from atc.driver import Compilation
 from atc.ir import Array
-from atc.load import load
+from atc.load import open_network
 from atc.program import Call, calls
 from atc.session import Session
 from atc.verify_run import random_inputs
@@ -73,7 +73,7 @@ def sensitivities(plain: Compilation, found: Sequence[Group], seed: int) -> list
 
     The network is one with hooks; all of it is run once for each group.
     """
-    net = load(plain.folder)
+    net = open_network(plain.folder)
     types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in net.inputs}
     session = Session(net, random_inputs(types, seed))
     session.run()

@@ -27,7 +27,7 @@ from atc.errors import AtcError, OptionError, UnsupportedError, not_written, one
 from atc.importers import load_model
 from atc.ir import Array
 from atc.layer_noise import Layer, measure_layers
-from atc.load import load
+from atc.load import open_network
 from atc.lower.site import node_name
 from atc.option_values import InputShape
 from atc.options import Options
@@ -261,7 +261,7 @@ def _accuracy(job: Job, quantised: Path, labelled: Labelled, folder: Path) -> Ac
 
 def classified(library: Path, labelled: Labelled) -> float:
     """Return the part of inputs whose largest score, in the first output, is the label's."""
-    net = load(library)
+    net = open_network(library)
     right = 0
     for feeds, label in zip(labelled.feeds, labelled.labels, strict=True):
         scores = next(iter(net.run(dict(feeds)).values()))

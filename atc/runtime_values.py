@@ -210,9 +210,14 @@ def check(array: Array, tensor: Tensor, side: str) -> None:
         raise ValueError(f"{side} {tensor.name!r} must have {wanted}, not {array.shape}")
 
 
+class VariableError(ValueError):
+    """An environment variable has a value that makes no sense."""
+
+
 def number_of(variable: str, default: int, least: int) -> int:
-    """Return the whole number that an environment variable holds; ValueError for another text."""
+    """Return the whole number that an environment variable holds; VariableError for another text.
+    """
     text = os.environ.get(variable) or str(default)
     if not text.strip().removeprefix("-").isdecimal() or int(text) < least:
-        raise ValueError(f"{variable}={text[:60]!r} is no whole number from {least} on")
+        raise VariableError(f"{variable}={text[:60]!r} is no whole number from {least} on")
     return int(text)

@@ -28,7 +28,7 @@ from atc.errors import (
 from atc.gears import gears_of
 from atc.importers import load_model
 from atc.ir import Array
-from atc.load import load
+from atc.load import open_network
 from atc.model_options import adaptation_of, policy_of
 from atc.option_values import InputShape
 from atc.options import Options
@@ -144,7 +144,7 @@ def verify_library(
     UnsupportedError if no reference can run the model.
     """
     _check_sanitizer(library)
-    net = load(library)
+    net = open_network(library)
     alike = [v for v in net.parameters if not (subject.gear and _varies(net, v))]
     shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.gear}
     pinned = subject.input_shape if subject.adaptation.reshapes else shapes

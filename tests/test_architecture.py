@@ -57,7 +57,10 @@ LAYERS: dict[str, set[str]] = {
     "atc.runtime_profile": {"atc.runtime", "atc.runtime_library"},
     "atc.runtime_queue": {"atc.runtime_values"},
     "atc.runtime_values": set(),
-    "atc.load": {"atc.errors", "atc.names", "atc.runtime", "atc.runtime_profile", "atc.temporary"},
+    "atc.load": {
+        "atc.errors", "atc.names", "atc.runtime", "atc.runtime_profile", "atc.runtime_values",
+        "atc.temporary",
+    },
 }  # fmt: skip
 """What each package or module may import of ours; those not named are free."""
 

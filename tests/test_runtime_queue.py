@@ -18,6 +18,7 @@ from networks import save
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
+from atc.errors import OptionError
 from atc.runtime import Network
 from atc.runtime_queue import CallQueue
 
@@ -279,6 +280,16 @@ def test_a_wrong_value_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(name, value)
         with pytest.raises(ValueError, match=f"{name}='{value}' is no whole number"):
             CallQueue("net")
+
+
+def test_a_wrong_value_is_one_line_of_the_loader(
+    logarithm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (SIZE, "MXNET_MKLDNN_CACHE_NUM"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "x\ny")
+            with pytest.raises(OptionError, match=rf"E10001: {name}='x\\ny' is no whole number"):
+                atc.load(logarithm)
 
 
 def test_the_projects_own_module_has_it(logarithm: Path) -> None:

@@ -362,6 +362,16 @@ def test_x_29_a_network_without_times_is_told(tmp_path: Path) -> None:
     assert profile_of(tmp_path, folder, "a(x)") == []
 
 
+def test_x_29_a_tool_s_own_runs_are_not_told(profiled: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "atc", "verify", "--model=m.onnx", f"--library={profiled}"],
+        capture_output=True, text=True, cwd=profiled.parent,
+        env={**os.environ, "MXNET_PROFILER_AUTOSTART": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert not (profiled.parent / "profile.json").exists()
+
+
 def test_x_30_the_model_s_operators_or_all(tmp_path: Path) -> None:
     """An output that is an input as well is copied, which no operator of the model does."""
     nodes = [helper.make_node("Log", ["x"], ["l"], "logarithm"),
