@@ -12,10 +12,13 @@ import onnx
 import pytest
 from branching_models import Sketch, drawn
 from caller_threads import run_at_once, run_with
+from networks import save
 from onnx import TensorProto, helper, numpy_helper
 from projects import compile_c, sources, write_project
+from setting_rows import options
 
 import atc
+from atc import driver
 from atc.backends.target import get_target
 from atc.emit import emit
 from atc.errors import InternalError
@@ -25,7 +28,7 @@ from atc.memory import Arena, plan_memory
 from atc.memory_audit import audit_memory
 from atc.passes import run_passes
 from atc.program import Fork, Program, build_program, calls
-from atc.select import select
+from atc.select import ANY, select
 from support import compile_graph
 
 TARGET = get_target("c99")
@@ -239,6 +242,34 @@ def test_a_branch_reuses_its_own_memory() -> None:
         return plan_memory(program).plan.size
 
     assert arena(4) == arena(12)
+
+
+def planned(model: Path, **given: object) -> driver.Project:
+    chosen = options({}, model, target="c99", **given)
+    heard = driver.Listener()
+    graph = driver.optimised_graph(driver.read_model(chosen, heard), chosen, heard)
+    return driver.write_project(graph, {}, chosen, TARGET, ANY, heard)
+
+
+def test_a_budget_comes_before_branches(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(inception(), path)
+    plain, forks = planned(path), planned(path, parallel_branches="4")
+    least, most = plain.arena.plan.size, forks.arena.plan.size
+    assert least < most
+    assert not forks_of(planned(path, parallel_branches="4", memory_budget=str(least)).program)
+    assert forks_of(planned(path, parallel_branches="4", memory_budget=str(most)).program)
+
+
+def test_networks_of_several_shapes_say_that_they_use_one_thread(tmp_path: Path) -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    model = save([relu], {"x": ["n", 4]}, {"y": ["n", 4]}, tmp_path / "m.onnx")
+    chosen = options({}, model, target="c99", input_shape="x:1~3,4", parallel_branches="2")
+    told: list[str] = []
+    heard = driver.Listener(warn=told.append)
+    graph = driver.optimised_graph(driver.read_model(chosen, heard), chosen, heard)
+    driver.write_project(graph, {}, chosen, TARGET, ANY, heard)
+    assert told == ["--parallel_branches=2: networks of several shapes use one"]
 
 
 # ---- what runs -----------------------------------------------------------------------------------
