@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir
 
-from atc.dims import Range
+from atc.dims import Range, Sum
 from atc.driver import read_model
 from atc.gears import gears_of
 from atc.listener import Listener
-from atc.lower.model import given_ranges
+from atc.lower.inputs import axis_name, open_axes
 from atc.options import Options
 
 
@@ -30,17 +31,31 @@ def input_types(options: Options) -> dict[str, InputType] | None:
     found: dict[str, InputType] = {}
     gears = gears_of(options)
     model = read_model(gears[-1] if gears else options, Listener())
-    for value in model.graph.inputs:
-        if value.name in model.graph.initializers:
-            continue
+    inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+    ranges = {
+        axis_name(value, axis, dim): given
+        for value in inputs
+        for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True))
+        if isinstance(given, Range)
+    }
+    for value in inputs:
         if not isinstance(value.type, onnx_ir.TensorType) or value.dtype == onnx_ir.DataType.STRING:
             return None
         ends = []
-        for extent, given in zip(value.shape or (), given_ranges(value), strict=True):
+        for extent, given in zip(value.shape or (), open_axes(value), strict=True):
             if given is None:
                 assert isinstance(extent, int)  # open ones are refused
                 given = Range(extent, extent)
-            ends.append(given)
+            ends.append(_range_of(given, ranges))
         lowest, shape = tuple(r.low for r in ends), tuple(r.high for r in ends)
         found[value.name or ""] = InputType(value.type.dtype.numpy(), lowest, shape)
     return found
+
+
+def _range_of(given: Range | Sum, ranges: Mapping[str, Range]) -> Range:
+    """Return the least and the largest extent of an axis, which may follow from others."""
+    if isinstance(given, Range):
+        return given
+    least = given.value({name: r.low for name, r in ranges.items()})
+    most = given.value({name: r.high for name, r in ranges.items()})
+    return Range(min(least, most), max(least, most))

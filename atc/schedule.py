@@ -239,8 +239,11 @@ class _Scribe:
 
     def _told(self, step: Step) -> str:
         """Return the line that tells of a step before it."""
-        nodes = (" + ".join(step.node.origin) or "a copy")[:200]
-        text = f"step {self.number}, {step.node.op.kind} of node '{nodes}'"
+        if isinstance(step, Fork):
+            text = f"step {self.number}, {len(step.branches)} branches"
+        else:
+            nodes = (" + ".join(step.node.origin) or "a copy")[:200]
+            text = f"step {self.number}, {step.node.op.kind} of node '{nodes}'"
         return f"tell(ctx, {self.upper}_LOG_DEBUG, {c_string(text)}, NULL);"
 
     def _call(self, call: Call) -> Iterator[str]:

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import onnx_ir
 
-from atc.dims import NARROWER, RANGES, Range, Sum
+from atc.dims import NARROWER
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line, reason_of
 from atc.ir import Array, DType, Graph, TensorType, prune
 from atc.lower.bounded import as_declared
@@ -21,6 +21,7 @@ from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
 from atc.lower.grids import remember_grid, remember_transposed
+from atc.lower.inputs import Axes, add_symbols, input_type
 from atc.lower.precision import Precision
 from atc.lower.ranges import tell_extents
 from atc.lower.registry import LOWERINGS
@@ -52,7 +53,7 @@ def lower_model(
     inputs = []
     given = [v for v in graph.inputs if v.name not in graph.initializers]
     for value in given:
-        _add_symbols(value, builder, walker)
+        add_symbols(value, builder, walker.axes)
     for value in given:
         inputs.append(_declare_input(value, builder, walker))
     walker.bind_initializers(graph, builder)
@@ -74,68 +75,13 @@ def lower_model(
 def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> str:
     name = value.name or ""
     refuse_bundle(value, walker.file)
-    if value.shape is None or value.dtype is None:
-        raise UnsupportedError(
-            f"input '{name}' has no shape or type", where=walker.file,
-            hint=f'pin it: --input_shape="{name}:..."',
-        )  # fmt: skip
-    dims = ", ".join(str(d) for d in value.shape)
-    for dim, given in zip(value.shape, open_axes(value), strict=True):
-        if (not isinstance(dim, int) or dim < 0) and given is None:
-            raise UnsupportedError(
-                f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]",
-                where=walker.file, hint=f'pin it: --input_shape="{name}:..."',
-            )  # fmt: skip
+    declared = input_type(value, walker.axes, walker.file)
     try:
-        dtype = DType.from_onnx(value.dtype.value)
-    except KeyError:
-        raise UnsupportedError(
-            f"input '{name}' has the type {value.dtype.name}, which is not covered",
-            where=walker.file,
-        ) from None
-    shape = _extents(value, walker)
-    try:
-        walker.bind(builder, value, builder.declare(name, TensorType(dtype, shape)))
+        walker.bind(builder, value, builder.declare(name, declared))
     except UnsupportedError as error:
         error.where = error.where or f"{walker.file}, input '{name}'"
         raise
     return name
-
-
-def open_axes(value: onnx_ir.Value) -> Sequence[Range | Sum | None]:
-    """Return the range of each axis of an input or what it follows from, None where it is fixed."""
-    given = value.meta.get(RANGES)
-    return given if given is not None else [None] * len(value.shape or ())
-
-
-def _add_symbols(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> None:
-    """Add the run-time extents of an input; axes of one name and one range are one symbol."""
-    for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True)):
-        if isinstance(given, Range):
-            key = _axis_key(value, axis, dim, given)
-            if key not in walker.axes:
-                label = f"{value.name}[{axis}]"
-                walker.axes[key] = builder.symbol(label, given.low, given.high, given=True)
-
-
-def _axis_key(value: onnx_ir.Value, axis: int, dim: object, given: Range) -> tuple[str, Range]:
-    return (str(getattr(dim, "value", None) or f"{value.name}[{axis}]"), given)
-
-
-def _extents(value: onnx_ir.Value, walker: _Walker) -> tuple[int, ...]:
-    """Return an input's shape in the extents that `_add_symbols` has added for all inputs."""
-    by_name = {name: extent for (name, _), extent in walker.axes.items()}
-    result: list[int] = []
-    for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True)):
-        match given:
-            case None:
-                assert isinstance(dim, int)
-                result.append(dim)
-            case Range():
-                result.append(walker.axes[_axis_key(value, axis, dim, given)])
-            case Sum():
-                result.append(given.value(by_name))
-    return tuple(result)
 
 
 def _with_own_names(graph: Graph, wanted: Sequence[str], known: Mapping[str, str]) -> Graph:
@@ -177,7 +123,7 @@ class _Walker:
     names: dict[str, str] = field(default_factory=dict)
     env: dict[int, str] = field(default_factory=dict)
     depth: int = 0
-    axes: dict[tuple[str, Range], int] = field(default_factory=dict)
+    axes: Axes = field(default_factory=dict)
     """The run-time extents of the inputs' axes."""
 
     def bind(self, builder: Builder, value: onnx_ir.Value, name: str) -> None:

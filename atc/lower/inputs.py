@@ -1,0 +1,78 @@
+"""The types of a model's inputs, with run-time extents where ranges of shapes are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir
+
+from atc.dims import RANGES, Range, Sum
+from atc.errors import UnsupportedError
+from atc.ir import DType, TensorType
+from atc.lower.builder import Builder
+
+Axes = dict[tuple[str, Range], int]
+"""The run-time extent of each axis by its name and range."""
+
+
+def open_axes(value: onnx_ir.Value) -> Sequence[Range | Sum | None]:
+    """Return the range of each axis of an input or what it follows from, None where it is fixed."""
+    given = value.meta.get(RANGES)
+    return given if given is not None else [None] * len(value.shape or ())
+
+
+def add_symbols(value: onnx_ir.Value, builder: Builder, axes: Axes) -> None:
+    """Add the run-time extents of an input; axes of one name and one range are one symbol."""
+    for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True)):
+        if isinstance(given, Range):
+            key = axis_name(value, axis, dim), given
+            if key not in axes:
+                label = f"{value.name}[{axis}]"
+                axes[key] = builder.symbol(label, given.low, given.high, given=True)
+
+
+def axis_name(value: onnx_ir.Value, axis: int, dim: object) -> str:
+    """Return what the model calls an axis of an input, else the axis itself."""
+    return str(getattr(dim, "value", None) or f"{value.name}[{axis}]")
+
+
+def input_type(value: onnx_ir.Value, axes: Axes, file: str) -> TensorType:
+    """Return an input's type in the extents that `add_symbols` has added for all inputs.
+
+    Raises UnsupportedError, which names the file, for one that isn't covered or isn't known.
+    """
+    name = value.name or ""
+    if value.shape is None or value.dtype is None:
+        raise UnsupportedError(
+            f"input '{name}' has no shape or type", where=file,
+            hint=f'pin it: --input_shape="{name}:..."',
+        )  # fmt: skip
+    dims = ", ".join(str(d) for d in value.shape)
+    for dim, given in zip(value.shape, open_axes(value), strict=True):
+        if (not isinstance(dim, int) or dim < 0) and given is None:
+            raise UnsupportedError(
+                f"input '{name}' has the dynamic dimension '{dim}' in [{dims}]",
+                where=file, hint=f'pin it: --input_shape="{name}:..."',
+            )  # fmt: skip
+    try:
+        dtype = DType.from_onnx(value.dtype.value)
+    except KeyError:
+        raise UnsupportedError(
+            f"input '{name}' has the type {value.dtype.name}, which is not covered", where=file
+        ) from None
+    return TensorType(dtype, _extents(value, axes))
+
+
+def _extents(value: onnx_ir.Value, axes: Axes) -> tuple[int, ...]:
+    by_name = {name: extent for (name, _), extent in axes.items()}
+    result: list[int] = []
+    for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True)):
+        match given:
+            case None:
+                assert isinstance(dim, int)
+                result.append(dim)
+            case Range():
+                result.append(axes[axis_name(value, axis, dim), given])
+            case Sum():
+                result.append(given.value(by_name))
+    return tuple(result)
