@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from atc.backends.find_compiler import find_compiler
 from atc.backends.target import get_target
-from atc.backends.toolchain import Compiler, Log, find_compiler, no_log
+from atc.backends.toolchain import Compiler, Log, no_log
 from atc.options import Options
 
 

@@ -16,8 +16,9 @@ import onnx
 import onnx_ir
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from atc.backends.find_compiler import find_compiler
 from atc.backends.target import Target, get_target
-from atc.backends.toolchain import Job, compile_flags, compile_many, find_compiler, link_shared
+from atc.backends.toolchain import Job, compile_flags, compile_many, link_shared
 from atc.emit import Emission, emit
 from atc.errors import ModelError, UnsupportedError
 from atc.importers.onnx import InputShape, inlined, pin_inputs

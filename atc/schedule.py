@@ -10,6 +10,7 @@ from atc.dims import Symbol, concrete, is_counted, plain, symbols_of
 from atc.memory import Arena
 from atc.names import c_string, comment, tensor_identifiers
 from atc.ports import Port
+from atc.spans import life_of, spans_of
 from atc.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Slot, Step
 from atc.tasks import Table, Task
 from atc.turns import loop_of_turns, row_arguments
@@ -67,7 +68,7 @@ def make_schedule(
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
     given, split = {*program.inputs}, len(program.inputs)
-    spans = _spans(program)
+    spans = spans_of(program)
     inputs = tuple(
         Port(v, n, concrete(program.types[v]), f"input_{k}", v in spans, program.types[v].shape)
         for k, (v, n) in enumerate(zip(program.inputs, names[:split], strict=True))
@@ -87,7 +88,7 @@ def make_schedule(
     values = tuple(
         Local(
             f"t{k}", program.types[v].dtype.c, _place(arena, v, at, program.shift(v)),
-            _life(program, v, *spans[program.home(v)]),
+            life_of(program, v, *spans[program.home(v)]),
         )  # fmt: skip
         for k, (v, at) in enumerate((v, arena.offsets[v]) for v in named)
     )  # where others begin is found at every call
@@ -133,51 +134,6 @@ def _output_name(value: str, inputs: Collection[str]) -> str:
     """Return the model's name of an output; where an input has it too, the value's is marked."""
     name = value.removesuffix("#output")
     return name if name in inputs else value
-
-
-def _life(program: Program, value: str, first: int, last: int) -> str:
-    return f"{comment(value)} {program.types[value]}, steps {first}-{last}"
-
-
-def _spans(program: Program) -> dict[str, tuple[int, int]]:
-    """Return the first and last step that reads or writes each storage."""
-    spans: dict[str, tuple[int, int]] = {}
-    for number, step in enumerate(_walk(program.steps)):
-        for value in _touched(step):
-            storage = program.home(value)
-            spans[storage] = (spans.get(storage, (number, 0))[0], number)
-    return spans
-
-
-def _touched(step: Step) -> tuple[str, ...]:
-    """Return the values that a step itself reads or writes."""
-    match step:
-        case Call():
-            return step.arguments
-        case Branch():
-            return (step.condition,)
-        case Repeat():
-            own = (*step.conditions, *step.collected, step.iteration, step.going)
-            return tuple(v for v in own if v)
-        case Bands() | Parallel():
-            return tuple(a for call in step.calls for a in call.arguments)
-        case Fork():
-            return ()  # its own steps follow
-
-
-def _walk(steps: Sequence[Step]) -> Iterator[Step]:
-    """Yield all steps in the order in which they are written and numbered."""
-    for step in steps:
-        yield step
-        match step:
-            case Branch():
-                yield from _walk(step.then)
-                yield from _walk(step.otherwise)
-            case Repeat():
-                yield from _walk(step.body)
-            case Fork():
-                for branch in step.branches:
-                    yield from branch
 
 
 def _arrow(step: Call | Bands | Parallel) -> str:

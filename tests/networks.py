@@ -14,8 +14,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
+from atc.backends.find_compiler import find_compiler
 from atc.backends.target import host_target
-from atc.backends.toolchain import find_compiler
 
 
 def conv_net(path: Path, seed: int = 0, batch: int | str = 1) -> Path:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from atc.backends.find_compiler import find_compiler
 from atc.backends.target import get_target, host_target
-from atc.backends.toolchain import Compiler, compile_flags, find_compiler
+from atc.backends.toolchain import Compiler, compile_flags
 from atc.build import (
     BuildResult,
     ObjectCache,

@@ -17,9 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 import atc.select
 from atc.backends.cpu import KERNELS
 from atc.backends.cpu.elementwise import MapLoops
+from atc.backends.find_compiler import find_compiler
 from atc.backends.kernel import Candidate, Kernel, Params, Workload, render_kernel
 from atc.backends.target import Target, get_target
-from atc.backends.toolchain import find_compiler
 from atc.build import Shop, compile_units, kernel_unit, library_flags
 from atc.cache import Cache, open_cache
 from atc.cache.algo import open_algo_cache

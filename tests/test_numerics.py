@@ -12,8 +12,8 @@ from onnx import helper
 from simd_program import ulp_error
 
 from atc.backends.compiler import compile_flags
+from atc.backends.find_compiler import find_compiler
 from atc.backends.target import get_target
-from atc.backends.toolchain import find_compiler
 from atc.templates import verbatim
 from support import compile_models
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atc.backends.find_compiler import find_compiler
 from atc.backends.target import get_target
-from atc.backends.toolchain import compile_flags, compile_object, find_compiler, link_shared
+from atc.backends.toolchain import compile_flags, compile_object, link_shared
 from atc.errors import InternalError
 from atc.weights import included_weights, literal_weights
 

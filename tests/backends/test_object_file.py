@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atc.backends.find_compiler import find_compiler
 from atc.backends.object_file import STAND_IN, enlarge_last_member, enlarged_object
 from atc.backends.target import get_target
-from atc.backends.toolchain import Compiler, archive_static, compile_object, find_compiler
+from atc.backends.toolchain import Compiler, archive_static, compile_object
 from atc.errors import ToolchainError
 from atc.weights import included_weights
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from atc.backends.cpu.targets import TARGETS
+from atc.backends.find_compiler import find_compiler
 from atc.backends.target import Target, get_target, host_arch, host_target
 from atc.backends.toolchain import (
     Compiler,
@@ -21,7 +22,6 @@ from atc.backends.toolchain import (
     compile_flags,
     compile_many,
     compile_object,
-    find_compiler,
     link_program,
     link_shared,
     run_binary,

@@ -23,8 +23,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tile_emulation import emulating
 
 from atc.api import compile as compile_network
+from atc.backends.find_compiler import find_compiler
 from atc.backends.target import get_target, host_arch, host_features
-from atc.backends.toolchain import find_compiler
 from atc.build import Shop, library_flags
 from atc.cache import open_cache
 from atc.cache.algo import open_algo_cache
