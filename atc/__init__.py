@@ -7,11 +7,11 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from atc.deferred import defer_imports
+from atc.lazy_imports import defer_imports
 
 if TYPE_CHECKING:
     from atc.api import compile
-    from atc.load import load
+    from atc.runtime.load import load
 
 __version__ = "0.1.0"
 
@@ -19,7 +19,7 @@ __all__ = ["__version__", "compile", "load"]
 
 defer_imports()  # here, as it must come before the first import of onnx_ir
 
-_LAZY = {"compile": "atc.api", "load": "atc.load"}  # importing atc alone stays cheap
+_LAZY = {"compile": "atc.api", "load": "atc.runtime.load"}  # importing atc alone stays cheap
 
 
 def __getattr__(name: str) -> Any:
@@ -35,7 +35,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """This package: `atc.load` stays the function when somebody imports the module atc.load."""
+    """This package: `atc.compile` stays the function when the module atc.compile is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _LAZY and isinstance(value, ModuleType)):

@@ -2,7 +2,7 @@
 
 import sys
 
-from atc.start import main
+from atc.cli.start import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,16 +9,17 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from atc.driver import Compilation, Listener
+from atc.accuracy.compare import Verification, subject_of, verify_library
+from atc.diagnostics import Listener
 from atc.errors import OptionError
-from atc.explain import explain as explain_node
-from atc.ir import Graph
-from atc.model_info import model_info
-from atc.modes import compile_or_report
-from atc.options import make_options
-from atc.settings import LOG_LEVELS, OPTIONS
-from atc.settings.resolve import settle
-from atc.verify_run import Verification, subject_of, verify_library
+from atc.ir.graph import Graph
+from atc.options.options import make_options
+from atc.options.resolve import settle
+from atc.options.table import LOG_LEVELS, OPTIONS
+from atc.pipeline.pipeline import Compilation
+from atc.tools.explain import explain as explain_node
+from atc.tools.model_info import model_info
+from atc.tools.modes import compile_or_report
 
 Name = str | PathLike[str]
 
@@ -133,7 +134,7 @@ def compile(
     if values["mode"] or values["singleop"]:
         raise OptionError(
             "compile makes one library of one model", where="mode or singleop",
-            hint="call the functions of atc.modes",
+            hint="call the functions of atc.tools.modes",
         )  # fmt: skip
     options, listen = make_options(values), _listener(str(values["log"]))
     done = compile_or_report(options, settled.environ, listen, values["check_report"])

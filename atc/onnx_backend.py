@@ -17,21 +17,22 @@ import onnx_ir
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from atc.backends.find_compiler import find_compiler
-from atc.backends.target import Target, get_target
+from atc.backends.target import Target
+from atc.backends.targets import get_target
 from atc.backends.toolchain import Job, compile_flags, compile_many, link_shared
-from atc.emit import Emission, emit
+from atc.codegen.emit import Emission, emit
+from atc.codegen.weights import included_weights
 from atc.errors import ModelError, UnsupportedError
+from atc.files.temporary import temporary_folder
 from atc.importers.onnx import InputShape, inlined, pin_inputs
-from atc.ir import Array, DType, Graph
+from atc.ir.graph import Array, DType, Graph
 from atc.lower import lower_model
 from atc.lower.strings import cells, is_text, texts
-from atc.memory import plan_memory
+from atc.memory.arena import plan_memory
 from atc.passes import run_passes
-from atc.program import build_program
-from atc.runtime import Network
-from atc.select import select
-from atc.temporary import temporary_folder
-from atc.weights import included_weights
+from atc.program.build import build_program
+from atc.runtime.network import Network
+from atc.select.select import select
 
 FILE = "the model"
 """What errors call a model that comes from no file."""

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import ClassVar
 
-from atc.backends.planes import Planes
+from atc.backends.packed_layout import Planes
 from atc.backends.target import Target
 from atc.dims import bind_tokens, is_dynamic
-from atc.expr import Call, functions_of
-from atc.ir import Array, DType, Graph, Node, Op, TensorType
-from atc.ops import ConvBlocked, MatMul
+from atc.ir.expr import Call, functions_of
+from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType
+from atc.ir.ops import ConvBlocked, MatMul
 from atc.templates import render
 
 Params = Mapping[str, int | str | bool]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import platform
 import sys
-from dataclasses import dataclass, replace
-
-from atc.errors import OptionError
+from dataclasses import dataclass
 
 TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
 """Features that are of use only where the operating system keeps AMX's registers."""
@@ -36,45 +33,6 @@ class Target:
     cpu_checks: tuple[str, ...] = ()
     compiler: str = "cc"
     runner: tuple[str, ...] = ()
-
-
-def get_target(name: str, option: str = "target") -> Target:
-    """Return the target called `name`; `host` and the empty name mean this machine's best one.
-
-    Case doesn't matter, nor do `_` for `-` (`x86_64-avx2`), and the x86-64 psABI's level names are
-    known. A target of this machine's own architecture is built with the host's compiler and
-    needs no emulator. Raises OptionError, which lists the names, for any other name; `option` is
-    the one that gave it.
-    """
-    from atc.backends.cpu.targets import ALIASES, TARGETS  # data made of this module's record
-
-    wanted = name.strip().lower().replace("_", "-")
-    if wanted in ("", "host"):
-        return host_target()
-    wanted = ALIASES.get(wanted, wanted)
-    for target in TARGETS:
-        if target.name == wanted:
-            return _at_home(target)
-    names = [target.name for target in TARGETS]
-    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
-    raise OptionError(
-        f"unknown target '{name}'; the targets are host, {', '.join(names)}",
-        where=f"--{option}",
-        hint=f"did you mean {near[0]}?" if near else "",
-    )
-
-
-def host_target() -> Target:
-    """Return the most capable target whose features this machine's CPU has; `c99` if none."""
-    from atc.backends.cpu.targets import TARGETS
-
-    return best_target(TARGETS, host_arch(), host_features())
-
-
-def best_target(targets: tuple[Target, ...], arch: str, features: frozenset[str]) -> Target:
-    """Return the last of `targets` (ordered weakest first) that a CPU can run."""
-    able = [t for t in targets if t.arch in ("", arch) and t.features <= features]
-    return _at_home(able[-1])
 
 
 def host_arch() -> str:
@@ -131,7 +89,3 @@ def _linux_keeps_tiles() -> bool:
     supported = ctypes.c_uint64()
     result = ctypes.CDLL(None).syscall(arch_prctl, get_supported, ctypes.byref(supported))
     return result == 0 and supported.value & both_states == both_states
-
-
-def _at_home(target: Target) -> Target:
-    return replace(target, compiler="cc", runner=()) if target.arch == host_arch() else target

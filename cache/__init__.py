@@ -1,4 +1,7 @@
-"""The op compiler cache: compiled operators kept on disk from one compilation to the next."""
+"""The op compiler cache: compiled operators kept on disk from one compilation to the next.
+
+Keys, store and ageing; knows no models. May import `errors`.
+"""
 
 from atc.cache.debug import DebugConfig, parse_debug_config
 from atc.cache.key import Key, make_key

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from atc.errors import one_line
+from atc.errors import one_line, reason_of
 
 if sys.platform != "win32":
     import fcntl
@@ -190,12 +190,8 @@ def open_folder(path: Path, *, create: bool = False, mask: int = OTHERS) -> Fold
 
 
 def describe(error: Exception) -> str:
-    """Return the text of an OSError for a message: one line, without the number."""
-    if not isinstance(error, OSError) or error.strerror is None:
-        return one_line(str(error), _LONGEST)
-    name = error.filename
-    place = f": '{os.fsdecode(name)}'" if isinstance(name, str | bytes | os.PathLike) else ""
-    return one_line(f"{error.strerror}{place}", _LONGEST)
+    """Return the text of an error for a message: one line, without the number."""
+    return one_line(reason_of(error), _LONGEST)
 
 
 def _wait_for_lock(descriptor: int, shared: bool, deadline: float) -> None:

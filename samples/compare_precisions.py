@@ -19,9 +19,10 @@ import onnx_ir
 from digits import draw_digits
 
 import atc
-from atc.backends.target import get_target, host_features
-from atc.double_run import run_in_double
-from atc.precision_policy import HEAVY
+from atc.accuracy.float64 import run_in_double
+from atc.backends.target import host_features
+from atc.backends.targets import get_target
+from atc.pipeline.precision import HEAVY
 
 MODEL = Path(__file__).parent / "digits.onnx"
 CALIBRATION = 100

@@ -1,4 +1,7 @@
-"""The templates and the one Jinja environment that renders them."""
+"""The templates and the one Jinja environment that renders them.
+
+Values in, text out; imports nothing of ours.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def environment() -> Environment:
 
 
 def render(name: str, values: dict[str, object]) -> str:
-    """Render a template, e.g. `cpu/map.c.j2`, with these values."""
+    """Render a template, e.g. `cpu/map/portable.c.j2`, with these values."""
     return environment().get_template(name).render(values)
 
 

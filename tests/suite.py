@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,11 +26,15 @@ from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
 
 from atc.errors import AtcError, one_line
-from atc.ir import Graph
+from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackend, AtcBackendRep, Given, compile_networks
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent / "support"))
+
 from support import standard_nodes
 
-EXCEPTIONS = Path(__file__).with_name("suite_exceptions.txt")
+EXCEPTIONS = Path(__file__).parent / "support" / "suite_exceptions.txt"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 CHUNK = 40  # cases that share a library
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -23,56 +25,75 @@ SOURCES = {
     },
 }
 
-LAYERS: dict[str, set[str]] = {
-    "atc.errors": set(),
-    "atc.dims": {"atc.errors", "atc.dims"},
-    "atc.ir": {"atc.dims"},
-    "atc.expr": {"atc.dims", "atc.ir"},
-    "atc.view": {"atc.dims", "atc.ir"},
-    "atc.names": set(),
-    "atc.regular_file": set(),
-    "atc.ops": {"atc.dims", "atc.ir", "atc.expr", "atc.view", "atc.ops"},
-    "atc.cache": {"atc.errors", "atc.cache"},
-    "atc.templates": set(),
-    "atc.temporary": set(),
-    "atc.verify": {"atc.errors", "atc.ir", "atc.ops"},
-    "atc.memory_plan": {"atc.errors"},
-    "atc.memory_check": {"atc.errors", "atc.memory_plan"},
-    "atc.passes": {
-        "atc.dims", "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.verify",
-        "atc.passes",
-    },
-    "atc.lower": {
-        "atc.dims", "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.lower",
-    },
-    "atc.importers": {"atc", "atc.dims", "atc.errors", "atc.importers", "atc.regular_file"},
-    "atc.adapt": {"atc.errors", "atc.dims", "atc.adapt", "atc.regular_file"},
-    "atc.backends": {
-        "atc.dims", "atc.errors", "atc.ir", "atc.expr", "atc.view", "atc.ops", "atc.templates",
-        "atc.backends",
-    },
-    "atc.runtime": {"atc.runtime_library", "atc.runtime_queue", "atc.runtime_values"},
-    "atc.runtime_interface": set(),
-    "atc.runtime_library": {"atc.runtime_interface", "atc.runtime_values"},
-    "atc.runtime_profile": {"atc.runtime", "atc.runtime_library"},
-    "atc.runtime_queue": {"atc.runtime_values"},
-    "atc.runtime_values": set(),
-    "atc.load": {
-        "atc.errors", "atc.names", "atc.runtime", "atc.runtime_profile", "atc.runtime_values",
-        "atc.temporary",
-    },
-}  # fmt: skip
-"""What each package or module may import of ours; those not named are free."""
+LEVELS = """
+errors files names lazy_imports templates
+cache dims
+ir importers adapt
+backends lower passes runtime
+options
+diagnostics select
+program
+memory
+codegen
+build onnx_backend
+fast_run
+pipeline
+accuracy quantize
+compile
+tools
+api load_and_run
+cli
+__main__
+"""
+"""Packages and modules of `atc`, lowest first: each imports only what stands on lower lines."""
+
+ONLY: dict[str, set[str]] = {
+    "errors": set(),
+    "files": set(),
+    "names": set(),
+    "lazy_imports": set(),
+    "templates": set(),
+    "dims": {"errors"},
+    "cache": {"errors"},
+    "ir": {"dims", "errors"},
+    "importers": {"dims", "errors", "files"},
+    "adapt": {"dims", "errors", "files"},
+    "lower": {"dims", "errors", "ir"},
+    "passes": {"dims", "errors", "ir"},
+    "backends": {"dims", "errors", "ir", "templates"},
+    "runtime": {"errors", "files", "ir", "names"},
+    "select": {"backends", "dims", "errors", "ir", "passes"},
+    "program": {"backends", "dims", "ir", "select"},
+    "memory": {"dims", "errors", "ir", "program"},
+}
+"""What these may import, where that is less than all of the lower levels."""
+
+KERNELS = [
+    "render", "map", "matmul", "normalize", "data", "attention", "rnn", "conv", "special", "amx",
+]  # fmt: skip
+"""The families of `backends/cpu`, lowest first, below `catalogue`."""
+
+LATE = {"cli", "tools.commands", "tools.verify", "load_and_run", "importers"}
+"""Who may import late: commands load what they run, `importers` what reads the file's format."""
+
+LEVEL = {name: k for k, line in enumerate(LEVELS.strip().splitlines()) for name in line.split()}
 
 
-def package(module: str) -> str:
-    """Return the unit of LAYERS that a module belongs to."""
-    parts = module.split(".")
-    return ".".join(parts[:2]) if len(parts) > 1 else module
+def unit(module: str) -> str:
+    """Return the package or module of LEVELS that a module belongs to; '' is atc itself."""
+    return module.partition(".")[2].split(".")[0]
 
 
-def imports(path: Path) -> set[str]:
-    """Return our modules that a file imports, at run time (not under TYPE_CHECKING)."""
+@dataclass(frozen=True)
+class Imported:
+    """A module of ours that a file imports; `late` inside of a function."""
+
+    module: str
+    late: bool
+
+
+def imports(path: Path) -> set[Imported]:
+    """Return what a file imports of ours at run time (not under TYPE_CHECKING)."""
     tree = ast.parse(path.read_text("utf-8"))
     hidden = {
         id(n)
@@ -80,30 +101,90 @@ def imports(path: Path) -> set[str]:
         if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
         for n in ast.walk(block)
     }
-    found: set[str] = set()
+    top = {id(n) for n in tree.body}
+    found: set[Imported] = set()
     for node in ast.walk(tree):
-        if id(node) in hidden:
-            continue
+        names: set[str] = set()
         if isinstance(node, ast.Import):
-            found |= {a.name for a in node.names}
+            names = {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found |= {f"{node.module}.{a.name}" for a in node.names if node.module == "atc"}
-    return {m for m in found if m.split(".")[0] == "atc"}
+            names = {m if (m := f"{node.module}.{a.name}") in MODULES else node.module
+                     for a in node.names}  # fmt: skip
+        if id(node) not in hidden:
+            found |= {Imported(m, id(node) not in top) for m in names if m.split(".")[0] == "atc"}
+    return found
 
 
 def module_of(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def test_modules_import_only_what_their_layers_may() -> None:
-    wrong = {}
-    for name, path in SOURCES.items():
-        own = package(module_of(name))
-        if own in LAYERS:
-            used = {package(m) for m in imports(path)} - {"atc"}
-            wrong[name] = sorted(used - LAYERS[own] - {own})
-    assert not {name: modules for name, modules in wrong.items() if modules}
+MODULES = {module_of(name): path for name, path in SOURCES.items()}
+IMPORTS = {module: imports(path) for module, path in MODULES.items()}
+
+
+def test_every_module_stands_on_a_level() -> None:
+    assert {unit(m) for m in MODULES} - {""} == set(LEVEL)
+
+
+def test_modules_import_only_lower_levels() -> None:
+    wrong = [
+        f"{module} imports {each.module}"
+        for module, found in IMPORTS.items()
+        for each in found
+        if unit(module) and (other := unit(each.module)) and other != unit(module)
+        and (LEVEL[other] >= LEVEL[unit(module)] or other not in ONLY.get(unit(module), {other}))
+    ]  # fmt: skip
+    assert not wrong
+
+
+def test_the_package_itself_imports_next_to_nothing() -> None:
+    """`import atc` must stay cheap; `atc.compile` and `atc.load` load what they need."""
+    assert {each.module for each in IMPORTS["atc"]} == {"atc.lazy_imports"}
+
+
+def test_families_of_kernels_import_only_lower_ones() -> None:
+    start = "atc.backends.cpu."
+    rank = {name: k for k, name in enumerate((*KERNELS, "catalogue"))} | {"targets": -1}
+    wrong = [
+        f"{module} imports {each.module}"
+        for module, found in IMPORTS.items()
+        for each in found
+        if module.startswith(start) and each.module.startswith(start)
+        and (own := module.removeprefix(start).split(".")[0])
+        != (other := each.module.removeprefix(start).split(".")[0])
+        and rank[other] >= rank[own]
+    ]  # fmt: skip
+    assert not wrong
+
+
+def test_only_selection_sees_the_catalogue_of_kernels() -> None:
+    catalogue = "atc.backends.cpu.catalogue"
+    seen = {m for m, found in IMPORTS.items() if catalogue in {each.module for each in found}}
+    assert {unit(m) for m in seen} <= {"select", "load_and_run"}
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    after = {m: {e.module for e in found} & set(MODULES) - {m} for m, found in IMPORTS.items()}
+    packages = {m for m, path in MODULES.items() if path.name == "__init__.py"}
+    after = {m: others - packages for m, others in after.items() if m not in packages}
+    dim = {f"atc.dims.{name}" for name in ("dim", "algebra", "bounds", "text")}
+    after |= {m: after[m] - dim for m in dim}  # one type in four files: its operators make Dims
+    assert list(TopologicalSorter(after).static_order())  # raises CycleError, which names it
+
+
+def test_only_commands_import_late() -> None:
+    late = {m for m, found in IMPORTS.items() if any(each.late for each in found)} - {"atc"}
+    assert not {m for m in late if not {unit(m), m.partition(".")[2]} & LATE}
+
+
+def test_top_folders_are_small() -> None:
+    """A folder's own files are those that belong to no room of it."""
+    most = {"atc": 9, "backends/cpu": 3, "templates/cpu": 5, "tests": 3}
+    flat = {f: [p.name for p in (ROOT / f).iterdir() if p.is_file()] for f in most}
+    hidden = (".", "py.typed")
+    flat = {f: [n for n in names if not n.startswith(hidden)] for f, names in flat.items()}
+    assert not {f: names for f, names in flat.items() if len(names) > most[f]}
 
 
 def calls_of(path: Path, names: set[str]) -> list[str]:
@@ -120,7 +201,7 @@ def calls_of(path: Path, names: set[str]) -> list[str]:
 
 def test_only_the_command_line_prints_or_exits() -> None:
     found = {n: calls_of(p, {"print", "sys.exit", "exit"}) for n, p in SOURCES.items()}
-    assert {n for n, calls in found.items() if calls} <= {"atc/cli.py", "atc/__main__.py"}
+    assert {n for n, calls in found.items() if calls} <= {"atc/cli/main.py", "atc/__main__.py"}
 
 
 def test_only_the_toolchain_starts_processes() -> None:

@@ -1,4 +1,7 @@
-"""Changes of a model that options ask for, before it is lowered: ONNX in, ONNX out."""
+"""Changes of a model that options ask for, before it is lowered: ONNX in, ONNX out.
+
+AIPP preprocessing, layouts and types of inputs and outputs. May import `dims` and `errors`.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from atc.errors import OptionError, one_line
-from atc.regular_file import regular
+from atc.files.regular import regular
 
 CHANNELS: Mapping[str, int] = {
     "YUV420SP_U8": 3, "XRGB8888_U8": 4, "RGB888_U8": 3, "YUV400_U8": 1,

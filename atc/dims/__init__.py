@@ -1,4 +1,7 @@
-"""Extents that are known when the network runs: what an `int` of a shape may be instead."""
+"""Extents that are known at run time: what an `int` of a shape may be instead.
+
+Polynomials over symbols with bounds: arithmetic, proofs, text. May import `errors`.
+"""
 
 from atc.dims.algebra import equals, maximum, minimum, unlike
 from atc.dims.dim import (

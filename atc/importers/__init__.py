@@ -1,4 +1,7 @@
-"""Model files of every format become one thing: an `onnx_ir.Model` with static input shapes."""
+"""Model files of every format become one thing: an `onnx_ir.Model` with static input shapes.
+
+The only package that knows file formats. May import `dims` and `errors`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from pathlib import Path
 import onnx_ir
 
 from atc.dims import Extent
-from atc.errors import ModelError, OptionError, one_line, way_out
+from atc.errors import ModelError, OptionError, one_line, reason_of, way_out
+from atc.files.regular import regular
 from atc.importers.onnx import InputShape, load_onnx, pin_inputs
-from atc.regular_file import regular
 
 FRAMEWORKS = {"5": "onnx", "onnx": "onnx", "mge": "mge", "mxnet": "mxnet"}
 """Words of `--framework` and what they mean; ATC's other numbers are not supported."""
@@ -26,14 +29,23 @@ def load_model(
     """
     head = _head(path)
     kind = FRAMEWORKS.get(framework) if framework else _detect(path, head)
-    if weight is not None and not weight.is_file():
-        raise ModelError("no such file", where=f"--weight={weight}")
+    if weight is not None:
+        _check_there(weight)
     model = _loaded(path, kind, framework, shapes, weight)
     if weight is not None and kind != "mxnet":
         text = f"--weight has no effect: {one_line(path.name)} is no MXNet model, it has its own"
         told = model.metadata_props.get("atc.warnings", "").splitlines()
         model.metadata_props["atc.warnings"] = "\n".join([*told, text])
     return model
+
+
+def _check_there(weight: Path) -> None:
+    try:
+        there = regular(weight).exists()
+    except OSError as error:
+        raise ModelError(reason_of(error), where=f"--weight={weight}") from None
+    if not there:
+        raise ModelError("no such file", where=f"--weight={weight}")
 
 
 def _loaded(
@@ -52,7 +64,7 @@ def _loaded(
 
             return load_mxnet(path, weight, _of_tensors(shapes, path))
         case "graph":
-            from atc.importers.graph import load_graph
+            from atc.importers.optimised_graph import load_graph
 
             return load_graph(path)
         case _:

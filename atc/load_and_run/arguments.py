@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atc.arguments import parse_arguments
 from atc.errors import OptionError, one_line, reason_of, way_out
-from atc.regular_file import regular
-from atc.settings import options_of, read_values
-from atc.settings.megengine import device_threads
-from atc.settings.resolve import variable
-from atc.settings.surroundings import read_surroundings
+from atc.files.regular import regular
+from atc.options.environment import read_surroundings
+from atc.options.parse import parse_arguments
+from atc.options.resolve import variable
+from atc.options.table import options_of, read_values
+from atc.options.table.megengine import device_threads
 
 COMMAND = "load_and_run"
 _THREADS = {"cpu_default", "multithread", "multithread_default"}

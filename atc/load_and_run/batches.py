@@ -11,7 +11,7 @@ import onnx_ir
 
 from atc.errors import ModelError
 from atc.importers import load_model
-from atc.options import Options
+from atc.options.options import Options
 
 
 def with_batch(options: Options, batch: int, folder: Path) -> Options:

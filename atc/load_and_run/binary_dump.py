@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from atc.errors import ModelError, OptionError, not_written, one_line, way_out
-from atc.explain import read_report
-from atc.ir import Array
+from atc.files.regular import regular
+from atc.ir.graph import Array
 from atc.load_and_run.engine import Engine, Step
-from atc.regular_file import regular
+from atc.tools.explain import read_report
 
 MAX_DIMS = 7
 _HEAD = struct.Struct("<III")

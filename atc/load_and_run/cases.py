@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from atc.errors import one_line
-from atc.ir import Array
+from atc.ir.graph import Array
 from atc.load_and_run.console import Console
 from atc.load_and_run.failure import CheckError
 from atc.load_and_run.inputs import Given
-from atc.runtime_values import Tensor
+from atc.runtime.values import Tensor
 
 MAX_ERROR = 1e-4
 """What MegEngine's AssertEqual allows unless told otherwise."""

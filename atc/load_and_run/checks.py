@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from atc.errors import one_line
-from atc.ir import Array
+from atc.ir.graph import Array
 from atc.load_and_run.engine import Engine, Step
 from atc.load_and_run.failure import CheckError
 

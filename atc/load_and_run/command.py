@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from atc import __version__
+from atc.build.output_folder import check_folder
 from atc.errors import ModelError, OptionError, not_written, one_line
-from atc.external import ExternalLibrary
-from atc.ir import Array
+from atc.files.temporary import temporary_folder
+from atc.ir.graph import Array
 from atc.load_and_run.arguments import Wishes, read_arguments
 from atc.load_and_run.binary_dump import compare_dumps
 from atc.load_and_run.cases import Case, check_outputs, stored_cases
@@ -28,8 +29,7 @@ from atc.load_and_run.profile import profile_json
 from atc.load_and_run.rules import check_rules, notes, strategy
 from atc.load_and_run.runner import Timing, run_test
 from atc.load_and_run.static_memory import write_static_memory
-from atc.output_folder import check_folder
-from atc.temporary import temporary_folder
+from atc.runtime.custom_ops import ExternalLibrary
 
 ReadLine = Callable[[], object]
 """Waits for the return key."""
@@ -53,7 +53,7 @@ def load_and_run(argv: Sequence[str], console: Console, wait: ReadLine) -> int:
             with console.screen:
                 from atc.load_and_run.fitting import fit
 
-            folder = fit(wishes, given, stack, console)
+            folder = fit(wishes, given, stack, console, run_library)
         else:
             made = _compiled(wishes, given, stack, console) if compiles else wishes.subject
             if made is None:

@@ -10,15 +10,17 @@ from typing import Any
 
 import onnx_ir
 
-from atc.backends.cpu import KERNELS
+from atc.backends.cpu.catalogue import KERNELS
 from atc.backends.cpu.targets import TARGETS
-from atc.backends.target import Target, get_target, host_arch
-from atc.compilers import check_compilers
-from atc.driver import Compilation, Listener, compile_model
+from atc.backends.flops import operations
+from atc.backends.target import Target, host_arch
+from atc.backends.targets import get_target
+from atc.build.compilers import check_compilers
+from atc.compile import compile_model
+from atc.diagnostics import Listener
 from atc.errors import OptionError, UnsupportedError, not_written, one_line
-from atc.graph_file import write_graph
+from atc.files.temporary import temporary_folder
 from atc.importers import load_model
-from atc.input_types import input_types
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console
@@ -26,12 +28,13 @@ from atc.load_and_run.inputs import Filled, Given, fit_inputs, input_name
 from atc.load_and_run.plugins import HOOKED
 from atc.load_and_run.shared_batch import with_shared_batch
 from atc.load_and_run.workers import wanted_threads
-from atc.options import Options, make_options
+from atc.options.options import Options, make_options
+from atc.options.resolve import settle
 from atc.passes import RESIDUAL
-from atc.program import calls
-from atc.settings.resolve import settle
-from atc.temporary import temporary_folder
-from atc.work import operations
+from atc.pipeline.graph_file import write_graph
+from atc.pipeline.input_types import input_types
+from atc.pipeline.pipeline import Compilation
+from atc.program.build import calls
 
 _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compiler_cache_dir",
            "fast_run_timeout", "fast_run_algo_policy", "full_run", "fast_run", "reproducible",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atc.errors import one_line
 
 if TYPE_CHECKING:
-    from atc.screen import Screen
+    from atc.cli.terminal import Screen
 
 
 @dataclass

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from atc.errors import ModelError
-from atc.ir import Array
+from atc.ir.graph import Array
 from atc.load_and_run.engine import CallTime, Engine, Step
 from atc.load_and_run.failure import CheckError
 from atc.load_and_run.pool import bind
-from atc.runtime_values import Tensor
+from atc.runtime.values import Tensor
 
 FENCE = 4096
 """Bytes of known content before and after an arena."""

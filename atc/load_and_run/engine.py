@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atc.ir import DType
-from atc.load import open_library
-from atc.runtime_library import Library
-from atc.runtime_values import Tensor
+from atc.ir.graph import DType
+from atc.runtime.library import Library
+from atc.runtime.load import open_library
+from atc.runtime.values import Tensor
 
 _OUTPUT = 3
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +10,13 @@ from pathlib import Path
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.target import host_arch, host_features
 from atc.errors import AtcError, OptionError, one_line
+from atc.files.temporary import temporary_folder
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.cases import Case
-from atc.load_and_run.command import run_library
 from atc.load_and_run.compilation import compile_subject
 from atc.load_and_run.console import Console
 from atc.load_and_run.inputs import Given
-from atc.temporary import temporary_folder
+from atc.load_and_run.runner import Timing
 
 WARMUP, RUNS = 3, 10
 
@@ -58,14 +58,20 @@ def option_sets() -> Iterator[Mapping[str, object]]:
         yield {**layout, "full_run": True}
 
 
-def fit(wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Console) -> Path:
+Run = Callable[[Path, Wishes, Sequence[Case], Console, Mapping[str, str]], list[Timing]]
+"""Runs a library as the options say."""
+
+
+def fit(
+    wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Console, run: Run
+) -> Path:
     """Return the folder of the fastest library; --dump_fitting_model keeps it."""
     trials: list[tuple[Trial, Path]] = []
     for number, options in enumerate(option_sets()):
         place = stack.enter_context(temporary_folder("load_and_run"))
         folder = Path(place, wishes.subject.stem or "net")
         try:
-            median = _tried(wishes, options, given, folder, console)
+            median = _tried(wishes, options, given, folder, console, run)
         except AtcError as error:
             if not number:  # what fails without any option fails with all of them
                 raise
@@ -92,7 +98,7 @@ def fit(wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Conso
 
 def _tried(
     wishes: Wishes, options: Mapping[str, object], given: Sequence[Given], folder: Path,
-    console: Console,
+    console: Console, run: Run,
 ) -> float:  # fmt: skip
     silent = Console(
         lambda text: None, console.error, console.screen, quiet=True, warnings=console.warnings
@@ -100,7 +106,7 @@ def _tried(
     wanted = _with(wishes, {**PLAIN, **options})
     with console.screen:
         done = compile_subject(wanted, given, folder, silent)
-    found = run_library(done.folder, wanted, (Case(tuple(given)),), silent, {})[0].statistics
+    found = run(done.folder, wanted, (Case(tuple(given)),), silent, {})[0].statistics
     assert found is not None
     return found.median
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from atc.errors import one_line
-from atc.ir import Array
-from atc.regular_file import regular
+from atc.files.regular import regular
+from atc.ir.graph import Array
 
 _CHANNELS = {b"P6": 3, b"P5": 1, b"P3": 3, b"P2": 1}
 _IN_TEXT = (b"P3", b"P2")

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from atc.errors import OptionError, one_line, reason_of, way_out
-from atc.ir import Array
+from atc.files.regular import regular
+from atc.ir.graph import Array
 from atc.load_and_run.images import read_image
-from atc.regular_file import regular
 
 OPTION = "--input"
 DEFAULT_NAME = "data"

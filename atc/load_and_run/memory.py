@@ -12,7 +12,7 @@ import cffi
 import numpy as np
 
 from atc.errors import OptionError
-from atc.ir import Array
+from atc.ir.graph import Array
 
 SYMBOLS = tuple(f"copr_param_device_ptr_{name}" for name in ("malloc", "h2d", "free"))
 _DECLARATIONS = """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atc.errors import OptionError, not_written, one_line
-from atc.ir import Array
+from atc.ir.graph import Array
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.binary_dump import BinaryDump, output_variables, write_dump
 from atc.load_and_run.checks import DispatchCheck, RangeCheck, ValueCheck

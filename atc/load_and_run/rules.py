@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from atc.errors import OptionError, UnsupportedError
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.pool import check_cores
-from atc.settings import options_of
+from atc.options.table import options_of
 
 COMPILING = frozenset({
     "full_run", "fast_run", "fast_run_algo_policy", "fast_run_shared_batch_size", "fitting",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atc.errors import one_line
-from atc.ir import Array
+from atc.ir.graph import Array
 from atc.load_and_run.arguments import Wishes
 from atc.load_and_run.console import Console
 from atc.load_and_run.context import Context

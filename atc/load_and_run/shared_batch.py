@@ -7,15 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from atc.backends.kernel import workload_of
-from atc.backends.target import get_target
-from atc.driver import Compilation, Listener, compile_model, optimised_graph, read_model
-from atc.fast_run import workload_digest
-from atc.ir import Graph, Node
-from atc.model_options import limits_of
-from atc.options import Options
-from atc.policy import Pick, workload_summary, write_policy
-from atc.select import candidates
-from atc.temporary import temporary_folder
+from atc.backends.targets import get_target
+from atc.compile import compile_model
+from atc.diagnostics import Listener
+from atc.fast_run.measure import workload_digest
+from atc.fast_run.policy import Pick, workload_summary, write_policy
+from atc.files.temporary import temporary_folder
+from atc.ir.graph import Graph, Node
+from atc.options.options import Options
+from atc.pipeline.pipeline import Compilation, optimised_graph, read_model
+from atc.pipeline.request import limits_of
+from atc.select.select import candidates
 
 
 def with_shared_batch(

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from atc.errors import OptionError, not_written
-from atc.explain import read_report
-from atc.ir import DType
+from atc.ir.graph import DType
 from atc.load_and_run.profile import operator, variable
+from atc.tools.explain import read_report
 
 FILE = "StaticMemoryInfo.json"
 GRAPH = "graph.json"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from atc.errors import one_line
-from atc.ir import Array
+from atc.ir.graph import Array
 from atc.load_and_run.engine import Engine, Step
-from atc.runtime_values import Tensor
+from atc.runtime.values import Tensor
 
 SHOWN = 5
 """Values of a tensor that are printed."""

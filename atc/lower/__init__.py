@@ -1,23 +1,18 @@
-"""From the ONNX graph to the compiler's graph: one module per operator family."""
+"""From the ONNX graph to the compiler's graph: one module per operator family.
+
+Takes an `onnx_ir.Model`, gives an `ir.Graph`; may import `dims`, `errors` and `ir`. The families
+register their lowerings when they are imported, which is all that is done with them here.
+"""
 
 from atc.lower import (
     attention,
     cast,
     concat_pad,
     contrib,
-    contrib_attention,
-    contrib_blocks,
-    contrib_causal_conv,
-    contrib_experts,
-    contrib_places,
-    contrib_positions,
-    contrib_quantize,
-    contrib_tensor,
     control,
     conv,
-    counted,
+    data_dependent,
     deform,
-    derivatives_tensor,
     einsum,
     elementwise,
     external,
@@ -29,13 +24,9 @@ from atc.lower import (
     loop,
     matmul,
     ml,
-    ml_maps,
-    ml_svm,
-    ml_trees,
-    ngrams,
-    noise,
     normalize,
     quantize,
+    random,
     reduce,
     resize,
     rnn,
@@ -47,17 +38,14 @@ from atc.lower import (
     sort,
     text,
     training,
-)  # fmt: skip
+)
 from atc.lower.model import lower_model
 from atc.lower.registry import LOWERINGS
 
 __all__ = [
-    "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "contrib_attention",
-    "contrib_blocks", "contrib_causal_conv", "contrib_experts", "contrib_places",
-    "contrib_positions", "contrib_quantize", "contrib_tensor", "control", "conv", "counted",
-    "deform", "derivatives_tensor", "einsum",
-    "elementwise", "external", "gather", "generate", "gradient", "image", "linalg", "loop",
-    "lower_model", "matmul", "ml", "ml_maps", "ml_svm", "ml_trees", "ngrams", "noise", "normalize",
-    "quantize", "reduce", "resize", "rnn", "sampling", "scatter", "sequence", "shape", "signal",
-    "sort", "text", "training",
+    "LOWERINGS", "attention", "cast", "concat_pad", "contrib", "control", "conv", "data_dependent",
+    "deform", "einsum", "elementwise", "external", "gather", "generate", "gradient", "image",
+    "linalg", "loop", "matmul", "ml", "normalize", "quantize", "random", "reduce", "resize", "rnn",
+    "sampling", "scatter", "sequence", "shape", "signal", "sort", "text", "training",
+    "lower_model",
 ]

@@ -9,18 +9,18 @@ from math import sqrt
 import numpy as np
 
 from atc.dims import is_dynamic
-from atc.expr import Expr, call, cast, const
-from atc.ir import DType, row_major
+from atc.ir.expr import Expr, call, cast, const
+from atc.ir.graph import DType, row_major
+from atc.ir.view import View, broadcast
 from atc.lower.builder import Builder
 from atc.lower.concat_pad import join, pad
+from atc.lower.context import Site
 from atc.lower.conv import widen
 from atc.lower.elementwise import like
+from atc.lower.indexed_access import gather_axis, index
 from atc.lower.matmul import product
 from atc.lower.normalize import softmax
-from atc.lower.place import gather_axis, index
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.view import View, broadcast
 
 # ---- heads --------------------------------------------------------------------------------------
 

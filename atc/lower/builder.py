@@ -21,8 +21,8 @@ from atc.dims import (
     unlike,
 )
 from atc.errors import InternalError, ModelError, UnsupportedError
-from atc.expr import Call, Expr, Input, cast, const, inputs_of, renumber, walk
-from atc.ir import (
+from atc.ir.expr import Call, Expr, Input, cast, const, inputs_of, renumber, walk
+from atc.ir.graph import (
     Array,
     Dequantization,
     DType,
@@ -34,10 +34,10 @@ from atc.ir import (
     row_major,
     type_of,
 )
+from atc.ir.ops import If, Loop, Map, Reshape, WriteExtents
+from atc.ir.ops.data import Concat, Gather, Pad, Scatter
+from atc.ir.view import View, broadcast, dense, gather_view, simplify_loops
 from atc.lower.strings import takes_strings
-from atc.ops import If, Loop, Map, Reshape, WriteExtents
-from atc.ops.data import Concat, Gather, Pad, Scatter
-from atc.view import View, broadcast, dense, gather_view, simplify_loops
 
 MOVEMENT = (Concat, Gather, If, Loop, Map, Pad, Reshape, Scatter)
 CONVERSIONS = frozenset({"Cast", "CastSaturate", "Bitcast", "Where", "IsNaN", "IsInf"})

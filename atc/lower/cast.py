@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from atc.expr import Expr, bitcast, call, cast, const
-from atc.ir import DType
+from atc.ir.expr import Expr, bitcast, call, cast, const
+from atc.ir.graph import DType
+from atc.lower.context import Site
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.lower.text import cast_strings
+from atc.lower.text.operators import cast_strings
 
 
 @lowers("Cast", "CastLike")

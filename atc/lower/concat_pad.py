@@ -8,14 +8,14 @@ from math import prod
 import numpy as np
 
 from atc.dims import is_dynamic, maximum, minimum, unlike
-from atc.expr import Expr, call
-from atc.ir import DType, TensorType, row_major
+from atc.ir.expr import Expr, call
+from atc.ir.graph import DType, TensorType, row_major
+from atc.ir.ops.data import Concat, Pad
+from atc.ir.view import View
 from atc.lower.builder import Builder
-from atc.lower.place import Place, clamped, gather, index, times, total
+from atc.lower.context import Site
+from atc.lower.indexed_access import Place, clamped, gather, index, times, total
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops.data import Concat, Pad
-from atc.view import View
 
 MODES = ("constant", "edge", "reflect", "wrap")
 

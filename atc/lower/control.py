@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from atc.dims import ceiling, low, maximum
 from atc.errors import ModelError, UnsupportedError
-from atc.ir import DType, TensorType
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import If
+from atc.ir.ops.data_dependent import ReadExtents
 from atc.lower.builder import Builder
+from atc.lower.context import Site
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import If
-from atc.ops.counted import ReadExtents
 
 
 @lowers("If")

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from math import prod
 
 from atc.dims import low, maximum, minimum
-from atc.expr import Expr, Input, call, const
-from atc.ir import DType, TensorType
+from atc.ir.expr import Expr, Input, call, const
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Conv, ConvTranspose, Epilogue, Pool, Window, identity_epilogue
+from atc.ir.view import View
+from atc.lower.context import Site
+from atc.lower.reduce import reduce_axes
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import Conv, ConvTranspose, Epilogue, Pool, Window, identity_epilogue
-from atc.view import View
 
 
 def channel_view(shape: Sequence[int]) -> View:
@@ -222,8 +223,6 @@ def _order(site: Site) -> int:
 @lowers("GlobalLpPool")
 def global_lp_pool(site: Site) -> str:
     """ONNX GlobalLpPool-22: the Lp norm of each image."""
-    from atc.lower.reduce import reduce_axes
-
     x, p = site.type(0), _order(site)
     axes = tuple(range(2, len(x.shape)))
     site.require(p > 0, f"the norm's p is {p}")
@@ -242,8 +241,6 @@ def global_lp_pool(site: Site) -> str:
 @lowers("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(site: Site) -> str:
     """ONNX GlobalAveragePool-22, GlobalMaxPool-22: one window over the whole image."""
-    from atc.lower.reduce import reduce_axes
-
     x = site.type(0)
     axes = tuple(range(2, len(x.shape)))
     count = prod(x.shape[2:])

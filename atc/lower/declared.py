@@ -6,7 +6,7 @@ import onnx_ir
 
 from atc.dims import is_dynamic
 from atc.errors import ModelError
-from atc.ir import DType, TensorType
+from atc.ir.graph import DType, TensorType
 
 
 def check_declared(value: onnx_ir.Value, found: TensorType, file: str) -> str:

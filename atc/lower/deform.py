@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.expr import Expr, call, cast
-from atc.ir import TensorType, row_major
+from atc.ir.expr import Expr, call, cast
+from atc.ir.graph import TensorType, row_major
+from atc.ir.ops import Window
+from atc.ir.ops.sampling import GridSample
+from atc.ir.view import View
 from atc.lower.concat_pad import join
+from atc.lower.context import Site
 from atc.lower.conv import output_extents, widen, window_of
 from atc.lower.matmul import product
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import Window
-from atc.ops.sampling import GridSample
-from atc.view import View
 
 
 @lowers("DeformConv")

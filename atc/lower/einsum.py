@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atc.expr import Expr, Input, call
-from atc.ir import DType, TensorType, row_major
+from atc.ir.expr import Expr, Input, call
+from atc.ir.graph import DType, TensorType, row_major
+from atc.ir.ops import MatMul, Reduce, identity_epilogue
+from atc.ir.view import View
 from atc.lower.builder import Builder
+from atc.lower.context import Site
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import MatMul, Reduce, identity_epilogue
-from atc.view import View
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from math import pi, sqrt
 
 import numpy as np
 
-from atc.expr import Expr, call, cast, const
-from atc.ir import DType
+from atc.ir.expr import Expr, call, cast, const
+from atc.ir.graph import DType
+from atc.lower.context import Site
 from atc.lower.registry import lowers
-from atc.lower.site import Site
 from atc.lower.training import batch_statistics
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir
 
 from atc.dims import Dim, Undecided, equals, high, low, maximum, minimum
-from atc.ir import Array, DType
+from atc.ir.graph import Array, DType
 from atc.lower.builder import Builder, Extents
 from atc.lower.fold import evaluate
 

@@ -9,10 +9,10 @@ from typing import Protocol
 import onnx_ir
 
 from atc.errors import ModelError, one_line
-from atc.ir import TensorType
+from atc.ir.graph import TensorType
+from atc.ir.ops.external import External
+from atc.lower.context import Site
 from atc.lower.registry import LOWERINGS, lowers
-from atc.lower.site import Site
-from atc.ops.external import External
 
 DOMAIN, OP_TYPE = "atc.external", "External"
 _SYMBOL, _INFER = "atc.external.symbol", "atc.external.infer"

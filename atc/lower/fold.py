@@ -11,7 +11,7 @@ import onnx
 import onnx_ir
 
 from atc.errors import UnsupportedError
-from atc.ir import Array, DType
+from atc.ir.graph import Array, DType
 from atc.lower.strings import cells, is_text, texts
 
 MAX_FOLDED = 1 << 24

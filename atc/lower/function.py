@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir
 
-from atc.ir import TensorType
+from atc.ir.graph import TensorType
 
 
 def function_body(

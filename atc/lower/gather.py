@@ -1,13 +1,15 @@
-"""Lowerings of operators that read at computed places (see `atc/lower/place.py`)."""
+"""Lowerings of operators that read at computed places (see `atc/lower/indexed_access.py`)."""
 
 from __future__ import annotations
 
 from math import prod
 
 from atc.dims import high, low
-from atc.expr import Expr, call, cast
-from atc.ir import DType, row_major
-from atc.lower.place import (
+from atc.ir.expr import Expr, call, cast
+from atc.ir.graph import DType, row_major
+from atc.ir.view import View
+from atc.lower.context import Site
+from atc.lower.indexed_access import (
     Place,
     element_place,
     gather,
@@ -22,8 +24,6 @@ from atc.lower.place import (
     tuple_extents,
 )  # fmt: skip
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.view import View
 
 
 @lowers("Gather")

@@ -8,13 +8,13 @@ from math import ceil, prod
 import numpy as np
 
 from atc.dims import Dim, maximum
-from atc.expr import Expr, call, cast, const
-from atc.ir import DType, row_major
-from atc.lower.bounded import bounded_integers, unbounded
-from atc.lower.place import index
+from atc.ir.expr import Expr, call, cast, const
+from atc.ir.graph import DType, row_major
+from atc.ir.view import View, broadcast
+from atc.lower.context import Site
+from atc.lower.indexed_access import index
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.view import View, broadcast
+from atc.lower.value_bounds import bounded_integers, unbounded
 
 MAX_STORED = 1 << 16
 """Elements up to which a computable tensor is a constant; larger ones are computed at run time."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from atc.ir import DType, TensorType
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops.image import DecodeImage
+from atc.lower.context import Site
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops.image import DecodeImage
 
 
 @lowers("ImageDecoder")

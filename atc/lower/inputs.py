@@ -8,7 +8,7 @@ import onnx_ir
 
 from atc.dims import RANGES, Range, Sum
 from atc.errors import UnsupportedError
-from atc.ir import DType, TensorType
+from atc.ir.graph import DType, TensorType
 from atc.lower.builder import Builder
 
 Axes = dict[tuple[str, Range], int]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.ir import TensorType
+from atc.ir.graph import TensorType
+from atc.ir.ops.linalg import Determinant, Inverse
+from atc.lower.context import Site
 from atc.lower.conv import widen
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops.linalg import Determinant, Inverse
 
 
 @lowers("Det")

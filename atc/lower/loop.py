@@ -8,15 +8,15 @@ import numpy as np
 import onnx_ir
 
 from atc.dims import high, maximum, plain
-from atc.ir import DType
-from atc.lower.bounded import VALUE_RANGES, bounded_integers
+from atc.ir.graph import DType
+from atc.ir.view import View
 from atc.lower.builder import Builder
 from atc.lower.concat_pad import join
-from atc.lower.intervals import interval_of
+from atc.lower.context import Site
 from atc.lower.registry import lowers
-from atc.lower.repetition import COUNTER, Bind, Repetition, Sequences, lower_repetition
-from atc.lower.site import Site
-from atc.view import View
+from atc.lower.unroll import COUNTER, Bind, Repetition, Sequences, lower_repetition
+from atc.lower.value_bounds import VALUE_RANGES, bounded_integers
+from atc.lower.value_ranges import interval_of
 
 # ---- Loop ---------------------------------------------------------------------------------------
 

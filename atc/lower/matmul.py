@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atc.expr import Expr, Input, call, const
-from atc.ir import DType, TensorType
+from atc.ir.expr import Expr, Input, call, const
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Epilogue, MatMul, identity_epilogue
+from atc.ir.view import View, broadcast
+from atc.lower.context import Site
 from atc.lower.conv import widen
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import Epilogue, MatMul, identity_epilogue
-from atc.view import View, broadcast
 
 
 @lowers("MatMul")

@@ -12,23 +12,23 @@ import onnx_ir
 
 from atc.dims import NARROWER
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line, reason_of
-from atc.ir import Array, DType, Graph, TensorType, prune
-from atc.lower.bounded import as_declared
-from atc.lower.builder import MAX_ELEMENTS, Builder
-from atc.lower.bundles import input_bundles, output_tensors, refuse_bundle
+from atc.ir.graph import Array, DType, Graph, TensorType, prune
+from atc.lower.builder import MAX_ELEMENTS, Builder, rename
+from atc.lower.composites import input_bundles, output_tensors, refuse_bundle
+from atc.lower.context import Site, node_label
 from atc.lower.declared import check_declared
 from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
-from atc.lower.grids import remember_grid, remember_transposed
 from atc.lower.inputs import Axes, add_symbols, input_type
 from atc.lower.precision import Precision
+from atc.lower.quantization_parameters import remember_grid, remember_transposed
 from atc.lower.ranges import tell_extents
 from atc.lower.registry import LOWERINGS
 from atc.lower.schema import type_error
-from atc.lower.site import Site, node_label
 from atc.lower.strings import cells, is_text
 from atc.lower.trace import Listen, Trace, UnknownOperand, result_types
+from atc.lower.value_bounds import as_declared
 
 
 def lower_model(
@@ -86,8 +86,6 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
 
 def _with_own_names(graph: Graph, wanted: Sequence[str], known: Mapping[str, str]) -> Graph:
     """Rename outputs, and what else has a free name, to the model's; drop what nothing needs."""
-    from atc.lower.builder import rename
-
     inputs, names = {*graph.inputs}, dict[str, str]()
     for current, name in zip(graph.outputs, wanted, strict=True):
         names[current] = f"{name}#output" if name in inputs else name
@@ -157,8 +155,6 @@ class _Walker:
 
     def output(self, graph: onnx_ir.Graph, builder: Builder, name: str) -> str:
         found = self.find(name)
-        if self.precision is None:
-            return found
         declared = next((v for v in graph.outputs if v.name == name), None)
         if declared is None:
             return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.expr import Expr, Input, call, cast
-from atc.ir import DType, TensorType
+from atc.ir.expr import Expr, Input, call, cast
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import ArgReduce, Epilogue, Normalize, Softmax, identity_epilogue
+from atc.ir.view import View, broadcast, dense, simplify_loops
+from atc.lower.context import Site
 from atc.lower.conv import widen
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import ArgReduce, Epilogue, Normalize, Softmax, identity_epilogue
-from atc.view import View, broadcast, dense, simplify_loops
 
 # ---- softmax ------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir
 
-from atc.expr import cast
-from atc.ir import DType
+from atc.ir.expr import cast
+from atc.ir.graph import DType
 from atc.lower.builder import Builder
 
 PICKING = frozenset({

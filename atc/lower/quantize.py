@@ -8,17 +8,17 @@ from math import prod
 
 import numpy as np
 
-from atc.expr import Const, Expr, Input, call, cast, const
-from atc.ir import DType, TensorType, row_major
+from atc.ir.expr import Const, Expr, Input, call, cast, const
+from atc.ir.graph import DType, TensorType, row_major
+from atc.ir.ops import Conv, identity_epilogue
+from atc.ir.view import View
 from atc.lower.concat_pad import pad
+from atc.lower.context import Site
 from atc.lower.conv import output_extents, window_of, with_bias
+from atc.lower.indexed_access import take
 from atc.lower.matmul import product
-from atc.lower.place import take
 from atc.lower.reduce import reduce_axes, reduction
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import Conv, identity_epilogue
-from atc.view import View
 
 # ---- scalar rules -------------------------------------------------------------------------------
 

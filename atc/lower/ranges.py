@@ -12,7 +12,7 @@ import onnx_ir
 
 from atc.dims import NARROWER, RANGES, RELATED, Symbol, evaluate, high, plain, symbols_of
 from atc.errors import AtcError, UnsupportedError, one_line
-from atc.ir import Graph
+from atc.ir.graph import Graph
 
 _HINT = "give a narrower range in --input_shape, or list the shapes with --dynamic_dims"
 _TRIES = 64

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.expr import Expr, Input, call, cast, const
-from atc.ir import DType, TensorType, row_major
+from atc.ir.expr import Expr, Input, call, cast, const
+from atc.ir.graph import DType, TensorType, row_major
+from atc.ir.ops import ArgReduce, Epilogue, Reduce
+from atc.ir.view import View, dense, simplify_loops
+from atc.lower.context import Site
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import ArgReduce, Epilogue, Reduce
-from atc.view import View, dense, simplify_loops
 
 
 def reduce_axes(site: Site, x: str, axes: Sequence[int], keep: bool, how: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from atc.lower.site import Site
+from atc.lower.context import Site
 
 Lowering = Callable[[Site], "str | tuple[str, ...]"]
 """Emits into `site.b` and returns the value name of each output, in order."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from atc.ir import Array
+from atc.ir.graph import Array
 
 Floats = npt.NDArray[np.float32]
 

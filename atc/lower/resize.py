@@ -8,10 +8,13 @@ from math import prod
 import numpy as np
 
 from atc.dims import Dim, high, is_dynamic
-from atc.expr import Expr, call, cast, const
-from atc.ir import Array, DType, TensorType, row_major
+from atc.ir.expr import Expr, call, cast, const
+from atc.ir.graph import Array, DType, TensorType, row_major
+from atc.ir.ops.sampling import Resample
+from atc.ir.view import View
 from atc.lower.builder import MAX_ELEMENTS, Builder
-from atc.lower.place import Place, affine_table, gather, take, total
+from atc.lower.context import Site
+from atc.lower.indexed_access import Place, affine_table, gather, take, total
 from atc.lower.registry import lowers
 from atc.lower.resample import (
     COORDINATES,
@@ -23,9 +26,6 @@ from atc.lower.resample import (
     weight_tables,
 )
 from atc.lower.resize_ranges import OpenAxis, resize_axis, scaled
-from atc.lower.site import Site
-from atc.ops.sampling import Resample
-from atc.view import View
 
 POLICIES = ("stretch", "not_larger", "not_smaller")
 

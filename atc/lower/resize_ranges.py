@@ -10,13 +10,13 @@ from math import prod
 
 import numpy as np
 
-from atc.expr import Expr, call, cast, const
-from atc.ir import DType
+from atc.ir.expr import Expr, call, cast, const
+from atc.ir.graph import DType
+from atc.ir.view import View
 from atc.lower.builder import Builder
-from atc.lower.place import Place, clamped, gather, times, total
+from atc.lower.context import Site
+from atc.lower.indexed_access import Place, clamped, gather, times, total
 from atc.lower.resample import TIE, Sampling
-from atc.lower.site import Site
-from atc.view import View
 
 _FINEST = 64  # denominators of scales up to this give extents that float32 rounding can't move
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.expr import Expr, Input, call, cast, const
-from atc.ir import DType, TensorType
+from atc.ir.expr import Expr, Input, call, cast, const
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Cell, Epilogue, MatMul, Recurrent, identity_epilogue
+from atc.ir.view import View, dense
+from atc.lower.context import Site
 from atc.lower.conv import widen
 from atc.lower.elementwise import hard_sigmoid, like, negative, prelu, relu
 from atc.lower.quantize import dynamic_quantize, integer_product
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import Cell, Epilogue, MatMul, Recurrent, identity_epilogue
-from atc.view import View, dense
 
 Function = Callable[[Expr], Expr]
 

@@ -7,16 +7,16 @@ from math import prod
 
 import numpy as np
 
-from atc.expr import Expr, const
-from atc.ir import Array, DType, TensorType, row_major
+from atc.ir.expr import Expr, const
+from atc.ir.graph import Array, DType, TensorType, row_major
+from atc.ir.ops import MatMul, identity_epilogue
+from atc.ir.ops.sampling import GridSample, RoiAlign, RoiPool
+from atc.ir.view import View, dense
 from atc.lower.builder import Builder
 from atc.lower.concat_pad import crop, pad
-from atc.lower.place import Place, clamped, scatter
+from atc.lower.context import Site
+from atc.lower.indexed_access import Place, clamped, scatter
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import MatMul, identity_epilogue
-from atc.ops.sampling import GridSample, RoiAlign, RoiPool
-from atc.view import View, dense
 
 
 def zeros(b: Builder, dtype: DType, shape: Sequence[int]) -> str:

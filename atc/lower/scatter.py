@@ -1,12 +1,14 @@
-"""Lowerings of operators that write at computed places (see `atc/lower/place.py`)."""
+"""Lowerings of operators that write at computed places (see `atc/lower/indexed_access.py`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from atc.expr import Expr, call, cast
-from atc.ir import DType, row_major
-from atc.lower.place import (
+from atc.ir.expr import Expr, call, cast
+from atc.ir.graph import DType, row_major
+from atc.ir.view import View
+from atc.lower.context import Site
+from atc.lower.indexed_access import (
     COMBINATIONS,
     Place,
     clamped,
@@ -20,8 +22,6 @@ from atc.lower.place import (
     tuple_extents,
 )  # fmt: skip
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.view import View
 
 
 def _reduction(site: Site) -> str:

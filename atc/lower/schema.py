@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from atc.ir import DType
+from atc.ir.graph import DType
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ import numpy as np
 import onnx_ir
 
 from atc.errors import ModelError
-from atc.expr import Expr, call, cast
-from atc.ir import DType
+from atc.ir.expr import Expr, call, cast
+from atc.ir.graph import DType
+from atc.ir.view import View
 from atc.lower.builder import MAX_PARTS, Builder
 from atc.lower.concat_pad import join
-from atc.lower.place import gather_axis, index, take
+from atc.lower.context import Site
+from atc.lower.indexed_access import gather_axis, index, take
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.view import View
 
 
 def elements(site: Site, i: int) -> tuple[str, ...]:

@@ -7,13 +7,13 @@ from math import prod
 import numpy as np
 
 from atc.dims import is_counted, is_dynamic, low, maximum, minimum, plain
-from atc.ir import DType, row_major
-from atc.lower.counted import resolve_slice
-from atc.lower.place import Place, clamped, gather
+from atc.ir.graph import DType, row_major
+from atc.ir.view import View
+from atc.lower.context import Site
+from atc.lower.data_dependent import resolve_slice
+from atc.lower.indexed_access import Place, clamped, gather
 from atc.lower.registry import lowers
-from atc.lower.site import Site
 from atc.lower.strings import cells
-from atc.view import View
 
 
 @lowers("Reshape")

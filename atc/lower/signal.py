@@ -8,15 +8,15 @@ from math import ceil, prod
 import numpy as np
 import numpy.typing as npt
 
-from atc.expr import Expr, Input, call, const
-from atc.ir import Array, DType, TensorType
+from atc.ir.expr import Expr, Input, call, const
+from atc.ir.graph import Array, DType, TensorType
+from atc.ir.ops import Epilogue, Reduce
+from atc.ir.ops.signal import Dft
+from atc.ir.view import View, dense
 from atc.lower.builder import Builder
 from atc.lower.concat_pad import pad
+from atc.lower.context import Site
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops import Epilogue, Reduce
-from atc.ops.signal import Dft
-from atc.view import View, dense
 
 
 def roots_of_unity(length: int, inverse: bool, dtype: DType) -> Array:

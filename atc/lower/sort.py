@@ -6,12 +6,12 @@ from math import prod
 
 import numpy as np
 
-from atc.expr import Expr, call, const
-from atc.ir import DType, TensorType
-from atc.lower.counted import read_extent
+from atc.ir.expr import Expr, call, const
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops.data import Cumulate, TopK
+from atc.lower.context import Site
+from atc.lower.data_dependent import read_extent
 from atc.lower.registry import lowers
-from atc.lower.site import Site
-from atc.ops.data import Cumulate, TopK
 
 
 @lowers("CumSum", "CumProd")

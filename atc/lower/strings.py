@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from atc.errors import UnsupportedError
-from atc.expr import Call, Expr, walk
-from atc.ir import STRING_BYTES, Array, DType, Op
-from atc.ops import If, Loop, Map, Reduce, Reshape
-from atc.ops.counted import Unique
-from atc.ops.data import Concat, Gather, Pad, Scatter
-from atc.ops.strings import StringOp
+from atc.ir.expr import Call, Expr, walk
+from atc.ir.graph import STRING_BYTES, Array, DType, Op
+from atc.ir.ops import If, Loop, Map, Reduce, Reshape
+from atc.ir.ops.data import Concat, Gather, Pad, Scatter
+from atc.ir.ops.data_dependent import Unique
+from atc.ir.ops.strings import StringOp
 
 LONGEST = STRING_BYTES - 1
 """Bytes of the longest string."""

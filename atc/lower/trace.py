@@ -10,9 +10,9 @@ import onnx
 import onnx_ir
 
 from atc.errors import AtcError, UnsupportedError
-from atc.ir import DType, TensorType
+from atc.ir.graph import DType, TensorType
 from atc.lower.builder import Builder
-from atc.lower.site import node_name
+from atc.lower.context import node_name
 
 
 @dataclass(frozen=True)

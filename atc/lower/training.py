@@ -7,11 +7,11 @@ from zlib import crc32
 
 import numpy as np
 
-from atc.expr import Expr, call, cast, const
-from atc.ir import DType
+from atc.ir.expr import Expr, call, cast, const
+from atc.ir.graph import DType
+from atc.lower.context import Site
 from atc.lower.reduce import reduce_axes
 from atc.lower.registry import lowers
-from atc.lower.site import Site
 
 PREVIEW = "ai.onnx.preview.training"
 

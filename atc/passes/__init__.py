@@ -1,4 +1,7 @@
-"""The passes in order: each takes a graph and returns a graph."""
+"""The passes in order: each takes a graph and returns a graph.
+
+Target-free; costs of kernels come in as arguments. May import `ir` and `dims`.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from atc.ir import Array, Graph, Op
-from atc.ops import If, Loop
-from atc.passes.cancel_movement import cancel_movement
-from atc.passes.conv_planes import conv_planes
-from atc.passes.conv_transpose import conv_transpose_as_conv
-from atc.passes.fold_affine import fold_affine
-from atc.passes.fold_scales import fold_scales
-from atc.passes.fuse_attention import fuse_attention
-from atc.passes.fuse_elementwise import fuse_elementwise, fuse_maps
-from atc.passes.fuse_epilogue import fuse_epilogue, fuse_known_epilogue
+from atc.ir.graph import Array, Graph, Op
+from atc.ir.ops import If, Loop
+from atc.ir.verify import verify
+from atc.passes.canonical.alias_slices import slice_in_place
+from atc.passes.canonical.common_subexpressions import share_equal_nodes
+from atc.passes.canonical.conv_transpose import conv_transpose_as_conv
+from atc.passes.canonical.decompose_conv3d import conv_planes
+from atc.passes.canonical.decompose_pool3d import pool_planes
+from atc.passes.canonical.fold_views import cancel_movement
+from atc.passes.canonical.lookup_tables import tabulate
+from atc.passes.canonical.normalize_channels import normalize_channels
+from atc.passes.canonical.pack_operands import straighten_operands
+from atc.passes.canonical.simplify_matmul import simplify_matmul
+from atc.passes.canonical.sink_transposes import sink_transposes
+from atc.passes.fuse.attention import fuse_attention
+from atc.passes.fuse.elementwise import fuse_elementwise, fuse_maps
+from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue
+from atc.passes.fuse.fold_affine import fold_affine
+from atc.passes.fuse.merge_branches import merge_branches
+from atc.passes.fuse.merge_convolutions import sum_branches
 from atc.passes.layout import Layouts, choose_layouts
-from atc.passes.merge_branches import merge_branches
-from atc.passes.normalize_channels import normalize_channels
-from atc.passes.pool_planes import pool_planes
-from atc.passes.quantize_integers import quantize_integers
+from atc.passes.layout.store_bf16 import Storing, store_bf16
+from atc.passes.quantized.fuse_requantize import fold_scales
+from atc.passes.quantized.lower_qdq import quantize_integers
 from atc.passes.rewriting import Rule, rewrite
-from atc.passes.share import share_equal_nodes
-from atc.passes.simplify_matmul import simplify_matmul
-from atc.passes.sink_transposes import sink_transposes
-from atc.passes.slice_in_place import slice_in_place
-from atc.passes.store_bf16 import Storing, store_bf16
-from atc.passes.straighten_operands import straighten_operands
-from atc.passes.sum_branches import sum_branches
-from atc.passes.tabulate import tabulate
-from atc.verify import verify
 
 
 @dataclass(frozen=True)

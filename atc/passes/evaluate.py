@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from atc.expr import Call, Const, Expr, Input, walk
-from atc.ir import Array, DType
+from atc.ir.expr import Call, Const, Expr, Input, walk
+from atc.ir.graph import Array, DType
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from atc.dims import Undecided
-from atc.expr import Expr, operands_of, renumber
-from atc.ir import Array, Graph, Node, Op, TensorType, prune, reads, type_of
-from atc.view import View
+from atc.ir.expr import Expr, operands_of, renumber
+from atc.ir.graph import Array, Graph, Node, Op, TensorType, prune, reads, type_of
+from atc.ir.view import View
 
 
 def fresh_name(taken: Mapping[str, object], hint: str) -> str:

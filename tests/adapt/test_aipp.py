@@ -16,7 +16,7 @@ from atc.adapt.aipp import add_aipp
 from atc.adapt.aipp_config import read_aipp
 from atc.dims import RANGES, Range
 from atc.errors import OptionError
-from atc.ir import Array, Graph
+from atc.ir.graph import Array, Graph
 from atc.lower import lower_model
 from atc.passes import run_passes
 from support import Runner, compile_models

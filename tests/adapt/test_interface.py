@@ -12,10 +12,10 @@ from onnx import TensorProto, helper
 from atc.adapt import FORMATS, TYPES, Adaptation, adapt
 from atc.dims import RANGES, Range
 from atc.errors import OptionError
-from atc.ir import DType, Graph
+from atc.ir.graph import DType, Graph
 from atc.lower import lower_model
-from atc.option_values import OUTPUT_TYPES
-from atc.settings import OPTIONS
+from atc.options.table import OPTIONS
+from atc.options.values import OUTPUT_TYPES
 from support import Runner, compile_models
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from atc.backends.find_compiler import find_compiler
 from atc.backends.object_file import STAND_IN, enlarge_last_member, enlarged_object
-from atc.backends.target import get_target
+from atc.backends.targets import get_target
 from atc.backends.toolchain import Compiler, archive_static, compile_object
+from atc.codegen.weights import included_weights
 from atc.errors import ToolchainError
-from atc.weights import included_weights
 
 DATA = np.random.default_rng(0).bytes(64 * 100)
 CODE = b"extern const char net_weights_data[];\nconst char *f(void) { return net_weights_data; }\n"

@@ -15,7 +15,8 @@ import pytest
 
 import atc.templates
 from atc.backends.cpu.targets import ALIASES, TARGETS
-from atc.backends.target import Target, best_target, get_target, host_arch, host_target
+from atc.backends.target import Target, host_arch
+from atc.backends.targets import best_target, get_target, host_target
 from atc.errors import OptionError
 from atc.templates import render
 

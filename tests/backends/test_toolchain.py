@@ -14,7 +14,8 @@ import pytest
 
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.find_compiler import find_compiler
-from atc.backends.target import Target, get_target, host_arch, host_target
+from atc.backends.target import Target, host_arch
+from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain import (
     Compiler,
     Job,

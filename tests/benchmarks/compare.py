@@ -49,18 +49,19 @@ from machine import peak_of, pinned, pinned_cores
 from peers import BARE, described, installed, precision_of
 from shares import Share, shares
 
-from atc.arguments import parse_arguments
-from atc.backends.target import get_target
-from atc.driver import Compilation, compile_model
+from atc.accuracy.compare import compare, random_inputs, run_reference
+from atc.backends.flops import operations
+from atc.backends.targets import get_target
+from atc.compile import compile_model
 from atc.errors import AtcError, OptionError
+from atc.fast_run.peak_flops import peak_program
 from atc.importers import load_model
-from atc.model_options import contract_of
-from atc.options import Options, make_options
-from atc.peak import peak_program
-from atc.program import calls
-from atc.settings import read_values
-from atc.verify_run import compare, random_inputs, run_reference
-from atc.work import operations
+from atc.options.options import Options, make_options
+from atc.options.parse import parse_arguments
+from atc.options.table import read_values
+from atc.pipeline.pipeline import Compilation
+from atc.pipeline.request import contract_of
+from atc.program.build import calls
 
 HERE = Path(__file__).parent
 TURN = 0.05

@@ -29,12 +29,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from atc.backends.target import get_target
-from atc.driver import compile_model, optimised_graph, read_model, write_project
-from atc.ir import Graph
-from atc.listener import Listener
-from atc.model_options import limits_of
-from atc.options import Options, make_options
+from atc.backends.targets import get_target
+from atc.compile import compile_model
+from atc.diagnostics import Listener
+from atc.ir.graph import Graph
+from atc.options.options import Options, make_options
+from atc.pipeline.pipeline import optimised_graph, read_model, write_project
+from atc.pipeline.request import limits_of
 
 SHORTEST = 0.1
 """Seconds from which on a stage is told of."""

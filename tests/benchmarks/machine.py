@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from atc.backends.target import get_target
-from atc.peak import measured_peak
+from atc.backends.targets import get_target
+from atc.fast_run.peak_flops import measured_peak
 
 
 def pinned_cores(count: int) -> frozenset[int] | None:

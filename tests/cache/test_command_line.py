@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from networks import CountingCompiler, content, counting_compiler, pooled_net
 
-from atc import cli
-from atc.help_text import help_text
+from atc.cli.main import main
+from atc.options.help import help_text
 
 KERNELS = 2  # of the model: conv1 with relu1, and pool
 README = Path(__file__).parents[2] / "cache/README.md"
@@ -43,7 +43,7 @@ class Bench:
 
     def compile(self, mode: str, *more: str, output: str = "net") -> list[str]:
         """Run a compilation and return the sources that were compiled."""
-        assert cli.main(self.line(mode, *more, output=output)) == 0, self.capsys.readouterr().err
+        assert main(self.line(mode, *more, output=output)) == 0, self.capsys.readouterr().err
         return self.compiler.compiled()
 
     def said(self) -> str:
@@ -57,7 +57,7 @@ class Bench:
         return {name: data for name, data in stored.items() if name.endswith(".o")}
 
     def tool(self, *arguments: str) -> int:
-        return cli.main(["cache", *arguments, f"--op_compiler_cache_dir={self.cache}"])
+        return main(["cache", *arguments, f"--op_compiler_cache_dir={self.cache}"])
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_force_deletes_what_was_there(bench: Bench) -> None:  # 3
 def test_disable_is_the_default_and_touches_nothing(bench: Bench) -> None:  # 4
     line = [word for word in bench.line("disable") if "cache_mode" not in word]
     for arguments in (bench.line("disable"), line):
-        assert cli.main(arguments) == 0
+        assert main(arguments) == 0
         assert len(bench.compiler.compiled()) > KERNELS
         assert not bench.cache.exists()
     bench.compile("enable")
@@ -137,7 +137,7 @@ def test_disable_is_the_default_and_touches_nothing(bench: Bench) -> None:  # 4
 
 @pytest.mark.parametrize("mode", ["Enable", "on", "1", ""])
 def test_any_other_mode_is_an_error(mode: str, bench: Bench) -> None:  # 10
-    assert cli.main(bench.line(mode)) == 1
+    assert main(bench.line(mode)) == 1
     assert "E10001" in bench.said()
     assert bench.compiler.compiled() == []
     assert not (bench.folder / "net").exists()
@@ -223,7 +223,7 @@ def test_a_wrong_debug_file_is_an_error(text: str | None, words: str, bench: Ben
     option = config(bench, text or "")
     if text is None:
         (bench.folder / "debug.cfg").unlink()
-    assert cli.main(bench.line("enable", option)) == 1
+    assert main(bench.line("enable", option)) == 1
     assert words in bench.said()
     assert bench.compiler.compiled() == []
     assert not bench.cache.exists()
@@ -244,10 +244,10 @@ def test_the_option_beats_the_variable_and_that_the_home(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("ASCEND_CACHE_PATH", raising=False)
     plain = [word for word in bench.line("enable") if "cache_dir" not in word]
-    assert cli.main(plain) == 0
+    assert main(plain) == 0
     assert (home / "atc_data/kernel_cache/c99").is_dir()
     monkeypatch.setenv("ASCEND_CACHE_PATH", str(variable))
-    assert cli.main(plain) == 0
+    assert main(plain) == 0
     assert (variable / "op_cache.ini").is_file()
     assert not bench.cache.exists()
     bench.compile("enable")
@@ -256,7 +256,7 @@ def test_the_option_beats_the_variable_and_that_the_home(
 
 def test_a_wrong_character_in_the_path_is_an_error(bench: Bench) -> None:  # 43
     arguments = bench.line("enable", f"--op_compiler_cache_dir={bench.folder}/a b")
-    assert cli.main(arguments) == 1
+    assert main(arguments) == 1
     assert "E10001: the cache path" in bench.said()
     assert not (bench.folder / "net").exists()
 
@@ -423,5 +423,5 @@ def test_without_any_directory_there_is_no_cache(
 ) -> None:
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.delenv("ASCEND_CACHE_PATH", raising=False)
-    assert cli.main(["cache", "stats"]) == 1
+    assert main(["cache", "stats"]) == 1
     assert "HOME is not set" in capsys.readouterr().err

@@ -296,7 +296,7 @@ def test_entries_of_a_version_that_did_not_sign_go_at_the_first_run(place, envir
     shutil.copytree(forged(place, 1), folder, dirs_exist_ok=True)
     planted_template(place, None)
     shutil.copytree(place / "planted" / TEMPLATES, place / "cache" / TEMPLATES)
-    ini = folder.parent / "op_cache.ini"
+    ini = place / "cache" / "op_cache.ini"
     ini.write_text(ini.read_text().replace("cache_format=2\n", ""))
     warnings: list[str] = []
     with opened(place, environ, warnings) as cache:

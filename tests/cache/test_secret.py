@@ -12,7 +12,7 @@ import pytest
 
 from atc.cache.folder import Folder
 from atc.cache.secret import find_secret
-from atc.settings.surroundings import config_path
+from atc.options.environment import config_path
 
 
 def key_file(home: Path) -> Path:

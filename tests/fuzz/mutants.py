@@ -16,10 +16,10 @@ import onnx
 from fuzz.draw import Draw
 from onnx import AttributeProto, helper, numpy_helper
 
-from atc.check import check_model
 from atc.errors import InternalError, OptionError
 from atc.lower import LOWERINGS
-from atc.options import Options
+from atc.options.options import Options
+from atc.tools.check import check_model
 
 SECONDS = 60
 BYTES = 2 << 30

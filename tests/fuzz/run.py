@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("", "support")]
 
 from fuzz.compare import Case, Failure, check, shrink, text
 from fuzz.contrib import TEMPLATES as CONTRIB

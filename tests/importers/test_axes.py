@@ -9,9 +9,9 @@ from onnx import TensorProto, helper
 from atc.dims import RANGES, Range, Sum, evaluate, plain, read_sum
 from atc.errors import AtcError, ModelError
 from atc.importers.onnx import pin_inputs
-from atc.ir import Graph
+from atc.ir.graph import Graph
 from atc.lower import lower_model
-from atc.option_values import shapes
+from atc.options.values import shapes
 
 
 def model(**inputs: list[str | int]) -> onnx_ir.Model:

@@ -114,9 +114,10 @@ REFUSED = {
         model(NIBBLES[0], [tensor(b"\x21", (3,), TensorProto.INT4), NIBBLES[1]]), "1 bytes.*not 2"),
     "a negative extent": (model(ADD, [tensor(b"\0" * 24, (-2, 3))]), r"\[-2, 3\].*negative"),
     "overflowing extents": (model(ADD, [tensor(b"\0" * 24, (2**32, 2**32))]), "24 bytes of data"),
-    "part of a file": (model(ADD, [tensor(b"", location="w.bin", length="4")]), "4 bytes, not"),
+    "part of a file": (
+        model(ADD, [tensor(b"", location="w.bin", length="4")]), "4 bytes at offset 0 are given"),
     "an offset in words": (
-        model(ADD, [tensor(b"", location="w.bin", offset="two")]), "external data is 'two'"),
+        model(ADD, [tensor(b"", location="w.bin", offset="two")]), "the offset in .* is 'two'"),
     "a name that ends early": (model(ADD, [tensor(b"", location="w.bin\0x")]), "null byte"),
     "a place outside": (with_sparse(sparse([1, 2], [1, 6])), r"a place outside \[2, 3\].*'w'"),
     "a place before": (with_sparse(sparse([1], [-1])), "a place outside"),

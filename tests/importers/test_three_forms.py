@@ -18,14 +18,14 @@ from importers.megengine_writer import Dump, write_v2
 from importers.mxnet_files import Node, node, symbol, variable, write
 from onnx import TensorProto, helper, numpy_helper
 
-from atc.backends.target import get_target
-from atc.emit import emit
+from atc.backends.targets import get_target
+from atc.codegen.emit import emit
 from atc.importers import load_model
 from atc.lower import lower_model
-from atc.memory import plan_memory
+from atc.memory.arena import plan_memory
 from atc.passes import run_passes
-from atc.program import build_program, calls
-from atc.select import select
+from atc.program.build import build_program, calls
+from atc.select.select import select
 
 Value = Any
 """A value as a writer names it."""

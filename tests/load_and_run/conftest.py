@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
-from atc import cli
+from atc.cli.main import main
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
     def call(*words: object, status: int = 0, command: str = "load_and_run") -> Result:
         capsys.readouterr()
-        found = cli.main([command, *map(str, words)])
+        found = main([command, *map(str, words)])
         captured = capsys.readouterr()
         assert found == status, captured.err
         return Result(found, captured.out, captured.err)

@@ -21,7 +21,7 @@ from atc.errors import OptionError
 from atc.load_and_run import fitting
 from atc.load_and_run.arguments import read_arguments
 from atc.load_and_run.statistics import statistics
-from atc.settings import LOAD_AND_RUN
+from atc.options.table import LOAD_AND_RUN
 
 EXAMPLES = """
 MODEL
@@ -190,10 +190,10 @@ def test_a_library_is_run_without_the_compiler(plain: Path) -> None:
     code = f"""
 import sys
 import tomllib
-from atc.cli import main
+from atc.cli.main import main
 assert main(["load_and_run", {str(plain)!r}, "--iter=1", "--model-info"]) == 0
 loaded = set(sys.modules)
-assert not loaded & {{"onnx", "onnx_ir", "atc.driver", "atc.lower", "atc.passes"}}
+assert not loaded & {{"onnx", "onnx_ir", "atc.pipeline.pipeline", "atc.lower", "atc.passes"}}
 """
     subprocess.run([sys.executable, "-P", "-c", code], check=True, env={"CC": "/nowhere"})
 
@@ -295,7 +295,7 @@ def test_what_is_wrong_is_told_before_compiling(
         raise AssertionError("the compiler was called")
 
     monkeypatch.setattr("atc.load_and_run.compilation.compile_model", compiled)
-    monkeypatch.setattr("atc.load_and_run.compilation.optimised_graph", compiled)
+    monkeypatch.setattr("atc.pipeline.pipeline.optimised_graph", compiled)
     np.save(tmp_path / "x.npy", np.zeros((1, 1, 28, 28)))
     places = (("{float64}", tmp_path / "x.npy"), ("{file}", tmp_path / "x.npy"))
     for place, path in places:
@@ -311,8 +311,7 @@ def test_a_missing_compiler_is_told_before_the_model_is_looked_at(
         raise AssertionError("the model was read")
 
     monkeypatch.setenv("CC", "no-such-compiler")
-    monkeypatch.setattr("atc.load_and_run.compilation.read_model", read)
-    monkeypatch.setattr("atc.driver.read_model", read)
+    monkeypatch.setattr("atc.pipeline.pipeline.read_model", read)
     found = run(model, *words, status=3)
     assert found.err.startswith("E19010: CC names a program that isn't there: no-such-compiler")
     assert found.err.count("\n") == 1

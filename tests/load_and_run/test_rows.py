@@ -18,11 +18,12 @@ from load_and_run_cases import dump_with_cases
 from onnx.reference import ReferenceEvaluator
 
 from atc import templates
-from atc.backends import target
-from atc.backends.cpu import KERNELS
+from atc.backends.cpu.catalogue import KERNELS
 from atc.backends.cpu.targets import TARGETS
+from atc.backends.target import host_arch, host_features
+from atc.backends.targets import host_target
 from atc.load_and_run.binary_dump import read_dump
-from atc.settings import LOAD_AND_RUN
+from atc.options.table import LOAD_AND_RUN
 
 C99 = "--target=c99"
 
@@ -170,7 +171,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 NAIVE = {kernel.name for kernel in KERNELS if kernel.portable}
 
 needs_vectors = pytest.mark.skipif(
-    target.host_target().vector_bytes == 4, reason="needs a target with vectors"
+    host_target().vector_bytes == 4, reason="needs a target with vectors"
 )
 
 
@@ -379,8 +380,8 @@ def test_l18_l19_blocked_layouts(
     run: Any, model: Path, picture: Path, truth: Any, tmp_path: Path, row: str, option: str,
     block: int,
 ) -> None:  # fmt: skip
-    able = [t for t in TARGETS if t.arch == target.host_arch() and t.vector_bytes == 4 * block]
-    if not able or not able[0].features <= target.host_features():
+    able = [t for t in TARGETS if t.arch == host_arch() and t.vector_bytes == 4 * block]
+    if not able or not able[0].features <= host_features():
         pytest.skip(f"this machine has no vectors of {block} floats")
     kept = tmp_path / "net"
     words = (f"--enable-{option}", f"--input=data:{picture}", f"--model-dump={kept}")
@@ -411,7 +412,7 @@ def test_l23_enable_nchw44_dot_is_for_arms_targets_with_it(run: Any, model: Path
         assert f"target {name} has no dot product of int8 as ARM's have it" in found.err
         assert "use aarch64-neon-dotprod or aarch64-neon-i8mm" in found.err
     assert "exclude each other" in run(model, option, "--enable-nchw44", status=1).err
-    if target.host_arch() != "aarch64":
+    if host_arch() != "aarch64":
         assert "compiles for another machine" in run(model, option, status=1).err
         found = run(model, option, "--target=aarch64-neon-dotprod", status=1)
         assert "aarch64-neon-dotprod doesn't run on this machine" in found.err
@@ -421,14 +422,14 @@ def test_l23_enable_nchw44_dot_is_for_arms_targets_with_it(run: Any, model: Path
                                                                        marks=pytest.mark.slow)])
 def test_l23_enable_nchw44_dot(run: Any, tmp_path: Path, name: str) -> None:
     """A convolution of bytes in blocks of 4 whose sums are dot products."""
-    if target.host_arch() != "aarch64" and shutil.which("aarch64-linux-gnu-gcc") is None:
+    if host_arch() != "aarch64" and shutil.which("aarch64-linux-gnu-gcc") is None:
         pytest.skip("there is no compiler for aarch64")
     path, kept = tmp_path / "bytes.onnx", tmp_path / "net"
     onnx.save(quantized_conv(), path)
     found = run(
         path, "--enable-nchw44-dot", f"--target={name}", f"--model-dump={kept}", "--iter=1"
     )
-    if target.host_arch() != "aarch64":
+    if host_arch() != "aarch64":
         assert "nothing is run on this machine" in found.out
     report = json.loads((kept / "net.report.json").read_text())
     assert report["target"] == name
@@ -436,7 +437,7 @@ def test_l23_enable_nchw44_dot(run: Any, tmp_path: Path, name: str) -> None:
     (conv,) = [n for n in report["nodes"] if n["op"].startswith("Conv")]
     (kernel,) = (kept / "src" / "kernels").glob(f"{conv['symbol']}*")
     assert "dot" in kernel.read_text()
-    words = ["aarch64-linux-gnu-objdump" if target.host_arch() != "aarch64" else "objdump", "-d"]
+    words = ["aarch64-linux-gnu-objdump" if host_arch() != "aarch64" else "objdump", "-d"]
     code = subprocess.run([*words, kept / "libnet.so"], capture_output=True, text=True).stdout
     assert "dot\tv" in code
 

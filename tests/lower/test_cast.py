@@ -16,7 +16,7 @@ from onnx.numpy_helper import saturate_cast, to_float8e8m0
 from onnx.reference import ReferenceEvaluator
 
 from atc.errors import AtcError
-from atc.ir import Array, DType
+from atc.ir.graph import Array, DType
 from support import Runner, compile_graph, compile_models
 
 SMALL = [d for d in DType if d.is_small]

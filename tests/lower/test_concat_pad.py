@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atc.errors import ModelError, UnsupportedError
-from atc.ir import Array, DType
+from atc.ir.graph import Array, DType
 from support import MOVED, Batch, assert_close, node_model, random_array, run_model
 
 # ---- Concat -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from dynamic_models import Case, Net
-from test_dynamic_models import network_of
+from whole.test_dynamic_models import network_of
 
 from atc.errors import ModelError
 from support import compile_graph

@@ -11,7 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from atc.errors import AtcError
-from atc.ir import Array
+from atc.ir.graph import Array
 from support import Batch, compile_graph, node_model, run_model
 
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {

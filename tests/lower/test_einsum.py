@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from atc.errors import ModelError
-from atc.ir import DType
-from atc.ops import Map, MatMul, Reduce, Reshape
+from atc.ir.graph import DType
+from atc.ir.ops import Map, MatMul, Reduce, Reshape
 from support import (
     NUMBERS,
     Batch,

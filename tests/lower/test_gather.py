@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from atc.errors import ModelError
-from atc.ir import Array, DType
-from atc.ops.data import Gather
+from atc.ir.graph import Array, DType
+from atc.ir.ops.data import Gather
 from support import (
     MOVED,
     Batch,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atc.errors import ModelError, UnsupportedError
-from atc.ir import Array, DType
+from atc.ir.graph import Array, DType
 from atc.lower.generate import MAX_STORED
 from support import NUMBERS, Batch, assert_close, node_cases, node_model, random_array, run_model
 

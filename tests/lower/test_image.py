@@ -17,9 +17,9 @@ from onnx import TensorProto, helper
 from projects import make_library, make_model
 
 from atc.errors import UnsupportedError
-from atc.ir import Array
-from atc.load import load
-from atc.runtime import Network
+from atc.ir.graph import Array
+from atc.runtime.load import load
+from atc.runtime.network import Network
 from support import compile_graph
 
 Image = pytest.importorskip("PIL.Image")

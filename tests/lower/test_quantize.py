@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from ort_cases import Case, compiled, integers, noise, scales
 
 from atc.errors import AtcError
-from atc.ops import MatMul
+from atc.ir.ops import MatMul
 from atc.passes import run_passes
 from support import assert_close, compile_graph, node_model, pinned, run_model, run_models
 

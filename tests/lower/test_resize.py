@@ -10,8 +10,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from atc.errors import ModelError, UnsupportedError
-from atc.ir import Array, DType, TensorType
-from atc.ops import Map, Reshape
+from atc.ir.graph import Array, DType, TensorType
+from atc.ir.ops import Map, Reshape
 from support import (
     NUMBERS,
     Batch,

@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from atc.errors import ModelError
-from atc.ir import Array, DType, TensorType
+from atc.ir.graph import Array, DType, TensorType
 from support import NUMBERS, Batch, assert_close, node_model, random_array, run_model
 
 # ---- GridSample ---------------------------------------------------------------------------------

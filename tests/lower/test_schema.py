@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atc.errors import ModelError
-from atc.ir import DType
+from atc.ir.graph import DType
 from atc.lower.schema import type_error
 from support import node_model, run_model
 

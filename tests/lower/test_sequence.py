@@ -12,8 +12,8 @@ from onnx.parser import parse_model
 
 import atc
 import atc.onnx_backend as backend
+from atc.accuracy.compare import Subject, verify_library
 from atc.errors import AtcError
-from atc.verify_run import Subject, verify_library
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]>'
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atc.backends.cpu.signal import stages
+from atc.backends.cpu.special.signal import stages
 from atc.errors import ModelError, UnsupportedError
-from atc.ir import Array, DType, TensorType
+from atc.ir.graph import Array, DType, TensorType
 from support import Batch, assert_close, node_cases, node_model, random_array, run_model
 
 OPERATORS = ["DFT", "STFT", "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix"]

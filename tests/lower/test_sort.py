@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atc.errors import ModelError
-from atc.ir import Array, DType
+from atc.ir.graph import Array, DType
 from support import NUMBERS, Batch, assert_close, node_model, random_array, run_model
 
 ORDERED = [d for d in NUMBERS if d is not DType.BOOL]

@@ -15,9 +15,9 @@ from projects import compile_c, emit_model, sources, write_project
 
 import atc
 import atc.onnx_backend as backend
+from atc.accuracy.compare import Subject, verify_library
 from atc.errors import AtcError
-from atc.ir import STRING_BYTES
-from atc.verify_run import Subject, verify_library
+from atc.ir.graph import STRING_BYTES
 
 ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
 TYPES = {"O": TensorProto.STRING, "f": TensorProto.FLOAT, "i": TensorProto.INT64,

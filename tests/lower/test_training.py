@@ -12,7 +12,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from atc.errors import AtcError
-from atc.ir import Array
+from atc.ir.graph import Array
 from support import Batch, compile_graph, node_model
 
 PREVIEW = "ai.onnx.preview.training"

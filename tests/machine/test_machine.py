@@ -24,12 +24,13 @@ from tile_emulation import emulating
 
 from atc.api import compile as compile_network
 from atc.backends.find_compiler import find_compiler
-from atc.backends.target import get_target, host_arch, host_features
-from atc.build import Shop, library_flags
+from atc.backends.target import host_arch, host_features
+from atc.backends.targets import get_target
+from atc.build.library import Shop, library_flags
 from atc.cache import open_cache
 from atc.cache.algo import open_algo_cache
-from atc.fast_run import Bench, fast_run, workloads
-from atc.ir import Array
+from atc.fast_run.measure import Bench, fast_run, workloads
+from atc.ir.graph import Array
 from atc.passes import run_passes
 from support import compile_graph
 

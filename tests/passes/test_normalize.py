@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from atc.ir import Graph
-from atc.ops import Map, Normalize, Reshape
+from atc.ir.graph import Graph
+from atc.ir.ops import Map, Normalize, Reshape
 from atc.passes import run_passes
 from support import assert_close, compile_graph, run_model
 

@@ -11,11 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from atc.expr import Input, call, const
-from atc.ir import DType, Graph, Node, Op, TensorType
-from atc.ops import Conv, Epilogue, Map, MatMul, Reduce, Reshape
+from atc.ir.expr import Input, call, const
+from atc.ir.graph import DType, Graph, Node, Op, TensorType
+from atc.ir.ops import Conv, Epilogue, Map, MatMul, Reduce, Reshape
+from atc.ir.view import View
 from atc.passes import PASSES, layout_passes, run_passes
-from atc.view import View
 from support import Runner, compile_graph, compile_models
 
 F = DType.FLOAT

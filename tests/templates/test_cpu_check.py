@@ -10,7 +10,8 @@ import pytest
 
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.find_compiler import find_compiler
-from atc.backends.target import Target, get_target
+from atc.backends.target import Target
+from atc.backends.targets import get_target
 from atc.backends.toolchain import compile_flags, compile_object, link_program, run_binary
 from atc.templates import TemplateRuleError, render
 

@@ -14,9 +14,10 @@ from kernel_program import _unit
 from onnx import TensorProto, helper, numpy_helper
 
 from atc.backends.kernel import KernelSource, render_kernel, workload_of
-from atc.backends.target import Target, get_target
+from atc.backends.target import Target
+from atc.backends.targets import get_target
 from atc.passes import run_passes
-from atc.select import Limits, candidates
+from atc.select.select import Limits, candidates
 from atc.templates import verbatim
 from support import compile_graph
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from simd_program import FOLDER, STRICT, Array, find
 
-from atc.backends.target import get_target, host_features
+from atc.backends.target import host_features
+from atc.backends.targets import get_target
 
 AMX = get_target("x86-64-amx")
 BF16 = get_target("x86-64-avx512-bf16")
@@ -74,7 +75,7 @@ def write(folder: Path, emulated: bool) -> None:
     for name in ("bf16", "tiles"):
         text = (FOLDER / f"{name}.h").read_text()
         if name == "tiles" and emulated:
-            text = Path(__file__).parents[1].joinpath("tiles_emulated.h").read_text()
+            text = Path(__file__).parents[1].joinpath("support", "tiles_emulated.h").read_text()
         (folder / f"simd_{name}.h").write_text(text)
     (folder / "simd.h").write_text((FOLDER / "avx512.h").read_text())
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from atc.errors import ModelError
+from atc.files.regular import regular
 from atc.importers.mxnet import (  # noqa: F401  (each fills the table of translations)
     ops_activation,
     ops_boxes,
@@ -39,7 +40,6 @@ from atc.importers.mxnet import (  # noqa: F401  (each fills the table of transl
 from atc.importers.mxnet.params import Array, read_params
 from atc.importers.mxnet.symbol import Symbol, parse_symbol
 from atc.importers.mxnet.translate import Sources, needed_nodes, translate
-from atc.regular_file import regular
 
 SUFFIX = "-symbol.json"
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atc.errors import ModelError, UnsupportedError
-from atc.regular_file import regular
+from atc.files.regular import regular
 
 Array = NDArray[Any]
 

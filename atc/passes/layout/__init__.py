@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from atc.ir import Array, Graph
-from atc.ops import Conv
+from atc.ir.graph import Array, Graph
+from atc.ir.ops import Conv
 from atc.passes.layout.apply import apply
 from atc.passes.layout.choice import (
     Choices,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from atc.ir import Array, Graph, Node, Op, TensorType, prune, reads, type_of
+from atc.ir.graph import Array, Graph, Node, Op, TensorType, prune, reads, type_of
 from atc.passes.layout.choice import Choices, moving_map, widening
 from atc.passes.layout.forms import (
     Argument,

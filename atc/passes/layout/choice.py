@@ -11,10 +11,10 @@ from math import inf
 import numpy as np
 
 from atc.dims import Undecided, concrete, is_dynamic
-from atc.expr import Input
-from atc.ir import DType, Graph, Node, TensorType, reads
-from atc.ops import Conv, Map, MatMul, Normalize, Pool, Reduce, Reshape
-from atc.ops.data import Concat, Pad
+from atc.ir.expr import Input
+from atc.ir.graph import DType, Graph, Node, TensorType, reads
+from atc.ir.ops import Conv, Map, MatMul, Normalize, Pool, Reduce, Reshape
+from atc.ir.ops.data import Concat, Pad
 from atc.passes.layout.conv_forms import conv_forms, pool_forms
 from atc.passes.layout.costs import Price, Task, estimate
 from atc.passes.layout.forms import (

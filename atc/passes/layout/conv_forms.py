@@ -8,14 +8,14 @@ from math import prod
 
 import numpy as np
 
-from atc.ir import DType, Node, row_major
-from atc.ops import Conv, ConvBlocked, Epilogue, MatMul, Pool, Window
-from atc.passes.block_bytes import integer_zero
+from atc.ir.graph import DType, Node, row_major
+from atc.ir.ops import Conv, ConvBlocked, Epilogue, MatMul, Pool, Window
+from atc.ir.view import View
+from atc.passes.canonical.simplify_matmul import merged
 from atc.passes.layout.forms import Form, Layout, Read, Scene, plain_form
 from atc.passes.layout.loop_forms import folded_pixels
 from atc.passes.layout.operands import operands
-from atc.passes.simplify_matmul import merged
-from atc.view import View
+from atc.passes.quantized.blocking import integer_zero
 
 PLAIN_CHANNELS = 4
 """Up to so many channels a first convolution reads its operand as it is."""

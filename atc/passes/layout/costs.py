@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
-from atc.expr import cost as expression_cost
-from atc.expr import inputs_of
-from atc.ir import DType, Op, TensorType
-from atc.ops import (
+from atc.ir.expr import cost as expression_cost
+from atc.ir.expr import inputs_of
+from atc.ir.graph import DType, Op, TensorType
+from atc.ir.ops import (
     Block,
     Conv,
     ConvBlocked,
@@ -26,10 +26,10 @@ from atc.ops import (
     Reshape,
     Unblock,
 )
-from atc.ops.blocked import BYTES
-from atc.ops.data import Concat
-from atc.passes.slice_in_place import ALIGNMENT
-from atc.view import View
+from atc.ir.ops.blocked import BYTES
+from atc.ir.ops.data import Concat
+from atc.ir.view import View
+from atc.passes.canonical.alias_slices import ALIGNMENT
 
 CALL = 50.0
 """Cycles that any call takes."""
@@ -124,7 +124,7 @@ def _plain_conv(op: Conv, task: Task, width: int) -> float:
 
 
 def _is_part(op: Map, y: TensorType) -> bool:
-    """Whether readers of a slice can read it where it lies; see `slice_in_place.py`."""
+    """Whether readers of a slice can read it where it lies; see `canonical/alias_slices.py`."""
     view = op.views[0]
     return view.is_dense(op.shape) and view.offset * y.dtype.itemsize % ALIGNMENT == 0
 

@@ -13,11 +13,11 @@ from enum import Enum
 from functools import cached_property
 from math import prod
 
-from atc.expr import Input
-from atc.ir import Array, DType, Graph, Node, Op, TensorType, row_major, type_of
-from atc.ops import Block, Map, Reshape, Unblock
-from atc.ops.blocked import BYTES, blocked_shape
-from atc.view import View
+from atc.ir.expr import Input
+from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, row_major, type_of
+from atc.ir.ops import Block, Map, Reshape, Unblock
+from atc.ir.ops.blocked import BYTES, blocked_shape
+from atc.ir.view import View
 
 LAID_OUT = frozenset({DType.FLOAT, *BYTES})
 """Types of tensors that may lie otherwise than the model says."""

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from atc.ir import Node, Op
-from atc.ops import Epilogue, Map, MatMul, Reduce, Reshape
-from atc.ops.blocked import blocked_shape
-from atc.ops.data import Concat, Pad
-from atc.passes.cancel_movement import refine, tidy
+from atc.ir.graph import Node, Op
+from atc.ir.ops import Epilogue, Map, MatMul, Reduce, Reshape
+from atc.ir.ops.blocked import blocked_shape
+from atc.ir.ops.data import Concat, Pad
+from atc.ir.view import Split, View, compose, compose_refining, dense, simplify_loops
+from atc.passes.canonical.fold_views import refine, tidy
+from atc.passes.canonical.simplify_matmul import read_through
+from atc.passes.canonical.sink_transposes import frame_axes
 from atc.passes.layout.forms import Argument, Form, Layout, Read, Scene, plain_form, unlaid
 from atc.passes.layout.operands import as_it_is, operands
-from atc.passes.simplify_matmul import read_through
-from atc.passes.sink_transposes import frame_axes
-from atc.view import Split, View, compose, compose_refining, dense, simplify_loops
 
 
 def map_forms(scene: Scene, node: Node, op: Map, layout: Layout) -> Iterator[Form]:

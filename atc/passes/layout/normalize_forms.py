@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from atc.ir import DType, Node
-from atc.ops import Epilogue, Normalize, NormalizeBlocked
+from atc.ir.graph import DType, Node
+from atc.ir.ops import Epilogue, Normalize, NormalizeBlocked
+from atc.ir.view import View, compose_refining, dense, gather_view
 from atc.passes.layout.forms import Argument, Form, Layout, Read, Scene
 from atc.passes.layout.operands import held, operand
-from atc.view import View, compose_refining, dense, gather_view
 
 
 def normalize_forms(scene: Scene, node: Node, op: Normalize, layout: Layout) -> Iterator[Form]:

@@ -7,8 +7,9 @@ from math import prod
 
 import numpy as np
 
-from atc.ir import Array, TensorType, row_major
-from atc.ops.blocked import blocked_shape
+from atc.ir.graph import Array, TensorType, row_major
+from atc.ir.ops.blocked import blocked_shape
+from atc.ir.view import View, gather_view
 from atc.passes.layout.forms import (
     LAID_OUT,
     Argument,
@@ -19,7 +20,6 @@ from atc.passes.layout.forms import (
     Scene,
     Widened,
 )  # fmt: skip
-from atc.view import View, gather_view
 
 
 def operands(

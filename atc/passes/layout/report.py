@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from atc.ops import Conv
+from atc.ir.ops import Conv
 from atc.passes.layout.choice import Choices
 from atc.passes.layout.costs import Task
 from atc.passes.layout.forms import Layout

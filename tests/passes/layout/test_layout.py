@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import support
-from atc.ir import Graph
-from atc.ops import Conv
+from atc.ir.graph import Graph
+from atc.ir.ops import Conv
 from atc.passes import run_passes
 from atc.passes.layout import LayoutReport, Layouts
 from support import assert_close, compile_graph, run_model, runnable

@@ -1,0 +1,208 @@
+"""What products in bf16x3 will err by, foreseen in float64; where it is too much, float32 is taken.
+
+How far a network carries an error of its layers is its own: trained ones err by 1e-6 to 5e-5 of
+their output's scale, ones of random weights by ten times as much. So the model is evaluated in
+float64, once as it is and once with the operands of those products rounded to the bits that two
+bfloat16 hold. What the first layers err goes through all others: they are the first to lose it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir
+
+from atc import __version__
+from atc.accuracy.compare import random_inputs
+from atc.accuracy.float64 import INTEGER_OPS, run_in_double
+from atc.backends.kernel import workload_of
+from atc.backends.targets import get_target
+from atc.build.compilers import check_compilers
+from atc.cache import ERRORS, ProvedFiles
+from atc.diagnostics import Listener
+from atc.dims import low, most
+from atc.errors import UnsupportedError
+from atc.ir.graph import Array, Graph, Node
+from atc.lower.context import node_name
+from atc.options.options import Options
+from atc.options.shape_profiles import gears_of
+from atc.pipeline.caches import file_store
+from atc.pipeline.debug_build import read_debugging
+from atc.pipeline.pipeline import (
+    Compilation,
+    Compile,
+    optimised_graph,
+    read_model,
+)
+from atc.pipeline.precision import HEAVY
+from atc.pipeline.request import DEFAULT_BOUND, limits_of, policy_of
+from atc.select.select import Limits, candidates
+
+SPLIT = "bf16x3"
+ALLOWED = 0.6 * DEFAULT_BOUND
+"""What is left to split products of the bound: sums in float32 and other kernels err, too."""
+SHARES = (0.0, 1 / 8, 1 / 4, 1 / 2)
+"""Parts of the products, the first of the network, that are tried in float32."""
+SEED = 0
+MIDDLE = 64
+"""What an extent of a range is taken for, where the range has it."""
+
+
+_Types = Mapping[str, tuple[tuple[int, ...], np.dtype]]
+"""Shapes and types of inputs."""
+_Foreseen = tuple[tuple[str, ...], float]
+"""The nodes to compute in float32, and the error that is left."""
+
+
+@dataclass(frozen=True)
+class _Products:
+    """The nodes of the model that have products in bf16x3, in order, and those to keep anyway."""
+
+    nodes: tuple[str, ...]
+    unknown: frozenset[str]
+    """Nodes of such products that a reference in float64 can't tell apart."""
+
+
+def bf16x3_settled(inner: Compile) -> Compile:
+    """Wrap a compilation: on targets with AMX it is told first which products may be in bf16x3."""
+
+    def compile(options: Options, environ: Mapping[str, str], heard: Listener) -> Compilation:
+        target = get_target(options.target, options.target_option)
+        if "amx_bf16" in target.features and options.plain_nodes is None:
+            check_compilers(options, environ)  # before anything long begins
+            store = file_store(options, read_debugging(options), environ, ERRORS)
+            options = with_split_settled(options, heard, store)
+        return inner(options, environ, heard)
+
+    return compile
+
+
+def with_split_settled(
+    options: Options, heard: Listener, store: ProvedFiles | None = None
+) -> Options:
+    """Return options that name the nodes whose products are in float32 (`plain_nodes`).
+
+    What is foreseen is kept in `store`, by the whole model.
+    """
+    shown = (gears_of(options) or (options,))[-1]
+    quiet = replace(heard, warn=lambda text: None)
+    shown = replace(shown, plain_nodes=frozenset(), dump=None)
+    model = read_model(shown, quiet)
+    limits = limits_of(shown, model)
+    if SPLIT not in limits.precisions or policy_of(options).epsilon:
+        return replace(options, plain_nodes=frozenset())
+    target = get_target(options.target)
+    graph = optimised_graph(model, shown, quiet, target.vector_bytes // 4)
+    products = _products(graph, model, shown, limits)
+    if not products.nodes:
+        return replace(options, plain_nodes=products.unknown)
+    if any(n.op_type in INTEGER_OPS for n in model.graph):  # a last bit decides what they give
+        return replace(options, plain_nodes=products.unknown)
+    feeds = {name: _type(graph, name) for name in graph.inputs}
+    key = _digest(model, feeds, products) if store else b""
+    found = _kept(store, key)
+    if found is None:
+        heard.stage(f"foreseeing the error of {len(products.nodes)} products in {SPLIT}")
+        try:
+            found = _least_plain(model, feeds, products)
+        except UnsupportedError as no:
+            heard.warn(f"{no}, so that the error of {SPLIT} is unknown: products are in float32")
+            return replace(options, plain_nodes=products.unknown | {*products.nodes})
+        _keep(store, key, found)
+    plain, error = found
+    return replace(options, plain_nodes=products.unknown | {*plain}, split_error=error)
+
+
+def _kept(store: ProvedFiles | None, key: bytes) -> _Foreseen | None:
+    """Return what was foreseen before."""
+    data = store.get(key.hex(), key) if store else None
+    if data is None:
+        return None
+    found = json.loads(data)  # our own: `get` has proved it
+    return tuple(found["plain"]), float(found["error"])
+
+
+def _keep(store: ProvedFiles | None, key: bytes, found: _Foreseen) -> None:
+    if store:
+        store.put(key.hex(), key, json.dumps({"plain": found[0], "error": found[1]}).encode())
+
+
+def _digest(model: onnx_ir.Model, feeds: _Types, products: _Products) -> bytes:
+    """Return the SHA-256 of all that decides what is foreseen."""
+    outputs = [v.name for v in model.graph.outputs]
+    digest = hashlib.sha256(repr((__version__, outputs, products.nodes, feeds)).encode())
+    for graph in (model.graph, *model.functions.values()):
+        for node in graph:
+            digest.update(onnx_ir.to_proto(node).SerializeToString(deterministic=True))
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        digest.update(repr((name, tensor and (tensor.dtype, tensor.shape))).encode())
+        if tensor is not None:
+            text = tensor.dtype is onnx_ir.DataType.STRING
+            digest.update(repr(tensor.numpy().tolist()).encode() if text else tensor.tobytes())
+    return digest.digest()
+
+
+def _products(graph: Graph, model: onnx_ir.Model, options: Options, limits: Limits) -> _Products:
+    """Return what may have products in bf16x3."""
+    target = get_target(options.target)
+    graphs = (model.graph, *model.graph.subgraphs())
+    heavy = {node_name(n) for g in graphs for n in g if n.op_type in HEAVY}
+    nodes: dict[str, None] = {}
+    unknown: set[str] = set()
+    for node, constants in _nodes(graph, {}):
+        able = candidates(workload_of(graph, node, constants), target, limits.of(node))
+        if not any(c.kernel.precision == SPLIT for c in able):
+            continue
+        own = [name for name in node.origin if name in heavy]
+        nodes.update(dict.fromkeys(own))
+        unknown.update(() if own else node.origin)
+    return _Products(tuple(nodes), frozenset(unknown))
+
+
+def _nodes(graph: Graph, outer: Mapping[str, Array]) -> Iterator[tuple[Node, Mapping[str, Array]]]:
+    """Yield the nodes of a graph and its subgraphs, with the constants that they see."""
+    constants = {**outer, **graph.constants}
+    for node in graph.nodes:
+        yield node, constants
+        for inner in node.op.subgraphs():
+            yield from _nodes(inner, constants)
+
+
+def _least_plain(model: onnx_ir.Model, types: _Types, products: _Products) -> _Foreseen:
+    """Return the nodes to compute in float32, as few as will do, and the error that is left."""
+    outputs = [str(v.name) for v in model.graph.outputs]
+    feeds = random_inputs(types, SEED)
+    _, wanted = run_in_double(model, outputs, feeds)
+    count = len(products.nodes)
+    for share in SHARES:
+        kept = -(-count * share // 1)
+        split = frozenset(products.nodes[int(kept) :])
+        _, got = run_in_double(model, outputs, feeds, split)
+        error = max((apart(a, b) for a, b in zip(got, wanted, strict=True)), default=0.0)
+        if error <= ALLOWED:
+            return products.nodes[: int(kept)], error
+    return products.nodes, 0.0
+
+
+def _type(graph: Graph, name: str) -> tuple[tuple[int, ...], np.dtype]:
+    type_ = graph.types[name]
+    shape = tuple(min(most(n), max(low(n), MIDDLE)) for n in type_.shape)
+    return shape, np.dtype(type_.dtype.numpy)
+
+
+def apart(got: object, wanted: object) -> float:
+    """Return the largest difference of floats as a part of what is wanted; NaN counts as equal."""
+    if isinstance(wanted, list) and isinstance(got, list):
+        return max((apart(a, b) for a, b in zip(got, wanted, strict=False)), default=0.0)
+    a, b = np.asarray(got), np.asarray(wanted)
+    if b.dtype.kind != "f" or a.shape != b.shape or not b.size:
+        return 0.0
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b = a[finite], b[finite]
+    scale = float(np.abs(b).max(initial=0.0))
+    return float(np.abs(a - b).max(initial=0.0)) / (scale or 1.0)

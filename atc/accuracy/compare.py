@@ -1,0 +1,439 @@
+"""Runs a compiled library and a reference on the same inputs and compares their outputs."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx.version_converter
+import onnx_ir
+
+from atc.accuracy.float64 import INTEGER_OPS, run_in_double
+from atc.adapt import Adaptation, adapt
+from atc.adapt.outputs import find_outputs
+from atc.dims import Extent
+from atc.errors import (
+    OptionError,
+    UnsupportedError,
+    VerificationError,
+    one_line,
+    reason_of,
+    way_out,
+)
+from atc.files.regular import regular
+from atc.files.temporary import temporary_folder
+from atc.importers import load_model
+from atc.ir.graph import Array
+from atc.options.options import Options
+from atc.options.shape_profiles import gears_of
+from atc.options.values import InputShape
+from atc.pipeline.request import adaptation_of, policy_of
+from atc.runtime.load import open_network
+from atc.runtime.network import Network
+from atc.runtime.values import Value
+
+if TYPE_CHECKING:
+    from atc.pipeline.input_types import InputType
+
+TOLERANCE = 1e-4
+"""Largest difference that passes, as a part of the output's largest magnitude."""
+
+_IR_VERSION = 8  # 2021: initializers needn't be inputs, bfloat16, functions
+_ADAPTABLE = 17  # an opset in which added nodes mean the same as in that of their own
+_ROUNDINGS = 16  # errors of that many roundings, one on another, are no mistake
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # a rounding more or less is no mistake
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How one output differs from the reference.
+
+    `max_rel` is the largest difference as a part of the reference's largest magnitude, `cosine`
+    of the angle between both outputs. 8-bit integers may differ by one step, others not at all.
+    """
+
+    name: str
+    type: str
+    max_abs: float
+    max_rel: float
+    cosine: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A comparison of all outputs; `reference` names what ran beside the library."""
+
+    reference: str
+    inputs: str
+    tolerance: float
+    differences: tuple[Difference, ...]
+    precision: str = ""
+    """What the library says of its arithmetic, where the comparison measures its error."""
+
+    @property
+    def error(self) -> float:
+        """The largest difference of all outputs, as a part of the output's largest magnitude."""
+        return max((d.max_rel for d in self.differences), default=0.0)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all outputs agree."""
+        return all(d.passed for d in self.differences)
+
+    def require(self) -> None:
+        """Raise VerificationError that names the worst output, unless all agree."""
+        failed = [d for d in self.differences if not d.passed]
+        if failed:
+            worst = max(failed, key=lambda d: d.max_rel)
+            raise VerificationError(
+                f"output '{worst.name}' differs from {self.reference} by {worst.max_rel:.3g} of "
+                f"its largest magnitude, {self.tolerance:g} is allowed; {len(failed)} of "
+                f"{len(self.differences)} outputs differ",
+                hint="rounding adds up in deep networks: see max_abs and cosine before you "
+                "raise --tolerance",
+            )  # fmt: skip
+
+
+Reference = Callable[[onnx_ir.Model, Sequence[str], Mapping[str, Array]], tuple[str, list[Any]]]
+"""Computes the outputs of these names from inputs, and says what it is called."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model file as the user names it to the importers."""
+
+    model: Path
+    framework: str = ""
+    weight: Path | None = None
+    out_nodes: tuple[str, ...] = ()
+    input_shape: Mapping[str, InputShape] = field(default_factory=dict)
+    adaptation: Adaptation = field(default_factory=Adaptation)
+    epsilon: float = 0.0
+    """The relative error of one rounding, where the library rounds more than the model says."""
+    gear: Mapping[str, InputShape] = field(default_factory=dict)
+    """Where the library has gears: the shapes of the one to run, as --input_shape gives them."""
+
+
+def subject_of(options: Options) -> Subject:
+    """Return the model of a compilation, as its library takes it."""
+    gears = gears_of(options)
+    return Subject(
+        options.model, options.framework, options.weight, options.out_nodes, options.input_shape,
+        adaptation_of(options), policy_of(options).epsilon, gears[-1].input_shape if gears else {},
+    )  # fmt: skip
+
+
+def verify_library(
+    subject: Subject, library: Path, *, tolerance: float = TOLERANCE, seed: int = 0,
+    inputs: Path | None = None, float64: bool = False, run: Reference | None = None,
+) -> Verification:  # fmt: skip
+    """Compare a library (or its folder) with a reference on seeded inputs, or those of an .npz.
+
+    With `float64` the reference computes in float64, and the tolerance is the bound that the
+    library states, unless the model itself rounds to integers. `run` is asked in its place, if
+    given.
+
+    Raises OptionError if the library isn't one of this model or the inputs don't fit,
+    UnsupportedError if no reference can run the model.
+    """
+    _check_sanitizer(library)
+    net = open_network(library)
+    alike = [v for v in net.parameters if not (subject.gear and _varies(net, v))]
+    shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.gear}
+    pinned = subject.input_shape if subject.adaptation.reshapes else shapes
+    model = load_model(subject.model, subject.framework, pinned, subject.weight)
+    if subject.adaptation.adds_nodes:
+        model = _newer(model)
+    adapt(model, subject.adaptation, find_outputs(model, subject.out_nodes))
+    outputs = [v.name or "" for v in model.graph.outputs]
+    tolerance = max(tolerance, _ROUNDINGS * subject.epsilon)
+    if len(outputs) != len(net.results):
+        raise OptionError(
+            f"the library has {len(net.results)} outputs, the model {len(outputs)}",
+            where=str(library), hint="give the --out_nodes that it was compiled with",
+        )  # fmt: skip
+    own = {v.name: _sizes(v) for v in model.graph.inputs} if subject.gear else {}
+    types = {t.name: (own.get(t.name, t.shape), np.dtype(t.dtype)) for t in net.inputs}
+    if inputs is None:
+        feeds, source = random_inputs(types, seed), f"seed {seed}"
+    else:
+        feeds, source = _read_inputs(inputs, types), inputs.name
+    precision = ""
+    if float64:
+        stated, precision = stated_precision(net.build_info)
+        rounds = any(node.op_type in INTEGER_OPS for node in model.graph)
+        tolerance = tolerance if rounds or stated is None else stated
+    run = run or (run_in_double if float64 else run_reference)
+    reference, expected = run(model, outputs, feeds)
+    got = list(net.run({v.name: _fed(net, v, feeds) for v in net.parameters}).values())
+    pairs = [*_elements(outputs, got, expected)]
+    compared = tuple(
+        compare(name, a.astype(b.dtype) if float64 and b.dtype == np.float64 else a, b, tolerance)
+        for name, a, b in pairs
+    )
+    return Verification(reference, source, tolerance, compared, precision)
+
+
+def stated_precision(build_info: str) -> tuple[float | None, str]:
+    """Return the error bound that a library states, and its precision as it calls it."""
+    said = dict(pair.split("=", 1) for pair in build_info.split("; ") if "=" in pair)
+    bound = float(said["error_bound"]) if "error_bound" in said else None
+    return bound, said.get("precision", "unknown")
+
+
+def _pinned(net: Network, value: Value) -> InputShape:
+    """Return the shapes that an input was compiled for, as --input_shape gives them."""
+    if value.count is None:
+        return None
+    shapes: list[tuple[Extent, ...]] = [
+        t.shape for t in net.inputs[value.first : value.first + value.count]
+    ]
+    return shapes if value.is_sequence else shapes[0]
+
+
+def _varies(net: Network, value: Value) -> bool:
+    """Whether an input is a tensor of several shapes."""
+    tensor = net.inputs[value.first]
+    return value.is_plain and bool(tensor.lowest) and tensor.lowest != tensor.shape
+
+
+def _sizes(value: onnx_ir.Value) -> tuple[int, ...]:
+    return tuple(n for n in value.shape or () if isinstance(n, int))
+
+
+def _fed(net: Network, value: Value, feeds: Mapping[str, Array]) -> Array | list[Array] | None:
+    if value.count is None:
+        return None
+    arrays = [feeds[t.name] for t in net.inputs[value.first : value.first + value.count]]
+    return arrays if value.is_sequence else arrays[0]
+
+
+def _elements(
+    names: Sequence[str], got: Sequence[Any], expected: Sequence[Any]
+) -> Iterator[tuple[str, Array, Array]]:
+    """Yield the tensors to compare: of a sequence its elements, of nothing none.
+
+    Of a map it is the values, or its keys where they differ.
+    """
+    for name, a, b in zip(names, got, expected, strict=True):
+        if isinstance(a, list) and isinstance(b, list | tuple) and len(a) == len(b):
+            yield from _elements([f"{name}_{k}" for k in range(len(a))], a, b)
+        elif isinstance(a, dict) and isinstance(b, dict):
+            same = sorted(a) == sorted(b)
+            x, y = ([m[k] for k in sorted(m)] if same else sorted(m) for m in (a, b))
+            yield name, np.asarray(x), np.asarray(y)
+        elif a is not None or b is not None:
+            yield name, np.asarray(a), np.asarray(b)
+
+
+def _newer(model: onnx_ir.Model) -> onnx_ir.Model:
+    """Return the model in an opset that has what an adaptation adds, if onnx can convert it."""
+    if model.opset_imports.get("", _ADAPTABLE) >= _ADAPTABLE:
+        return model
+    try:
+        return onnx_ir.from_proto(
+            onnx.version_converter.convert_version(onnx_ir.to_proto(model), _ADAPTABLE)
+        )
+    except Exception as error:  # the converter raises many kinds
+        raise UnsupportedError(
+            "no reference can run the model with what is added to it: onnx can't convert it to "
+            f"opset {_ADAPTABLE}: {one_line(str(error), 120)}"
+        ) from error
+
+
+def _check_sanitizer(library: Path) -> None:
+    """Refuse a library whose AddressSanitizer would end this process as it is loaded."""
+    files = [library] if library.is_file() else library.glob("lib*.so")
+    checked = any(b"__asan_init\0" in path.read_bytes() for path in files)
+    if checked and not hasattr(ctypes.CDLL(None), "__asan_init"):
+        raise OptionError(
+            "the library has AddressSanitizer in it, which this process has not",
+            where=str(library), hint="start atc verify with LD_PRELOAD=libasan.so",
+        )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------- inputs
+
+
+def random_inputs(
+    types: Mapping[str, tuple[tuple[int, ...], np.dtype]], seed: int
+) -> dict[str, Array]:
+    """Return inputs of these shapes and types, the same for the same seed.
+
+    Floats are normal. Integers of 8 bits take all values; wider ones, which are most often
+    indices, masks or lengths, are 0 or 1. Strings are one of a few.
+    """
+    random = np.random.default_rng(seed)
+    return {name: _random(random, *type_) for name, type_ in types.items()}
+
+
+_WORDS = ("", "a", "Ab c", "42", "-1.5", "été", "x@example.com", "日本", "the quick brown fox")
+
+
+def _random(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    if dtype.kind == "O":
+        return np.asarray(random.choice(_WORDS, shape)).astype(object)
+    if dtype.kind in "iu" and dtype.itemsize == 1:
+        limits = np.iinfo(dtype)
+        return random.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    if dtype.kind in "iub":
+        return random.integers(0, 2, shape).astype(dtype)
+    return np.asarray(random.standard_normal(shape)).astype(dtype)
+
+
+def _as_taken(array: Array, dtype: np.dtype) -> Array:
+    """Return an array as the network takes it.
+
+    Files hold strings in numpy's own types, and numbers of other types than numpy's as bytes.
+    """
+    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)
+    return array.astype(object) if dtype.kind == "O" and array.dtype.kind in "US" else array
+
+
+def check_inputs(path: Path, types: Mapping[str, InputType]) -> None:
+    """Raise OptionError for an .npz of inputs that a network of fixed shapes won't take."""
+    _read_inputs(path, {name: (t.shape, t.dtype) for name, t in types.items()})
+
+
+def _read_inputs(
+    path: Path, types: Mapping[str, tuple[tuple[int, ...], np.dtype]]
+) -> dict[str, Array]:
+    try:
+        with np.load(regular(path), allow_pickle=False) as file:
+            arrays = dict(file)
+    except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
+        raise OptionError(
+            f"can't be read as an .npz file: {one_line(reason_of(error), 200)}", where=str(path),
+            hint=way_out(error),
+        ) from error
+    for name, (shape, dtype) in types.items():
+        if name not in arrays:
+            raise OptionError(f"has no array '{name}'", where=str(path))
+        array = arrays[name] = _as_taken(arrays[name], dtype)
+        if array.shape != shape or array.dtype != dtype:
+            raise OptionError(
+                f"'{name}' is {array.dtype} {list(array.shape)}, the library takes {dtype} "
+                f"{list(shape)}", where=str(path),
+            )  # fmt: skip
+    return {name: arrays[name] for name in types}
+
+
+# ---------------------------------------------------------------------------------- reference
+
+
+Runner = Callable[[Path, Sequence[str], Mapping[str, Array]], list[Any]]
+
+
+def run_reference(
+    model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array]
+) -> tuple[str, list[Any]]:
+    """Return the name of the first reference that can run the model, and its outputs."""
+    reasons = []
+    with temporary_folder("verify") as folder:
+        path = Path(folder) / "model.onnx"
+        _save(model, outputs, path)
+        for name, run in _references():
+            try:
+                return name, run(path, outputs, feeds)
+            except Exception as error:  # what they raise is theirs to choose
+                reasons.append(f"{name}: {one_line(str(error), 200)}")
+    raise UnsupportedError(
+        "no reference can run the model on these inputs: " + "; ".join(reasons),
+        hint="give inputs that fit the model with atc verify --input=x.npz",
+    )
+
+
+def _references() -> Iterator[tuple[str, Runner]]:
+    if find_spec("onnxruntime") is not None:
+        yield "onnxruntime", _run_onnxruntime
+    yield "onnx.reference", _run_onnx_reference
+
+
+def _save(model: onnx_ir.Model, outputs: Sequence[str], path: Path) -> None:
+    """Write the model with these outputs, its weights in a file of their own."""
+    values = {v.name: v for v in (*model.graph.inputs, *model.graph.initializers.values())}
+    values |= {v.name: v for node in model.graph for v in node.outputs}
+    model.graph.outputs[:] = [values[name] for name in outputs]
+    model.ir_version = min(model.ir_version or _IR_VERSION, _needed_ir_version(model))
+    onnx_ir.save(model, path, external_data=f"{path.name}.data")
+
+
+def _needed_ir_version(model: onnx_ir.Model) -> int:
+    """Return the oldest version of the file format that will do: onnxruntime lags behind onnx."""
+    imports = [onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items()]
+    return max(_IR_VERSION, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
+
+
+def _run_onnxruntime(
+    path: Path, outputs: Sequence[str], feeds: Mapping[str, Array]
+) -> list[Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    # Its optimisations may change the results, those of quantised models visibly.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return [_result(a) for a in session.run([*outputs], dict(feeds))]
+
+
+def _run_onnx_reference(
+    path: Path, outputs: Sequence[str], feeds: Mapping[str, Array]
+) -> list[Any]:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(onnx.load(path))
+    return [_result(a) for a in evaluator.run([*outputs], dict(feeds))]
+
+
+def _result(value: Any) -> Any:
+    """Return an output as arrays: a list where it's a sequence, None where there's no value."""
+    if value is None or isinstance(value, list):
+        return value
+    return np.asarray(value)
+
+
+# --------------------------------------------------------------------------------- comparison
+
+
+def compare(name: str, got: Array, expected: Array, tolerance: float) -> Difference:
+    """Compare one output with what it should be."""
+    got, expected = (a.astype(object) if a.dtype.kind in "US" else a for a in (got, expected))
+    shown = f"{expected.dtype} {list(expected.shape)}"
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        shown = f"{got.dtype} {list(got.shape)}, not {shown}"
+        return Difference(name, shown, float("inf"), float("inf"), 0.0, False)
+    if expected.dtype.kind == "O":
+        same = np.array_equal(got, expected)
+        apart = 0.0 if same else float("inf")
+        return Difference(name, shown, apart, apart, float(same), same)
+    a, b = got.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    finite = np.isfinite(b)
+    same_rest = np.array_equal(a[~finite], b[~finite], equal_nan=True)
+    if not (same_rest and np.isfinite(a[finite]).all()):
+        return Difference(name, shown, float("inf"), float("inf"), 0.0, False)
+    a, b = a[finite], b[finite]
+    max_abs = float(np.max(np.abs(a - b), initial=0.0))
+    max_rel = max_abs / (float(np.max(np.abs(b), initial=0.0)) or 1.0)
+    if expected.dtype.kind in "iu" and expected.dtype.itemsize == 1:
+        passed = max_abs <= 1
+    elif expected.dtype.kind in "iub":
+        passed = np.array_equal(got, expected)
+    else:
+        passed = max_rel <= max(tolerance, _EPSILON.get(expected.dtype.name, 0.0))
+    return Difference(name, shown, max_abs, max_rel, _cosine(a, b), passed)
+
+
+def _cosine(a: Array, b: Array) -> float:
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    if lengths == 0:
+        return 1.0 if np.array_equal(a, b) else 0.0
+    return float(np.dot(a, b)) / lengths

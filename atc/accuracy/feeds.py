@@ -1,0 +1,73 @@
+"""Inputs of a network as the tools take them: files with arrays, or seeded numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atc.accuracy.compare import random_inputs
+from atc.errors import OptionError, one_line, reason_of, way_out
+from atc.files.regular import regular
+from atc.ir.graph import Array
+from atc.runtime.network import Network
+
+HINT = "give x.npy for one input, name:x.npy;name2:y.npy, or an .npz with arrays by name"
+
+
+def given_inputs(net: Network, text: str, seed: int) -> tuple[dict[str, Array], str]:
+    """Return the inputs by name that `text` means, and what they are, for people.
+
+    `text` is empty (seeded numbers), an .npz, an .npy, or a list `name:a.npy;name2:b.npy`. Raises
+    OptionError for files that can't be read or don't fit the network.
+    """
+    types = {t.name: (tuple(t.shape), np.dtype(t.dtype)) for t in net.inputs}
+    if not text:
+        return random_inputs(types, seed), f"seed {seed}"
+    return fitting(types, text), text
+
+
+def fitting(
+    types: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], text: str
+) -> dict[str, Array]:
+    """Return the arrays that `text` names for inputs of these types; raises OptionError."""
+    found = _arrays(text, list(types))
+    for name, (shape, dtype) in types.items():
+        if name not in found:
+            raise OptionError(f"there is no array for '{one_line(name, 60)}'", where="--input",
+                              hint=HINT)  # fmt: skip
+        array = found[name]
+        if array.shape != shape or array.dtype != dtype:
+            raise OptionError(
+                f"'{one_line(name, 60)}' is {array.dtype} {list(array.shape)}, the network takes "
+                f"{dtype} {list(shape)}", where="--input",
+            )  # fmt: skip
+    return {name: found[name] for name in types}
+
+
+def _arrays(text: str, names: list[str]) -> Mapping[str, Array]:
+    if text.endswith(".npz"):
+        loaded = _load(Path(text))
+        return dict(loaded)
+    found: dict[str, Array] = {}
+    for part in filter(None, text.split(";")):
+        name, colon, path = part.rpartition(":")
+        if not colon:
+            if len(names) != 1:
+                raise OptionError(f"the network has {len(names)} inputs", where="--input",
+                                  hint=HINT)  # fmt: skip
+            name = names[0]
+        found[name] = np.asarray(_load(Path(path)))
+    return found
+
+
+def _load(path: Path) -> Any:
+    try:
+        return np.load(regular(path), allow_pickle=False)
+    except Exception as error:  # zipfile and numpy raise many kinds for a damaged file
+        raise OptionError(
+            f"{path} can't be read: {one_line(reason_of(error), 160)}", where="--input",
+            hint=way_out(error) or HINT,
+        ) from None

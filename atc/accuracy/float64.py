@@ -1,0 +1,158 @@
+"""Evaluates a model in float64: what a library's error is measured against.
+
+All floats of the model become float64, constants and inputs included, and onnx's reference
+implementation computes with them. Roundings that the model asks for itself (casts to 16 bits) are
+gone too; those to integers stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.version_converter
+import onnx_ir
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from atc.accuracy.float64_ops import (
+    BatchNormalization,
+    Conv,
+    GatherElements,
+    OneHalf,
+    TwoHalves,
+)
+from atc.errors import UnsupportedError, one_line
+from atc.ir.graph import Array
+
+NAME = "onnx.reference in float64"
+"""What the reference is called."""
+
+INTEGER_OPS = frozenset({
+    "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm",
+})  # fmt: skip
+"""Operators that round to integers: a float's last bit may decide which one."""
+
+_NARROW = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_TYPES = ("to", "dtype")
+_OPSET = 19  # whose quantisation onnx.reference knows
+_TRAINING_MODE = 14  # the opset in which BatchNormalization got that attribute
+_FLOATS = "value_floats"
+_FACTORS = {"Attention": 3, "GRU": 3, "LSTM": 3, "MultiHeadAttention": 3, "RNN": 3}
+"""How many operands are multiplied, where it isn't the first two."""
+
+
+def run_in_double(
+    model: onnx_ir.Model, outputs: Sequence[str], feeds: Mapping[str, Array],
+    split: Collection[str] = (), rounded: Collection[str] = (),
+) -> tuple[str, list[Any]]:  # fmt: skip
+    """Return NAME and the values of these names; UnsupportedError where that can't be computed.
+
+    The nodes named in `split` read their operands rounded to the bits of two bfloat16, those in
+    `rounded` to one.
+    """
+    proto = in_double(_newer(onnx_ir.to_proto(model)), outputs)
+    for op, names in ((TwoHalves, split), (OneHalf, rounded)):
+        if names:
+            _round_operands(proto.graph, op.__name__, names)
+    if split or rounded:
+        proto.opset_import.append(helper.make_opsetid(TwoHalves.op_domain, 1))
+    own: list[Any] = [Conv, GatherElements, OneHalf, TwoHalves]
+    own += [BatchNormalization] if _opset(proto) < _TRAINING_MODE else []
+    wide = {name: _wide(array) for name, array in feeds.items()}
+    try:
+        with np.errstate(all="ignore"):
+            values = ReferenceEvaluator(proto, new_ops=own).run(None, wide)
+    except Exception as error:  # what it raises is its to choose
+        raise UnsupportedError(
+            f"the model can't be evaluated in float64: {one_line(str(error), 200)}",
+            hint="atc verify without --float64 compares with another reference",
+        ) from error
+    return NAME, [v if v is None or isinstance(v, list) else np.asarray(v) for v in values]
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return next((i.version for i in model.opset_import if i.domain == ""), _OPSET)
+
+
+def _newer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model in an opset whose quantisation onnx.reference knows, if it has any."""
+    operators = {node.op_type for node in model.graph.node}
+    if _opset(model) >= _OPSET or not operators & {"QuantizeLinear", "DequantizeLinear"}:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, _OPSET)
+    except Exception:  # it raises many kinds; the evaluator then tells what it lacks
+        return model
+
+
+def in_double(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
+    """Return a model's copy in which every float is a float64, with outputs of these names."""
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    _widen(wide.graph)
+    for function in wide.functions:
+        _widen_nodes(function.node)
+    del wide.graph.output[:]
+    wide.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    return wide
+
+
+def _round_operands(graph: onnx.GraphProto, op: str, names: Collection[str]) -> None:
+    """Let nodes read what an operator makes of their operands."""
+    nodes = [*graph.node]
+    del graph.node[:]
+    for number, node in enumerate(nodes):
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                _round_operands(attribute.g, op, names)
+        if (node.name or next(iter(node.output), "")) in names:
+            for k, name in enumerate(node.input[:_FACTORS.get(node.op_type, 2)]):
+                node.input[k] = f"atc {op} {number} {k} of {name}"
+                graph.node.append(
+                    helper.make_node(op, [name], [node.input[k]], domain="atc.double")
+                )
+        graph.node.append(node)
+
+
+def _wide(array: Array) -> Array:
+    narrow = helper.np_dtype_to_tensor_dtype(array.dtype) in _NARROW if array.dtype != "O" else 0
+    return array.astype(np.float64) if narrow else array
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type in _NARROW:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    del graph.value_info[:]
+    _widen_nodes(graph.node)
+
+
+def _widen_nodes(nodes: Sequence[onnx.NodeProto]) -> None:
+    for node in nodes:
+        for attribute in node.attribute:
+            _widen_attribute(node, attribute)
+
+
+def _widen_attribute(node: onnx.NodeProto, attribute: AttributeProto) -> None:
+    match attribute.type:
+        case AttributeProto.GRAPH:
+            _widen(attribute.g)
+        case AttributeProto.TENSOR:
+            _widen_tensor(attribute.t)
+        case AttributeProto.INT if attribute.name in _TYPES and attribute.i in _NARROW:
+            attribute.i = TensorProto.DOUBLE
+        case AttributeProto.FLOAT | AttributeProto.FLOATS if node.op_type == "Constant":
+            floats = attribute.name == _FLOATS
+            values = np.array([*attribute.floats] if floats else attribute.f, np.float64)
+            attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type in _NARROW:
+        values = numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))

@@ -1,0 +1,24 @@
+"""The C compilers that a compilation needs, by its options and the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atc.backends.find_compiler import find_compiler
+from atc.backends.targets import get_target
+from atc.backends.toolchain import Compiler, Log, no_log
+from atc.options.options import Options
+
+
+def compiler_of(options: Options, environ: Mapping[str, str], log: Log = no_log) -> Compiler:
+    """Return the compiler for the one target of the options; ToolchainError where there is none."""
+    target = get_target(options.target, options.target_option)
+    timeout = options.compiler_timeout
+    return find_compiler(target, environ, options.compiler_words, log=log, timeout=timeout)
+
+
+def check_compilers(options: Options, environ: Mapping[str, str]) -> None:
+    """Raise ToolchainError for a target without a compiler, before anything long begins."""
+    for name in options.target.split(","):
+        target = get_target(name, options.target_option)
+        find_compiler(target, environ, options.compiler_words, timeout=options.compiler_timeout)

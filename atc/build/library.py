@@ -1,0 +1,298 @@
+"""Building the library of a generated project, in a folder for that alone."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from atc.backends.kernel import KernelSource
+from atc.backends.object_file import STAND_IN, enlarge_last_member
+from atc.backends.target import Target
+from atc.backends.toolchain import (
+    Compiler,
+    Job,
+    Log,
+    archive_static,
+    compile_flags,
+    compile_many,
+    compiling_threads,
+    link_shared,
+    no_log,
+)
+from atc.build.output_folder import Content, write_files
+from atc.cache import Key, make_key
+from atc.codegen.weights import Blob
+from atc.errors import InternalError, ToolchainError
+from atc.files.temporary import temporary_folder
+
+VOCABULARY = ("src/simd.h", "src/simd_math.h")  # headers of kernels that aren't portable
+LARGE = 1 << 24
+"""Bytes of data from which on the tools get a stand-in for it."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One source of the library, with all the files that its preprocessor or assembler reads.
+
+    `path` and `includes` are paths in the tree. A unit sees no file that no unit declares, so a
+    forgotten include is an error at once and never a stale object from the cache. `name` is the
+    label in the cache's reports. A unit that isn't `cacheable` never meets the cache (the weights:
+    too large to gain); one with `bypass` is kept out of it while it is being debugged. `flags` come
+    after those of the whole library.
+    """
+
+    path: str
+    name: str
+    includes: tuple[str, ...] = ()
+    cacheable: bool = True
+    bypass: bool = False
+    flags: tuple[str, ...] = ()
+
+
+def kernel_unit(kernel: KernelSource) -> Unit:
+    """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
+    headers = ("src/kernel.h",) if kernel.portable else ("src/kernel.h", *VOCABULARY)
+    more = (f"src/simd_{header}.h" for header in kernel.headers)
+    return Unit(kernel.path, kernel.symbol, (*headers, *more))
+
+
+def library_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:
+    """Return the flags of every source of a library; its folders are relative to the tree."""
+    return (*compile_flags(compiler, target), "-Iinclude", "-I.")
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """How many objects were compiled, how many came from the cache, and the time in seconds.
+
+    `objects` holds the compiled ones by source path, those that never meet the cache left out.
+    """
+
+    compiled: int
+    cached: int
+    seconds: float
+    objects: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+
+class ObjectCache(Protocol):
+    """The part of `atc.cache.Cache` that a build needs."""
+
+    def get(self, key: Key, name: str, *, bypass: bool = False) -> bytes | None:
+        """Return the object stored under `key`, if any."""
+
+    def put(self, key: Key, name: str, data: bytes, *, bypass: bool = False) -> None:
+        """Store an object."""
+
+
+def build_library(
+    cwd: Path,
+    files: Mapping[str, Content],
+    units: Sequence[Unit],
+    name: str,
+    shop: Shop,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    repeatable: bool = False,
+) -> tuple[dict[str, Path], BuildResult]:
+    """Make `lib<name>.so` and `lib<name>.a` of `units` in the folder `cwd`; returns where they lie.
+
+    The flags of `shop` name include folders relative to the tree. `progress` gets (done, total)
+    objects. With `repeatable`, the commands that the log hears of make the same once more. Raises
+    ToolchainError with the compiler's words.
+    """
+    begin = time.perf_counter()
+    if not (name.isascii() and name.isidentifier()):
+        raise InternalError("a library's name is no C identifier", where=repr(name))
+    # What only includes data is never compiled: a warm rebuild compiles nothing.
+    data = [unit for unit in units if shop.compiler.elf and unit.path.endswith(".S")]
+    code = [unit for unit in units if unit not in data]
+    try:
+        sources = _sources(files, units)
+        texts = {path: content for path, content in sources.items() if isinstance(content, bytes)}
+        blob = None if repeatable else _large_blob(sources, data)
+        write_files(cwd, texts if blob else sources)
+        with compiling_threads(shop.compiler.running, 1) as pool:
+            assembling = pool.submit(_assemble, cwd, texts, data, blob, shop)
+            # No tool reads a large blob: it is written while they work.
+            late = {path: blob for path in sources.keys() - texts.keys()} if blob else {}
+            writing = pool.submit(write_files, cwd, late)
+            missing, made = compile_units(cwd, texts, code, shop, progress)
+            libraries = _link(cwd, code, assembling.result(), blob, name, shop)
+            writing.result()
+    except OSError as error:
+        raise _unusable(cwd, error) from None
+    seconds = time.perf_counter() - begin
+    return libraries, BuildResult(missing, len(code) - missing, seconds, made)
+
+
+def _large_blob(files: Mapping[str, Content], data: Sequence[Unit]) -> Blob | None:
+    """Return the data that a library includes, if it is large and the only one."""
+    included = [files[path] for unit in data for path in unit.includes]
+    match included:
+        case [Blob() as blob] if blob.size >= LARGE:
+            return blob
+    return None
+
+
+def _assemble(
+    cwd: Path, files: Mapping[str, bytes], units: Sequence[Unit], blob: Blob | None, shop: Shop
+) -> list[str]:
+    """Assemble what includes data, or a stand-in for a blob; returns the objects."""
+    place = PurePosixPath("stand_in" if blob else ".")
+    if blob:
+        sources = {unit.path: files[unit.path] for unit in units}
+        stand_ins = {path: STAND_IN for unit in units for path in unit.includes}
+        write_files(cwd / place, {**sources, **stand_ins})
+    jobs = [Job(shop.compiler, (), unit.path, cwd / place) for unit in units]
+    compile_many(jobs, 1, log=shop.log)
+    return [str(place / f"{unit.path}.o") for unit in units]
+
+
+def _link(
+    cwd: Path, code: Sequence[Unit], data: Sequence[str], blob: Blob | None, name: str, shop: Shop
+) -> dict[str, Path]:
+    """Link both libraries, at the same time unless the shared one takes a blob of the other."""
+    flags = tuple(dict.fromkeys((*shop.flags, *(f for unit in code for f in unit.flags))))
+    objects = [f"{unit.path}.o" for unit in code]
+    shared, static = f"lib{name}.so", f"lib{name}.a"
+
+    def share(*more: str) -> Path:
+        return link_shared(shop.compiler, flags, [*objects, *more], shared, cwd, log=shop.log)
+
+    with compiling_threads(shop.compiler.running, 1) as pool:
+        archiving = pool.submit(
+            archive_static, shop.compiler, objects, static, cwd, data, log=shop.log
+        )
+        if blob is None:
+            return {shared: share(*data), static: archiving.result()}
+        archive = archiving.result()
+        enlarge_last_member(archive, (cwd / data[0]).read_bytes(), blob.size, blob.write)
+        return {shared: share(static), static: archive}
+
+
+def _unusable(place: Path, error: OSError) -> ToolchainError:
+    return ToolchainError(
+        f"can't work in {place}: {error.strerror}",
+        hint="set TMPDIR, or --build_dir, to a free folder",
+    )
+
+
+@contextmanager
+def work_folder(place: Path | None = None, keep: bool = False) -> Iterator[Path]:
+    """Make a folder to build in and remove it afterwards, unless it is to be kept.
+
+    It lies in `place`, which goes too if it wasn't there before.
+    """
+    fresh = False
+    with ExitStack() as stack:
+        try:
+            if place is not None:
+                fresh = not place.exists()
+                place.mkdir(parents=True, exist_ok=True)
+            if keep:
+                folder = Path(tempfile.mkdtemp(prefix="atc-build-", dir=place)).resolve()
+            else:
+                if place is not None and fresh:
+                    stack.callback(_remove_empty, place)
+                folder = stack.enter_context(temporary_folder("build", place))
+        except OSError as error:
+            raise _unusable(place or Path("the temporary folder"), error) from None
+        yield folder
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def written_down(log: Log, folder: Path) -> Log:
+    """Return a log that also appends each command to `commands.txt` in a folder, a line each."""
+
+    def record(command: tuple[str, ...]) -> None:
+        with (folder / "commands.txt").open("a", encoding="utf-8") as file:
+            file.write(shlex.join(command) + "\n")
+        log(command)
+
+    return record
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What objects are compiled with, and where they are kept."""
+
+    target: Target
+    compiler: Compiler
+    flags: tuple[str, ...]
+    cache: ObjectCache
+    workers: int
+    log: Log = no_log
+
+
+def compile_units(
+    cwd: Path,
+    files: Mapping[str, bytes],
+    units: Sequence[Unit],
+    shop: Shop,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[int, dict[str, bytes]]:
+    """Put the object of each unit beside its source in `cwd`, from the cache where it has it.
+
+    Returns how many were compiled and, of those, the objects that may be kept, by source path.
+    """
+    keys = {u: _key(files, u, shop) for u in units if u.cacheable}
+    missing = _take_cached(cwd, units, keys, shop.cache)
+    jobs = [Job(shop.compiler, (*shop.flags, *unit.flags), unit.path, cwd) for unit in missing]
+    cached, total = len(units) - len(missing), len(units)
+    progress(cached, total)
+    objects = compile_many(
+        jobs, shop.workers, progress=lambda done: progress(cached + done, total), log=shop.log
+    )
+    made: dict[str, bytes] = {}
+    for unit, path in zip(missing, objects, strict=True):
+        if unit in keys:
+            made[unit.path] = path.read_bytes()
+            shop.cache.put(keys[unit], unit.name, made[unit.path], bypass=unit.bypass)
+    return len(missing), made
+
+
+def _sources(files: Mapping[str, Content], units: Sequence[Unit]) -> dict[str, Content]:
+    """Return the part of the tree that the units read."""
+    paths = sorted({path for unit in units for path in (unit.path, *unit.includes)})
+    for path in paths:
+        if path not in files:
+            raise InternalError("a source of the library wasn't generated", where=path)
+    return {path: files[path] for path in paths}
+
+
+def _key(files: Mapping[str, bytes], unit: Unit, shop: Shop) -> Key:
+    """Return the key of an object: all that its bytes depend on."""
+    headers = {f"header {path}": files[path] for path in unit.includes}
+    return make_key(
+        path=unit.path,
+        source=files[unit.path],
+        target=shop.target.name,
+        compiler=shop.compiler.version,
+        compiler_digest=shop.compiler.identity(),
+        flags=shlex.join((*shop.flags, *unit.flags)),
+        **headers,
+    )
+
+
+def _take_cached(
+    cwd: Path, units: Sequence[Unit], keys: Mapping[Unit, Key], cache: ObjectCache
+) -> list[Unit]:
+    """Write the objects that the cache has beside their sources; return the units it lacks."""
+    missing = []
+    for unit in units:
+        data = cache.get(keys[unit], unit.name, bypass=unit.bypass) if unit in keys else None
+        if data is None:
+            missing.append(unit)
+        else:
+            (cwd / f"{unit.path}.o").write_bytes(data)
+    return missing

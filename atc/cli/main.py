@@ -1,0 +1,394 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atc.errors import AtcError, InternalError, OptionError, reason_of, way_out
+from atc.options.environment import surroundings
+from atc.options.help import help_text
+from atc.options.modes import needed_by_mode
+from atc.options.options import make_options
+from atc.options.parse import parse_arguments
+from atc.options.resolve import settle
+from atc.options.table import read_values
+from atc.options.table.debug_tools import COMMANDS as TOOLS
+
+if TYPE_CHECKING:
+    from atc.accuracy.compare import Verification
+    from atc.cli.terminal import Screen
+    from atc.load_and_run.console import Console
+    from atc.pipeline.pipeline import Compilation
+
+START = "ATC start working now, please wait for a moment."
+SUCCESS = "ATC run success, welcome to the next use."
+FAILURE = "ATC run failed, Please check the detail log, Try 'atc --help' for more information"
+"""Without a full stop, as scripts know it."""
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line and return the exit status."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    command: Callable[[list[str]], int] = _compile
+    commands = {"verify": _verify, "cache": _cache, "explain": _explain, "check": _check,
+                "env": _env, "completion": _completion, "load_and_run": _load_and_run,
+                "compare_binary_iodump": _compare_binary_iodump}  # fmt: skip
+    commands |= {name: partial(_tool, name) for name in TOOLS}
+    if arguments and arguments[0] in commands:
+        command = commands[arguments.pop(0)]
+    try:
+        status = command(arguments)
+        sys.stdout.flush()
+        return status
+    except (OptionError, KeyboardInterrupt) as error:  # of the help: commands tell their own
+        status, text = _failure(error)
+        print(text, file=sys.stderr)
+        return status
+    except BrokenPipeError:  # nobody reads any more: `atc --help | head -1`
+        with suppress(OSError, ValueError):  # or the interpreter complains at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+# ------------------------------------------------------------------------------------ commands
+
+
+def _compile(argv: list[str]) -> int:
+    """`atc --model=... --output=...`: with ATC's lines around it."""
+    if _asks(argv, "compile"):
+        return 0
+    print(START, flush=True)
+    screen = _screen(argv)
+    status = _guarded(lambda: _compile_and_show(argv, screen), screen)
+    print("...")
+    print(FAILURE if status else SUCCESS)
+    return status
+
+
+def _compile_and_show(argv: list[str], screen: Screen) -> int:
+    given = parse_arguments(argv, "compile").given
+    settled = settle(needed_by_mode(given), "compile")
+    values: dict[str, Any] = settled.values
+    options = make_options(values)
+    if values["mode"]:
+        with screen:
+            from atc.tools.modes import run_mode  # late, like all that is heavy: errors are quick
+
+            outcome = run_mode(values["mode"], options, values, screen.listener())
+        print(outcome.text, end="")
+        if outcome.error is not None:
+            raise outcome.error
+        return 0
+    if values["singleop"] is not None:
+
+        def finished(done: Compilation) -> None:
+            screen.finished(done)
+            if values["verify"]:
+                result = compare(done.options, done.folder, screen.listener())
+                with screen.aside():
+                    _show_verification(result)
+
+        with screen:
+            from atc.tools.modes import compile_single_ops
+            from atc.tools.verify import compare
+
+            heard = screen.listener()
+            compile_single_ops(options, values["singleop"], settled.environ, heard, finished)
+        return 0
+    with screen:
+        from atc.tools.modes import compile_or_report
+
+        heard = screen.listener()
+        done = compile_or_report(options, settled.environ, heard, values["check_report"])
+        screen.finished(done)
+        result = None
+        if values["verify"]:
+            from atc.tools.verify import compare
+
+            result = compare(options, done.folder, heard)
+    if values["display_model_info"]:
+        from atc.tools.model_info import model_info
+
+        print(model_info(done), end="")
+    if values["explain"]:
+        from atc.tools.explain import explain
+
+        print(explain(done.report, values["explain"]), end="")
+    if result is not None:
+        _show_verification(result)
+    return 0
+
+
+def _verify(argv: list[str]) -> int:
+    """`atc verify`: compare a library with a reference; compile one if none is given."""
+    if _asks(argv, "verify"):
+        return 0
+    screen = _screen(argv)
+    return _guarded(lambda: _verify_and_show(argv, screen), screen)
+
+
+def _verify_and_show(argv: list[str], screen: Screen) -> int:
+    settled = settle(parse_arguments(argv, "verify").given, "verify")
+    with screen:
+        from atc.tools.verify import verify
+
+        result = verify(settled, screen.listener())
+    _show_verification(result)
+    return 0
+
+
+def _check(argv: list[str]) -> int:
+    """`atc check`: a dry run that lists all that can't be compiled, and the tier of the rest."""
+    if _asks(argv, "check"):
+        return 0
+    screen = _screen(argv)
+    return _guarded(lambda: _check_and_show(argv, screen), screen)
+
+
+def _check_and_show(argv: list[str], screen: Screen) -> int:
+    values: dict[str, Any] = settle(parse_arguments(argv, "check").given, "check").values
+    options = make_options({**values, "output": Path("net")})
+    with screen:
+        from atc.tools.check import check_json, check_model, check_text
+
+        result = check_model(options, screen.listener())
+    print((check_json if values["json"] else check_text)(result), end="")
+    return result.exit_status
+
+
+def _explain(argv: list[str]) -> int:
+    """`atc explain FOLDER NODE`: why a node of a compiled model got its kernel."""
+    if _asks(argv, "explain"):
+        return 0
+    return _guarded(lambda: _explain_command(argv), _screen(argv))
+
+
+def _explain_command(argv: list[str]) -> int:
+    from atc.tools.explain import explain, read_report
+
+    match parse_arguments(argv, "explain", words=2).words:
+        case (folder, node):
+            print(explain(read_report(Path(folder)), node), end="")
+        case _:
+            raise OptionError("a folder and a node are needed", hint="see atc explain --help")
+    return 0
+
+
+def _tool(command: str, argv: list[str]) -> int:
+    """`atc diff`, `bisect`, `profile` and `report`: looking inside a compiled network."""
+    if _asks(argv, command):
+        return 0
+    screen = _screen(argv)
+    return _guarded(lambda: _tool_command(command, argv, screen), screen)
+
+
+def _tool_command(command: str, argv: list[str], screen: Screen) -> int:
+    with screen:
+        from atc.tools.commands import run_tool
+
+        answer = run_tool(command, argv, screen.listener())
+    print(answer.text, end="")
+    return answer.status
+
+
+def _env(argv: list[str]) -> int:
+    """`atc env [VARIABLE...]`: all variables with their values."""
+    if _asks(argv, "env"):
+        return 0
+    return _guarded(lambda: _env_command(argv), _screen(argv))
+
+
+def _env_command(argv: list[str]) -> int:
+    from atc.options.docs import settings_page
+    from atc.options.show import HEADINGS, current, env_json, env_text
+
+    arguments = parse_arguments(argv, "env", words=1000)
+    values = read_values(arguments.given, "env")
+    if values["documentation"]:
+        print(settings_page(), end="")
+        return 0
+    around = surroundings()
+    rows = current(around, arguments.words)
+    if sys.stdout.isatty() and not values["json"]:
+        shown = [(row.cells, "" if row.source == "default" else "bold") for row in rows]
+        _show_table(HEADINGS, shown)
+    else:
+        print((env_json if values["json"] else env_text)(rows, around), end="")
+    return 0
+
+
+def _completion(argv: list[str]) -> int:
+    """`atc completion bash|zsh|fish`: a script for the shell."""
+    if _asks(argv, "completion"):
+        return 0
+    return _guarded(lambda: _completion_command(argv), _screen(argv))
+
+
+def _completion_command(argv: list[str]) -> int:
+    from atc.options.completion import SHELLS, completion
+
+    match parse_arguments(argv, "completion", words=1).words:
+        case (shell,):
+            print(completion(shell), end="")
+        case _:
+            raise OptionError("a shell is needed", hint=f"use one of {', '.join(SHELLS)}")
+    return 0
+
+
+def _cache(argv: list[str]) -> int:
+    """`atc cache stats|verify|clear|why NAME`."""
+    if _asks(argv, "cache"):
+        return 0
+    screen = _screen(argv)
+    return _guarded(lambda: _cache_command(argv), screen)
+
+
+def _cache_command(argv: list[str]) -> int:
+    from atc.tools.cache import cache_command
+
+    status, text = cache_command(argv)
+    print(text, end="")
+    return status
+
+
+def _load_and_run(argv: list[str]) -> int:
+    """`atc load_and_run MODEL_OR_LIBRARY [options]`."""
+    if _asks(argv, "load_and_run"):
+        return 0
+    screen = _screen([])
+    console = _console(screen)
+
+    def run() -> int:
+        with screen:
+            from atc.load_and_run.command import load_and_run
+
+        return load_and_run(argv, console, sys.stdin.readline)
+
+    status = _guarded(run, screen)
+    if console.quiet:
+        console.result |= {"exit_status": status, "warnings": console.warnings}
+        print(json.dumps(console.result, indent=1))
+    return status
+
+
+def _compare_binary_iodump(argv: list[str]) -> int:
+    """`atc compare_binary_iodump DUMP DUMP`."""
+    from atc.load_and_run.command import COMPARE_HELP
+    from atc.load_and_run.command import compare_binary_iodump as compare
+
+    if "--help" in argv or "-h" in argv:
+        print(COMPARE_HELP, end="")
+        return 0
+    screen = _screen([])
+    console = _console(screen)
+    return _guarded(lambda: compare(argv, console), screen)
+
+
+def _console(screen: Screen) -> Console:
+    from atc.load_and_run.console import Console
+
+    def line(text: str) -> None:
+        with screen.aside():
+            print(text, flush=True)
+
+    def tell(text: str) -> None:
+        with screen.aside():
+            print(text, file=sys.stderr)
+
+    return Console(line, tell, screen)
+
+
+# ----------------------------------------------------------------------------------- their parts
+
+
+def _asks(argv: list[str], command: str) -> bool:
+    """Print what is asked for, if only the help or the version is."""
+    for word, after in zip(argv, [*argv[1:], ""], strict=False):
+        name, _, topic = word.partition("=")
+        if name in ("-h", "--help"):
+            print(help_text(command, topic or after), end="")
+            return True
+    if "--version" in argv:
+        from atc.tools.version import capabilities
+
+        print(capabilities(), end="")
+        return True
+    return False
+
+
+def _screen(argv: list[str]) -> Screen:
+    """Return what shows progress, at the --log level; a wrong one is told later, with the rest."""
+    from atc.cli.terminal import Screen
+    from atc.options.table import LOG_LEVELS
+
+    level = "null"
+    with suppress(OptionError):
+        level = str(settle({}, "explain").values["log"])
+    for before, word in zip(["", *argv], argv, strict=False):
+        if word.startswith("--log="):
+            level = word.removeprefix("--log=")
+        elif before == "--log":
+            level = word
+    return Screen(level if level in LOG_LEVELS else "null", sys.stderr)
+
+
+def _guarded(run: Callable[[], int], screen: Screen) -> int:
+    """Run a command; turn whatever goes wrong into one line and an exit status."""
+    try:
+        return run()
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if screen.level == "debug":
+            traceback.print_exception(error)
+        status, text = _failure(error)
+        print(text, file=sys.stderr)
+        return status
+
+
+def _failure(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED, "interrupted"
+    if isinstance(error, OSError) and error.strerror:
+        error = OptionError(reason_of(error), hint=way_out(error))
+    elif not isinstance(error, AtcError):
+        error = InternalError(
+            f"{type(error).__name__}: {error}",
+            hint="a mistake of this compiler: please report it with the output of --log=debug",
+        )
+    return error.exit_status, str(error)
+
+
+def _show_verification(result: Verification) -> None:
+    """Print the comparison; raise VerificationError if it failed."""
+    from atc.accuracy.compare_text import HEADINGS, summary, table_rows, verification_text
+
+    if sys.stdout.isatty():
+        rows = table_rows(result)
+        _show_table(HEADINGS, [(row, "" if row[-1] == "ok" else "red") for row in rows])
+        print(summary(result))
+    else:
+        print(verification_text(result))
+    result.require()
+
+
+def _show_table(headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]]) -> None:
+    """Print a table on a terminal; each row comes with its style."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*headings)
+    for cells, style in rows:
+        table.add_row(*map(escape, cells), style=style)
+    Console().print(table)

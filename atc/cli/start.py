@@ -1,0 +1,55 @@
+"""Where the programs begin: signals that end them do so without a traceback, whenever they come.
+
+While modules are imported, and once all is done, Ctrl-C ends the process as it ends a program in C:
+there is nothing yet, or nothing any more, that would have to go. In between the command line and
+the temporary folders hear of it, and of the terminal's end (SIGHUP).
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from types import FrameType
+
+_GARBAGE = 50_000
+"""Objects until the next look for cycles: the usual 700 make short commands a quarter slower."""
+
+
+def main() -> int:
+    """Run the program `atc` and return its exit status."""
+    return _run([])
+
+
+def load_and_run() -> int:
+    """Run the program `load_and_run`: `atc load_and_run` by MegEngine's name."""
+    return _run(["load_and_run"])
+
+
+def compare_binary_iodump() -> int:
+    """Run the program `compare_binary_iodump`, MegEngine's too."""
+    return _run(["compare_binary_iodump"])
+
+
+def _run(command: list[str]) -> int:
+    interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else ignored
+    if interrupts:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.set_threshold(_GARBAGE)
+    from atc.cli.main import main as run  # late: it imports much
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
+            signal.signal(number, _ended)
+    if interrupts:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return run([*command, *sys.argv[1:]])
+    finally:
+        if interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # lets temporary folders go on the way out

@@ -1,0 +1,5 @@
+"""Write the text of the C project of a planned program; no I/O.
+
+Takes `Program` and `Arena`, gives an `Emission`: a mapping of paths to bytes. May import `memory`,
+`program`, `backends`, `runtime` and what is below them, and values of `options`.
+"""

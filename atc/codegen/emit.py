@@ -1,0 +1,330 @@
+"""Renders a program and its memory plan to the files of the deployable; touches no disk."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+
+import numpy as np
+
+from atc import __version__
+from atc.backends.kernel import FAILURES, KernelSource
+from atc.backends.target import Target
+from atc.codegen.hooks import observed
+from atc.codegen.prefault import MOST, PAGE, first_touches
+from atc.codegen.profile import profiled_calls
+from atc.codegen.sanity import checked
+from atc.codegen.schedule import Port, make_schedule
+from atc.codegen.shape_tables import make_dynamic, make_gears
+from atc.codegen.weights import Blob
+from atc.ir.graph import STRING_BYTES, Array
+from atc.ir.ops.external import External
+from atc.memory.arena import ALIGNMENT, Arena
+from atc.names import c_string, comment, module_name, network_identifier
+from atc.options.values import Checks
+from atc.program.build import Program, calls
+from atc.runtime import interface as runtime_interface
+from atc.runtime import library as runtime_library
+from atc.runtime import network as runtime_network
+from atc.runtime import profile as runtime_profile
+from atc.runtime import queue as runtime_queue
+from atc.runtime import values as runtime_values
+from atc.templates import render, verbatim
+
+ABI_VERSION = runtime_library.ABI_VERSION
+"""Bumped when a struct or prototype of the generated header changes."""
+
+_LONGEST = 1000
+"""Characters of a sequence's name that are kept: no C string gets longer than C99 allows."""
+
+
+@dataclass(frozen=True)
+class Emission:
+    """The files of the generated project by path, and what the build and the report need."""
+
+    files: Mapping[str, bytes]
+    name: str
+    kernels: tuple[KernelSource, ...]
+    blob: Blob
+    """The weights."""
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    """Where each constant begins in the weights."""
+    threads: int = 1
+    """The most pieces, of a call or of the network, that may run at the same time."""
+    interface: dict[str, object] = field(default_factory=dict, repr=False)
+    """What the templates of the public interface were given."""
+
+    @cached_property
+    def weights(self) -> bytes:
+        """The weights in one piece: a copy."""
+        return b"".join(self.blob.parts)
+
+
+def emit(
+    program: Program,
+    arena: Arena,
+    target: Target,
+    *,
+    name: str,
+    model: str,
+    model_hash: str,
+    options: str,
+    external_weights: bool = False,
+    split_weights: bool = False,
+    profile: bool = False,
+    hooks: bool = False,
+    log: bool = False,
+    checks: Checks | None = None,
+    threads: int = 1,
+    gears: Sequence[tuple[Program, Arena]] = (),
+) -> Emission:
+    """Return the generated project. `name` is the prefix of everything, `model` a file name.
+
+    With `profile` every kernel call is timed, with `hooks` an observer sees its values, with `log`
+    it is told on standard error, with `checks` they are made around it; without, nothing of that is
+    in the code.
+
+    The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
+    are left to the caller. A network without weights is never `external_weights`. With
+    `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
+
+    With `gears` the library runs several programs of one model for other shapes; they share kernels
+    and weights. `program` is one of them, or what runs all other shapes of its ranges.
+    """
+    name = network_identifier(name)
+    general = bool(gears) and all(p is not program for p, _ in gears)
+    programs = [*(p for p, _ in gears), *([program] if general or not gears else [])]
+    kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
+    places, blob = _layout_weights(programs)
+    offsets = places[programs.index(program)]
+    schedule = make_schedule(
+        program, arena, offsets, name, profile, hooks, checks is not None, log
+    )  # fmt: skip
+    ports = (*schedule.inputs, *schedule.outputs)
+    if gears and not general:
+        ports = _widest(ports, programs)
+    planned = [*(a for _, a in gears), *([arena] if general or not gears else [])]
+    has_arena = any(a.offsets or a.scratch for a in planned)
+    own_gears = make_gears(gears, name) if gears else None
+    ranges = None if gears and not general else make_dynamic(program, arena, schedule.lines)
+    values: dict[str, object] = {
+        "name": name, "upper": name.upper(), "module": module_name(name), "version": __version__,
+        "model": comment(model), "target": target.name, "cflags": target.cflags,
+        "checks": target.cpu_checks, "tiles": any(k.tiles for k in kernels), "net": schedule,
+        "inputs": ports[: len(schedule.inputs)], "outputs": ports[len(schedule.inputs) :],
+        "bundles": _bundles(program), "ports": ports,
+        "string_bytes": STRING_BYTES, "failures": _failures(kernels),
+        "half": any(p.dtype.is_half for p in ports),
+        # Empty values need an address too, hence never a size of 0 with values.
+        "dynamic": ranges or own_gears, "gears": own_gears, "ranges": ranges,
+        "arena_size": max(max(a.plan.size for a in planned), ALIGNMENT) if has_arena else 0,
+        "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": blob.size,
+        "touched": first_touches(programs, places), "page": PAGE, "most": MOST,
+        "external": external_weights and blob.size > 0,
+        "split": external_weights and split_weights and blob.size > 0,
+        "threads": threads if schedule.tasks else 1,
+        "profile": profiled_calls(program) if profile else (),
+        "hooks": observed(program) if hooks else None, "log": log,
+        "sanity": checked(program, arena, checks) if checks else None,
+        "build_info": c_string(_build_info(target, model, model_hash, options)),
+        "kernels": _users(programs, kernels), "sources": [k.path for k in kernels],
+        "fat": 0, "parts": (),
+    }  # fmt: skip
+    runs: dict[str, str] = {}
+    for k, run in enumerate(own_gears.runs if own_gears else ()):
+        plan = make_schedule(*gears[k], places[k], name)
+        runs[f"src/{run.file}"] = render("project/shape_profile.c.j2", {
+            **values, "gear": run, "net": plan, "inputs": plan.inputs, "outputs": plan.outputs,
+            "dynamic": None, "ranges": None, "arena_size": run.arena,
+        })  # fmt: skip
+    values["sources"] = [*runs, *(k.path for k in kernels)]
+    texts = {**_library(values, kernels, target), **runs, **project_texts(values)}
+    if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
+        texts["include/atc_external.h"] = verbatim("project/atc_external.h")
+    files = {path: text.encode() for path, text in texts.items()}
+    pieces = threads if schedule.tasks else 1
+    return Emission(files, name, kernels, blob, offsets, pieces, values)
+
+
+def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, ...]:
+    """Return the ports with the largest extents of all programs."""
+    sides = [
+        [p.types[v].shape for v in (*p.inputs, *p.outputs)] for p in programs
+    ]  # fmt: skip
+    widest = []
+    for port, shapes in zip(ports, zip(*sides, strict=True), strict=True):
+        columns = [*zip(*shapes, strict=True)]
+        shape = tuple(map(max, columns))
+        ends = tuple((min(c), max(c)) for c in columns)
+        type_ = replace(port.type, shape=shape)
+        widest.append(replace(port, type=type_, ends=ends))
+    return tuple(widest)
+
+
+def _bundles(program: Program) -> list[dict[str, object]]:
+    """Return the model's sequences and optionals as the templates write them."""
+    return [
+        {
+            "name": c_string(b.name[:_LONGEST]), "output": int(b.side == "output"),
+            "present": 2 if b.is_map else int(b.count >= 0), "first": b.first,
+            "count": max(b.count, 0),
+        }
+        for b in program.bundles
+    ]  # fmt: skip
+
+
+def _build_info(target: Target, model: str, model_hash: str, options: str) -> str:
+    file = comment(model).replace(";", "_").replace("=", "_")
+    return (
+        f"atc={__version__}; target={target.name}; model={file}; model_sha256={model_hash}; "
+        f"{options}"
+    ).removesuffix("; ")
+
+
+def _failures(kernels: Iterable[KernelSource]) -> list[tuple[str, int, str]]:
+    """Return name, number and meaning of the statuses that these kernels may end a run with."""
+    given = {name for kernel in kernels for name in kernel.fallible}
+    return [(name, *FAILURES[name]) for name in FAILURES if name in given]
+
+
+def _library(
+    values: dict[str, object], kernels: Sequence[KernelSource], target: Target
+) -> dict[str, str]:
+    """Return what the library is made of, less the weights."""
+    name = values["name"]
+    return {
+        f"include/{name}.h": render("project/net.h.j2", values),
+        f"src/{name}.c": render("project/net.c.j2", values),
+        f"src/{name}_kernels.h": render("project/kernels.h.j2", values),
+        **kernel_tree(kernels, target),
+    }
+
+
+def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, str]:
+    """Return the kernels' sources with the headers that they include."""
+    files = {"src/kernel.h": verbatim("cpu/kernel.h"), **{k.path: k.text for k in kernels}}
+    if not all(k.portable for k in kernels):
+        files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
+        files["src/simd_math.h"] = verbatim("simd/math.h")
+    for header in dict.fromkeys(h for k in kernels for h in k.headers):
+        files[f"src/simd_{header}.h"] = verbatim(f"simd/{header}.h")
+    return files
+
+
+def project_texts(values: dict[str, object]) -> dict[str, str]:
+    """Return what a user of the library starts from: build files, an example, a Python module."""
+    name = values["name"]
+    files = {
+        "CMakeLists.txt": render("project/CMakeLists.txt.j2", values),
+        f"cmake/{name}Config.cmake.in": render("project/config.cmake.j2", values),
+        "example/main.c": render("project/main.c.j2", values),
+        "README.md": render("project/README.md.j2", values),
+        f"{values['module']}.py": render(
+            "project/module.py.j2", {**values, "runtime": _runtime_source(bool(values["profile"]))}
+        ),
+    }
+    if values["weights_size"] and not values["external"]:
+        text = {"name": name, "words": "@WORDS@", "lines": ["@LINES@"]}
+        files[f"cmake/{name}_weights.c.in"] = render("project/weights.c.j2", text)
+    return files
+
+
+@cache
+def _runtime_source(profile: bool) -> str:
+    """Return the modules of `atc.runtime` as one, less their docstrings and `from __future__`."""
+    parts = [runtime_values, runtime_interface, runtime_library, runtime_queue, runtime_network]
+    parts += [runtime_profile] if profile else []
+    lines = [
+        inspect.getsource(module).partition("from __future__ import annotations\n")[2].splitlines()
+        for module in parts
+    ]
+    outside, for_types = ("import ", "from "), ("if TYPE_CHECKING:", "    from ")
+    imports = {x for part in lines for x in part if x.startswith(outside)}
+    types = {x.strip() for part in lines for x in part if x.startswith(for_types[1])}
+    own = [module.__name__ for module in parts]
+    head = "\n".join([
+        *_joined_imports(imports, own), "", for_types[0],
+        *(f"    {line}" for line in _joined_imports(types, own)),
+    ])  # fmt: skip
+    bodies = ([x for x in part if not x.startswith((*outside, *for_types))] for part in lines)
+    return head + "\n\n" + "\n\n\n".join("\n".join(body).strip("\n") for body in bodies)
+
+
+def _joined_imports(lines: Iterable[str], own: Collection[str]) -> list[str]:
+    """Return import statements, one for each module, without those of our own modules."""
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        module, _, names = line.removeprefix("from ").partition(" import ")
+        found.setdefault(module, set()).update(filter(None, names.split(", ")))
+    statements = [
+        f"from {module} import {', '.join(sorted(names))}" if names else module
+        for module, names in found.items() if module not in own
+    ]  # fmt: skip
+    return sorted(statements, key=lambda line: (line.startswith("from "), line))
+
+
+def _layout_weights(programs: Sequence[Program]) -> tuple[list[dict[str, int]], Blob]:
+    """Return each program's constants with their offsets, and the blob in order of first use.
+
+    Equal bytes lie once, whosever they are.
+    """
+    seen: dict[tuple[int, bytes], list[tuple[Array, int]]] = {}
+    parts: list[bytes | memoryview] = []
+    return [_placed(program, seen, parts) for program in programs], Blob(tuple(parts))
+
+
+def _placed(
+    program: Program,
+    seen: dict[tuple[int, bytes], list[tuple[Array, int]]],
+    parts: list[bytes | memoryview],
+) -> dict[str, int]:
+    """Add a program's constants to the parts of a blob; returns their offsets."""
+    order = dict.fromkeys(
+        a for call in calls(program.steps) for a in call.arguments if a in program.constants
+    )
+    offsets: dict[str, int] = {}
+    size = sum(map(len, parts))
+    for name in order:
+        data = _memory(program.constants[name])
+        alike = seen.setdefault((data.size, _sample(data)), [])
+        found = next((at for other, at in alike if np.array_equal(other, data)), None)
+        if found is None:
+            found = size
+            alike.append((data, found))
+            padded = max(-(-data.size // ALIGNMENT), 1) * ALIGNMENT
+            parts += [data.data, bytes(padded - data.size)]
+            size += padded
+        offsets[name] = found
+    return offsets
+
+
+def _sample(data: Array) -> bytes:
+    """Return some bytes of many, which tell most arrays apart without reading them."""
+    return bytes(data[:: max(data.size // 1024, 1)])
+
+
+def _memory(array: Array) -> Array:
+    """Return the bytes of an array's elements, little endian, row-major."""
+    ordered = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+    return ordered.reshape(-1).view(np.uint8)
+
+
+def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list[dict[str, str]]:
+    """Return each kernel's declaration and the model's nodes that call it."""
+    users: dict[str, list[str]] = {}
+    labels: dict[str, str] = {}
+    for call in (c for p in programs for c in calls(p.steps)):
+        origin = call.node.origin[0] if call.node.origin else "a copy"
+        users.setdefault(call.source.symbol, []).append(comment(origin, 40))
+        labels[call.source.symbol] = call.choice.candidate.label
+    return [
+        {"prototype": k.prototype, "label": labels[k.symbol], "users": _listed(users[k.symbol])}
+        for k in kernels
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:6])
+    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"

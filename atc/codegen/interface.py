@@ -1,0 +1,75 @@
+"""The inputs and outputs of a library, as its C interface tells of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atc.dims import Dim, high, is_counted, low, plain
+from atc.ir.graph import DType, TensorType
+from atc.names import c_string, comment
+
+MAX_LITERAL = 4095
+"""Characters of a string that every C99 compiler takes."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output. `table` is the stem of its static tables' names."""
+
+    name: str
+    c_name: str
+    type: TensorType
+    table: str
+    used: bool = True
+    extents: tuple[int, ...] = ()
+    """The shape as it is known when compiling; `type` has the largest."""
+    ends: tuple[tuple[int, int], ...] = ()
+    """With gears: the smallest and the largest of each extent."""
+
+    @property
+    def label(self) -> str:
+        """The model's own name, as it may stand in a comment."""
+        return comment(self.name)
+
+    @property
+    def text(self) -> str:
+        """Element type and shape for people, e.g. `float32 [1, 10]`."""
+        name = "string" if self.is_string else self.type.dtype.numpy.name
+        ends = self.ends or tuple((low(n), high(n)) for n in self.extents)
+        dims = [str(a) if a == b else f"{a}~{b}" for a, b in ends]
+        return f"{name} [{', '.join(dims)}]"
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.type.dtype
+
+    @property
+    def is_string(self) -> bool:
+        """Whether the elements are strings."""
+        return self.dtype is DType.STRING
+
+    @property
+    def parameter(self) -> str:
+        """The C declaration of the pointer, less `const`."""
+        return f"{self.dtype.c} *{self.c_name}"
+
+    @property
+    def has_elements(self) -> str:
+        """C over a context that tells whether a run's shape has elements; "" if it always has."""
+        may_be_zero = (n for n in self.extents if isinstance(n, Dim) and low(n) <= 0)
+        given = (plain(n) for n in may_be_zero if not is_counted(n) and not self.ends)
+        return " && ".join(re.sub(r"\bd\[", "ctx->dims[", f"{n} != 0") for n in given)
+
+    @property
+    def long_name(self) -> Sequence[int]:
+        """The name's bytes where it's too long for a C string, else nothing."""
+        data = self.name.encode("utf-8", "replace")
+        return data if len(data) > MAX_LITERAL else b""
+
+    @property
+    def c_string(self) -> str:
+        """The name as a C expression."""
+        return f"{self.table}_name" if self.long_name else c_string(self.name)

@@ -1,0 +1,60 @@
+"""Prefaulting: what `init` touches, as a system may map a page only at its first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atc.ir.ops.data import Gather
+from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Step
+
+PAGE = 4096
+"""Bytes between touches: no system has smaller pages."""
+
+MOST = 64 << 20
+"""Bytes of an arena that are touched where its size is only a bound of what runs need."""
+
+_GAP = 16 * PAGE
+"""Bytes that nobody reads between two stretches which make them two."""
+
+
+def first_touches(
+    programs: Sequence[Program], places: Sequence[Mapping[str, int]]
+) -> tuple[tuple[int, int], ...]:
+    """Return the stretches of the weights, [begin, end), that every run of any program reads.
+
+    Nothing is said of what branches and gathers read: a table of embeddings need not be in memory
+    for a few of its rows. Nothing either of weights that take less than two pages.
+    """
+    sets = [_read(p, at) for p, at in zip(programs, places, strict=True)]
+    merged: list[tuple[int, int]] = []
+    for begin, end in sorted(set.intersection(*sets)):
+        if merged and begin - merged[-1][1] <= _GAP:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return tuple(merged) if sum(b - a for a, b in merged) >= 2 * PAGE else ()
+
+
+def _read(program: Program, offsets: Mapping[str, int]) -> set[tuple[int, int]]:
+    """Return where the constants lie that are read whole."""
+    names = {
+        name for call in _certain(program.steps) if not isinstance(call.node.op, Gather)
+        for name in call.arguments if name in offsets
+    }  # fmt: skip
+    return {(offsets[n], offsets[n] + program.constants[n].nbytes) for n in names}
+
+
+def _certain(steps: Sequence[Step]) -> list[Call]:
+    """Return the calls that no branch decides on."""
+    found: list[Call] = []
+    for step in steps:
+        match step:
+            case Call():
+                found.append(step)
+            case Bands() | Parallel() | Fork():
+                found += step.calls
+            case Repeat():
+                found += _certain(step.body)
+            case Branch():
+                pass
+    return found

@@ -1,0 +1,36 @@
+"""What a library built with --profile tells of each kernel call beside its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atc.names import c_string
+from atc.program.build import Program, calls
+
+_LONGEST = 1000
+"""Characters of the nodes' names; with 4 bytes each still a string that C99 compilers take."""
+
+
+@dataclass(frozen=True)
+class ProfiledCall:
+    """A kernel call: C strings of the nodes that it computes and of the kernel; what it does."""
+
+    nodes: str
+    op: str
+    kernel: str
+    operations: int
+    bytes: int
+
+
+def profiled_calls(program: Program) -> tuple[ProfiledCall, ...]:
+    """Return all kernel calls in the order in which they are written."""
+    return tuple(
+        ProfiledCall(
+            c_string((" + ".join(call.node.origin) or "a copy")[:_LONGEST]),
+            c_string(call.node.op.kind),
+            c_string(call.choice.candidate.label),
+            call.operations,
+            call.traffic,
+        )
+        for call in calls(program.steps)
+    )

@@ -1,0 +1,419 @@
+"""A program as the templates see it: C names for all values, declarations, the calls in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from atc.codegen.cascade import loop_of_turns, row_arguments
+from atc.codegen.interface import Port
+from atc.codegen.spans import life_of, spans_of
+from atc.codegen.tasks import Table, Task
+from atc.dims import Symbol, concrete, is_counted, plain, symbols_of
+from atc.memory.arena import Arena
+from atc.names import c_string, comment, tensor_identifiers
+from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Slot, Step
+
+__all__ = ["Local", "Port", "Schedule", "Task", "make_schedule"]
+
+
+@dataclass(frozen=True)
+class Local:
+    """A pointer of the run function into the arena or the weights."""
+
+    c_name: str
+    c_type: str
+    offset: int | str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All that the templates say of one program."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    constants: tuple[Local, ...]
+    values: tuple[Local, ...]
+    lines: tuple[str, ...]
+    """The body of the run function."""
+    tasks: tuple[Task, ...] = ()
+
+    def calls(self, helper: str) -> bool:
+        """Whether the run function or a task calls a function of the library's own."""
+        texts = (*self.lines, *(line for t in self.tasks for p in t.pieces for line in p))
+        return any(f"{helper}(" in line for line in texts)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the run function itself takes times."""
+        return any("begin = nanoseconds();" in line for line in self.lines)
+
+    def uses(self, table: str) -> bool:
+        """Whether the run function reads an element of a table."""
+        texts = (*self.lines, *(str(v.offset) for v in self.values))
+        return any(re.search(rf"\b{table}\[", text) for text in texts)
+
+
+def make_schedule(
+    program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False,
+    observed: bool = False, checked: bool = False, logged: bool = False,
+) -> Schedule:  # fmt: skip
+    """Name every value once and write the calls; `weights` are the constants' offsets.
+
+    The calls of a `timed` schedule are counted, with the time that each takes; around those of an
+    `observed` one the observer is called, around those of a `checked` one the checks are made;
+    a `logged` one tells of each before it.
+    """
+    names = tensor_identifiers([*program.inputs, *program.outputs], network)
+    given, split = {*program.inputs}, len(program.inputs)
+    spans = spans_of(program)
+    inputs = tuple(
+        Port(v, n, concrete(program.types[v]), f"input_{k}", v in spans, program.types[v].shape)
+        for k, (v, n) in enumerate(zip(program.inputs, names[:split], strict=True))
+    )
+    outputs = tuple(
+        Port(
+            _output_name(v, given), n, concrete(program.types[v]), f"output_{k}",
+            extents=program.types[v].shape,
+        )  # fmt: skip
+        for k, (v, n) in enumerate(zip(program.outputs, names[split:], strict=True))
+    )
+    constants = tuple(
+        Local(f"w{k}", program.types[v].dtype.c, at, f"{comment(v)} {program.types[v]}")
+        for k, (v, at) in enumerate(weights.items())
+    )
+    named = [v for v in arena.offsets if not is_counted(program.shift(v))]
+    values = tuple(
+        Local(
+            f"t{k}", program.types[v].dtype.c, _place(arena, v, at, program.shift(v)),
+            life_of(program, v, *spans[program.home(v)]),
+        )  # fmt: skip
+        for k, (v, at) in enumerate((v, arena.offsets[v]) for v in named)
+    )  # where others begin is found at every call
+    pointers = {
+        **{p.name: p.c_name for p in inputs},
+        **{program.home(v): p.c_name for v, p in zip(program.outputs, outputs, strict=True)},
+        **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
+        **{v: c.c_name for v, c in zip(named, values, strict=True)},
+    }
+    scribe = _Scribe(program, arena, pointers, timed, observed, checked, logged, network.upper())
+    lines = tuple(scribe.steps(program.steps))
+    return Schedule(inputs, outputs, constants, values, lines, tuple(scribe.tasks))
+
+
+def _bracketed(text: str) -> str:
+    return text if re.fullmatch(r"[\w\[\]]+", text) else f"({text})"
+
+
+def _assigned(pairs: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yield C that gives extents new values, all at once."""
+    if len(pairs) > 1:
+        values = ", ".join(plain(value) for _, value in pairs)
+        yield "{"
+        yield f"  const int64_t next[] = {{{values}}};"
+        yield from (f"  {plain(own)} = next[{k}];" for k, (own, _) in enumerate(pairs))
+        yield "}"
+    else:
+        yield from (f"{plain(own)} = {plain(value)};" for own, value in pairs)
+
+
+def _place(arena: Arena, key: str, offset: int, shift: int = 0) -> int | str:
+    """Return the offset of a value or scratch in the arena, as C where it moves with the dims.
+
+    A value may begin `shift` bytes after its buffer does.
+    """
+    if key not in arena.number:
+        return offset
+    begin = f"at[{arena.number[key]}]"
+    return f"{begin} + {plain(arena.guard + shift)}" if arena.guard or shift else begin
+
+
+def _output_name(value: str, inputs: Collection[str]) -> str:
+    """Return the model's name of an output; where an input has it too, the value's is marked."""
+    name = value.removesuffix("#output")
+    return name if name in inputs else value
+
+
+def _arrow(step: Call | Bands | Parallel) -> str:
+    """Return what a step reads and writes."""
+    reads = ", ".join(comment(i, 32) for i in step.node.inputs if i)
+    return f"{reads} -> {', '.join(comment(o, 32) for o in step.node.outputs)}"
+
+
+@dataclass
+class _Scribe:
+    """Writes steps and counts them."""
+
+    program: Program
+    arena: Arena
+    pointers: Mapping[str, str]
+    timed: bool
+    observed: bool
+    checked: bool
+    logged: bool
+    upper: str
+    """The prefix of the statuses."""
+    number: int = 0
+    called: int = 0
+    depth: int = 0
+    """Loops around what is being written."""
+    known: set[Symbol] = field(default_factory=set)
+    """Extents that kernels have written so far."""
+    tasks: list[Task] = field(default_factory=list)
+
+    def steps(self, steps: Sequence[Step]) -> Iterator[str]:
+        for step in steps:
+            if self.logged:
+                yield self._told(step)
+            match step:
+                case Call():
+                    yield from self._call(step)
+                case Branch():
+                    yield from self._branch(step)
+                case Repeat():
+                    yield from self._repeat(step)
+                case Bands():
+                    yield from self._bands(step)
+                case Parallel():
+                    yield from self._parallel(step)
+                case Fork():
+                    yield from self._fork(step)
+
+    def _pointer(self, value: str) -> str:
+        if value in self.pointers:
+            return self.pointers[value]
+        home = self.pointers[self.program.home(value)]
+        shift = self.program.shift(value) // self.program.types[value].dtype.itemsize
+        return f"{home} + {plain(shift)}" if shift else home
+
+    def _head(self, step: Call | Branch | Repeat | Bands | Parallel, kind: str) -> str:
+        origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or "a copy"
+        self.number += 1
+        return f'{self.number - 1}: {kind} "{origin}"'
+
+    def _told(self, step: Step) -> str:
+        """Return the line that tells of a step before it."""
+        if isinstance(step, Fork):
+            text = f"step {self.number}, {len(step.branches)} branches"
+        else:
+            nodes = (" + ".join(step.node.origin) or "a copy")[:200]
+            text = f"step {self.number}, {step.node.op.kind} of node '{nodes}'"
+        return f"tell(ctx, {self.upper}_LOG_DEBUG, {c_string(text)}, NULL);"
+
+    def _call(self, call: Call) -> Iterator[str]:
+        node = call.node
+        reads = ", ".join(comment(i, 32) for i in node.inputs if i)
+        writes = ", ".join(comment(o, 32) for o in node.outputs)
+        yield f"/* {self._head(call, node.op.kind)}: {reads} -> {writes} */"
+        arguments = [self._pointer(a) for a in call.arguments]
+        if call.slot is not None:
+            arguments[-1] += f" + {self._place(call.slot)}"
+        seen, reading = ", ".join(arguments), len(arguments) - len(node.outputs)
+        if call.source.scratch:
+            place = node.outputs[0]
+            offset = _place(self.arena, f"{place}#scratch", self.arena.scratch[place])
+            arguments.append(f"arena + {offset}")
+        arguments += (f"&{plain(extent)}" for extent in node.op.written)
+        if call.source.dims:
+            arguments.append(f"(const int64_t[]){{{', '.join(call.source.dims)}}}")
+        lines = [f"{call.source.symbol}({', '.join(arguments)});"]
+        if call.source.fallible:
+            failed = "if (failed != 0) return failed;"
+            lines = ["{", f"  const int failed = {lines[0]}", f"  {failed}", "}"]
+        if call.source.team.pieces > 1:
+            lines = self._shared(call, arguments)
+        if self.timed:
+            lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
+        if self.checked:
+            lines = self._checked(lines, seen, arguments[reading : len(call.arguments)])
+        yield from self._observed(lines, seen) if self.observed else lines
+        yield from self._bounded(node.op.written)
+        self.called += 1
+
+    def _shared(self, call: Call, arguments: Sequence[str]) -> list[str]:
+        """Return the lines in which threads share a call, turn after turn."""
+        team, name = call.source.team, f"pieces_{self.number - 1}"
+        places = [f"at[{k}]" for k in range(len(arguments))]
+        values = [f"(void *)({pointer})" for pointer in arguments]
+        if team.turns > 1:
+            places += ["piece", f"*(const int *)at[{len(arguments)}]"]
+            values.append("&turn")
+        else:
+            places.append("piece")
+        run = f"run_pieces(ctx, {name}, at, {team.pieces});"
+        line = f"{call.source.symbol}({', '.join(places)});"
+        self.tasks.append(Task(name, f"any piece of step {self.number - 1}", ((line,),)))
+        loop = f"for (; turn < {team.turns}; turn++) {run}"
+        return [
+            "{",
+            *["  int turn = 0;"] * (team.turns > 1),
+            f"  void *const at[] = {{{', '.join(values)}}};",
+            f"  {loop if team.turns > 1 else run}",
+            "}",
+        ]
+
+    def _bounded(self, written: Sequence[int]) -> Iterator[str]:
+        """Yield the checks of extents that a kernel has written, and of what depends on them."""
+        own = {s for extent in written for s in symbols_of(extent) if not s.given} - self.known
+        wrong = [
+            f"{s.text} < {s.low} || {s.text} > {_bracketed(plain(s.high))}"
+            for s in sorted(own, key=lambda s: s.index)
+        ]
+        self.known |= own
+        for fault in self.program.faults:
+            symbols = {s for s in symbols_of(fault) if not s.given}
+            if symbols & own and symbols <= self.known:
+                wrong.append(f"({plain(fault)}) != 0")
+        yield from (f"if ({each}) return {self.upper}_ERROR_SHAPE;" for each in wrong)
+
+    def _consistent(self, extents: Sequence[int]) -> Iterator[str]:
+        """Yield the checks of what depends on extents that control flow has written."""
+        own = {s for extent in extents for s in symbols_of(extent) if not s.given}
+        self.known |= own
+        for fault in self.program.faults:
+            symbols = {s for s in symbols_of(fault) if not s.given}
+            if symbols & own and symbols <= self.known:
+                yield f"if (({plain(fault)}) != 0) return {self.upper}_ERROR_SHAPE;"
+
+    def _checked(self, lines: Sequence[str], seen: str, results: Sequence[str]) -> list[str]:
+        """Return a call's lines between the checks before and after it."""
+        watched = f"(const void *const[]){{{seen}}}"
+        after = f"atc_leave(ctx, {self.called}, (const void *const[]){{{', '.join(results)}}})"
+        return [
+            f"atc_enter(ctx, {self.called});",
+            f"atc_watch(ctx, {self.called}, false, {watched});",
+            *lines,
+            f"atc_watch(ctx, {self.called}, true, {watched});",
+            f"if (!{after}) return {self.upper}_ERROR_CHECK;",
+        ]
+
+    def _parallel(self, step: Parallel) -> Iterator[str]:
+        """Yield the call of a task for all pieces."""
+        name = f"pieces_{self.number}"
+        head = self._head(step, step.node.op.kind)
+        table = Table()
+        pieces = tuple(tuple(self._in_thread(piece, table.place)) for piece in step.pieces)
+        self.tasks.append(Task(name, head, pieces))
+        yield f"/* {head}: {_arrow(step)}, in {len(pieces)} pieces */"
+        yield from table.run(name, len(pieces))
+
+    def _fork(self, step: Fork) -> Iterator[str]:
+        """Yield the call of a task for all branches."""
+        name, number = f"branches_{self.number}", self.number
+        self.number += 1
+        table = Table()
+        branches: list[tuple[str, ...]] = []
+        for branch in step.branches:
+            lines: list[str] = []
+            for each in branch:
+                kind = "in turns" if isinstance(each, Bands) else each.node.op.kind
+                lines.append(f"/* {self._head(each, kind)}: {_arrow(each)} */")
+                lines += self._in_thread(each, table.place)
+            branches.append(tuple(lines))
+        self.tasks.append(Task(name, f"{number}: independent branches", tuple(branches)))
+        yield f"/* {number}: {len(branches)} branches, steps {number + 1}-{self.number - 1} */"
+        yield from table.run(name, len(branches))
+
+    def _in_thread(self, step: Call | Bands, place: Callable[[str], str]) -> Iterator[str]:
+        """Yield the lines of a call, or of calls that take turns, within a task."""
+        return self._turns(step, place) if isinstance(step, Bands) else self._one_call(step, place)
+
+    def _one_call(
+        self, call: Call, place: Callable[[str], str], rows: Sequence[str] = ()
+    ) -> Iterator[str]:
+        """Yield a call's lines; `place` says what stands for a pointer, `rows` end them."""
+        pointers = [self._pointer(a) for a in call.arguments]
+        if call.source.scratch:
+            pointers.append(f"arena + {self.arena.scratch[call.node.outputs[0]]}")
+        line = f"{call.source.symbol}({', '.join((*map(place, pointers), *rows))});"
+        if self.timed:
+            yield "begin = nanoseconds();"
+            yield line
+            yield f"add_time({place('ctx')}, {self.called}, begin);"
+        else:
+            yield line
+        self.called += 1
+
+    def _bands(self, step: Bands) -> Iterator[str]:
+        """Yield the loop in which calls take turns."""
+        origins = [comment(c.node.origin[0], 48) for c in step.calls if c.node.origin]
+        reads, writes = (comment(v, 32) for v in (step.calls[0].arguments[0], *step.node.outputs))
+        names = " -> ".join(f'"{name}"' for name in origins)
+        self.number += 1
+        yield f"/* {self.number - 1}: in turns, {names}: {reads} -> {writes} */"
+        yield from self._turns(step, str)
+
+    def _turns(self, step: Bands, place: Callable[[str], str]) -> Iterator[str]:
+        """Yield a loop over the turns of calls."""
+        first = self.called
+        calls = [[*self._one_call(c, place, row_arguments(c, k))] for k, c in enumerate(step.calls)]
+        kept = [place(self._pointer(c.node.outputs[0])) for c in step.calls[:-1]]
+        yield "{"
+        yield from (f"  {line}" for line in loop_of_turns(step, self.program.types, kept, calls))
+        if self.timed and len(step.turns) > 1:
+            yield f"  add_turns({place('ctx')}, {first}, {len(step.calls)}, {len(step.turns)});"
+        yield "}"
+
+    def _observed(self, lines: Sequence[str], seen: str) -> Iterator[str]:
+        """Yield a call's lines between two calls of the observer."""
+        yield "{"
+        yield f"  const void *const seen[] = {{{seen}}};"
+        yield f"  observe(ctx, {self.called}, 0, seen);"
+        yield from (f"  {line}" for line in lines)
+        yield f"  observe(ctx, {self.called}, 1, seen);"
+        yield "}"
+
+    def _branch(self, branch: Branch) -> Iterator[str]:
+        yield f"/* {self._head(branch, 'If')} */"
+        yield f"if (*{self._pointer(branch.condition)}) {{"
+        yield from (f"  {line}" for line in self.steps(branch.then))
+        yield from (f"  {plain(own)} = {plain(n)};" for own, n, _ in branch.extents)
+        yield "} else {"
+        yield from (f"  {line}" for line in self.steps(branch.otherwise))
+        yield from (f"  {plain(own)} = {plain(n)};" for own, _, n in branch.extents)
+        yield "}"
+        yield from self._consistent([own for own, _, _ in branch.extents])
+
+    def _place(self, slot: Slot) -> str:
+        """Return the C index of the iteration's part."""
+        turn = f"atc_i{self.depth}"
+        turn = f"({plain(slot.trips - 1)} - {turn})" if slot.backwards else turn
+        return f"{turn} * {_bracketed(plain(slot.size))}"
+
+    def _repeat(self, loop: Repeat) -> Iterator[str]:
+        yield f"/* {self._head(loop, 'Loop')} */"
+        self.depth += 1
+        turn = f"atc_i{self.depth}"
+        grown = [own for own, _, _ in loop.grown]
+        counted = loop.turns != -1 or loop.strict
+        bounds = [f"{turn} < {_bracketed(plain(loop.trips))}"] if loop.trips != -1 else []
+        bounds += [f"{turn} < *{self._pointer(loop.count)}"] if loop.count else []
+        bounds += [f"*{self._pointer(loop.start)}"] if loop.start else []
+        yield from _assigned([(own, first) for own, first, _ in loop.grown])
+        yield from [f"int64_t {turn} = 0;"] * counted
+        begin = "" if counted else f"int64_t {turn} = 0"
+        yield f"for ({begin}; {' && '.join(bounds)}; {turn}++) {{"
+        yield from (f"  {line}" for line in self._consistent(grown))
+        yield f"  *{self._pointer(loop.iteration)} = {turn};"
+        yield from (f"  {line}" for line in self.steps(loop.body))
+        yield from (f"  {line}" for line in _assigned([(own, n) for own, _, n in loop.grown]))
+        if loop.strict:
+            more = f"*{self._pointer(loop.going)} && " if loop.going else ""
+            more += f"{turn} + 1 < *{self._pointer(loop.count)} && " if loop.count else ""
+            last = f"{turn} + 1 == {plain(loop.trips)}"
+            yield f"  if ({more}{last}) return {self.upper}_ERROR_SHAPE;"
+        if loop.going and loop.turns != -1:
+            yield f"  if (!*{self._pointer(loop.going)}) {{"
+            yield f"    {turn}++;"
+            yield "    break;"
+            yield "  }"
+        elif loop.going:
+            yield f"  if (!*{self._pointer(loop.going)}) break;"
+        yield "}"
+        self.depth -= 1
+        if loop.turns != -1:
+            yield f"{plain(loop.turns)} = {turn};"
+            grown.append(loop.turns)
+        yield from self._consistent(grown)

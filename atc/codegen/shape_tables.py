@@ -1,0 +1,207 @@
+"""What a network with ranges of shapes keeps at run time, as the templates write it.
+
+The inputs' extents are checked and stored as a table of dims `d`; every other extent is computed
+from it. The memory plan holds for the largest shape. For smaller ones the buffers move down, in the
+plan's order, as far as those below them shrink: what never shared a byte in the plan never does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+from atc.dims import (
+    Dim,
+    Function,
+    ceiling,
+    dim,
+    functions_in,
+    is_counted,
+    low,
+    plain,
+    symbols_of,
+)
+from atc.ir.graph import TensorType
+from atc.memory.arena import ALIGNMENT, Arena
+from atc.program.build import Program
+
+
+@dataclass(frozen=True)
+class Check:
+    """An axis of an input: C text of its extent, where it's stored, and what it may be."""
+
+    place: str
+    symbol: int
+    """The entry of `d` that is set here, -1 where none is."""
+    low: int
+    high: int
+    equals: str
+    """C text of what it must equal, where it isn't the first of its symbol."""
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """Everything that the templates say of run-time extents."""
+
+    count: int
+    """Entries of `d`."""
+    checks: tuple[Check, ...]
+    ranks: tuple[int, ...]
+    """Of the inputs."""
+    limits: tuple[tuple[int, str], ...]
+    """Entries of `d` that kernels write, with the most that each may be."""
+    faults: tuple[str, ...]
+    """What must be 0 of the inputs' extents."""
+    functions: tuple[str, ...]
+    """Helper functions that the extents call."""
+    sizes: tuple[str, ...]
+    """Bytes of each buffer."""
+    starts: tuple[int, ...]
+    below: tuple[int, ...]
+    """below[starts[k]:starts[k + 1]] are the buffers that must end before buffer k begins."""
+    inputs: tuple[tuple[str, ...], ...]
+    outputs: tuple[tuple[str, ...], ...]
+    """The extents of each."""
+    bounds: tuple[tuple[str, ...], ...]
+    """Of the outputs' extents: the most that each may be where counts are at their most."""
+    lowest: tuple[tuple[int, ...], ...]
+    """The smallest extents of each input."""
+    fixed: bool
+    """Whether the inputs have one shape, and only values decide the rest."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the size of a buffer depends on the inputs' extents."""
+        return self.uses_dims([self.sizes])
+
+    @property
+    def agreements(self) -> tuple[str, ...]:
+        """Lines of C that say which of the inputs' extents follow from others."""
+        places = {check.symbol: check.place for check in self.checks if check.symbol >= 0}
+        alike: dict[str, list[str]] = {}
+        for check in self.checks:
+            if check.equals:
+                source = re.sub(r"\bd\[(\d+)\]", lambda m: places[int(m[1])], check.equals)
+                alike.setdefault(source, []).append(check.place)
+        every = (" == ".join([*own, source]) for source, own in alike.items())
+        return tuple(line for text in every for line in wrap(text, 90, subsequent_indent="  "))
+
+    @property
+    def changes(self) -> bool:
+        """Whether an output's extent before a run is told otherwise than after it."""
+        return self.bounds != self.outputs
+
+    @staticmethod
+    def uses_dims(shapes: Sequence[Sequence[str]]) -> bool:
+        """Whether the C text of an extent reads the table of dims."""
+        return any("d[" in extent for shape in shapes for extent in shape)
+
+
+def make_dynamic(program: Program, arena: Arena, lines: Sequence[str]) -> Dynamic | None:
+    """Return what is to be written of a program's run-time extents, None where it has none.
+
+    `lines` are the run function's, whose extents may call helper functions.
+    """
+    if not program.dims:
+        return None
+    types = [[program.types[v] for v in side] for side in (program.inputs, program.outputs)]
+    shapes = [tuple(tuple(plain(n) for n in t.shape) for t in side) for side in types]
+    limits = tuple(
+        (s.index, plain(ceiling(s.high))) for s in program.dims if not s.given
+    )  # fmt: skip
+    sizes = tuple(plain(ceiling(size)) for size in arena.sizes)
+    starts = [0]
+    for below in arena.below:
+        starts.append(starts[-1] + len(below))
+    faults = tuple(
+        plain(f) for f in program.faults if all(s.given for s in symbols_of(f))
+    )  # fmt: skip
+    own = (n for side in shapes for shape in side for n in shape)
+    bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
+    most = (n for shape in bounds for n in shape)
+    texts = (*lines, *sizes, *(limit for _, limit in limits), *faults, *own, *most)
+    return Dynamic(
+        1 + max(s.index for s in program.dims), _checks(types[0]),
+        tuple(len(t.shape) for t in types[0]), limits, faults, functions_in(texts), sizes,
+        tuple(starts), tuple(k for below in arena.below for k in below), shapes[0], shapes[1],
+        bounds,
+        tuple(tuple(low(n) for n in t.shape) for t in types[0]),
+        not any(s.given for s in program.dims),
+    )  # fmt: skip
+
+
+def _bound(extent: int) -> str:
+    """Return the C of the most that an extent may be, where counts are at their most.
+
+    Of a sum of products of counts that is its value; a quotient may be larger for smaller counts.
+    """
+    atoms = [a for m, _ in extent.terms for a, _ in m] if isinstance(extent, Dim) else []
+    counted = any(isinstance(a, Function) and is_counted(a) for a in atoms)
+    falls = isinstance(extent, Dim) and is_counted(extent) and any(c < 0 for _, c in extent.terms)
+    return plain(ceiling(extent)) if counted or falls else plain(extent)
+
+
+def _checks(types: Sequence[TensorType]) -> tuple[Check, ...]:
+    """Return the checks of all axes, those that set entries of `d` before those that read them."""
+    found: list[Check] = []
+    equal: list[Check] = []
+    seen: set[int] = set()
+    for k, type_ in enumerate(types):
+        for axis, extent in enumerate(type_.shape):
+            place = f"shapes[{k}][{axis}]"
+            own = next((s for s in symbols_of(extent) if dim(s) == extent), None)
+            if not isinstance(extent, Dim):
+                found.append(Check(place, -1, extent, extent, ""))
+            elif own is None or extent in seen:
+                equal.append(Check(place, -1, 0, 0, plain(extent)))
+            else:
+                found.append(Check(place, own.index, own.low, own.high, ""))
+                seen.add(extent)
+    return (*found, *equal)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One gear: the file and the function that run it, its arena in bytes, all its extents."""
+
+    file: str
+    function: str
+    text: str
+    """The inputs' shapes, for people."""
+    arena: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Gears:
+    """Everything that the templates say of gears: `inputs` and `outputs` are the ranks."""
+
+    runs: tuple[Run, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    lowest: tuple[int, ...]
+    fixed: bool = False
+    """Whether the inputs have one shape: never."""
+
+    @staticmethod
+    def begins(ranks: Sequence[int]) -> list[int]:
+        """Return where the extents of each tensor begin among all, and their end."""
+        return [sum(ranks[:k]) for k in range(len(ranks) + 1)]
+
+
+def make_gears(plans: Sequence[tuple[Program, Arena]], network: str) -> Gears:
+    """Return what is to be written of the plans of a library."""
+    runs = []
+    for k, (program, arena) in enumerate(plans):
+        sides = [[program.types[v].shape for v in s] for s in (program.inputs, program.outputs)]
+        size = (arena.plan.size or ALIGNMENT) if arena.offsets or arena.scratch else 0
+        shown = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in sides[0])
+        flat = [tuple(n for shape in side for n in shape) for side in sides]
+        file = f"{network}_gear{k}"
+        runs.append(Run(f"{file}.c", file, shown, size, flat[0], flat[1]))
+    ranks = [tuple(map(len, side)) for side in sides]
+    lowest = tuple(map(min, zip(*(run.inputs for run in runs), strict=True)))
+    return Gears(tuple(runs), ranks[0], ranks[1], lowest)

@@ -1,0 +1,37 @@
+"""Compiles a model: one compilation, inside of what searches over compilations.
+
+Each wrapper takes the compilation that it refines as an argument, so that nothing below this
+module knows of anything above itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from atc.accuracy.bf16x3 import bf16x3_settled
+from atc.accuracy.max_error import within_error
+from atc.build.compilers import check_compilers
+from atc.build.output_folder import check_folder
+from atc.diagnostics import Listener
+from atc.options.options import Options
+from atc.pipeline.multi_target import multi_target
+from atc.pipeline.pipeline import Compilation, compile_one
+from atc.quantize.calibrated import calibrated
+
+_COMPILE = calibrated(multi_target(within_error(bf16x3_settled(compile_one))))
+
+
+def compile_model(
+    options: Options, environ: Mapping[str, str] | None = None, listen: Listener | None = None
+) -> Compilation:
+    """Compile a model as the options say and write the output folder.
+
+    `environ` is the environment that variables are read from, this process's by default. Raises
+    AtcError; the output folder is then as it was before.
+    """
+    env = dict(os.environ) if environ is None else environ
+    if options.cal_conf is not None or options.max_error or "," in options.target:
+        check_folder(options.output, "--output")  # before anything long begins
+        check_compilers(options, env)
+    return _COMPILE(options, env, listen or Listener())

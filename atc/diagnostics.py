@@ -1,0 +1,35 @@
+"""Progress and diagnostics of a compilation, and who hears them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from atc.backends.toolchain import Log, no_log
+from atc.ir.graph import Graph
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who wants to hear how a compilation goes; nothing is printed below the command line."""
+
+    stage: Callable[[str], None] = lambda text: None
+    """A stage begins: `reading the model`, `compiling C`, ..."""
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    warn: Callable[[str], None] = lambda text: None
+    graph: Callable[[str, Graph], None] = lambda name, graph: None
+    """A pass has run."""
+    process: Log = no_log
+    """A compiler or linker is started."""
+
+
+def remembering(listener: Listener, warnings: list[str]) -> Listener:
+    """Return the listener with every warning written down too, and none told twice."""
+
+    def warn(text: str) -> None:
+        if text in warnings:
+            return
+        warnings.append(text)
+        listener.warn(text)
+
+    return Listener(listener.stage, listener.progress, warn, listener.graph, listener.process)

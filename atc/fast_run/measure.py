@@ -1,0 +1,339 @@
+"""Fast-run: times the candidate kernels of every distinct workload and keeps the results.
+
+Workloads → candidates → built into one small program per workload → each checked against the
+portable kernel, then timed in turns on one core → times in the algo cache. A candidate that fails
+to run, to agree or to end in time is recorded with its reason and never chosen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import archspec.cpu
+import numpy as np
+
+from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
+from atc.backends.target import Target, host_arch
+from atc.backends.toolchain import TimedOut, link_program, run_binary
+from atc.build.library import Shop, Unit, compile_units, kernel_unit
+from atc.cache.algo import AlgoCache
+from atc.codegen.emit import kernel_tree
+from atc.dims import is_dynamic
+from atc.errors import AtcError, ToolchainError
+from atc.files.temporary import temporary_folder
+from atc.ir.graph import Array, DType, Graph, TensorType
+from atc.ir.ops import Part, Recurrent, Reshape
+from atc.ir.text import op_text
+from atc.select.cost import enlarged, estimate
+from atc.select.select import ANY, Limits, Measurement, Timings, candidates
+from atc.templates import render
+
+TOLERANCE = {"float32": 1e-3, "bf16x3": 1e-3, "bf16": 3e-2, "int8": 3e-2}
+"""Largest error against the portable kernel, as a part of the largest result, by precision."""
+MOST_CANDIDATES = 8
+"""Candidates measured per workload unless all are asked for: those of least estimated cost."""
+HOPELESS = 3.0
+"""Candidates estimated to take this much longer than the best aren't measured, either."""
+BUDGET = 0.5
+"""Seconds after which a workload's timing rounds end, once every candidate had two."""
+HARNESS = "harness.c"
+COLD_BYTES = 48 << 20
+"""Copies of the constant operands take up to this much, more than any L2, to be read cold."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how candidates are built and run.
+
+    `every` measures all candidates, not only the most promising; `timeout` is in seconds and for
+    one candidate of one workload, checks and timing together.
+    """
+
+    shop: Shop
+    algo: AlgoCache
+    every: bool = False
+    limits: Limits = ANY
+    timeout: float = 20.0
+    measures: bool = True
+    """Whether what the algo cache doesn't know is measured."""
+    alone: bool = False
+    """Whether the time of an only candidate is of interest, too."""
+    warn: Callable[[str], None] = lambda text: None
+    """Hears of candidates that took too long."""
+
+    @property
+    def too_late(self) -> str:
+        """Why a candidate that took too long is left out."""
+        return f"took longer than {self.timeout:g} s"
+
+    @property
+    def late_ns(self) -> float:
+        """What the algo cache keeps of such a candidate: the limit, negative."""
+        return -1e9 * self.timeout
+
+    @property
+    def target(self) -> Target:
+        """The target of the candidates."""
+        return self.shop.target
+
+
+def fast_run(
+    todo: Iterable[Workload],
+    bench: Bench,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Timings:
+    """Return the measured candidates of every workload that has more than one, or `alone` one.
+
+    Nothing is measured that the algo cache knows; what is measured is saved there.
+    """
+    timings: dict[Workload, tuple[Measurement, ...]] = {}
+    unknown: list[_Task] = []
+    for w in dict.fromkeys(todo):
+        found = candidates(w, bench.target, bench.limits)
+        if len(found) < (1 if bench.alone else 2) or is_dynamic(w):
+            continue
+        task = _task(w, _worth_measuring(w, found, bench), bench)
+        known = _known(task, bench)
+        if known is not None:
+            timings[w] = known
+        elif bench.measures:
+            unknown.append(task)
+    for done, task in enumerate(unknown):
+        progress(done, len(unknown))
+        measured = _run(task, bench)
+        kept = [bench.late_ns if m.reason == bench.too_late else m.time_ns for m in measured]
+        symbols = [s.symbol for s in task.sources]
+        bench.algo.put(task.key, dict(zip(symbols, kept, strict=True)))
+        bench.algo.save()  # what is interrupted goes on from here
+        timings[task.workload] = measured
+    progress(len(unknown), len(unknown))
+    _tell_late(timings, bench)
+    return timings
+
+
+def _tell_late(timings: Timings, bench: Bench) -> None:
+    late = [(w, m) for w, row in timings.items() for m in row if m.reason == bench.too_late]
+    if late:
+        w, first = late[0]
+        bench.warn(
+            f"--fast_run_timeout: {len(late)} candidate kernels {bench.too_late} and are left out, "
+            f"the first is {first.label} of {w.op.kind} to {', '.join(map(str, w.outputs))}"
+        )
+
+
+def runs_here(target: Target) -> bool:
+    """Whether programs for a target run on this machine, by themselves or under its runner."""
+    return bool(target.runner) or target.arch in ("", host_arch())
+
+
+def machine_name() -> str:
+    """Return what tells machines apart whose times differ: the processor and its core count."""
+    return f"{archspec.cpu.brand_string() or archspec.cpu.host().name}, {os.cpu_count()} cores"
+
+
+def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
+    """Yield the workload of every node that needs a kernel, subgraphs included."""
+    constants = {**outer, **graph.constants}
+    for node in graph.nodes:
+        for inner in node.op.subgraphs():
+            yield from workloads(inner, constants)
+        if not isinstance(node.op, Reshape | Part) and not node.op.subgraphs():
+            yield workload_of(graph, node, constants)
+
+
+def workload_digest(w: Workload, target: Target) -> str:
+    """Return the digest of a workload on a target: the op, its types, what is constant."""
+    parts = [op_text(w.op), str(w.inputs), str(w.outputs), str(w.constant), target.name]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A workload, the candidates to measure, their sources, and the key of their times."""
+
+    workload: Workload
+    chosen: tuple[Candidate, ...]
+    sources: tuple[KernelSource, ...]
+    key: str
+    target: Target
+
+    def measurement(self, c: Candidate, time_ns: float | None, reason: str) -> Measurement:
+        """Return what was measured of a candidate."""
+        return Measurement(c.label, time_ns, reason, enlarged(c, self.workload, self.target))
+
+    def without(self, k: int) -> _Task:
+        return replace(
+            self,
+            chosen=self.chosen[:k] + self.chosen[k + 1 :],
+            sources=self.sources[:k] + self.sources[k + 1 :],
+        )
+
+
+def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple[Candidate, ...]:
+    """Return the candidates, the portable reference first, then by estimated cost."""
+    reference = next((c for c in found if c.kernel.portable), found[0])
+    costs = {c.label: estimate(c, w, bench.target, bench.limits.weight_price) for c in found}
+    others = sorted((c for c in found if c is not reference), key=lambda c: costs[c.label])
+    if not bench.every:
+        most = HOPELESS * min(costs.values())
+        others = [c for c in others if costs[c.label] <= most][:MOST_CANDIDATES]
+    return (reference, *others)
+
+
+def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> _Task:
+    shop = bench.shop
+    parts = [workload_digest(w, bench.target), shop.compiler.version, *shop.flags]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    sources = tuple(render_kernel(c, w, bench.target) for c in chosen)
+    return _Task(w, chosen, sources, key, bench.target)
+
+
+def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
+    """Return the candidates' times if the algo cache has them all.
+
+    What took too long is measured again where it may take longer now.
+    """
+    known = [bench.algo.get(task.key, s.symbol) for s in task.sources]
+    if not all(k and (t is None or t >= 0 or t <= bench.late_ns) for k, t in known):
+        return None
+
+    def measurement(candidate: Candidate, time: float | None) -> Measurement:
+        if time is None:
+            return task.measurement(candidate, None, "failed when it was measured")
+        late = time < 0
+        return task.measurement(candidate, None if late else time, bench.too_late if late else "")
+
+    return tuple(measurement(c, t) for c, (_, t) in zip(task.chosen, known, strict=True))
+
+
+def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
+    """Build and run the program of one workload; on a crash, each candidate runs alone."""
+    chosen = task.chosen
+    with temporary_folder("bench") as folder:
+        cwd = Path(folder).resolve()
+        try:
+            program = _build(task, bench, cwd)
+        except ToolchainError as error:
+            return _without_broken(task, bench, error)
+        results = _ask(bench, program, cwd, [], bench.timeout * len(chosen))
+        if isinstance(results, str):
+            results = {}
+            for k in range(len(chosen)):
+                alone = _ask(bench, program, cwd, [k], bench.timeout)
+                results |= {k: (None, alone)} if isinstance(alone, str) else alone
+    missing = (None, "printed no time")
+    return tuple(task.measurement(c, *results.get(k, missing)) for k, c in enumerate(chosen))
+
+
+def _without_broken(task: _Task, bench: Bench, error: ToolchainError) -> tuple[Measurement, ...]:
+    """Measure the others when one candidate doesn't compile; the reference must."""
+    broken = [k for k, s in enumerate(task.sources) if s.path == error.where]
+    if not broken or broken == [0]:
+        raise error
+    k = broken[0]
+    rest = _run(task.without(k), bench)
+    failed = Measurement(task.chosen[k].label, None, error.message)
+    return (*rest[:k], failed, *rest[k:])
+
+
+def _ask(
+    bench: Bench, program: Path, cwd: Path, only: Sequence[int], timeout: float
+) -> dict[int, tuple[float | None, str]] | str:
+    """Return what the program printed per candidate, or why it failed."""
+    argv = [*bench.target.runner, str(program), "data.bin", *map(str, only)]
+    try:
+        done = run_binary(argv, timeout, cwd=cwd, log=bench.shop.log)
+    except TimedOut:
+        return bench.too_late
+    except AtcError as refusal:
+        return refusal.message
+    if done.status != 0:
+        return "crashed"
+    results: dict[int, tuple[float | None, str]] = {}
+    for line in done.stdout.decode("ascii", "replace").splitlines():
+        number, what, error = line.split()
+        failed = what == "failed"
+        reason = f"differs from the portable kernel by {error}" if failed else ""
+        results[int(number)] = (None if failed else float(what), reason)
+    return results
+
+
+def _build(task: _Task, bench: Bench, cwd: Path) -> Path:
+    """Write, compile and link the program of a workload; return its path."""
+    values, data = _harness(task.workload, task.chosen, task.sources, bench.target)
+    texts = kernel_tree(task.sources, bench.target)
+    texts[HARNESS] = render("bench/harness.c.j2", values)
+    files = {path: text.encode() for path, text in texts.items()}
+    for path, content in {**files, "data.bin": data}.items():
+        (cwd / path).parent.mkdir(parents=True, exist_ok=True)
+        (cwd / path).write_bytes(content)
+    harness = Unit(HARNESS, "harness", ("src/kernel.h",), cacheable=False)
+    units = [*(kernel_unit(s) for s in dict.fromkeys(task.sources)), harness]
+    compile_units(cwd, files, units, bench.shop)
+    objects = [f"{unit.path}.o" for unit in units]
+    shop = bench.shop
+    return link_program(shop.compiler, shop.flags, objects, "harness", cwd, log=shop.log)
+
+
+def _harness(
+    w: Workload, chosen: Sequence[Candidate], sources: Sequence[KernelSource], target: Target
+) -> tuple[dict[str, object], bytes]:
+    """Return the values of the harness template and the content of its data file."""
+    parts: list[bytes] = []
+    size = 0
+
+    def place(array: Array) -> int:
+        nonlocal size
+        data = np.ascontiguousarray(array).tobytes()
+        padded = -(-max(len(data), 1) // 64) * 64
+        parts.append(data + bytes(padded - len(data)))
+        size += padded
+        return size - padded
+
+    arrays = operands(w)
+    plain = {k: place(a) for k, a in enumerate(arrays) if a is not None}
+    calls = []
+    for candidate, source in zip(chosen, sources, strict=True):
+        packs = candidate.kernel.packs(w, candidate.params, target)
+        packed = {k: place(p(a)) for k, p in packs.items() if (a := arrays[k]) is not None}
+        args = [
+            f"(const void *)({'w' if w.constant[k] else 'd'} + {packed.get(k, plain[k])})"
+            for k in plain
+        ]
+        args += [f"(void *)got{k}" for k in range(len(w.outputs))]
+        args += ["scratch"] if source.scratch else []
+        tolerance = TOLERANCE[candidate.kernel.precision]
+        calls.append({"call": f"{source.symbol}({', '.join(args)});", "tolerance": tolerance})
+    constant_bytes = sum(t.nbytes for t, c in zip(w.inputs, w.constant, strict=True) if c and t)
+    cold = constant_bytes >= 1 << 16
+    copies = max(1, min(12, COLD_BYTES // max(size, 1))) if cold else 1
+    values: dict[str, object] = {
+        "prototypes": [s.prototype for s in sources], "data_size": size, "copies": copies,
+        "outputs": [(t.nbytes, t.dtype.label) for t in w.outputs],
+        "scratch": max(s.scratch for s in sources) + 64, "candidates": calls,
+        "tiles": any(s.tiles for s in sources),
+        "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
+    }  # fmt: skip
+    return values, b"".join(parts)
+
+
+def operands(w: Workload) -> list[Array | None]:
+    """Return data for a workload's operands; None for those that it lacks."""
+    arrays = [None if t is None else sample(t, k) for k, t in enumerate(w.inputs)]
+    if isinstance(w.op, Recurrent) and arrays[1] is not None and not w.op.scales:
+        weights = arrays[1] / w.op.hidden**0.5  # states that grow would part by their roundings
+        arrays[1] = weights.astype(arrays[1].dtype)
+    return arrays
+
+
+def sample(type_: TensorType, seed: int) -> Array:
+    """Return seeded data: normal numbers, small integers."""
+    rng = np.random.default_rng(seed)
+    if type_.dtype.is_float:
+        return rng.standard_normal(type_.shape).astype(type_.dtype.numpy)
+    high = 2 if type_.dtype is DType.BOOL else 8
+    return rng.integers(0, high, type_.shape).astype(type_.dtype.numpy)

@@ -1,0 +1,162 @@
+"""The times that layouts and kernels are chosen by: replayed, known, or measured now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from atc.backends.kernel import Workload
+from atc.backends.target import Target
+from atc.build.library import Shop
+from atc.cache import find_root
+from atc.cache.algo import open_algo_cache
+from atc.diagnostics import Listener
+from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here, workloads
+from atc.fast_run.policy import (
+    picks,
+    pieces_pick,
+    read_policy,
+    replay,
+    uncovered,
+    workload_summary,
+    write_policy,
+)
+from atc.fast_run.threads import call_digest, long_calls, measure_counts
+from atc.ir.graph import Graph
+from atc.options.options import Options
+from atc.passes.layout import LayoutReport
+from atc.program.build import ThreadCounts
+from atc.select.layout_costs import Weighing
+from atc.select.select import Limits, Selection, Timings
+
+_NO_TIMEOUT = 86400.0
+"""Seconds that stand for no limit: a day."""
+
+
+def timed_graphs(
+    optimised: Callable[[Weighing], list[Graph]], weighing: Weighing,
+    timed: Callable[[Sequence[Workload], Timings, bool], Timings], options: Options,
+) -> tuple[list[Graph], Timings, tuple[LayoutReport, ...]]:  # fmt: skip
+    """Return graphs, their kernels' times, and what was told of layouts.
+
+    Where times are known or measured, layouts are chosen by them: once the estimates have said
+    which forms are worth a look.
+    """
+    weighing.conversions = options.measured_layouts
+    graphs = optimised(weighing)
+    timings = timed(list(weighing.contested()), {}, False)
+    if timings:
+        weighing = weighing.measured(timings)
+        graphs = optimised(weighing)
+    timings = timed([w for graph in graphs for w in workloads(graph, {})], timings, True)
+    return graphs, timings, tuple(weighing.reports)
+
+
+def replayed(
+    wanted: Iterable[Workload], options: Options, target: Target, limits: Limits,
+    heard: Listener, all_chosen: bool = True,
+) -> Timings:  # fmt: skip
+    """Return what the policy says, if there is one; there must be if nothing is measured.
+
+    What it says nothing of is told, unless only some of the workloads will be part of the network.
+    """
+    path = options.fast_run_algo_policy
+    if path is None or (options.measures and not path.exists()):
+        return {}
+    todo = list(dict.fromkeys(wanted))
+    timings = replay(todo, read_policy(path), target, limits, heard.warn)
+    missing = uncovered(todo, timings, target, limits) if all_chosen else []
+    if missing and not options.measures:
+        heard.warn(
+            f"--fast_run_algo_policy: {path} says nothing of {len(missing)} of {len(todo)} "
+            f"workloads, the first is {workload_summary(missing[0])}; estimates choose for them"
+        )
+    return timings
+
+
+def measuring(options: Options, chosen: bool) -> Options:
+    """Return options that say whether to measure: for kernels that are `chosen`, or for layouts.
+
+    For layouts the time of an only candidate is of interest, too, and no policy is written.
+    """
+    if not options.measured_layouts or chosen:
+        return replace(options, measured_layouts=False)
+    return replace(options, fast_run=True, fast_run_algo_policy=None)
+
+
+def measured(
+    wanted: Iterable[Workload], known: Timings, options: Options, limits: Limits, shop: Shop,
+    env: Mapping[str, str], heard: Listener,
+) -> Timings:  # fmt: skip
+    """Measure what isn't known; the times are kept in the algo cache, the picks in the policy.
+
+    Without measuring, what a bank of earlier times knows is all that is new.
+    """
+    if options.measures and not runs_here(shop.target):
+        name = shop.target.name
+        heard.warn(f"{name} doesn't run on this machine: costs are estimated, not measured")
+        return known
+    if options.measures:
+        heard.stage("measuring kernels")
+    algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
+    timeout = options.fast_run_timeout or _NO_TIMEOUT
+    bench = Bench(
+        shop, algo, options.full_run, limits, timeout, options.measures, options.measured_layouts,
+        heard.warn,
+    )  # fmt: skip
+    fresh = fast_run(
+        [w for w in wanted if w not in known], bench,
+        lambda done, total: heard.progress("measuring kernels", done, total),
+    )  # fmt: skip
+    path = options.fast_run_algo_policy
+    if path is not None and options.measures:
+        kept_lines = read_policy(path) if path.exists() else {}
+        write_policy(path, {**kept_lines, **picks(fresh, shop.target, limits.weight_price)})
+    return {**known, **fresh}
+
+
+def counted(
+    selection: Selection, options: Options, shop: Shop, env: Mapping[str, str], heard: Listener,
+) -> ThreadCounts:  # fmt: skip
+    """Return how many threads share each long call, as the policy says or as measured now."""
+    path, target, threads = options.fast_run_algo_policy, shop.target, options.sharers
+    if not options.thread_tuning or (path is None and not options.measures):
+        return {}
+    calls = long_calls(selection, target, threads)
+    policy = read_policy(path) if path is not None and path.exists() else {}
+    by_digest = {call_digest(c, target, threads): c for c in calls}
+    found = {
+        d: pick.pieces
+        for d in by_digest
+        if (pick := policy.get(d)) is not None and 0 < pick.pieces <= threads
+    }
+    left = [c for d, c in by_digest.items() if d not in found]
+    if left and options.measures and runs_here(target):
+        heard.stage("measuring threads")
+        algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
+        timeout = options.fast_run_timeout or _NO_TIMEOUT
+        bench = Bench(shop, algo, timeout=timeout, warn=heard.warn)
+        fresh = measure_counts(
+            left, threads, bench,
+            lambda done, total: heard.progress("measuring threads", done, total),
+        )  # fmt: skip
+        found |= {d: n for d, (n, _) in fresh.items()}
+        if path is not None:
+            lines = {d: pieces_pick(n, ns, by_digest[d].workload) for d, (n, ns) in fresh.items()}
+            write_policy(path, {**policy, **lines})
+    return {(by_digest[d].workload, by_digest[d].candidate.label): n for d, n in found.items()}
+
+
+def times_root(options: Options, env: Mapping[str, str]) -> Path | None:
+    """Return where measured times are kept, None where they aren't.
+
+    They are kept whatever --op_compiler_cache_mode says, which is about compiled operators.
+    """
+    if options.op_bank_path is not None:
+        return options.op_bank_path
+    if options.fast_run_cache_type == "MEMORY":
+        return None
+    if options.fast_run_cache_dir is not None:
+        return options.fast_run_cache_dir
+    return find_root(options.op_compiler_cache_dir, env)

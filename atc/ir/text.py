@@ -1,0 +1,67 @@
+"""Graphs as text, for `--dump`, golden tests and the generated graph.txt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from atc.dims import plain
+from atc.ir.expr import Expr, text
+from atc.ir.graph import Graph, Node, Op
+from atc.ir.ops import Epilogue
+from atc.ir.view import View
+
+
+def dump(graph: Graph) -> str:
+    """Return the graph, one line a node: outputs = Op(attributes) inputs  # the user's nodes."""
+    return plain("\n".join(_lines(graph, ""))) + "\n"
+
+
+def _lines(graph: Graph, indent: str) -> Iterator[str]:
+    inputs = ", ".join(f"{_name(i)}: {graph.types[i]}" for i in graph.inputs)
+    yield f"{indent}graph {_name(graph.name)}({inputs})"
+    for name, array in graph.constants.items():
+        yield f"{indent}  const {_name(name)}: {graph.types[name]} {array.nbytes} bytes"
+    for node in graph.nodes:
+        yield f"{indent}  {_node(graph, node)}"
+        for subgraph in node.op.subgraphs():
+            yield from _lines(subgraph, indent + "    ")
+    yield f"{indent}  return {', '.join(map(_name, graph.outputs))}"
+
+
+def _node(graph: Graph, node: Node) -> str:
+    outputs = ", ".join(f"{_name(o)}: {graph.types[o]}" for o in node.outputs)
+    inputs = ", ".join(_name(i) if i else "-" for i in node.inputs)
+    origin = "; ".join(map(_name, node.origin))
+    return f"{outputs} = {op_text(node.op)} {inputs}  # {origin}"
+
+
+def op_text(op: Op) -> str:
+    """Return an op with its attributes, e.g. `Map(shape=(4,), expr=Max(x0, 0.0), views=(1))`."""
+    parts = []
+    for field in fields(op):  # type: ignore[arg-type]
+        value = getattr(op, field.name)
+        empty = value == () == field.default
+        if not isinstance(value, Graph) and not empty:
+            parts.append(f"{field.name}={_value(value)}")
+    return f"{op.kind}({', '.join(parts)})"
+
+
+def _value(value: object) -> str:
+    match value:
+        case Expr():
+            return text(value)
+        case View():
+            offset = f"+{value.offset}" if value.offset else ""
+            return f"<{','.join(map(str, value.strides))}{offset}>"
+        case Epilogue():
+            views = "".join(_value(v) for v in value.views)
+            return f"{text(value.expr)}{views}"
+        case tuple():
+            return f"({', '.join(map(_value, value))})"
+        case _:
+            return str(value)
+
+
+def _name(name: str) -> str:
+    return "".join(c if c.isprintable() and c not in " ,()=#" else "_" for c in name)

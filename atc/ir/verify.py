@@ -1,0 +1,43 @@
+"""The IR's rules, checked after every pass."""
+
+from __future__ import annotations
+
+from atc.errors import InternalError
+from atc.ir.graph import Graph, Node, reads, type_of
+
+
+def verify(graph: Graph, after: str) -> None:
+    """Raise InternalError, naming the pass and the node, when a rule of the IR is broken.
+
+    Values are defined once, before use and typed; constants match their types; each op's own rules
+    hold; outputs exist.
+    """
+    known = {*graph.inputs, *graph.constants}
+    inner = {o for n in graph.nodes for o in n.outputs}
+    for name, array in graph.constants.items():
+        if graph.types.get(name) != type_of(array):
+            raise InternalError(f"after {after}: constant '{name}' is not of its type")
+    for node in graph.nodes:
+        for name in reads(node):
+            if name in inner and name not in known:
+                raise InternalError(f"after {after}: {_label(node)} reads '{name}' too early")
+            if name not in graph.types:
+                raise InternalError(f"after {after}: {_label(node)} reads untyped '{name}'")
+        for name in node.outputs:
+            if name in known or name not in graph.types:
+                raise InternalError(f"after {after}: '{name}' is defined twice or untyped")
+        known.update(node.outputs)
+        try:
+            node.op.check(graph.types_of(node.inputs), [graph.types[o] for o in node.outputs])
+        except ValueError as error:
+            raise InternalError(f"after {after}: {_label(node)}: {error}") from error
+        for subgraph in node.op.subgraphs():
+            verify(subgraph, after)
+    missing = [o for o in graph.outputs if o not in graph.types]
+    if missing:
+        raise InternalError(f"after {after}: output '{missing[0]}' is not computed")
+
+
+def _label(node: Node) -> str:
+    origin = node.origin[0] if node.origin else "?"
+    return f"{node.op.kind} '{origin}'"

@@ -1,0 +1,348 @@
+"""Derivatives of ONNX operators: from the gradients of a node's outputs to those of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import pi, sqrt
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from atc.ir.expr import Expr, call, cast
+from atc.lower.context import Site
+from atc.lower.elementwise import compute, like
+from atc.lower.reduce import reduce_axes
+
+OPSET = 21
+"""The version of the operators that derivatives are made of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """What a gradient is of: one result of one node. Several may be the same value."""
+
+    value: str
+
+
+ABSENT = Variable("")
+"""The operand that isn't there."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node on the way to y, and the gradients of its results.
+
+    `site` is the Gradient node's. A gradient is '' where y doesn't depend on the result.
+    """
+
+    site: Site
+    node: onnx_ir.Node
+    operands: tuple[Variable, ...]
+    domain: str
+    opset: int
+    results: tuple[Variable, ...] = ()
+    gradients: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The operands by value name."""
+        return tuple(v.value for v in self.operands)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The results by value name."""
+        return tuple(v.value for v in self.results)
+
+    @property
+    def g(self) -> str:
+        """The first result's gradient; zeros where there is none."""
+        return self.gradient(0)
+
+    @property
+    def y(self) -> str:
+        """The first result."""
+        return self.outputs[0]
+
+    @property
+    def at(self) -> Site:
+        """The node itself, with its attributes, on the values of this step."""
+        return replace(self.site, node=self.node, inputs=self.inputs, opset=self.opset)
+
+    def gradient(self, k: int) -> str:
+        """Return the gradient of result `k`, zeros where y doesn't depend on it."""
+        type_ = self.site.b.type(self.outputs[k])
+        zeros = np.zeros(type_.shape, type_.dtype.numpy)
+        return self.gradients[k] or self.site.b.constant(zeros)
+
+    def shape(self, i: int) -> tuple[int, ...]:
+        """Return the shape of operand `i`."""
+        return self.site.b.shape(self.inputs[i])
+
+    def is_real(self, i: int) -> bool:
+        """Whether operand `i` is there and can have a gradient."""
+        given = i < len(self.inputs) and self.inputs[i]
+        return bool(given) and self.site.b.type(self.inputs[i]).dtype.is_float
+
+    def receiving(self, gradients: Sequence[str]) -> Step:
+        """Return the step with the gradients of its results."""
+        return replace(self, gradients=tuple(gradients))
+
+    def computed(self) -> Step:
+        """Return the step with its results, for which the node is lowered on the operands."""
+        outputs = emit_node(self, self.node.op_type, self.inputs, self.node.attributes,
+                            self.domain, self.opset, len(self.node.outputs))  # fmt: skip
+        return replace(self, results=tuple(map(Variable, outputs)))
+
+    def op(
+        self, op_type: str, *inputs: str, attributes: Mapping[str, Any] | None = None
+    ) -> str:  # fmt: skip
+        """Lower a node of the standard's on values; returns its result."""
+        made = {k: onnx_ir.convenience.convert_attribute(k, v) for k, v in
+                (attributes or {}).items()}  # fmt: skip
+        return emit_node(self, op_type, inputs, made, "", OPSET, 1)[0]
+
+    def ints(self, values: Sequence[int]) -> str:
+        """Return a constant list of integers, as shapes, axes and the like are given."""
+        return self.site.b.constant(np.asarray(values, np.int64))
+
+
+def emit_node(
+    step: Step, op_type: str, inputs: Sequence[str], attributes: Mapping[str, onnx_ir.Attr],
+    domain: str, opset: int, outputs: int,
+) -> tuple[str, ...]:  # fmt: skip
+    """Lower a node of an operator on values; returns its results."""
+    site, b = step.site, step.site.b
+    values = [onnx_ir.Value(name=b.fresh("gradient")) if i else None for i in inputs]
+    for value, name in zip(values, inputs, strict=True):
+        if value is not None:
+            site.bind(b, value, name)
+    results = [onnx_ir.Value(name=b.fresh("gradient")) for _ in range(outputs)]
+    copied = [onnx_ir.Attr(a.name, a.type, a.value) for a in attributes.values()]
+    node = onnx_ir.Node(domain, op_type, values, copied, outputs=results, version=opset,
+                        name=site.name)  # fmt: skip
+    graph = onnx_ir.Graph([v for v in values if v is not None], results, nodes=[node])
+    return site.lower_subgraph(graph, b)
+
+
+Rule = Callable[[Step], Sequence[str]]
+"""Returns the gradient of each operand, '' for one that has none."""
+
+_TABLE: dict[tuple[str, str], Rule] = {}
+
+DERIVATIVES: Mapping[tuple[str, str], Rule] = MappingProxyType(_TABLE)
+"""All rules, by domain and operator."""
+
+
+def derives(*op_types: str) -> Callable[[Rule], Rule]:
+    """Register the rule of operators."""
+
+    def register(rule: Rule) -> Rule:
+        _TABLE.update({("", op_type): rule for op_type in op_types})
+        return rule
+
+    return register
+
+
+def added(site: Site, a: str, b: str) -> str:
+    """Return the sum of two gradients of one value."""
+    return compute(site, lambda p, q: call("Add", p, q), a, b)
+
+
+def summed_to(site: Site, g: str, shape: Sequence[int]) -> str:
+    """Return a gradient summed over what was broadcast of an operand of this shape."""
+    full = site.b.shape(g)
+    lead = len(full) - len(shape)
+    axes = [d for d, n in enumerate(full) if d < lead or (shape[d - lead] == 1 and n != 1)]
+    return site.b.reshape(reduce_axes(site, g, axes, True, "Sum") if axes else g, shape)
+
+
+# ---- one operand, element by element ------------------------------------------------------------
+
+
+def _one(x: Expr) -> Expr:
+    return like(x, 1)
+
+
+def minus(a: Expr, b: Expr) -> Expr:
+    """Return a - b."""
+    return call("Sub", a, b)
+
+
+def times(*factors: Expr) -> Expr:
+    """Return the product, multiplied from left to right."""
+    product, *others = factors
+    for factor in others:
+        product = call("Mul", product, factor)
+    return product
+
+
+def over(a: Expr, b: Expr) -> Expr:
+    """Return a / b."""
+    return call("Div", a, b)
+
+
+def where_is(fn: str, x: Expr, bound: float, then: Expr, otherwise: Expr) -> Expr:
+    """Return one of two values by how x compares with a number."""
+    return call("Where", call(fn, x, like(x, bound)), then, otherwise)
+
+
+UNARY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
+    "Neg": lambda x, y: like(x, -1),
+    "Exp": lambda x, y: y,
+    "Log": lambda x, y: over(_one(x), x),
+    "Sqrt": lambda x, y: over(like(x, 0.5), y),
+    "Reciprocal": lambda x, y: call("Neg", times(y, y)),
+    "Abs": lambda x, y: call("Sign", x),
+    "Tanh": lambda x, y: minus(_one(x), times(y, y)),
+    "Sigmoid": lambda x, y: times(y, minus(_one(x), y)),
+    "Softplus": lambda x, y: call("Sigmoid", x),
+    "Relu": lambda x, y: where_is("Greater", x, 0, _one(x), like(x, 0)),
+    "Erf": lambda x, y: times(like(x, 2 / sqrt(pi)), call("Exp", call("Neg", times(x, x)))),
+    "Sin": lambda x, y: call("Cos", x),
+    "Cos": lambda x, y: call("Neg", call("Sin", x)),
+    "Tan": lambda x, y: call("Add", _one(x), times(y, y)),
+    "Asin": lambda x, y: over(_one(x), call("Sqrt", minus(_one(x), times(x, x)))),
+    "Acos": lambda x, y: over(like(x, -1), call("Sqrt", minus(_one(x), times(x, x)))),
+    "Atan": lambda x, y: over(_one(x), call("Add", _one(x), times(x, x))),
+    "Sinh": lambda x, y: call("Cosh", x),
+    "Cosh": lambda x, y: call("Sinh", x),
+    "Asinh": lambda x, y: over(_one(x), call("Sqrt", call("Add", times(x, x), _one(x)))),
+    "Acosh": lambda x, y: over(_one(x), call("Sqrt", minus(times(x, x), _one(x)))),
+    "Atanh": lambda x, y: over(_one(x), minus(_one(x), times(x, x))),
+    "Identity": lambda x, y: _one(x),
+    **{op: lambda x, y: like(x, 0) for op in ("Floor", "Ceil", "Round", "Sign")},
+}
+"""dy/dx of functions of one operand, by x and y; at a kink the limit from one side, or 0."""
+
+
+@derives(*UNARY)
+def unary(step: Step) -> list[str]:
+    """g * dy/dx."""
+    slope = UNARY[step.node.op_type]
+    x = step.inputs[0]
+    return [compute(step.site, lambda g, x, y: times(g, slope(x, y)), step.g, x, step.y)]
+
+
+@derives("LeakyRelu", "Elu", "Celu", "Selu")
+def rectified(step: Step) -> list[str]:
+    """Rectifiers: a line above 0; below it another line, or an exponential."""
+    op = step.node.op_type
+    default = {"LeakyRelu": 0.01, "Selu": 1.67326319217681884765625}.get(op, 1.0)
+    alpha, gamma = step.at.float("alpha", default), 1.0
+    if op == "Selu":
+        gamma = step.at.float("gamma", 1.05070102214813232421875)
+
+    def slope(g: Expr, x: Expr, y: Expr) -> Expr:
+        below = like(x, alpha)
+        if op in ("Elu", "Selu"):
+            below = call("Add", y, like(x, alpha * gamma))
+        elif op == "Celu":
+            below = call("Add", over(y, like(x, alpha)), _one(x))
+        return times(g, where_is("Greater", x, 0, like(x, gamma), below))
+
+    return [compute(step.site, slope, step.g, step.inputs[0], step.y)]
+
+
+@derives("Clip")
+def clip(step: Step) -> list[str]:
+    """g where the operand is its own result, none for the limits."""
+    inside = lambda g, x, y: call("Where", call("Equal", x, y), g, like(g, 0))  # noqa: E731
+    return [compute(step.site, inside, step.g, step.inputs[0], step.y)]
+
+
+@derives("Cast", "CastLike")
+def lower_cast(step: Step) -> list[str]:
+    """The gradient in the operand's type."""
+    if not step.is_real(0):
+        return [""]
+    return [step.site.b.cast(step.g, step.site.b.type(step.inputs[0]).dtype)]
+
+
+@derives("Dropout")
+def dropout(step: Step) -> list[str]:
+    """The gradient through what was kept, as amplified as it was."""
+    ones = step.site.b.constant(np.ones(step.shape(0), np.float32))
+    ones = step.site.b.cast(ones, step.site.b.type(step.inputs[0]).dtype)
+    inputs = (ones, *step.inputs[1:])
+    (factor,) = emit_node(step, "Dropout", inputs, step.node.attributes, "", step.opset, 1)
+    if "seed" not in step.node.attributes and step.at.has(2):
+        raise step.site.unsupported("the gradient of a Dropout without a seed")
+    return [compute(step.site, times, step.g, factor)]
+
+
+# ---- several operands, broadcast ----------------------------------------------------------------
+
+
+def _log(x: Expr) -> Expr:
+    return call("Log", x)
+
+
+def _power_slope(g: Expr, a: Expr, b: Expr, y: Expr) -> Expr:
+    """Return g b a^(b - 1), which is 0 where b is."""
+    b = cast(b, a.dtype)
+    slope = times(g, b, call("Pow", a, minus(b, like(b, 1))))
+    return where_is("Equal", b, 0, like(a, 0), slope)
+
+
+def _exponent_slope(g: Expr, a: Expr, b: Expr, y: Expr) -> Expr:
+    """Return g y log(a), which is 0 where y is."""
+    return where_is("Equal", y, 0, like(y, 0), times(g, y, _log(a)))
+
+
+BINARY: Mapping[str, tuple[Callable[..., Expr], Callable[..., Expr]]] = {
+    "Add": (lambda g, a, b, y: g, lambda g, a, b, y: g),
+    "Sub": (lambda g, a, b, y: g, lambda g, a, b, y: call("Neg", g)),
+    "Mul": (lambda g, a, b, y: times(g, b), lambda g, a, b, y: times(g, a)),
+    "Div": (lambda g, a, b, y: over(g, b), lambda g, a, b, y: call("Neg", over(times(g, y), b))),
+    "Pow": (_power_slope, _exponent_slope),
+    "PRelu": (lambda g, a, b, y: where_is("Less", a, 0, times(g, b), g),
+              lambda g, a, b, y: where_is("Less", a, 0, times(g, a), like(g, 0))),
+}  # fmt: skip
+"""g dy/da and g dy/db of functions of two operands."""
+
+
+@derives(*BINARY)
+def binary(step: Step) -> list[str]:
+    """Each operand's gradient, summed over what was broadcast."""
+    operands = (step.g, *step.inputs[:2], step.y)
+    return [
+        summed_to(step.site, compute(step.site, rule, *operands), step.shape(i))
+        if step.is_real(i) else ""
+        for i, rule in enumerate(BINARY[step.node.op_type])
+    ]  # fmt: skip
+
+
+@derives("Sum", "Mean")
+def n_ary(step: Step) -> list[str]:
+    """The gradient itself, or its share, for each operand."""
+    g, count = step.g, len(step.inputs)
+    if step.node.op_type == "Mean":
+        g = compute(step.site, lambda v: over(v, like(v, count)), g)
+    return [summed_to(step.site, g, step.shape(i)) for i in range(count)]
+
+
+@derives("Max", "Min")
+def extreme(step: Step) -> list[str]:
+    """The gradient goes to the operands that are the result, in equal shares."""
+    site = step.site
+    is_it = lambda x, y: cast(call("Equal", x, y), x.dtype)  # noqa: E731
+    hits = [compute(site, is_it, x, step.y) for x in step.inputs]
+    total = hits[0]
+    for hit in hits[1:]:
+        total = added(site, total, hit)
+    share = lambda g, h, n: over(times(g, h), n)  # noqa: E731
+    parts = [compute(site, share, step.g, hit, total) for hit in hits]
+    return [summed_to(site, part, step.shape(i)) for i, part in enumerate(parts)]
+
+
+@derives("Where")
+def where(step: Step) -> list[str]:
+    """The gradient of the operand that was chosen."""
+    site = step.site
+    chosen = compute(site, lambda c, g: call("Where", c, g, like(g, 0)), step.inputs[0], step.g)
+    others = compute(site, lambda c, g: call("Where", c, like(g, 0), g), step.inputs[0], step.g)
+    parts = (chosen, others)
+    return ["", *(summed_to(site, p, step.shape(i)) for i, p in enumerate(parts, 1))]

@@ -1,0 +1,265 @@
+"""Indexed access: how lowerings read and write where an index says.
+
+An index that the data gives at run time is wrapped once where it is negative, as ONNX says, and
+then clamped: nothing outside a tensor is ever read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from atc.dims import high, is_dynamic, low, unlike
+from atc.ir.expr import Const, Expr, Input, call, cast, const
+from atc.ir.graph import Array, DType, TensorType, row_major
+from atc.ir.ops.data import Gather, Scatter
+from atc.ir.view import View, dense, simplify_loops
+from atc.lower.builder import Builder
+from atc.lower.context import Site
+
+
+def index(value: int) -> Expr:
+    """Return an INT64 literal."""
+    return const(value, DType.INT64)
+
+
+def wrapped(i: Expr, extent: int) -> Expr:
+    """Return the index with negative ones counted from the end, then clamped to the axis."""
+    i = cast(i, DType.INT64)
+    i = call("Where", call("Less", i, index(0)), call("Add", i, index(extent)), i)
+    return clamped(i, extent)
+
+
+def clamped(i: Expr, extent: int) -> Expr:
+    """Return the index, or the nearest one of the axis."""
+    return call("Max", call("Min", i, index(extent - 1)), index(0))
+
+
+def times(x: Expr, factor: int) -> Expr:
+    """Return x * factor."""
+    return x if factor == 1 else call("Mul", x, index(factor))
+
+
+def total(*terms: Expr) -> Expr:
+    """Return the sum of INT64 terms; zeros vanish."""
+    rest = [t for t in terms if not (isinstance(t, Const) and t.value == 0)]
+    result, *more = rest or [index(0)]
+    for term in more:
+        result = call("Add", result, term)
+    return result
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The loops of a Gather or Scatter, and the address over them."""
+
+    loops: tuple[int, ...]
+    views: tuple[View, ...]
+    coordinates: tuple[View, ...]
+    address: Expr
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where each position of the loops lies in a tensor.
+
+    `build(*operands, *coordinates)` is the INT64 address: `names` are operands read through
+    `views`, `coordinates` are affine values of the position. `proven` says that no address leaves
+    the tensor.
+    """
+
+    loops: tuple[int, ...]
+    names: tuple[str, ...]
+    views: tuple[View, ...]
+    coordinates: tuple[View, ...]
+    build: Callable[..., Expr]
+    proven: bool = False
+
+    def nest(self, b: Builder) -> Nest:
+        """Return the merged loops with the views over them and the address."""
+        moving = [v for v in self.coordinates if any(v.strides)]
+        loops, (_, *merged) = simplify_loops(self.loops, [dense(self.loops), *self.views, *moving])
+        args: list[Expr] = [Input(b.type(n).dtype, k) for k, n in enumerate(self.names)]
+        used = len(self.names)
+        for view in self.coordinates:
+            args.append(Input(DType.INT64, used) if view in moving else index(view.offset))
+            used += view in moving
+        own = len(self.views)
+        return Nest(loops, tuple(merged[:own]), tuple(merged[own:]), self.build(*args))
+
+
+def gather(b: Builder, x: str, place: Place, run: int, shape: Sequence[int]) -> str:
+    """Read `run` neighbours of `x` at each place; `shape` is that of the result."""
+    type_ = TensorType(b.type(x).dtype, tuple(shape))
+    if not type_.size:
+        return b.constant(np.empty(shape, type_.dtype.numpy))
+    _not_of_nothing(b, x, run, place)
+    nest = place.nest(b)
+    op = Gather(nest.loops, run, nest.address, nest.views, place.proven, nest.coordinates)
+    return b.emit1(op, [x, *place.names], type_)
+
+
+def _not_of_nothing(b: Builder, x: str, run: int, place: Place) -> None:
+    """Note that a tensor that may turn out to be empty is read or written at no place then."""
+    size = b.type(x).size
+    if low(size) < run:
+        b.must_be_zero((1 - unlike(size, 0)) * prod(place.loops))
+
+
+def scatter(
+    b: Builder, x: str, updates: str, place: Place, run: int, reduction: str = "none"
+) -> str:
+    """Combine `run` neighbours of `x` at each place with the next updates."""
+    type_ = b.type(x)
+    if not b.type(updates).size or not type_.size:
+        return x
+    _not_of_nothing(b, x, run, place)
+    nest, combine = place.nest(b), combination(reduction, type_.dtype)
+    op = Scatter(
+        nest.loops, run, nest.address, nest.views, combine, place.proven, nest.coordinates
+    )
+    return b.emit1(op, [x, updates, *place.names], type_)
+
+
+COMBINATIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
+
+
+def combination(reduction: str, dtype: DType) -> Expr:
+    """Return what becomes of an old element, Input(0), and its update, Input(1)."""
+    old, new = Input(dtype, 0), Input(dtype, 1)
+    if reduction == "none":
+        return new
+    fn = COMBINATIONS[reduction]
+    if dtype is DType.BOOL:
+        return call("Or" if reduction in ("add", "max") else "And", old, new)
+    if dtype.is_half:
+        return cast(call(fn, cast(old, DType.FLOAT), cast(new, DType.FLOAT)), dtype)
+    return call(fn, old, new)
+
+
+# ---- indices known when compiling ---------------------------------------------------------------
+
+
+def known_indices(site: Site, i: int, extents: Sequence[int]) -> Array | None:
+    """Return a constant index operand without negative indices, None when it is computed.
+
+    `extents` broadcast to the indices: the extent of the axis that each one counts along. An index
+    outside raises ModelError.
+    """
+    array = site.const(i)
+    if array is None:
+        return None
+    wide = np.asarray(array).astype(np.int64)
+    if is_dynamic(tuple(extents)):
+        inside = not wide.size or (wide.min() >= 0 and wide.max() < min(map(low, extents)))
+        return wide if inside else None
+    one = len(extents) == 1  # may belong to a 0-d index
+    limit = np.broadcast_to(np.asarray(extents[0] if one else extents, np.int64), wide.shape)
+    outside = (wide < -limit) | (wide >= limit)
+    if outside.any():
+        where = tuple(np.argwhere(outside)[0])
+        site.require(False, f"index {wide[where]} is outside an axis of {limit[where]}")
+    return np.where(wide < 0, wide + limit, wide)
+
+
+def affine_table(table: Array) -> View | None:
+    """Return the view whose addresses over the table's shape are its elements, if there is one."""
+    if not table.size:
+        return None
+    corner = (0,) * table.ndim
+    base = int(table[corner])
+    strides = tuple(
+        int(table[(*corner[:d], 1, *corner[d + 1 :])]) - base if n > 1 else 0
+        for d, n in enumerate(table.shape)
+    )
+    grid = np.full(table.shape, base, np.int64)
+    for d, stride in enumerate(strides):
+        step = np.arange(table.shape[d]) * stride
+        grid += step.reshape([-1 if k == d else 1 for k in range(table.ndim)])
+    return View(strides, base) if np.array_equal(grid, table) else None
+
+
+def take(b: Builder, x: str, axis: int, indices: Array) -> str:
+    """Read the constant `indices` (inside the axis) of one axis, as a view where they are even."""
+    shape = b.shape(x)
+    strides = row_major(shape)
+    out = (*shape[:axis], *indices.shape, *shape[axis + 1 :])
+    table = affine_table(indices)
+    if table is not None and prod(out):
+        inner = tuple(s * strides[axis] for s in table.strides)
+        view = View((*strides[:axis], *inner, *strides[axis + 1 :]), table.offset * strides[axis])
+        return b.view(x, out, view)
+    return gather_axis(b, x, axis, b.constant(indices), proven=True)
+
+
+def gather_axis(b: Builder, x: str, axis: int, indices: str, *, proven: bool) -> str:
+    """Read the indices of one axis, ONNX Gather."""
+    shape, table = b.shape(x), b.shape(indices)
+    outer, inner, count = prod(shape[:axis]), prod(shape[axis + 1 :]), prod(table)
+
+    def address(i: Expr, base: Expr) -> Expr:
+        return total(base, times(i if proven else wrapped(i, shape[axis]), inner))
+
+    bases = View((shape[axis] * inner, 0))
+    place = Place((outer, count), (indices,), (View((0, 1)),), (bases,), address, proven)
+    return gather(b, x, place, inner, (*shape[:axis], *table, *shape[axis + 1 :]))
+
+
+def index_operand(site: Site, i: int, extents: Sequence[int]) -> tuple[str, bool]:
+    """Return an index operand and whether it is known never to leave its axis."""
+    dtype = site.type(i).dtype
+    site.require(not dtype.is_float and dtype is not DType.BOOL, f"the indices are {site.type(i)}")
+    known = known_indices(site, i, extents)
+    return (site.input(i), False) if known is None else (site.b.constant(known), True)
+
+
+def element_place(site: Site, axis: int, indices: str, proven: bool) -> Place:
+    """Return where GatherElements and ScatterElements find each index's element."""
+    shape, loops = site.shape(0), site.b.shape(indices)
+    strides = row_major(shape)
+    site.require(len(loops) == len(shape), f"indices {list(loops)} for data {list(shape)}")
+    fits = all(n <= m for d, (n, m) in enumerate(zip(loops, shape, strict=True)) if d != axis)
+    site.require(fits or not prod(loops), f"indices {list(loops)} leave data {list(shape)}")
+    site.require(high(shape[axis]) > 0 or not prod(loops), f"axis {axis} is empty")
+
+    def address(i: Expr, base: Expr) -> Expr:
+        return total(base, times(i if proven else wrapped(i, shape[axis]), strides[axis]))
+
+    bases = View(tuple(0 if d == axis else s for d, s in enumerate(strides)))
+    return Place(loops, (indices,), (dense(loops),), (bases,), address, proven)
+
+
+def tuple_extents(site: Site, batch: int) -> tuple[int, ...]:
+    """Return the extents that an index tuple of GatherND or ScatterND counts along."""
+    shape, table = site.shape(0), site.shape(1)
+    site.require(len(table) > 0, "the indices are a scalar")
+    depth = table[-1]
+    site.require(0 <= batch < len(table), f"batch_dims {batch} for indices {list(table)}")
+    fits = shape[:batch] == table[:batch] and batch + depth <= len(shape)
+    site.require(fits, f"indices {list(table)} for data {list(shape)}")
+    return shape[batch : batch + depth]
+
+
+def slice_place(site: Site, batch: int, indices: str, proven: bool) -> tuple[Place, int]:
+    """Return where GatherND and ScatterND find each index tuple's slice, and its size."""
+    shape, table = site.shape(0), site.b.shape(indices)
+    depth, loops = table[-1], table[:-1]
+    strides = row_major(shape)
+    extents, steps = shape[batch : batch + depth], strides[batch : batch + depth]
+    full = all(high(n) > 0 for n in extents)
+    site.require(full or not prod(loops), f"data {list(shape)} is empty")
+
+    def address(*args: Expr) -> Expr:
+        *found, base = args
+        if not proven:
+            found = [wrapped(i, n) for i, n in zip(found, extents, strict=True)]
+        return total(base, *(times(i, s) for i, s in zip(found, steps, strict=True)))
+
+    over = tuple(s * depth for s in dense(loops).strides)
+    views = tuple(View(over, j) for j in range(depth))
+    bases = View((*strides[:batch], *[0] * (len(loops) - batch)))
+    place = Place(loops, (indices,) * depth, views, (bases,), address, proven)
+    return place, prod(shape[batch + depth :])

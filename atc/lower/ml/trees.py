@@ -1,0 +1,296 @@
+"""Lowerings of ai.onnx.ml tree ensembles: every dialect becomes one table of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from atc.ir.expr import Expr, call
+from atc.ir.graph import Array, DType, TensorType
+from atc.ir.ops.trees import MISSING, TreeEnsemble
+from atc.lower.context import Site
+from atc.lower.elementwise import like
+from atc.lower.ml.features import ML, class_labels, either, predicted, transformed, two_columns
+from atc.lower.registry import lowers
+
+NUMBERS = {"BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4,
+           "BRANCH_NEQ": 5}  # fmt: skip
+EQUAL, MEMBER = 4, 6
+
+
+@dataclass
+class Forest:
+    """The tables of a TreeEnsemble op, growing."""
+
+    feature: list[int] = field(default_factory=list)
+    threshold: list[float] = field(default_factory=list)
+    children: list[list[int]] = field(default_factory=list)
+    flags: list[int] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
+    target: list[int] = field(default_factory=list)
+    weight: list[float] = field(default_factory=list)
+
+    def add(self, feature: int, threshold: float, flags: int) -> int:
+        """Add a node whose children are set later; return its number."""
+        self.feature.append(feature)
+        self.threshold.append(threshold)
+        self.flags.append(flags)
+        self.children.append([0, 0])
+        return len(self.feature) - 1
+
+    def add_leaf(self, entries: Sequence[tuple[int, float]]) -> int:
+        """Add a leaf that adds weights to targets."""
+        node = self.add(-1, 0.0, 0)
+        self.children[node] = [len(self.target), len(self.target) + len(entries)]
+        self.target += [t for t, _ in entries]
+        self.weight += [w for _, w in entries]
+        return node
+
+
+def _check(site: Site, forest: Forest, features: int, targets: int) -> None:
+    """Require that nothing points outside and that every walk ends."""
+    nodes = len(forest.feature)
+    site.require(all(0 <= t < targets for t in forest.target), f"a target is not below {targets}")
+    site.require(all(f < features for f in forest.feature), f"a feature is not below {features}")
+    done = [f < 0 for f in forest.feature]
+    open_: set[int] = set()
+    stack = list(forest.roots)
+    while stack:
+        node = stack[-1]
+        if done[node]:
+            stack.pop()
+            continue
+        waiting = [c for c in forest.children[node] if not done[c]]
+        open_.add(node)
+        site.require(not any(c in open_ for c in waiting), "the nodes go round in a circle")
+        if waiting:
+            stack.append(waiting[0])
+        else:
+            stack.pop()
+            open_.discard(node)
+            done[node] = True
+    site.require(nodes < 2**31, "there are too many nodes")
+
+
+def _emit(site: Site, forest: Forest, targets: int, aggregate: str, result: DType) -> str:
+    """Emit the op; x is [rows, features] of float or double."""
+    b = site.b
+    x = site.input(0)
+    if not b.type(x).dtype.is_float:
+        x = b.cast(x, DType.FLOAT)
+    site.require(len(b.shape(x)) == 2, f"x is {b.type(x)}, not a matrix")
+    rows, features = b.shape(x)
+    _check(site, forest, features, targets)
+    tables = [
+        np.asarray(forest.feature, np.int32), np.asarray(forest.threshold, b.type(x).dtype.numpy),
+        np.asarray(forest.children, np.int32), np.asarray(forest.flags, np.uint8),
+        np.asarray(forest.roots, np.int32), np.asarray(forest.target, np.int32),
+        np.asarray(forest.weight, result.numpy),
+    ]  # fmt: skip
+    inner = [f for f, g in zip(forest.flags, forest.feature, strict=True) if g >= 0]
+    modes = tuple(sorted({f % MISSING for f in inner})) or (0,)
+    missing = any(f & MISSING for f in inner)
+    op = TreeEnsemble(rows, features, targets, aggregate, modes, missing)
+    return b.emit1(op, [x, *map(b.constant, tables)], TensorType(result, (rows, targets)))
+
+
+# ---- TreeEnsemble-5 -----------------------------------------------------------------------------
+
+
+@lowers("TreeEnsemble", domain=ML)
+def tree_ensemble(site: Site) -> str:
+    """ai.onnx.ml TreeEnsemble-5; membership in a set is a chain of equalities."""
+    aggregate = ("AVERAGE", "SUM", "MIN", "MAX")[site.int("aggregate_function", 1)]
+    how = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[site.int("post_transform", 0)]
+    forest = _modern(site)
+    targets, dtype = site.int("n_targets", 1), site.type(0).dtype
+    y = _aggregated(site, forest, targets, aggregate, dtype)
+    return transformed(site, y, how)
+
+
+def _aggregated(site: Site, forest: Forest, targets: int, aggregate: str, dtype: DType) -> str:
+    if aggregate != "AVERAGE":
+        site.require(aggregate in ("SUM", "MIN", "MAX"), f"aggregate_function is '{aggregate}'")
+        return _emit(site, forest, targets, aggregate, dtype)
+    total = _emit(site, forest, targets, "SUM", dtype)
+    return site.b.map(lambda s: call("Div", s, like(s, len(forest.roots))), total)
+
+
+def _modern(site: Site) -> Forest:
+    """Return the tables of a TreeEnsemble-5 node."""
+    arrays = {n: site.tensor(n) for n in ("leaf_weights", "nodes_splits", "nodes_modes")}
+    modes, splits, weights = (
+        [] if arrays[n] is None else np.asarray(arrays[n]).reshape(-1).tolist()
+        for n in ("nodes_modes", "nodes_splits", "leaf_weights")
+    )
+    lists = {n: site.ints(n) or [] for n in (
+        "nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs",
+        "nodes_falseleafs", "leaf_targetids", "tree_roots", "nodes_missing_value_tracks_true",
+    )}  # fmt: skip
+    count = len(modes)
+    for name in ("nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs",
+                 "nodes_falseleafs"):  # fmt: skip
+        site.require(len(lists[name]) == count, f"{len(lists[name])} {name} for {count} nodes")
+    missing = lists["nodes_missing_value_tracks_true"] or [0] * count
+    members = _members(site, modes)
+    forest = Forest()
+    heads: list[int] = []
+    chains: list[list[int]] = []
+    for i in range(count):
+        values = members.get(i, [float(splits[i])])
+        mode = EQUAL if modes[i] == MEMBER else int(modes[i])
+        flags = mode + (MISSING if missing[i] else 0)
+        chain = [forest.add(int(lists["nodes_featureids"][i]), v, flags) for v in values]
+        chains.append(chain)
+        heads.append(chain[0])
+    leaves = [
+        forest.add_leaf([(t, w)]) for t, w in zip(lists["leaf_targetids"], weights, strict=True)
+    ]
+
+    def child(i: int, side: str) -> int:
+        table = leaves if lists[f"nodes_{side}leafs"][i] else heads
+        target = lists[f"nodes_{side}nodeids"][i]
+        site.require(0 <= target < len(table), f"node {i} points to {target}")
+        return table[target]
+
+    for i, chain in enumerate(chains):
+        for node, after in zip(chain, [*chain[1:], child(i, "false")], strict=True):
+            forest.children[node] = [child(i, "true"), after]
+    for root in lists["tree_roots"]:
+        site.require(0 <= root < count, f"the root {root} is no node")
+        forest.roots.append(heads[root])
+    return forest
+
+
+def _members(site: Site, modes: Sequence[int]) -> dict[int, list[float]]:
+    """Return the set of each node that asks for membership; NaN ends a set."""
+    tensor = site.tensor("membership_values")
+    values = [] if tensor is None else np.asarray(tensor, np.float64).reshape(-1).tolist()
+    sets: list[list[float]] = [[]]
+    for v in values:
+        if v != v:
+            sets.append([])
+        else:
+            sets[-1].append(v)
+    nodes = [i for i, m in enumerate(modes) if m == MEMBER]
+    site.require(len(sets) > len(nodes) or not nodes, f"{len(nodes)} nodes need a set")
+    found = dict(zip(nodes, sets, strict=False))
+    site.require(all(found.values()), "a set of members is empty")
+    return found
+
+
+# ---- the older operators ------------------------------------------------------------------------
+
+
+def _floats(site: Site, name: str) -> list[float]:
+    """Return an attribute that may be a list or, under another name, a tensor."""
+    tensor = site.tensor(f"{name}_as_tensor")
+    if tensor is not None:
+        return [float(v) for v in np.asarray(tensor).reshape(-1)]
+    return site.floats(name) or []
+
+
+def _classic(site: Site, kind: str) -> Forest:
+    """Return the tables of a TreeEnsembleRegressor (kind 'target') or -Classifier ('class')."""
+    trees, ids = site.ints("nodes_treeids") or [], site.ints("nodes_nodeids") or []
+    modes = site.strs("nodes_modes") or []
+    features, values = site.ints("nodes_featureids") or [], _floats(site, "nodes_values")
+    yes, no = site.ints("nodes_truenodeids") or [], site.ints("nodes_falsenodeids") or []
+    missing = site.ints("nodes_missing_value_tracks_true") or [0] * len(ids)
+    lengths = {len(a) for a in (trees, ids, features, yes, no, missing)}
+    same = lengths == {len(modes)} == {len(values)}
+    site.require(same, "the lists of nodes differ in length")
+    entries = _entries(site, kind)
+    forest, number = Forest(), {}
+    for k, (key, mode) in enumerate(zip(zip(trees, ids, strict=True), modes, strict=True)):
+        site.require(key not in number, f"tree {key[0]} has two nodes {key[1]}")
+        if mode == "LEAF":
+            number[key] = forest.add_leaf(entries.get(key, []))
+            continue
+        site.require(mode in NUMBERS, f"the mode '{mode}'")
+        flags = NUMBERS[mode] + (MISSING if missing[k] else 0)
+        number[key] = forest.add(features[k], values[k], flags)
+    pointed: set[int] = set()
+    for k, key in enumerate(zip(trees, ids, strict=True)):
+        if modes[k] != "LEAF":
+            sides = [(key[0], yes[k]), (key[0], no[k])]
+            site.require(all(s in number for s in sides), f"tree {key[0]}, node {key[1]}: no child")
+            forest.children[number[key]] = [number[s] for s in sides]
+            pointed.update(number[s] for s in sides)
+    forest.roots = [n for n in number.values() if n not in pointed]
+    rooted = {tree for (tree, _), n in number.items() if n not in pointed}
+    for tree in dict.fromkeys(trees):
+        site.require(tree in rooted, f"tree {tree} is a circle")
+    return forest
+
+
+def _entries(site: Site, kind: str) -> dict[tuple[int, int], list[tuple[int, float]]]:
+    """Return (target, weight) of every leaf by tree and node."""
+    lists = [site.ints(f"{kind}_{n}") or [] for n in ("treeids", "nodeids", "ids")]
+    weights = _floats(site, f"{kind}_weights")
+    same = {len(a) for a in lists} == {len(weights)}
+    site.require(same, f"the {kind} lists differ in length")
+    found: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for tree, node, target, weight in zip(*lists, weights, strict=True):
+        found.setdefault((tree, node), []).append((target, weight))
+    return found
+
+
+def _with_base(site: Site, scores: str) -> str:
+    base = _floats(site, "base_values")
+    if not base:
+        return scores
+    return site.b.map(
+        lambda s, v: call("Add", s, v), scores, site.b.constant(np.asarray(base, np.float32))
+    )
+
+
+@lowers("TreeEnsembleRegressor", domain=ML)
+def tree_ensemble_regressor(site: Site) -> str:
+    """ai.onnx.ml TreeEnsembleRegressor-3."""
+    forest = _classic(site, "target")
+    aggregate = site.str("aggregate_function", "SUM")
+    y = _aggregated(site, forest, site.int("n_targets", 1), aggregate, DType.FLOAT)
+    return transformed(site, _with_base(site, y), site.str("post_transform", "NONE"))
+
+
+@lowers("TreeEnsembleClassifier", domain=ML)
+def tree_ensemble_classifier(site: Site) -> tuple[str, ...]:
+    """ai.onnx.ml TreeEnsembleClassifier-3."""
+    labels = class_labels(site, "classlabels_int64s")
+    if labels is None:
+        raise site.unsupported("a classifier without labels")
+    forest, how = _classic(site, "class"), site.str("post_transform", "NONE")
+    if len(set(forest.target)) == 1 and len(labels) == 2:
+        return _binary(site, forest, labels, how)
+    scores = _with_base(site, _emit(site, forest, len(labels), "SUM", DType.FLOAT))
+    scores = transformed(site, scores, how)
+    return (predicted(site, scores, labels), scores)
+
+
+def _binary(site: Site, forest: Forest, labels: Array, how: str) -> tuple[str, ...]:
+    """Return labels and scores where all leaves speak of one class; the rules are onnxruntime's.
+
+    Weights that are all positive make probabilities: the other class gets what is left of 1.
+    Else, and with LOGISTIC, it gets the negative score.
+    """
+    positive = all(w >= 0 for w in forest.weight)
+    forest.target = [0] * len(forest.target)
+    score = _emit(site, forest, 1, "SUM", DType.FLOAT)
+    base = _floats(site, "base_values")
+    if base:
+        score = site.b.map(lambda s: call("Add", s, like(s, base[-1])), score)
+    chosen = either(site, score, labels, 0.5 if positive else 0.0)
+    if how == "PROBIT":
+        raise site.unsupported("PROBIT of two classes")
+    if how == "LOGISTIC" or len(base) == 2:
+        return (chosen, transformed(site, two_columns(site, score, _negative), how))
+    if positive:
+        return (chosen, two_columns(site, score, lambda s: call("Sub", like(s, 1), s)))
+    return (chosen, two_columns(site, score, _negative))
+
+
+def _negative(s: Expr) -> Expr:
+    return call("Neg", s)

@@ -1,0 +1,144 @@
+"""Lowerings of random operators: a hash of each element's position, the same in every run.
+
+ONNX asks for a distribution only. A generated program has no state, so the numbers depend on the
+seed (or, without one, on the node's name) and the position alone: two calls give the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import pi
+from zlib import crc32
+
+import numpy as np
+
+from atc.ir.expr import Expr, call, cast, const
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import ArgReduce
+from atc.ir.view import broadcast, dense
+from atc.lower.context import Site
+from atc.lower.registry import lowers
+
+RANDOM = ["RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike"]
+
+
+@lowers(*RANDOM)
+def random(site: Site) -> str:
+    """ONNX RandomUniform-22, RandomNormal-22 and the same like another tensor."""
+    like = site.node.op_type.endswith("Like")
+    shape = site.shape(0) if like else tuple(site.ints("shape") or ())
+    site.require(min(shape, default=0) >= 0, f"shape {list(shape)}")
+    dtype = _dtype(site, site.type(0).dtype if like else DType.FLOAT)
+    site.require(dtype.is_float, f"random numbers of {dtype.label}")
+    work = DType.FLOAT if dtype.is_half else dtype
+    seed = _seed(site)
+    if "Uniform" in site.node.op_type:
+        low, high = site.float("low", 0.0), site.float("high", 1.0)
+        width = const(high - low, work)
+
+        def value(position: Expr) -> Expr:
+            return call("Add", const(low, work), call("Mul", width, uniform(position, seed, work)))
+
+    else:
+        mean, scale = site.float("mean", 0.0), site.float("scale", 1.0)
+
+        def value(position: Expr) -> Expr:
+            return call(
+                "Add",
+                const(mean, work),
+                call("Mul", const(scale, work), normal(position, seed, work)),
+            )
+
+    return _fill(site, lambda position: cast(value(position), dtype), shape)
+
+
+@lowers("Bernoulli")
+def bernoulli(site: Site) -> str:
+    """ONNX Bernoulli-22: 1 with the probability that the element gives."""
+    x = site.type(0)
+    dtype, seed = _dtype(site, x.dtype), _seed(site)
+    site.require(x.dtype.is_float, f"probabilities {x}")
+    work = DType.FLOAT if x.dtype.is_half else x.dtype
+
+    def value(p: Expr, position: Expr) -> Expr:
+        return cast(call("Less", uniform(position, seed, work), cast(p, work)), dtype)
+
+    return site.b.map(
+        value, site.input(0), shape=x.shape, views=[dense(x.shape)], coordinates=[dense(x.shape)]
+    )
+
+
+@lowers("Multinomial")
+def multinomial(site: Site) -> str:
+    """ONNX Multinomial-22: the class whose log-probability plus Gumbel noise is the largest."""
+    x = site.type(0)
+    site.require(len(x.shape) == 2 and x.dtype.is_float and x.shape[1] > 0, f"the input is {x}")
+    dtype, seed = _dtype(site, DType.INT32), _seed(site)
+    site.require(dtype in (DType.INT32, DType.INT64), f"indices of {dtype.label}")
+    batch, classes = x.shape
+    count = site.int("sample_size", 1)
+    site.require(count > 0, f"sample_size {count}")
+    loops = (batch, count, classes)
+
+    def noisy(p: Expr, position: Expr) -> Expr:
+        gumbel = call(
+            "Neg", call("Log", call("Neg", call("Log", uniform(position, seed, DType.FLOAT))))
+        )
+        return call("Add", cast(p, DType.FLOAT), gumbel)
+
+    view = broadcast((batch, 1, classes), loops)
+    scores = site.b.map(noisy, site.input(0), shape=loops, views=[view], coordinates=[dense(loops)])
+    op = ArgReduce("Max", batch * count, classes, 1)
+    drawn = site.b.emit1(op, [scores], TensorType(DType.INT64, (batch, count)))
+    return site.b.cast(drawn, dtype)
+
+
+def _fill(site: Site, value: object, shape: Sequence[int]) -> str:
+    return site.b.map(value, shape=shape, views=[], coordinates=[dense(shape)])  # type: ignore[arg-type]
+
+
+def _dtype(site: Site, default: DType) -> DType:
+    code = site.int("dtype", default.code)
+    try:
+        return DType.from_onnx(code)
+    except KeyError:
+        raise site.unsupported(f"ONNX type {code} is not covered") from None
+
+
+def _seed(site: Site) -> int:
+    if site.attribute("seed") is None:
+        return crc32(site.name.encode())
+    return int(np.float32(site.float("seed")).view(np.uint32))
+
+
+# ---- the generator ------------------------------------------------------------------------------
+
+
+def _bits(value: int) -> Expr:
+    return const(value % 2**64, DType.UINT64)
+
+
+def hashed(position: Expr, seed: int) -> Expr:
+    """Return 64 well mixed bits of a position (Steele, Lea, Flood: splitmix64, OOPSLA 2014)."""
+    start = _bits(seed * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15)
+    z = call("Add", call("Mul", cast(position, DType.UINT64), _bits(0x9E3779B97F4A7C15)), start)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = call("Mul", call("BitwiseXor", z, call("ShiftRight", z, _bits(shift))), _bits(factor))
+    return call("BitwiseXor", z, call("ShiftRight", z, _bits(31)))
+
+
+def uniform(position: Expr, seed: int, dtype: DType) -> Expr:
+    """Return a number inside (0, 1): a multiple of 2^-24 or 2^-53, plus half of that."""
+    digits = 53 if dtype is DType.DOUBLE else 23
+    high = call("ShiftRight", hashed(position, seed), _bits(64 - digits))
+    centred = call("Add", cast(high, dtype), const(0.5, dtype))
+    return call("Mul", centred, const(2.0**-digits, dtype))
+
+
+def normal(position: Expr, seed: int, dtype: DType) -> Expr:
+    """Return a standard normal number (Box and Muller's transform)."""
+    radius = call(
+        "Sqrt", call("Mul", const(-2.0, dtype), call("Log", uniform(position, seed, dtype)))
+    )
+    angle = call("Mul", const(2 * pi, dtype), uniform(position, seed + 1, dtype))
+    return call("Mul", radius, call("Cos", angle))

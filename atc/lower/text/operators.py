@@ -1,0 +1,194 @@
+"""Lowerings of operators on strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from atc.dims import Dim
+from atc.errors import AtcError
+from atc.ir.expr import call, const
+from atc.ir.graph import STRING_BYTES, Array, DType, TensorType
+from atc.ir.ops.strings import (
+    StringConcat,
+    StringMatch,
+    StringOf,
+    StringPieces,
+    StringRewrite,
+    StringTokens,
+    StringValue,
+)
+from atc.lower.concat_pad import join
+from atc.lower.context import Site
+from atc.lower.contrib.fused import MICROSOFT
+from atc.lower.data_dependent import indices_of
+from atc.lower.indexed_access import gather_axis
+from atc.lower.ml.features import match_keys
+from atc.lower.reduce import reduce_axes
+from atc.lower.registry import lowers
+from atc.lower.strings import attribute_cells, cell, cells, decoded
+from atc.lower.text.regex_automaton import Automaton, automaton
+
+
+def _strings(site: Site, i: int) -> str:
+    site.require(site.type(i).dtype is DType.STRING, f"input {i} is {site.type(i)}, not strings")
+    return site.input(i)
+
+
+@lowers("StringConcat")
+def string_concat(site: Site) -> str:
+    """ONNX StringConcat-20: broadcast operands, one after the other."""
+    shape = np.broadcast_shapes(site.shape(0), site.shape(1))
+    parts = [site.b.expand(_strings(site, i), shape) for i in (0, 1)]
+    return site.b.emit1(StringConcat(), parts, TensorType(DType.STRING, shape))
+
+
+def cast_strings(site: Site, dtype: DType) -> str:
+    """ONNX Cast-25 of numbers to strings, or back; a text that is no number ends the run."""
+    b, x = site.b, site.input(0)
+    shape, number = site.shape(0), dtype.computed
+    if dtype is DType.STRING:
+        return b.emit1(StringOf(), [_plain(site, x)], TensorType(DType.STRING, shape))
+    return b.cast(b.emit1(StringValue(), [x], TensorType(number, shape)), dtype)
+
+
+def _plain(site: Site, x: str) -> str:
+    """Return numbers in the type in which C computes them."""
+    return site.b.cast(x, site.b.type(x).dtype.computed)
+
+
+@lowers("RegexFullMatch")
+def regex_full_match(site: Site) -> str:
+    """ONNX RegexFullMatch-20: the expression becomes an automaton when compiling."""
+    pattern = site.attribute("pattern")
+    site.require(pattern is not None, "attribute 'pattern' is missing")
+    if isinstance(pattern, bytes):
+        raise site.unsupported("a pattern that is not UTF-8")
+    found = _automaton(site, pattern)
+    states, classes = found.steps.shape
+    x = _strings(site, 0)
+    tables = [site.b.constant(t) for t in (found.classes, found.steps, found.accepting)]
+    op = StringMatch(states, classes)
+    return site.b.emit1(op, [x, *tables], TensorType(DType.BOOL, site.shape(0)))
+
+
+def _automaton(site: Site, pattern: str) -> Automaton:
+    try:
+        return automaton(pattern)
+    except AtcError as error:
+        error.where = site.label
+        raise
+
+
+@lowers("StringNormalizer")
+def string_normalizer(site: Site) -> str:
+    """ONNX StringNormalizer-10: Unicode's mappings of single code points, and whole stopwords.
+
+    Of locales only those of Turkish and Azerbaijani map otherwise.
+    """
+    b, how = site.b, site.str("case_change_action", "NONE")
+    site.require(how in ("NONE", "LOWER", "UPPER"), f"case_change_action is '{how}'")
+    shape = site.shape(0)
+    site.require(len(shape) == 1 or (len(shape) == 2 and shape[0] == 1), f"x is {site.type(0)}")
+    if not prod(shape):
+        return b.constant(cells(np.asarray([""], object)).reshape((*shape[:-1], 1)))
+    words, stopwords = b.reshape(_strings(site, 0), (shape[-1],)), site.strs("stopwords") or []
+    y = _recased(site, words, how)
+    if stopwords:
+        y = _without(site, words, stopwords, y)
+    return b.reshape(y, (*shape[:-1], *b.shape(y)))
+
+
+def _without(site: Site, words: str, stopwords: Sequence[str], results: str) -> str:
+    """Return the results of words that aren't listed; one empty string where none is left."""
+    b, compared = site.b, words
+    if not site.int("is_case_sensitive"):
+        stopwords = [_cased("LOWER", word, _is_turkic(site)) for word in stopwords]
+        compared = _recased(site, words, "LOWER")
+    listed = match_keys(site, compared, attribute_cells(stopwords))
+    kept = b.map(lambda k: call("Equal", k, const(0, DType.INT64)), listed)
+    some = reduce_axes(site, b.cast(kept, DType.INT32), (0,), True, "Max")
+    none = b.map(lambda s: call("Equal", s, const(0, DType.INT32)), some)
+    empty = b.constant(cells(np.asarray([""], object)))
+    found = indices_of(site, join(b, [kept, none], 0))
+    places = b.reshape(found, b.shape(found)[1:])
+    return gather_axis(b, join(b, [results, empty], 0), 0, places, proven=False)
+
+
+def _recased(site: Site, words: str, how: str) -> str:
+    if how == "NONE":
+        return words
+    table, known = case_table(how, _is_turkic(site)), site.b.value(words)
+    if known is not None:
+        changed = [_cased(how, word, _is_turkic(site)) for word in decoded(known)]
+        return site.b.constant(cells(np.asarray(changed, object)).reshape(known.shape))
+    op = StringRewrite(len(table), table.shape[1] - 1)
+    return site.b.emit1(op, [words, site.b.constant(table)], site.b.type(words))
+
+
+def _is_turkic(site: Site) -> bool:
+    """Whether the locale's i has no dot where it's a capital, but for two letters of their own."""
+    return site.str("locale").replace("-", "_").split("_")[0].lower() in ("tr", "az")
+
+
+_TURKIC = {"LOWER": {"I": "\u0131", "\u0130": "i"}, "UPPER": {"i": "\u0130"}}
+
+
+def _cased(how: str, word: str, turkic: bool = False) -> str:
+    """Change every code point's case by itself, as the network does."""
+    special = _TURKIC[how] if turkic else {}
+    return "".join(special.get(c) or (c.lower() if how == "LOWER" else c.upper()) for c in word)
+
+
+@cache
+def case_table(how: str, turkic: bool = False) -> Array:
+    """Return INT32 rows: a code point, then those of its other case and zeros."""
+    change = str.lower if how == "LOWER" else str.upper
+    special = _TURKIC[how] if turkic else {}
+    every = map(chr, range(0x110000))
+    pairs = ((c, _cased(how, c, turkic)) for c in every if c in special or change(c) != c)
+    rows = [[ord(c), *map(ord, other)] for c, other in pairs if other != c]
+    table = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for row, values in zip(table, rows, strict=True):
+        row[: len(values)] = values
+    return table
+
+
+@lowers("StringSplit")
+def string_split(site: Site) -> tuple[str, str]:
+    """ONNX StringSplit-20: rows are as long as the longest one, which the run finds."""
+    b, shape = site.b, site.shape(0)
+    delimiter, most = cell(site.str("delimiter")), max(site.int("maxsplit", -1), -1)
+    parts = STRING_BYTES // max(len(delimiter), 2 if not delimiter else 1) + 1
+    bound = min(parts, most + 1) if most >= 0 else parts
+    width = b.symbol(f"parts that {site.name} finds", 0, bound if prod(shape) else 0)
+    if not isinstance(width, Dim):
+        empty = b.constant(np.empty((*shape, 0), DType.STRING.numpy))
+        return empty, b.constant(np.zeros(shape, np.int64))
+    types = TensorType(DType.STRING, (*shape, width)), TensorType(DType.INT64, shape)
+    parts_, counts = b.emit(StringPieces(width, delimiter, most), [_strings(site, 0)], *types)
+    return parts_, counts
+
+
+@lowers("Tokenizer", domain=MICROSOFT)
+def tokenizer(site: Site) -> str:
+    """com.microsoft Tokenizer: the longest matches of an expression, from left to right."""
+    b, shape = site.b, site.shape(0)
+    pattern = site.attribute("tokenexp")
+    if not isinstance(pattern, str):
+        raise site.unsupported("a Tokenizer with separators", "give it tokenexp")
+    least, mark = max(site.int("mincharnum", 1), 1), bool(site.int("mark"))
+    found = _automaton(site, pattern)
+    bound = STRING_BYTES // least + 2 * mark
+    width = b.symbol(f"tokens that {site.name} finds", 0, bound if prod(shape) else 0)
+    if not isinstance(width, Dim):
+        return b.constant(np.empty((*shape, 0), DType.STRING.numpy))
+    states, classes = found.steps.shape
+    tables = [b.constant(t) for t in (found.classes, found.steps, found.accepting)]
+    pad = b.constant(attribute_cells(site.attribute("pad_value") or ""))
+    op = StringTokens(width, states, classes, least, mark)
+    type_ = TensorType(DType.STRING, (*shape, width))
+    return b.emit1(op, [_strings(site, 0), *tables, pad], type_)

@@ -1,0 +1,281 @@
+"""Places every activation and scratch buffer of a program in one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from atc.dims import most
+from atc.memory.audit import audit_memory
+from atc.memory.check import check_plan, check_stack
+from atc.memory.planner import Buffer, MemoryPlan, lower_bound, plan_arena, plan_no_reuse
+from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Step
+
+ALIGNMENT = 64
+"""Bytes: one cache line, one AVX-512 vector."""
+ORDERS = 8
+"""Packings that the planner tries before it searches."""
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where each value and each call's scratch lies, in bytes from the arena's start.
+
+    Values that live in a caller's buffer or in the weights have no offset.
+    """
+
+    offsets: Mapping[str, int]
+    scratch: Mapping[str, int]
+    """By the first output of the call."""
+    buffers: tuple[Buffer, ...]
+    plan: MemoryPlan
+    steps: tuple[int, ...] = ()
+    """The step of each call, in the order of `atc.program.build.calls`."""
+    homes: Mapping[str, str] = field(default_factory=dict)
+    """The buffer that each value lies in."""
+    guard: int = 0
+    """Bytes at both ends of every buffer that belong to no value."""
+    sizes: tuple[int, ...] = ()
+    """With run-time extents: each buffer's bytes, from the lowest offset up."""
+    below: tuple[tuple[int, ...], ...] = ()
+    """Which buffers of `sizes` lie below each one and must not reach into it."""
+    number: Mapping[str, int] = field(default_factory=dict)
+    """Which buffer of `sizes` each value, and each call's scratch (by `#scratch`), lies in."""
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """A branch of a fork, whose steps are numbered from `first` to `last`, others' among them."""
+
+    first: int
+    last: int
+    branch: int
+
+
+@dataclass(frozen=True)
+class _Event:
+    step: int
+    call: Call | None
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    lane: _Lane | None = None
+
+
+def plan_memory(
+    program: Program, *, reuse: bool = True, in_place: bool = True, guard: int = 0,
+    tries: int = 12,
+) -> Arena:
+    """Return a checked memory plan; without `reuse` every buffer has its own place.
+
+    With `in_place`, results may take over the storage of operands that die at their call. `guard`
+    bytes, a multiple of ALIGNMENT, are left free at both ends of every buffer. The planner tries so
+    many packings.
+    """
+    events = list(_events(program, program.steps))
+    outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
+    home = _merge_in_place(program, events, outside) if reuse and in_place else {}
+
+    def place(value: str) -> str:
+        value = program.home(value)
+        while value in home:
+            value = home[value]
+        return value
+
+    uses: dict[str, list[_Event]] = {}
+    extents: dict[str, int] = {}
+    for event in events:
+        if event.call is not None and event.call.source.scratch:
+            key = _scratch_key(event.call)
+            extents[key], uses[key] = event.call.source.scratch, [event]
+        for value in (*event.reads, *event.writes):
+            if (storage := place(value)) not in outside:
+                extents[storage] = program.types[storage].nbytes
+                uses.setdefault(storage, []).append(event)
+    placed: list[tuple[Buffer, _Lane | None]] = []
+    for name, own in uses.items():
+        first, last, lane = _life(own)
+        size = most(extents[name]) + 2 * guard
+        placed.append((Buffer(name, size, first, last, ALIGNMENT), lane))
+    buffers = [buffer for buffer, _ in placed]
+    plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
+    check_plan(buffers, plan)
+    values = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
+    homes = {v: place(v) for v in values if place(v) not in outside}
+    offsets = {v: plan.offsets[h] + guard + most(program.shift(v)) for v, h in homes.items()}
+    scratch = {
+        e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)] + guard
+        for e in events
+        if e.call is not None and e.call.source.scratch
+    }
+    audit_memory(program, offsets, scratch, plan.size)
+    steps = tuple(e.step for e in events if e.call is not None)
+    if not program.dims:
+        return Arena(offsets, scratch, tuple(buffers), plan, steps, homes, guard)
+    order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
+    below = stacked(order, plan, reuse=reuse)
+    check_stack(order, below, reuse=reuse)
+    number = {b.name: k for k, b in enumerate(order)}
+    return Arena(
+        offsets, scratch, tuple(buffers), plan, steps, homes, guard,
+        tuple(extents[b.name] + 2 * guard for b in order), below,
+        {**{v: number[place(v)] for v in offsets},
+         **{n: k for n, k in number.items() if n.endswith("#scratch")}},
+    )  # fmt: skip
+
+
+def _life(events: Sequence[_Event]) -> tuple[int, int, _Lane | None]:
+    """Return when a buffer lives that is used at these events: in one branch of a fork, or else
+    during the whole of each fork.
+    """
+    lane = events[0].lane
+    if all(e.lane == lane for e in events):
+        return events[0].step, events[-1].step, lane
+    first = min(e.lane.first if e.lane else e.step for e in events)
+    last = max(e.lane.last if e.lane else e.step for e in events)
+    return first, last, None
+
+
+def _packed(buffers: Sequence[Buffer], tries: int) -> MemoryPlan:
+    """Return the smallest of so many packings: those of the greedy orders, then of the search."""
+    return plan_arena(buffers, orders=tries, iterations=max(tries - ORDERS, 0))
+
+
+def _plan_lanes(placed: Iterable[tuple[Buffer, _Lane | None]], tries: int) -> MemoryPlan:
+    """Return a plan in which each branch of a fork has an area of its own for its buffers."""
+    outside: list[Buffer] = []
+    inside: dict[_Lane, list[Buffer]] = {}
+    for buffer, lane in placed:
+        (outside if lane is None else inside.setdefault(lane, [])).append(buffer)
+    if not inside:
+        return _packed(outside, tries)
+    plans = {lane: _packed(buffers, tries) for lane, buffers in inside.items()}
+    for lane, buffers in inside.items():
+        check_plan(buffers, plans[lane])
+    areas = {
+        lane: Buffer(f"{lane.first}#branch{lane.branch}", p.size, lane.first, lane.last, ALIGNMENT)
+        for lane, p in plans.items()
+    }
+    whole = _packed([*outside, *areas.values()], tries)
+    check_plan([*outside, *areas.values()], whole)
+    offsets = {b.name: whole.offsets[b.name] for b in outside}
+    for lane, own in plans.items():
+        begin = whole.offsets[areas[lane].name]
+        offsets |= {name: begin + offset for name, offset in own.offsets.items()}
+    least = [replace(area, size=plans[lane].lower_bound) for lane, area in areas.items()]
+    return replace(whole, offsets=offsets, lower_bound=lower_bound([*outside, *least]))
+
+
+def stacked(
+    order: Sequence[Buffer], plan: MemoryPlan, *, reuse: bool
+) -> tuple[tuple[int, ...], ...]:
+    """Return which buffers each one lies above, of those that it may not share bytes with."""
+    if not reuse:
+        return tuple((k - 1,) if k else () for k in range(len(order)))
+    below: list[tuple[int, ...]] = []
+    for k, b in enumerate(order):
+        own = [
+            j for j, a in enumerate(order[:k])
+            if a.first <= b.last and b.first <= a.last and a.size and b.size
+        ]  # fmt: skip
+        implied = {i for j in own for i in below[j]}
+        below.append(tuple(j for j in own if j not in implied))
+    return tuple(below)
+
+
+def _scratch_key(call: Call) -> str:
+    return f"{call.node.outputs[0]}#scratch"  # fresh names hold a number after the last #
+
+
+def _events(program: Program, steps: Sequence[Step], start: int = 0) -> Iterator[_Event]:
+    """Yield what each step reads and writes, branches one after the other."""
+    step = start
+    for item in steps:
+        match item:
+            case Call():
+                results = item.node.outputs
+                reads = tuple(a for a in item.arguments if a not in results)
+                inner = [_Event(step, item, reads, results)]
+            case Branch():
+                inner = [_Event(step, None, (item.condition,), ())]
+                for branch in (item.then, item.otherwise):
+                    inner += _events(program, branch, inner[-1].step + 1)
+            case Repeat():
+                inner = _loop_events(program, item, step)
+            case Bands() | Parallel():
+                inner = [e for call in item.calls for e in _events(program, [call], step)]
+            case Fork():
+                inner = _fork_events(program, item, step)
+        yield from inner
+        step = inner[-1].step + 1
+
+
+def _fork_events(program: Program, fork: Fork, start: int) -> list[_Event]:
+    """Return a fork's events; what several branches use, none of them may overwrite."""
+    found: list[list[_Event]] = []
+    step = start
+    for branch in fork.branches:
+        found.append(list(_events(program, branch, step)))
+        step = found[-1][-1].step + 1
+    lanes = [_Lane(start, step, k) for k in range(len(found))]
+    users: dict[str, set[int]] = {}
+    for k, branch_events in enumerate(found):
+        for e in branch_events:
+            for value in (*e.reads, *e.writes):
+                users.setdefault(program.home(value), set()).add(k)
+    common = tuple(home for home, branches in users.items() if len(branches) > 1)
+    inside = [replace(e, lane=n) for n, own in zip(lanes, found, strict=True) for e in own]
+    return [*inside, _Event(step, None, common, ())]
+
+
+def _loop_events(program: Program, loop: Repeat, start: int) -> list[_Event]:
+    """Return a loop's events; what an iteration reads before it writes it lives until the end."""
+    events = [_Event(start, None, loop.conditions, (*loop.collected, loop.iteration))]
+    events += _events(program, loop.body, start + 1)
+    fresh, lasting = {loop.iteration}, [*loop.conditions, *loop.collected]
+    for event in events[1:]:
+        lasting += (v for v in event.reads if v not in fresh)
+        fresh.update(event.writes)
+    lasting += [loop.going] if loop.going else []
+    return [*events, _Event(events[-1].step + 1, None, tuple(dict.fromkeys(lasting)), ())]
+
+
+def _merge_in_place(
+    program: Program, events: Sequence[_Event], outside: set[str]
+) -> dict[str, str]:
+    """Return results that take over the storage of an operand that dies at their call."""
+    last: dict[str, int] = {}
+    first_write: dict[str, int] = {}
+    writers: dict[str, int] = {}
+    for event in events:
+        for value in event.reads:
+            last[program.home(value)] = event.step
+        for value in event.writes:
+            storage = program.home(value)
+            last[storage] = max(last.get(storage, 0), event.step)
+            first_write.setdefault(storage, event.step)
+            writers[storage] = writers.get(storage, 0) + 1
+    home: dict[str, str] = {}
+
+    def place(value: str) -> str:
+        while value in home:
+            value = home[value]
+        return value
+
+    for event in events:
+        if event.call is None:
+            continue
+        result = program.home(event.writes[0])
+        if result in outside or writers[result] > 1 or result in home:
+            continue
+        for operand in event.call.in_place:
+            storage = place(program.home(operand))
+            same = program.types[storage].nbytes == program.types[result].nbytes
+            if storage in outside or last[storage] != event.step or not same:
+                continue
+            others = [a for a in event.reads if a not in event.call.in_place]
+            if storage == result or any(place(program.home(a)) == storage for a in others):
+                continue  # also read elsewhere by the same call
+            home[result] = storage
+            last[storage] = last[result]
+            break
+    return home

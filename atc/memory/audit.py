@@ -1,0 +1,307 @@
+"""Proves a memory plan against the program: every value is intact whenever it is read.
+
+Shares nothing with the planner: it knows no live ranges and no in-place rules, only which bytes
+each call reads and writes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from atc.dims import most
+from atc.errors import InternalError
+from atc.ir.ops import ConvBlocked, Pool
+from atc.program.cascade import Turn
+from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Step, calls
+
+
+@dataclass(frozen=True)
+class _Span:
+    begin: int
+    end: int
+
+    def meets(self, other: _Span) -> bool:
+        return self.begin < other.end and other.begin < self.end
+
+
+    def covers(self, other: _Span) -> bool:
+        return self.begin <= other.begin and other.end <= self.end
+
+
+def _rows_read(call: Call, turn: Turn) -> tuple[int, int]:
+    """Return the rows of its first operand that a call reads for those of a turn."""
+    op, x = call.choice.workload.op, call.choice.workload.inputs[0]
+    assert isinstance(op, ConvBlocked | Pool)
+    assert x is not None
+    window = op.window
+    reach = (window.kernel[0] - 1) * window.dilations[0] + 1
+    begin = turn.begin * window.strides[0] - window.pads[0]
+    end = (turn.end - 1) * window.strides[0] - window.pads[0] + reach
+    return max(begin, 0), min(end, x.shape[2])
+
+
+@dataclass
+class Intact:
+    """Storages of which bytes hold their value, with the places of those, apart and in order.
+
+    No byte is that of two storages: writing one of them spoils the other.
+    """
+
+    spans: dict[str, tuple[_Span, ...]] = field(default_factory=dict)
+    order: list[tuple[int, int, str]] = field(default_factory=list)
+    """Begin, end and storage of all places that aren't empty, ascending."""
+
+    def copy(self) -> Intact:
+        """Return one that changes by itself."""
+        return Intact(dict(self.spans), list(self.order))
+
+    def common(self, other: Intact) -> Intact:
+        """Return what is intact in the same places in both."""
+        spans = {k: v for k, v in self.spans.items() if other.spans.get(k) == v}
+        return Intact(spans, [place for place in self.order if place[2] in spans])
+
+    def put(self, storage: str, spans: tuple[_Span, ...]) -> None:
+        """Let a storage be intact in other places than before, none for ()."""
+        for span in self.spans.pop(storage, ()):
+            if span.begin < span.end:
+                del self.order[bisect_left(self.order, (span.begin, span.end, storage))]
+        if spans:
+            self.spans[storage] = spans
+        for span in spans:
+            if span.begin < span.end:
+                insort(self.order, (span.begin, span.end, storage))
+
+    def spoil(self, span: _Span, kept: str = "") -> None:
+        """Drop all storages but one that have a byte in a span."""
+        at = bisect_left(self.order, (span.begin,))
+        at -= at > 0 and self.order[at - 1][1] > span.begin  # what begins before may reach in
+        met = self.order[at : bisect_left(self.order, (span.end,))]
+        for storage in dict.fromkeys(name for _, _, name in met if name != kept):
+            self.put(storage, ())
+
+
+def _joined(spans: Sequence[_Span], new: _Span) -> tuple[_Span, ...]:
+    """Return the spans with a new one, those that touch as one."""
+    found: list[_Span] = []
+    for span in sorted((*spans, new), key=lambda s: s.begin):
+        if found and span.begin <= found[-1].end:
+            found[-1] = _Span(found[-1].begin, max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return tuple(found)
+
+
+def audit_memory(
+    program: Program, offsets: Mapping[str, int], scratch: Mapping[str, int], size: int
+) -> None:
+    """Raise InternalError when a call reads a value whose bytes were overwritten.
+
+    Executes the schedule on byte ranges: a write makes its value intact and spoils every other
+    value it touches; scratch spoils what it touches; both branches of an If start from the same
+    state. Also checks that nothing lies outside the arena's `size` bytes, and that a call's result
+    meets an operand only exactly (in place) and where its kernel allows it.
+    """
+    _Auditor(program, offsets, scratch, size).run(program.steps, Intact())
+
+
+@dataclass(frozen=True)
+class _Auditor:
+    program: Program
+    offsets: Mapping[str, int]
+    scratch: Mapping[str, int]
+    size: int
+
+    def run(self, steps: Sequence[Step], intact: Intact) -> Intact:
+        for step in steps:
+            match step:
+                case Call():
+                    self._call(step, intact)
+                case Branch():
+                    self._read(step.condition, intact, "If")
+                    ends = [self.run(s, intact.copy()) for s in (step.then, step.otherwise)]
+                    intact = ends[0].common(ends[1])
+                    if step.extents:  # results that are not as long in both
+                        self._fill(step.node.outputs, intact)
+                case Repeat():
+                    intact = self._loop(step, intact)
+                case Bands():
+                    self._check_turns(step)
+                    for call in step.calls:
+                        self._call(call, intact)
+                case Parallel():
+                    self._check_races(step)
+                    intact = self.run(step.pieces, intact)
+                case Fork():
+                    self._check_branches(step)
+                    for branch in step.branches:
+                        intact = self.run(branch, intact)
+        return intact
+
+    def _check_turns(self, step: Bands) -> None:
+        """Raise unless all that calls touch which take turns is apart, and each has its rows."""
+        where = f"memory plan: the chain to '{step.node.outputs[0]}'"
+        values = dict.fromkeys(a for call in step.calls for a in call.arguments)
+        spans = [(v, s) for v in values if (s := self._span(v)) is not None]
+        written = {o for call in step.calls for o in call.node.outputs}
+        for k, (value, span) in enumerate(spans):
+            for other, place in spans[:k]:
+                if span.meets(place) and not written.isdisjoint((value, other)):
+                    raise InternalError(f"{where} holds '{value}' and '{other}' in one place")
+        for call, turns in zip(step.calls, zip(*step.turns, strict=True), strict=True):
+            rows = self.program.types[call.node.outputs[0]].shape[2]
+            goes_on = all(
+                a.end == b.begin and a.y_first <= b.y_first <= b.begin for a, b in pairwise(turns)
+            )
+            if not goes_on or any(t.begin > t.end or t.end - t.y_first > rows for t in turns):
+                raise InternalError(f"{where} writes rows of '{call.node.outputs[0]}' wrongly")
+        for turn in step.turns:
+            for call, before, own in zip(step.calls[1:], turn, turn[1:], strict=False):
+                begin, end = _rows_read(call, own)
+                inside = before.y_first <= begin and end <= before.end
+                if own.begin < own.end and not (inside and own.x_first == before.y_first):
+                    raise InternalError(f"{where} reads rows of '{call.arguments[0]}' too early")
+
+    def _check_races(self, step: Parallel) -> None:
+        """Raise unless each piece writes only what no other of them reads or writes.
+
+        Chains write rows of one value.
+        """
+        result = step.node.outputs[0]
+        chains = [p for p in step.pieces if isinstance(p, Bands)]
+        ranges = sorted((p.turns[0][-1].begin, p.turns[-1][-1].end) for p in chains)
+        apart = all(a[1] <= b[0] for a, b in pairwise(ranges))
+        own = [list(calls([piece])) for piece in step.pieces]
+        written = [[s for c in piece for s in self._written_by(c, result)] for piece in own]
+        for k, piece in enumerate(own):
+            names = (a for call in piece for a in call.arguments if a != result)
+            touched = [*written[k], *(s for a in names if (s := self._span(a)))]
+            others = [s for j, spans in enumerate(written) if j != k for s in spans]
+            if not apart or any(one.meets(other) for one in touched for other in others):
+                raise InternalError(f"memory plan: pieces of '{result}' meet")
+
+    def _check_branches(self, step: Fork) -> None:
+        """Raise unless no branch writes bytes that another one reads or writes, wherever they lie.
+
+        Then whatever order they run in, each of them finds what it finds when they take turns.
+        """
+        written: list[tuple[str, _Span, int]] = []
+        touched: list[tuple[str, _Span, int]] = []
+        for k, branch in enumerate(step.branches):
+            for call in calls(branch):
+                touched += ((*self._bytes(a), k) for a in call.arguments)
+                written += ((*self._bytes(o), k) for o in call.node.outputs)
+                if call.source.scratch:
+                    begin = self.scratch[call.node.outputs[0]]
+                    written.append(("", _Span(begin, begin + most(call.source.scratch)), k))
+        touched += written
+        for place, span, k in written:
+            if any(p == place and j != k and s.meets(span) for p, s, j in touched):
+                last = step.branches[k][-1].node.outputs[0]
+                raise InternalError(f"memory plan: the branch to '{last}' meets another one")
+
+    def _bytes(self, value: str) -> tuple[str, _Span]:
+        """Return where a value lies: in the arena, whose name is '', or in memory of its home's."""
+        span = self._span(value)
+        if span is not None:
+            return "", span
+        begin = most(self.program.shift(value))
+        size = most(self.program.types[value].nbytes)
+        return self.program.home(value), _Span(begin, begin + size)
+
+    def _written_by(self, call: Call, shared: str) -> list[_Span]:
+        own = [o for o in call.node.outputs if o != shared]
+        spans = [s for o in own if (s := self._span(o)) is not None]
+        if call.source.scratch:
+            begin = self.scratch[call.node.outputs[0]]
+            spans.append(_Span(begin, begin + call.source.scratch))
+        return spans
+
+    def _loop(self, loop: Repeat, intact: Intact) -> Intact:
+        """Run the body twice: what the first iteration spoils, the second one would read."""
+        self._fill(loop.collected, intact)
+        after = intact.copy()
+        for _ in range(2):
+            for value in loop.conditions:
+                self._read(value, after, "Loop")
+            self._fill((loop.iteration,), after)
+            after = self.run(loop.body, after)
+            for value in (loop.going, *loop.collected):
+                self._read(value, after, "Loop")
+        return intact.common(after)
+
+    def _fill(self, values: Sequence[str], intact: Intact) -> None:
+        """Let the schedule itself write values: they are intact, what lay there is spoiled."""
+        for value in values:
+            span = self._span(value)
+            if span is not None:
+                self._write(value, span, intact)
+
+    def _write(self, value: str, span: _Span, intact: Intact) -> None:
+        """Write a value: its storage is intact, so far as it was and there, no other is there."""
+        home = self.program.home(value)
+        intact.spoil(span, home)
+        intact.put(home, _joined(intact.spans.get(home, ()), span))
+
+    def _span(self, value: str) -> _Span | None:
+        """Return the bytes of a value in the arena, None when it lives elsewhere."""
+        if value not in self.offsets:
+            return None
+        begin = self.offsets[value]
+        span = _Span(begin, begin + most(self.program.types[value].nbytes))
+        if begin < 0 or span.end > self.size:
+            raise InternalError(f"memory plan: '{value}' lies outside the arena")
+        return span
+
+    def _read(self, value: str, intact: Intact, where: str) -> None:
+        span = self._span(value)
+        home = self.program.home(value)
+        if span is None or span.begin == span.end:
+            return
+        if not any(s.covers(span) for s in intact.spans.get(home, ())):
+            raise InternalError(f"memory plan: {where} reads '{value}', which was overwritten")
+
+    def _call(self, call: Call, intact: Intact) -> None:
+        where = f"{call.node.op.kind} '{call.node.outputs[0]}'"
+        outputs = call.node.outputs
+        operands = [a for a in call.arguments if a not in outputs]
+        for operand in operands:
+            self._read(operand, intact, where)
+        written = [(o, s) for o in outputs if (s := self._span(o)) is not None]
+        spoiled = []
+        if call.source.scratch:
+            begin = self.scratch[outputs[0]]
+            area = _Span(begin, begin + most(call.source.scratch))
+            if area.end > self.size:
+                raise InternalError(f"memory plan: the scratch of {where} lies outside the arena")
+            self._check_apart(area, [*operands, *outputs], where, call)
+            spoiled.append(area)
+        for index, (output, span) in enumerate(written):
+            others = [o for o, _ in written[:index]]
+            self._check_apart(span, [*operands, *others], where, call, output)
+        for span in spoiled:
+            intact.spoil(span)
+        for output, span in written:
+            self._write(output, span, intact)
+
+    def _check_apart(
+        self, span: _Span, values: Sequence[str], where: str, call: Call, output: str = ""
+    ) -> None:
+        for value in values:
+            other = self._span(value)
+            if other is None or not other.meets(span):
+                continue
+            first = output == call.node.outputs[0]
+            if not (first and other == span and _read_where_written(call, value)):
+                raise InternalError(f"memory plan: {where} writes over '{value}' while it reads it")
+
+
+def _read_where_written(call: Call, value: str) -> bool:
+    """Whether a call reads a value only where it then writes: each time that it is an operand."""
+    workload = call.choice.workload
+    able = call.choice.candidate.kernel.in_place(workload)
+    operands = (i for i, type_ in enumerate(workload.inputs) if type_ is not None)
+    places = [i for i, name in zip(operands, call.arguments, strict=False) if name == value]
+    return value in call.in_place and all(i in able for i in places)

@@ -1,0 +1,87 @@
+"""Check a memory plan against its buffers, with nothing of the planner's but its data types."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+from atc.errors import InternalError
+from atc.memory.planner import Buffer, MemoryPlan
+
+
+def check_plan(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
+    """Raise InternalError unless the plan gives each buffer bytes of its own for its whole life.
+
+    Checked: one offset for every buffer and for nothing else, alignment, the bounds of the arena,
+    its size (a multiple of 64, not under the bound that the plan claims), and that no two buffers
+    live at one step overlap. The message names the buffers at fault.
+    """
+    _check_names(buffers, plan)
+    if plan.size % 64 or plan.size < plan.lower_bound:
+        raise InternalError(
+            f"arena size {plan.size} is no multiple of 64 or below its bound {plan.lower_bound}"
+        )
+    for b in buffers:
+        offset = plan.offsets[b.name]
+        if b.first > b.last:
+            raise InternalError(f"buffer {b.name!r} dies at {b.last}, before its birth {b.first}")
+        if b.alignment < 1 or offset % b.alignment:
+            raise InternalError(f"buffer {b.name!r} at {offset} is not aligned to {b.alignment}")
+        if offset < 0 or b.size < 0 or offset + b.size > plan.size:
+            raise InternalError(
+                f"buffer {b.name!r} of {b.size} bytes at {offset} leaves the arena of {plan.size}"
+            )
+    _check_overlaps([b for b in buffers if b.size], plan)
+
+
+def _check_names(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
+    names = [b.name for b in buffers]
+    seen = set(names)
+    if len(seen) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise InternalError(f"two buffers are called {twice!r}")
+    for name in sorted(seen ^ set(plan.offsets)):
+        what = "has no offset in the plan" if name in seen else "is in the plan but is no buffer"
+        raise InternalError(f"{name!r} {what}")
+
+
+def _check_overlaps(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
+    """Sweep over the steps with the live buffers in order of offset.
+
+    They are disjoint before a birth, so a newborn that overlaps any overlaps one beside it.
+    """
+    births = [(b.first, 1, plan.offsets[b.name], b) for b in buffers]
+    deaths = [(b.last + 1, 0, plan.offsets[b.name], b) for b in buffers]
+    live: list[tuple[int, str]] = []
+    by_name = {b.name: b for b in buffers}
+    events = sorted(births + deaths, key=lambda event: event[:3])  # deaths come first at a step
+    for step, born, offset, b in events:
+        at = bisect_left(live, (offset, b.name))
+        if not born:
+            del live[at]
+            continue
+        for other_offset, name in live[max(at - 1, 0) : at + 1]:
+            other = by_name[name]
+            if other_offset < offset + b.size and offset < other_offset + other.size:
+                raise InternalError(
+                    f"buffers {name!r} at {other_offset} ({other.size} bytes) and {b.name!r} at"
+                    f" {offset} ({b.size} bytes) overlap at step {step}"
+                )
+        insort(live, (offset, b.name))
+
+
+def check_stack(
+    order: Sequence[Buffer], below: Sequence[Sequence[int]], *, reuse: bool
+) -> None:
+    """Raise InternalError unless buffers that live at one step are always one above the other.
+
+    `below` lists, for each buffer, some that end before it begins; what is below those is below it
+    too. Then no sizes can make them overlap.
+    """
+    reach: list[set[int]] = []
+    for k, b in enumerate(order):
+        reach.append({i for j in below[k] for i in (j, *reach[j])})
+        for j, a in enumerate(order[:k]):
+            meet = not reuse or (a.first <= b.last and b.first <= a.last)
+            if meet and a.size and b.size and j not in reach[k]:
+                raise InternalError(f"buffers {a.name!r} and {b.name!r} have no order in the arena")

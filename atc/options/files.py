@@ -1,0 +1,72 @@
+"""Reading the small files that options name: lists of operators, switches, JSON.
+
+Every mistake is one OptionError with the file, the line and what is expected there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from atc.errors import OptionError, one_line, way_out
+from atc.files.regular import regular
+
+MAX_BYTES = 1 << 20
+
+
+def read_text(path: Path, option: str, code: str = "E10001") -> str:
+    """Return the text of an option's file."""
+    try:
+        with regular(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise wrong(f"the file is larger than {MAX_BYTES} bytes", path, option, code)
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise wrong(
+            f"can't be read: {error.strerror}", path, option, code, hint=way_out(error)
+        ) from None
+    except UnicodeDecodeError as error:
+        raise wrong(f"byte {error.start} is no UTF-8", path, option, code) from None
+
+
+def read_json(path: Path, option: str, code: str = "E10032") -> Any:
+    """Return the content of a JSON file; E10032 is ATC's code of one that is none."""
+    text = read_text(path, option)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        problem = f"is no JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        raise wrong(problem, path, option, code) from None
+    except RecursionError:
+        raise wrong("is no JSON: nested too deeply", path, option, code) from None
+
+
+def lines_of(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that say something, numbered from 1, less comments (#) and blanks."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        said = line.partition("#")[0].strip()
+        if said:
+            yield number, said
+
+
+def wrong(
+    problem: str, path: Path, option: str, code: str = "E10001", *, line: int = 0, hint: str = ""
+) -> OptionError:
+    """Return the error for a file of an option; `line` 0 means the whole of it."""
+    place = f"{path}, line {line}" if line else str(path)
+    return OptionError(
+        one_line(problem, 300), where=f"--{option}: {place}", hint=hint, code=code
+    )  # fmt: skip
+
+
+def file_digest(path: Path) -> str:
+    """Return a file's SHA-256; read in large pieces, between which other threads may run."""
+    digest, piece = hashlib.sha256(), memoryview(bytearray(1 << 24))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(piece):
+            digest.update(piece[:size])
+    return digest.hexdigest()

@@ -1,0 +1,125 @@
+"""Every option of the command lines and every variable, as one table.
+
+Parsing, validation, precedence, `--help`, `atc env`, shell completion, `Options`, the keywords of
+`atc.compile` and the documentation come from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from atc.errors import OptionError, one_line
+from atc.options.table.atc_options import ATC_OPTIONS, LOG_LEVELS
+from atc.options.table.debug_tools import COMMANDS as TOOLS
+from atc.options.table.debug_tools import COMPILING, own_options
+from atc.options.table.ignored import IGNORED_OPTIONS
+from atc.options.table.load_and_run import LOAD_AND_RUN
+from atc.options.table.megengine import MEGENGINE
+from atc.options.table.mxnet import MXNET
+from atc.options.table.setting import Role, Setting
+from atc.options.table.variables import ATC_VARIABLES
+from atc.options.unsupported import LATER
+from atc.options.values import required_path, switch
+
+__all__ = [
+    "ATC_OPTIONS", "LOAD_AND_RUN", "LOG_LEVELS", "OPTIONS", "ROLES", "SETTINGS", "VARIABLES",
+    "Setting", "find_option", "options_of", "read_values",
+]  # fmt: skip
+
+SETTINGS: tuple[Setting, ...] = (
+    *ATC_OPTIONS, *IGNORED_OPTIONS, *ATC_VARIABLES, *MEGENGINE, *MXNET, *LOAD_AND_RUN
+)  # fmt: skip
+
+VARIABLES: tuple[Setting, ...] = tuple(s for s in SETTINGS if s.kind == "variable")
+"""Environment variables; of two that answer the same question the first one counts."""
+
+OPTIONS: Mapping[str, Setting] = {
+    s.name: s for s in (*ATC_OPTIONS, *IGNORED_OPTIONS) if s.kind == "option"
+}
+"""The options of `atc` and its commands; `load_and_run` has its own, of the same names in part."""
+
+ROLES: Mapping[str, tuple[Role, ...]] = {
+    "compile": ("compilation", "tool", "ignored"),
+    "verify": ("compilation", "verify", "ignored"),
+    "check": ("compilation", "ignored"),
+    "diff": ("compilation", "ignored"),
+    "bisect": ("compilation", "ignored"),
+}
+"""The roles of the options that each way of compiling takes."""
+
+_CACHE = {
+    "op_compiler_cache_dir": OPTIONS["op_compiler_cache_dir"],
+    "target": replace(
+        OPTIONS["target"], default="", meaning="the target whose cache is meant (default: all)"
+    ),
+    "soc_version": OPTIONS["soc_version"],
+}
+
+_JSON = Setting("json", "Output", "print the result as JSON", "0|1", switch, False)
+_DOCUMENTATION = Setting(
+    "documentation", "Output", "print the documentation page of all settings", "0|1", switch, False
+)
+
+
+def options_of(command: str) -> dict[str, Setting]:
+    """Return the options of a command of the command line, in the table's order."""
+    if command == "cache":
+        own = {**_CACHE, "log": OPTIONS["log"]}
+    elif command == "explain":
+        own = {"log": OPTIONS["log"]}
+    elif command in TOOLS and command not in COMPILING:
+        own = {**own_options(command), "log": OPTIONS["log"]}
+    elif command in ("env", "completion"):
+        own = {}
+    elif command == "load_and_run":
+        own = {s.name: s for s in LOAD_AND_RUN if s.kind == "option"}
+    else:
+        own = {name: s for name, s in OPTIONS.items() if s.role in ROLES[command]}
+    if command in COMPILING:
+        own |= own_options(command)
+    if command in ("verify", "check", *COMPILING):
+        del own["output"]
+        own["log"] = OPTIONS["log"]
+    if command in ("check", "env", "cache"):
+        own["json"] = _JSON
+    if command == "env":
+        own["documentation"] = _DOCUMENTATION
+    return {**own, **{name: s for name, s in OPTIONS.items() if s.role == "help"}}
+
+
+def find_option(name: str, command: str) -> Setting:
+    """Return an option by its name, dashes for underscores alike; OptionError with the nearest."""
+    own = options_of(command)
+    wanted = name.replace("-", "_")
+    if wanted in own:
+        return own[wanted]
+    where = f"--{one_line(name, 60)}"
+    if wanted in LATER:
+        raise OptionError(
+            f"--{wanted} is an option of ATC that this version does not support yet "
+            f"({LATER[wanted]})", where=where, code="E10055",
+        )  # fmt: skip
+    tool = "atc" if command == "compile" else f"atc {command}"
+    near = difflib.get_close_matches(wanted, (*own, *LATER), n=2, cutoff=0.6)
+    raise OptionError(
+        f"unknown option --{one_line(name, 60)}", where=where,
+        hint=f"did you mean --{' or --'.join(near)}?" if near else f"see {tool} --help",
+    )  # fmt: skip
+
+
+def read_values(given: Mapping[str, object], command: str) -> dict[str, object]:
+    """Return the checked values of all of a command's options: those given, else the defaults.
+
+    Raises OptionError (E10007) where a required one is missing.
+    """
+    result = {}
+    for name, setting in options_of(command).items():
+        if name not in given and setting.parse is required_path:
+            raise OptionError(
+                f"--{name} is required", where=f"--{name}", code="E10007",
+                hint=f"give --{name}={setting.values}",
+            )  # fmt: skip
+        result[name] = setting.value(given.get(name, setting.default))
+    return result

@@ -1,0 +1,61 @@
+"""The options of the commands that look inside a network (diff, bisect, profile, report), and of
+those that work on models (quantize)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atc.options.table.quantize import QUANTIZE
+from atc.options.table.setting import Setting
+from atc.options.values import integer, nonnegative, path, positive, switch, text
+
+COMPILING = ("diff", "bisect")
+"""Commands that compile a model: they take the options of a compilation, less the output."""
+
+_JSON = Setting("json", "Result", "print the result as JSON", "0|1", switch, False)
+_SEED = Setting("seed", "Inputs", "seed of the random inputs", "N", integer(0, 2**63 - 1), 0)
+_INPUT = Setting(
+    "input", "Inputs", "the inputs: x.npy for one, name:x.npy;name2:y.npy, or an .npz with arrays "
+    "by name (default: random ones)", "FILES", text,
+)  # fmt: skip
+
+_OWN: Mapping[str, tuple[Setting, ...]] = {
+    "diff": (
+        _INPUT, _SEED,
+        Setting("tolerance", "Inputs", "largest difference, as a part of the value's largest "
+                "magnitude", "X", positive, "1e-4"),
+        _JSON,
+    ),
+    "bisect": (
+        Setting("first", "Comparison", "the options that give the right outputs, in quotes, or a "
+                "policy file (default: none)", "OPTIONS", text),
+        Setting("second", "Comparison", "the options that change an output, in quotes, or a policy "
+                "file", "OPTIONS", text),
+        _INPUT, _SEED,
+        Setting("tolerance", "Inputs", "largest change that counts as none, as a part of the "
+                "output's largest magnitude; 0: none at all", "X", nonnegative, 0),
+        _JSON,
+    ),
+    "profile": (
+        Setting("runs", "Measuring", "how often the network is run", "N", integer(1, 100000), 20),
+        _INPUT, _SEED, _JSON,
+        Setting("trace", "Result", "also write all runs in the Chrome trace format (about:tracing, "
+                "Perfetto)", "FILE", path),
+    ),
+    "quantize": QUANTIZE,
+    "report": (
+        Setting("output", "Result", "the page to write (default: <name>.html in the folder)",
+                "FILE", path),
+        Setting("profile", "Measuring", "what atc profile --json printed (default: a library "
+                "compiled with --profile is measured)", "FILE", path),
+        Setting("runs", "Measuring", "how often the network is run", "N", integer(1, 100000), 20),
+        _INPUT, _SEED,
+    ),
+}  # fmt: skip
+
+COMMANDS = tuple(_OWN)
+
+
+def own_options(command: str) -> dict[str, Setting]:
+    """Return a command's options beside those of a compilation and of the help."""
+    return {s.name: s for s in _OWN[command]}

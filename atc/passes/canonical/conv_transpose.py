@@ -1,0 +1,167 @@
+"""Computes transposed convolutions as convolutions whose channels are then shuffled into pixels.
+
+An output at place q * s + p, with stride s, sums the taps t = (p + pad) mod s, + s, + 2 s, ... at
+the inputs q + (p + pad) / s, - 1, - 2, ...: for each of the s phases p an ordinary convolution.
+Those of all phases are one, with s times the filters for every axis and zeros where a phase has no
+tap.  Shi and others, "Real-time single image and video super-resolution using an efficient
+sub-pixel convolutional neural network", 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from atc.dims import is_dynamic
+from atc.ir.expr import Input
+from atc.ir.graph import Array, DType, Node, TensorType
+from atc.ir.ops import Conv, ConvTranspose, Map, Window, identity_epilogue
+from atc.ir.ops.data import Pad
+from atc.ir.view import View, dense, split_loop
+from atc.passes.rewriting import Rewriting
+
+Index = tuple[int | slice, ...]
+
+WASTE = 4
+"""Most products with zeros per product that counts."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """How one spatial axis is taken apart: `count` outputs of each of `stride` phases."""
+
+    kernel: int
+    stride: int
+    pad: int
+    out: int
+
+    @property
+    def count(self) -> int:
+        return -(-self.out // self.stride)
+
+    def place(self, tap: int) -> tuple[int, int]:
+        """Return the phase that a tap belongs to, and its input relative to the output's q."""
+        phase = (tap - self.pad) % self.stride
+        return phase, (phase + self.pad - tap) // self.stride
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The lowest and highest of those inputs."""
+        places = [self.place(t)[1] for t in range(self.kernel)]
+        return min(places), max(places)
+
+
+def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
+    """Replace a ConvTranspose by a Conv and a Map; filters that only the run knows by Maps, too."""
+    op = node.op
+    if not isinstance(op, ConvTranspose) or op.group != 1 or max(op.window.dilations) > 1:
+        return node
+    x, weights = (state.types[name] for name in node.inputs[:2])
+    y = state.types[node.outputs[0]]
+    floats = weights.dtype is y.dtype is DType.FLOAT and not is_dynamic(weights.shape)
+    if not floats or not y.size or not weights.size:
+        return node
+    w = op.window
+    axes = [_Axis(*n) for n in zip(w.kernel, w.strides, w.pads, y.shape[2:], strict=True)]
+    taps = [a.reach[1] - a.reach[0] + 1 for a in axes]
+    if prod(taps) * prod(w.strides) > WASTE * prod(w.kernel) or not x.size:
+        return node
+    known = state.constant(node.inputs[1])
+    filters = (
+        _computed_phases(state, node, axes, taps) if known is None
+        else state.add_constant(_phases(known, axes, taps), f"{node.inputs[1]}.phases")
+    )  # fmt: skip
+    window = Window(tuple(taps), (1,) * w.rank, (1,) * w.rank, tuple(-a.reach[0] for a in axes))
+    shape = (y.shape[0], prod(w.strides) * y.shape[1], *(a.count for a in axes))
+    conv = Conv(window, 1, identity_epilogue(DType.FLOAT))
+    inputs = (node.inputs[0], filters)
+    z = state.emit(conv, inputs, TensorType(DType.FLOAT, shape), node, "phases")
+    return _shuffled(state, replace(node, inputs=(z, *node.inputs[2:])), op, axes, shape)
+
+
+def _phases(w: Array, axes: Sequence[_Axis], taps: Sequence[int]) -> Array:
+    """Return weights [C, M, *kernel] as those of the phases' filters, [phases * M, C, *taps]."""
+    strides = [a.stride for a in axes]
+    result = np.zeros((*strides, w.shape[1], w.shape[0], *taps), w.dtype)
+    for tap in product(*(range(a.kernel) for a in axes)):
+        places = [a.place(t) for a, t in zip(axes, tap, strict=True)]
+        phase = tuple(p for p, _ in places)
+        at = tuple(i - a.reach[0] for a, (_, i) in zip(axes, places, strict=True))
+        source: Index = (slice(None), slice(None), *tap)
+        target: Index = (*phase, slice(None), slice(None), *at)
+        result[target] = w[source].T
+    return result.reshape(-1, w.shape[0], *taps)
+
+
+def _computed_phases(
+    state: Rewriting, node: Node, axes: Sequence[_Axis], taps: Sequence[int]
+) -> str:
+    """Return the phases' filters of weights that only the run knows.
+
+    Phase p has at its place q the tap p + pad - (q + the lowest) * stride, or a zero.
+    """
+    w = state.types[node.inputs[1]]
+    first = [a.pad - a.reach[1] * a.stride for a in axes]
+    last = [a.stride - 1 + a.pad - a.reach[0] * a.stride for a in axes]
+    begins = tuple(max(0, -f) for f in first)
+    ends = tuple(max(0, t - (a.kernel - 1)) for a, t in zip(axes, last, strict=True))
+    frame = Pad("constant", w.shape, (0, 0, *begins), (0, 0, *ends))
+    framed = TensorType(DType.FLOAT, frame.extents)
+    source = node.inputs[1]
+    if any((*begins, *ends)):
+        source = state.emit(frame, (source,), framed, node, "frame")
+    channel, filter_, *steps = framed.strides
+    strides = [a.stride for a in axes]
+    offset = sum(
+        (begin + t - (a.stride - 1)) * step
+        for begin, t, a, step in zip(begins, last, axes, steps, strict=True)
+    )
+    along = (-a.stride * step for a, step in zip(axes, steps, strict=True))
+    view = View((*steps, filter_, channel, *along), offset)
+    move = Map((*strides, w.shape[1], w.shape[0], *taps), Input(DType.FLOAT, 0), (view,))
+    shape = (prod(strides) * w.shape[1], w.shape[0], *taps)
+    return state.emit(move, (source,), TensorType(DType.FLOAT, shape), node, "filters")
+
+
+def _shuffled(
+    state: Rewriting, node: Node, op: ConvTranspose, axes: Sequence[_Axis], shape: Sequence[int]
+) -> Node:
+    """Return the node that puts phases beside each other, with the epilogue.
+
+    Outputs that whole strides would exceed are cut off before.
+    """
+    y = state.types[node.outputs[0]]
+    counted = dense(shape).strides
+    batch, channel, *steps = counted
+    filters = y.shape[1]
+    # Loops (N, M, q, p, q, p): phase p of an axis is so many groups of M channels further on.
+    phase_steps = [prod(a.stride for a in axes[k + 1 :]) * filters * channel
+                   for k in range(len(axes))]  # fmt: skip
+    split: list[int] = []
+    strides: list[int] = []
+    for a, step, phase_step in zip(axes, steps, phase_steps, strict=True):
+        split += [a.count, a.stride]
+        strides += [step, phase_step]
+    whole = tuple(a.count * a.stride for a in axes)
+    view = View((batch, channel, *strides))
+    loops = (*y.shape[:2], *split)
+    if whole == y.shape[2:]:
+        views = [view, *(_refined(v, axes) for v in op.epilogue.views)]
+        return replace(node, op=Map(loops, op.epilogue.expr, tuple(views)))
+    move = Map(loops, Input(y.dtype, 0), (view,))
+    type_ = TensorType(y.dtype, (*y.shape[:2], *whole))
+    larger = state.emit(move, node.inputs[:1], type_, node, "whole")
+    crop = View(dense((*y.shape[:2], *whole)).strides)
+    kept = Map(y.shape, op.epilogue.expr, (crop, *op.epilogue.views))
+    return replace(node, op=kept, inputs=(larger, *node.inputs[1:]))
+
+
+def _refined(view: View, axes: Sequence[_Axis]) -> View:
+    """Return a view over (N, M, *out) over loops whose spatial ones are split."""
+    for k in reversed(range(len(axes))):
+        view = split_loop(view, 2 + k, axes[k].stride)
+    return view

@@ -1,0 +1,161 @@
+"""Fuses MatMul, Softmax and MatMul into one Attention, and the transpose after it into its view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from atc.dims import high
+from atc.ir.expr import Input
+from atc.ir.graph import DType, Node
+from atc.ir.ops import Attention, Epilogue, Map, MatMul, Reshape, Softmax
+from atc.ir.view import View, dense, split_loop
+from atc.passes.rewriting import Rewriting, merge_origin
+
+LEAST_QUERIES, LEAST_KEYS = 4, 8
+"""Smaller matrices of scores aren't worth a kernel of their own."""
+
+
+def fuse_attention(state: Rewriting, node: Node) -> Node:
+    """Replace the second product by an Attention; a transpose of one by an Attention in its order.
+
+    Everything between must be read by nothing else.
+    """
+    match node.op:
+        case MatMul():
+            return _attention(state, node, node.op) or node
+        case Map() if node.op.is_movement:
+            return _in_order(state, node, node.op) or node
+        case _:
+            return node
+
+
+def _source(state: Rewriting, name: str) -> Node | None:
+    """Return the node that makes a value only for this reader, looking through reshapes."""
+    while state.only_reader(name):
+        maker = state.producers.get(name)
+        if maker is None or not isinstance(maker.op, Reshape):
+            return maker
+        name = maker.inputs[0]
+    return None
+
+
+def _attention(state: Rewriting, node: Node, second: MatMul) -> Node | None:
+    weights = _source(state, node.inputs[0])
+    if weights is None or not isinstance(weights.op, Softmax) or not _plain(weights.op):
+        return None
+    scores = _source(state, weights.inputs[0])
+    if scores is None or not isinstance(scores.op, MatMul):
+        return None
+    first, keys = scores.op, weights.op.axis
+    if first.n != keys or second.k != keys or first.m != second.m:
+        return None
+    parts = (node.inputs[0], node.inputs[1])
+    if any(state.types[name].dtype is not DType.FLOAT for name in parts):
+        return None
+    if prod((*first.batch, first.m)) != weights.op.outer or not _worthwhile(state, scores, first):
+        return None
+    batch = _refined(first.batch, second.batch)
+    if batch is None or not second.a_view.is_dense((*second.batch, second.m, keys)):
+        return None
+    first, second = _over(first, batch), _over(second, batch)
+    op = Attention(
+        batch, first.m, keys, first.k, second.n, first.a_view, first.b_view, second.b_view,
+        dense(second.loops), first.epilogue, second.epilogue, weights.op.masked,
+    )  # fmt: skip
+    inputs = (*scores.inputs[:2], node.inputs[1], *scores.inputs[2:], *node.inputs[2:])
+    return Node(op, inputs, node.outputs, merge_origin(scores, weights, node))
+
+
+def _plain(op: Softmax) -> bool:
+    return op.inner == 1 and not op.log and isinstance(op.epilogue.expr, Input)
+
+
+def _worthwhile(state: Rewriting, scores: Node, op: MatMul) -> bool:
+    """Whether rows are long, and scores computed from floats that lie along them."""
+    if op.accumulator is not DType.FLOAT:
+        return False
+    if high(op.m) < LEAST_QUERIES or high(op.n) < LEAST_KEYS:
+        return False
+    names = (*scores.inputs, *scores.outputs)
+    floats = all(state.types[name].dtype is DType.FLOAT for name in names)
+    return floats and all(v.strides[-1] in (0, 1) for v in op.epilogue.views)
+
+
+def _refined(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...] | None:
+    """Return loops, none of extent 1, that both nests of equal length can be split into."""
+    left, right, found = [n for n in a if n != 1], [n for n in b if n != 1], []
+    while left and right:
+        x, y = left.pop(), right.pop()
+        small = x if x == y else min(x, y)
+        if x % small or y % small:
+            return None
+        found.append(small)
+        left += [x // small] * (x != small)
+        right += [y // small] * (y != small)
+    return None if left or right else tuple(reversed(found))
+
+
+def _over(op: MatMul, batch: Sequence[int]) -> MatMul:
+    """Return the product over batch loops that its own are split into."""
+    for axis in reversed(range(len(op.batch))):
+        if op.batch[axis] == 1:
+            op = _without_batch(op, axis)
+    axis = len(op.batch) - 1
+    for inner in reversed(batch):
+        if op.batch[axis] == inner:
+            axis -= 1
+        else:
+            op = _split_batch(op, axis, inner)
+    return op
+
+
+def _without_batch(op: MatMul, axis: int) -> MatMul:
+    def view(v: View) -> View:
+        return View((*v.strides[:axis], *v.strides[axis + 1 :]), v.offset)
+
+    extra = tuple(map(view, op.epilogue.views))
+    return replace(
+        op, batch=(*op.batch[:axis], *op.batch[axis + 1 :]), a_view=view(op.a_view),
+        b_view=view(op.b_view), epilogue=Epilogue(op.epilogue.expr, extra),
+    )  # fmt: skip
+
+
+def _split_batch(op: MatMul, axis: int, inner: int) -> MatMul:
+    extra = tuple(split_loop(v, axis, inner) for v in op.epilogue.views)
+    return replace(
+        op, batch=(*op.batch[:axis], op.batch[axis] // inner, inner, *op.batch[axis + 1 :]),
+        a_view=split_loop(op.a_view, axis, inner), b_view=split_loop(op.b_view, axis, inner),
+        epilogue=Epilogue(op.epilogue.expr, extra),
+    )  # fmt: skip
+
+
+def _in_order(state: Rewriting, node: Node, move: Map) -> Node | None:
+    """Let an Attention write its result in the order in which a Map would arrange it."""
+    source = _source(state, node.inputs[0])
+    if source is None or not isinstance(source.op, Attention):
+        return None
+    op = source.op
+    if op.y_view != dense(op.loops) or prod(move.shape) != prod(op.loops):
+        return None
+    steps = [_step(n, s, move) for n, s in zip(op.loops, op.y_view.strides, strict=True)]
+    strides = tuple(s for s in steps if s is not None)
+    if move.views[0].offset or len(strides) < len(steps) or strides[-1] != 1:
+        return None
+    view = View(strides)
+    if view.bounds(op.loops) != (0, prod(op.loops) - 1):
+        return None
+    origin = merge_origin(source, node)
+    return Node(replace(op, y_view=view), source.inputs, node.outputs, origin)
+
+
+def _step(extent: int, stride: int, move: Map) -> int | None:
+    """Return how far apart a Map puts the elements of a loop that it reads with this stride."""
+    if extent == 1:
+        return 0
+    loops = zip(move.shape, move.views[0].strides, dense(move.shape).strides, strict=True)
+    for n, read, written in loops:
+        if 0 < read <= stride and stride % read == 0 and extent * stride <= n * read:
+            return written * (stride // read)
+    return None

@@ -1,0 +1,164 @@
+"""Fuses the elementwise node after a heavy op into that op's epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from atc.ir.expr import Expr, Input, cost, operands_of, substitute
+from atc.ir.graph import DType, Node, Op, TensorType
+from atc.ir.ops import Epilogue, Map, Normalize, Reduce, Reshape
+from atc.ir.ops.blocked import BYTES
+from atc.ir.view import Split, View, compose, compose_refining, dense
+from atc.passes.canonical.lookup_tables import looks_up
+from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
+
+MAX_OPERANDS = 6
+MAX_COST = 240
+"""Of an epilogue: beyond it the result is better stored than held in registers any longer."""
+SMALL = (*BYTES, DType.UINT16, DType.INT16)
+"""Types that tensors are quantized to."""
+
+
+def fuse_epilogue(state: Rewriting, node: Node) -> Node:
+    """Replace a Map that reads a heavy op's result in place by that op with a longer epilogue.
+
+    The result must be read by nothing else; other operands (bias, residual) join the node.
+    """
+    if not isinstance(node.op, Map) or looks_up(node.op.expr):
+        return node  # a table is read fastest byte after byte
+    latest_first = sorted(
+        range(len(node.inputs)), key=lambda k: -state.position.get(node.inputs[k], -1)
+    )
+    for index in latest_first:  # the others are then computed before it
+        fused = _fuse(state, node, node.op, index)
+        if fused is not None:
+            return fused
+    return node
+
+
+def fuse_known_epilogue(state: Rewriting, node: Node) -> Node:
+    """Do the same where all other operands are constants: bias and activation, no residual."""
+    computed = [name for name in node.inputs if state.constant(name) is None]
+    return fuse_epilogue(state, node) if len(computed) == 1 else node
+
+
+def _fuse(state: Rewriting, node: Node, op: Map, index: int) -> Node | None:
+    heavy = _maker(state, node.inputs[index])
+    if heavy is None or op.coordinates:
+        return None
+    epilogue: Epilogue = heavy.op.epilogue  # type: ignore[attr-defined]
+    view = op.views[index]
+    if view.offset or not view.is_dense(op.shape):
+        return None
+    result = state.types[heavy.outputs[0]]
+    if result.dtype is DType.FLOAT and op.expr.dtype in SMALL and not _sums_integers(heavy):
+        return None  # tuned kernels of floats store floats
+    if prod(op.shape) != result.size:
+        return None  # the Map reads a part of the result only
+    space = epilogue_space(heavy, result.shape)
+    reshaped = space is result.shape and state.types[node.outputs[0]].shape != result.shape
+    if reshaped and not _sums_integers(heavy):
+        return None  # a Conv keeps its shape, whatever reshape follows
+    others = [k for k in range(len(node.inputs)) if k != index]
+    if any(node.inputs[k] == node.inputs[index] for k in others):
+        return None
+    found = _read_over(heavy.op, space, op.shape, [op.views[k] for k in others])
+    if found is None:
+        return None
+    target, views = found
+    epilogue = target.epilogue  # type: ignore[attr-defined]
+    fused = _joined(epilogue, op, index, others)
+    first = len(heavy.inputs) - len(epilogue.views)
+    names = (*heavy.inputs[first:], *(node.inputs[k] for k in others))
+    expr, extra, all_views = distinct_operands(fused, names, (*epilogue.views, *views), 1)
+    if len(extra) > MAX_OPERANDS or cost(expr) > MAX_COST:
+        return None
+    new_op = replace(target, epilogue=Epilogue(expr, all_views))  # type: ignore[type-var]
+    fused_node = Node(
+        new_op, (*heavy.inputs[:first], *extra), node.outputs, merge_origin(heavy, node)
+    )
+    return _reshaped(state, fused_node, result.shape) if reshaped else fused_node
+
+
+def _reshaped(state: Rewriting, node: Node, shape: tuple[int, ...]) -> Node:
+    """Return a node whose result has another shape first, and then its own."""
+    own = TensorType(state.types[node.outputs[0]].dtype, shape)
+    name = state.emit(node.op, node.inputs, own, node, "whole")
+    return Node(Reshape(), (name,), node.outputs, node.origin)
+
+
+def _read_over(
+    op: Op, space: tuple[int, ...], shape: tuple[int, ...], views: Sequence[View]
+) -> tuple[Op, tuple[View, ...]] | None:
+    """Return the views of a Map's operands over the space of an epilogue, and the op with that.
+
+    Only Normalize may have its loops split for them.
+    """
+    if not views:
+        return op, ()
+    found = compose(space, dense(space), shape, views)
+    if isinstance(found, Split):
+        return _split(op, shape, views) if isinstance(op, Normalize) else None
+    return None if found is None else (op, found)
+
+
+def _split(
+    op: Normalize, shape: tuple[int, ...], views: Sequence[View]
+) -> tuple[Op, tuple[View, ...]] | None:
+    own = (op.outer, op.axis, op.inner)
+    marks = [View(tuple(int(k == part) for k in range(3) for _ in own[k])) for part in (0, 1)]
+    nest = (dense(op.loops), *op.epilogue.views, *marks)
+    composed = compose_refining(op.loops, nest, 0, shape, views)
+    if composed is None:
+        return None
+    loops, refined, found = composed
+    outer, axis = (sum(s != 0 for s in mark.strides) for mark in refined[-2:])
+    epilogue = replace(op.epilogue, views=refined[1:-2])
+    return (
+        replace(op, outer=loops[:outer], axis=loops[outer : outer + axis],
+                inner=loops[outer + axis :], epilogue=epilogue),
+        found,
+    )  # fmt: skip
+
+
+def _sums_integers(node: Node) -> bool:
+    """Whether the result is computed of integers: kernels of these store bytes too."""
+    if isinstance(node.op, Reduce):
+        return node.op.expr.dtype is DType.INT32 or node.op.expr.dtype in BYTES
+    return getattr(node.op, "accumulator", DType.FLOAT) is DType.INT32
+
+
+def _maker(state: Rewriting, name: str) -> Node | None:
+    """Return the node with an epilogue that makes the value, through reshapes nobody else reads."""
+    while state.only_reader(name):
+        maker = state.producers.get(name)
+        if maker is None:
+            return None
+        if isinstance(maker.op, Reshape):
+            name = maker.inputs[0]
+            continue
+        fits = hasattr(maker.op, "epilogue") and len(maker.outputs) == 1
+        return maker if fits else None
+    return None
+
+
+def epilogue_space(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index space of an op's epilogue: its own loops, else the shape of its result."""
+    op = node.op
+    loops = getattr(op, "loops", None)
+    if loops is not None:
+        return tuple(loops)
+    inner = getattr(op, "shape", None)
+    return shape if inner is None else tuple(inner)
+
+
+def _joined(epilogue: Epilogue, op: Map, index: int, others: list[int]) -> Expr:
+    """Return the Map's expression with the epilogue in place of operand `index`."""
+    base = 1 + len(epilogue.views)
+    number = {k: base + i for i, k in enumerate(others)}
+    types = {i.index: i.dtype for i in operands_of(op.expr)}
+    return substitute(
+        op.expr, lambda k: epilogue.expr if k == index else Input(types[k], number[k])
+    )

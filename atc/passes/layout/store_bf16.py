@@ -1,0 +1,275 @@
+"""Stores tensors between products in bfloat16, where that is allowed and saves time.
+
+A value is rounded by the expression that makes it and widened by those that read it; products that
+would round it anyway multiply it as it is. What is only moved keeps its type: such values are taken
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from atc.dims import is_dynamic
+from atc.ir.expr import Call, Expr, Input, cast, substitute, walk
+from atc.ir.graph import Array, DType, Graph, Node, Op, TensorType, reads
+from atc.ir.ops import ConvBlocked, Map, MatMul, Part, Pool, Reduce, Reshape
+from atc.ir.ops.data import Concat
+from atc.passes.layout.costs import RATE, Task
+
+FLOAT, BF16 = DType.FLOAT, DType.BFLOAT16
+
+NARROWING = 0.5
+"""Cycles to round a vector that is stored, or to widen one that is read as floats."""
+VECTOR = 64
+"""Bytes of a vector."""
+
+
+@dataclass(frozen=True)
+class Quote:
+    """What a node takes with the best of its kernels.
+
+    `cycles` are None where nobody knows; `vectors`: not a portable loop; `bf16`: multiplies that.
+    """
+
+    cycles: float | None
+    vectors: bool
+    bf16: bool
+
+
+@dataclass(frozen=True)
+class Storing:
+    """What the kernels and the options say: the price of a node that is computed so, whether its
+    results may be rounded, and whether its operands mustn't."""
+
+    quote: Callable[[Node, Task], Quote | None]
+    may_round: Callable[[Node], bool]
+    keeps: Callable[[Node], bool]
+
+
+def store_bf16(
+    graph: Graph, outer: Mapping[str, Array], storing: Storing | None
+) -> Graph:
+    """Store in bfloat16 all values for which that costs less than it saves."""
+    if storing is None:
+        return graph
+    state = _State(graph, outer, storing, dict(graph.types))
+    for group in _groups(graph):
+        if state.allowed(group) and state.gain(group) > 0:
+            state.types = state.narrowed(group)
+    if state.types == graph.types:
+        return graph
+    nodes = tuple(
+        replace(n, op=typed(n, graph.types, state.types)) if _touches(n, state.types) else n
+        for n in graph.nodes
+    )
+    return replace(graph, nodes=nodes, types=state.types)
+
+
+# ---- what may be stored --------------------------------------------------------------------------
+
+
+def _moves(node: Node) -> bool:
+    """Whether results are values of the operands, in the same type."""
+    match node.op:
+        case Reshape() | Part() | Concat():
+            return True
+        case Pool():
+            return node.op.how == "Max" and len(node.outputs) == 1
+        case Map():
+            return node.op.is_movement
+        case _:
+            return False
+
+
+def _multiplied(node: Node) -> tuple[str, ...]:
+    """Return the operands of a product that kernels may round."""
+    match node.op:
+        case ConvBlocked():
+            return node.inputs[:1]
+        case MatMul():
+            return node.inputs[:2]
+        case _:
+            return ()
+
+
+def _widened(node: Node) -> tuple[str, ...]:
+    """Return the operands that a node's expressions read."""
+    match node.op:
+        case ConvBlocked() | MatMul():
+            return node.inputs[2:]
+        case Map():
+            return node.inputs
+        case Reduce():
+            return node.inputs[: len(node.op.views)]
+        case _:
+            return ()
+
+
+def _groups(graph: Graph) -> Iterator[tuple[str, ...]]:
+    """Yield the floats that nodes compute, those together that are of one type in any case."""
+    leader: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            name = leader[name]
+        return name
+
+    for node in graph.nodes:
+        for name in node.inputs if _moves(node) else ():
+            leader[find(name)] = find(node.outputs[0])
+    groups: dict[str, list[str]] = {}
+    for name in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs)):
+        groups.setdefault(find(name), []).append(name)
+    yield from map(tuple, groups.values())
+
+
+@dataclass
+class _State:
+    """The types so far, and who makes and reads what."""
+
+    graph: Graph
+    outer: Mapping[str, Array]
+    storing: Storing
+    types: dict[str, TensorType]
+    makers: dict[str, Node] = field(default_factory=dict)
+    readers: dict[str, list[Node]] = field(default_factory=dict)
+    _leading: dict[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in self.graph.nodes:
+            self.makers.update({o: node for o in node.outputs})
+            for name in dict.fromkeys(reads(node)):
+                self.readers.setdefault(name, []).append(node)
+
+    def allowed(self, group: tuple[str, ...]) -> bool:
+        """Whether rounding the values of a group leaves no mark where none is allowed."""
+        return all(map(self._storable, group)) and (
+            all(map(self._rounded_anyway, group)) or all(map(self._may_round, group))
+        )
+
+    def _storable(self, name: str) -> bool:
+        """Whether a value is one of floats that somebody computes for products to read."""
+        type_, node = self.types[name], self.makers.get(name)
+        if node is None or type_.dtype is not FLOAT or is_dynamic(type_.shape) or not type_.size:
+            return False
+        computed = isinstance(node.op, ConvBlocked | MatMul | Map) or _moves(node)
+        return computed and len(node.outputs) == 1 and self._leads_on(name)
+
+    def _leads_on(self, name: str) -> bool:
+        """Whether all that comes of a value is read by products in the end."""
+        if name not in self._leading:
+            readers = self.readers.get(name, ())
+            ends = name in self.graph.ends or not readers
+            self._leading[name] = not ends and all(self._reads_on(n, name) for n in readers)
+        return self._leading[name]
+
+    def _reads_on(self, node: Node, name: str) -> bool:
+        taken = (*_multiplied(node), *_widened(node)).count(name)
+        if self.storing.keeps(node) or not _moves(node) and taken < [*reads(node)].count(name):
+            return False
+        return bool(_multiplied(node)) or all(map(self._leads_on, node.outputs))
+
+    def _rounded_anyway(self, name: str) -> bool:
+        """Whether all readers would round a value, so that no result changes."""
+        return all(
+            _moves(n) or name not in _widened(n) and self._multiplies(n) for n in self.readers[name]
+        )
+
+    def _multiplies(self, node: Node) -> bool:
+        quote = self._quote(node, self.types)
+        return quote is not None and quote.bf16
+
+    def _may_round(self, name: str) -> bool:
+        return _moves(self.makers[name]) or self.storing.may_round(self.makers[name])
+
+    # ---- what that saves -------------------------------------------------------------------------
+
+    def narrowed(self, group: tuple[str, ...]) -> dict[str, TensorType]:
+        """Return the types with a group in bfloat16."""
+        return {**self.types, **{n: TensorType(BF16, self.types[n].shape) for n in group}}
+
+    def gain(self, group: tuple[str, ...]) -> float:
+        """Return the cycles that storing a group in bfloat16 saves; minus infinity: can't be."""
+        types = self.narrowed(group)
+        touched = {id(n): n for name in group for n in (self.makers[name], *self.readers[name])}
+        total = 0.0
+        for node in touched.values():
+            before, after = self._quote(node, self.types), self._quote(node, types)
+            if before is None or after is None or after.vectors < before.vectors:
+                return float("-inf")
+            if before.cycles is not None and after.cycles is not None:
+                total += before.cycles - after.cycles
+        return total + sum(self._traffic(name, types) for name in group)
+
+    def _traffic(self, name: str, types: Mapping[str, TensorType]) -> float:
+        """Return the cycles by which half the bytes are written, and read, sooner."""
+        saved = types[name].nbytes / RATE
+        slower = 2 * types[name].nbytes / VECTOR * NARROWING
+        total = 0.0 if _moves(self.makers[name]) else saved - slower
+        for node in self.readers[name]:
+            if not _moves(node):
+                total += saved - (0 if self._as_pairs(node, name, types) else slower)
+        return total
+
+    def _as_pairs(self, node: Node, name: str, types: Mapping[str, TensorType]) -> bool:
+        """Whether a node multiplies a value in bfloat16 as it is stored."""
+        quote = self._quote(node, types)
+        return name in _multiplied(node) and quote is not None and quote.bf16
+
+    def _quote(self, node: Node, types: Mapping[str, TensorType]) -> Quote | None:
+        inputs = tuple(types[n] if n else None for n in node.inputs)
+        outputs = tuple(types[n] for n in node.outputs)
+        known = tuple(n in self.graph.constants or n in self.outer for n in node.inputs)
+        op = typed(node, self.graph.types, types)
+        return self.storing.quote(node, Task(op, inputs, outputs, known))
+
+
+# ---- the nodes -----------------------------------------------------------------------------------
+
+
+def _touches(node: Node, types: Mapping[str, TensorType]) -> bool:
+    return any(types[n].dtype is BF16 for n in (*node.inputs, *node.outputs) if n)
+
+
+def typed(node: Node, old: Mapping[str, TensorType], new: Mapping[str, TensorType]) -> Op:
+    """Return a node's op with expressions that read and store the new types."""
+    op = node.op
+    narrow = {n for n in (*node.inputs, *node.outputs) if n and old[n].dtype is not new[n].dtype}
+    stores = node.outputs[0] in narrow
+    if not narrow:
+        return op
+    match op:
+        case Map() if op.is_movement:
+            return replace(op, expr=Input(BF16, 0))
+        case ConvBlocked() | MatMul():
+            places = {k + 1 for k, name in enumerate(node.inputs[2:]) if name in narrow}
+            expr = _stored(_read(op.epilogue.expr, places), stores)
+            return replace(op, epilogue=replace(op.epilogue, expr=expr))
+        case Map():
+            places = {k for k, name in enumerate(node.inputs) if name in narrow}
+            return replace(op, expr=_stored(_read(op.expr, places), stores))
+        case Reduce():
+            places = {k for k, name in enumerate(node.inputs) if name in narrow}
+            return replace(op, expr=_read(op.expr, places))
+        case _:
+            return op
+
+
+def _read(expr: Expr, places: Container[int]) -> Expr:
+    """Return an expression of which these operands are in bfloat16."""
+    types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
+    return substitute(
+        expr, lambda k: cast(Input(BF16, k), FLOAT) if k in places else Input(types[k], k)
+    )
+
+
+def _stored(expr: Expr, narrow: bool) -> Expr:
+    """Return an expression in bfloat16, if so: rounded once."""
+    match expr:
+        case _ if not narrow:
+            return expr
+        case Call(fn="Cast", args=(Call(fn="Cast", dtype=DType.BFLOAT16) as rounded,)):
+            return rounded
+        case _:
+            return cast(expr, BF16)

@@ -1,0 +1,87 @@
+"""Which convolutions of bytes can be blocked: those that tuned kernels compute in vectors."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from atc.ir.expr import Call, Const, Expr, Input, walk
+from atc.ir.graph import Array, DType, TensorType
+from atc.ir.ops import Conv, Window
+from atc.ir.ops.blocked import BYTES
+
+MAX_TAPS = 49
+"""Up to so many taps the window of a depthwise convolution of bytes has."""
+VECTOR_STEPS = frozenset(
+    ["Add", "Sub", "Mul", "Div", "Max", "Min", "Round", "Floor", "Ceil", "Abs", "Neg", "Sqrt"]
+    + ["Exp", "Tanh", "Erf", "Sigmoid"]
+)
+"""Functions of floats that an epilogue of integer sums may have."""
+
+
+def integer_zero(
+    op: Conv, x: TensorType, w: TensorType, y: TensorType, point: Array | None, width: int
+) -> int | None:
+    """Return the zero point of x where a convolution of bytes can be blocked, else None.
+
+    `point` holds it, where it is known.
+    """
+    if x.dtype not in BYTES or w.dtype is not DType.INT8 or op.accumulator is not DType.INT32:
+        return None
+    if width % 4 or not _is_vector_form(op.epilogue.expr):
+        return None
+    window = op.window
+    depthwise = w.shape[:2] == (op.group, 1)
+    if depthwise and (prod(window.kernel) > MAX_TAPS or set(window.dilations) != {1}):
+        return None
+    if point is None or point.size != 1:
+        return None
+    zero = int(point.reshape(()).astype(np.int64))
+    least = 0 if x.dtype is DType.UINT8 else -128
+    return zero if depthwise or zero == least or _all_inside(op.window, x, y) else None
+
+
+def _all_inside(window: Window, x: TensorType, y: TensorType) -> bool:
+    """Whether no tap ever meets padding."""
+    axes = zip(y.shape[2:], window.strides, window.kernel, window.dilations, x.shape[2:],
+               strict=True)  # fmt: skip
+    return not any(window.pads) and all(
+        (o - 1) * s + (k - 1) * d < n for o, s, k, d, n in axes
+    )
+
+
+def _is_vector_form(expr: Expr) -> bool:
+    """Whether an epilogue of INT32 sums consists of what vectors of floats can do."""
+    match expr:
+        case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES:
+            if not _is_rounded(x):
+                return False
+        case _:
+            x = expr
+    return x.dtype is DType.FLOAT and all(_is_vector_step(e) for e in walk(x))
+
+
+def _is_rounded(x: Expr) -> bool:
+    """Whether a value is a rounded one, or that and a whole number."""
+    match x:
+        case Call(fn="Add", args=(y, Const() as point)) if float(point.value).is_integer():
+            return isinstance(y, Call) and y.fn == "Round"
+        case _:
+            return isinstance(x, Call) and x.fn == "Round"
+
+
+def _is_vector_step(e: Expr) -> bool:
+    match e:
+        case Call(fn="Cast", args=(a,)):
+            byte = a.dtype in BYTES and isinstance(a, Input)
+            whole = e.dtype is DType.INT32 and byte
+            return whole or (e.dtype is DType.FLOAT and (byte or a.dtype is DType.INT32))
+        case Call(fn="Add" | "Sub" | "Mul", dtype=DType.INT32):
+            return True
+        case Call(fn=fn):
+            return fn in VECTOR_STEPS and all(a.dtype is DType.FLOAT for a in e.args)
+        case Input():
+            return e.dtype in (*BYTES, DType.FLOAT, DType.INT32)
+        case _:
+            return e.dtype is DType.FLOAT

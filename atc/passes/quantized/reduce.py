@@ -1,0 +1,145 @@
+"""Averages and extremes of what was dequantized, computed on the integers themselves.
+
+A sum is exact in INT32; taking off the zero points, the scale and the division are one step each in
+float. Scales are positive, so the largest integer stands for the largest number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from atc.dims import is_dynamic
+from atc.ir.expr import Expr, Input, call, cast, const, substitute, walk
+from atc.ir.graph import DType, Node, row_major
+from atc.ir.ops import ArgReduce, Conv, Epilogue, Pool, Reduce, identity_epilogue
+from atc.ir.ops.blocked import BYTES
+from atc.ir.view import View, dense
+from atc.passes.quantized.matching import SUM_LIMIT, Dequantized, Vector, dequantized, shaped
+from atc.passes.rewriting import Rewriting, merge_origin
+
+EXACT = 1 << 24
+"""Whole numbers up to it are floats."""
+
+
+def largest_sum(x: Dequantized, count: int) -> int:
+    """Return the largest magnitude that a sum of so many of its integers, or differences, has."""
+    return int((256**x.dtype.itemsize - 1) * count)
+
+
+def reduced_integers(state: Rewriting, node: Node, op: Reduce) -> Node | None:
+    """Sum or compare the integers that a Reduce of dequantized numbers stands for."""
+    x = dequantized(state, node.inputs[0])
+    own = len(node.inputs) - len(op.epilogue.views)
+    count = prod(op.reduced)
+    if x is None or own != 1 or len(op.views) != 1 or op.expr != Input(DType.FLOAT, 0):
+        return None
+    if is_dynamic((*op.shape, *op.reduced)) or not count:
+        return None
+    match op.how:
+        case "Sum" if largest_sum(x, count) <= SUM_LIMIT:
+            element = cast(Input(x.dtype, 0), DType.INT32)
+            result = _scaled(x, count)
+        case "Max" | "Min":
+            element, result = Input(x.dtype, 0), x.expr(0)
+        case _:
+            return None
+    epilogue = replace(op.epilogue, expr=_after(op.epilogue.expr, result))
+    new = replace(op, expr=element, epilogue=epilogue)
+    inputs = (x.source, *node.inputs[1:])
+    return Node(new, inputs, node.outputs, merge_origin(x.node, node))
+
+
+def _scaled(x: Dequantized, count: int) -> Expr:
+    """Return the sum of `count` dequantized numbers, of their integers' sum as Input(0)."""
+    total: Expr = Input(DType.INT32, 0)
+    zeros = x.zero * count
+    if largest_sum(x, count) <= EXACT:  # then the difference is exact in float too
+        total = cast(total, DType.FLOAT)
+        total = call("Sub", total, const(zeros, DType.FLOAT)) if zeros else total
+    elif zeros:
+        total = cast(call("Sub", total, const(zeros, DType.INT32)), DType.FLOAT)
+    else:
+        total = cast(total, DType.FLOAT)
+    return call("Mul", total, const(x.scale, DType.FLOAT))
+
+
+def _after(expr: Expr, result: Expr) -> Expr:
+    """Return an epilogue's expression of a result that is computed first."""
+    types = {e.index: e.dtype for e in walk(expr) if isinstance(e, Input)}
+    return substitute(expr, lambda k: Input(types[k], k) if k else result)
+
+
+def compared_integers(state: Rewriting, node: Node, op: ArgReduce) -> Node | None:
+    """Find the largest or smallest integer in place of the number dequantized from it."""
+    x = dequantized(state, node.inputs[0])
+    if x is None:
+        return None
+    return Node(op, (x.source,), node.outputs, merge_origin(x.node, node))
+
+
+# ---- average pooling -----------------------------------------------------------------------------
+
+
+def averaged_integers(state: Rewriting, node: Node, op: Pool) -> Node | None:
+    """Return average pooling as a sum of integers: a convolution by ones, or a Reduce.
+
+    What is divided by differs at the borders, where padding isn't counted.
+    """
+    x = dequantized(state, node.inputs[0])
+    shape, result = state.types[node.inputs[0]].shape, state.types[node.outputs[0]].shape
+    if x is None or len(node.outputs) > 1 or is_dynamic((*shape, *result)) or 0 in result:
+        return None
+    taps = prod(op.window.kernel)
+    if x.dtype not in BYTES or largest_sum(x, taps) > SUM_LIMIT:
+        return None
+    source = shaped(state, x.source, node.inputs[0], node)
+    origin = merge_origin(x.node, node)
+    if _is_global(op, shape, result):
+        return _global(x, source, shape, node, taps)
+    counts = _counts(op, shape[2:], result[2:])
+    total = call("Mul", cast(Input(DType.INT32, 0), DType.FLOAT), const(x.scale, DType.FLOAT))
+    names: list[str] = []
+    views: tuple[View, ...] = ()
+    divisor = const(float(counts.flat[0]), DType.FLOAT)
+    if (counts != counts.flat[0]).any():
+        names = [state.add_constant(counts.astype(np.float32), f"{node.outputs[0]}.counts")]
+        views = (View((0, 0, *row_major(counts.shape))),)
+        divisor = Input(DType.FLOAT, 1)
+    ones = state.add_constant(np.ones((shape[1], 1, *op.window.kernel), np.int8), "ones")
+    zero = state.add_constant(np.asarray(x.zero, x.dtype.numpy), f"{node.inputs[0]}.zero")
+    points = (zero, "") if x.zero else ()
+    epilogue = Epilogue(call("Div", total, divisor), views)
+    conv = Conv(op.window, shape[1], epilogue, DType.INT32, bool(points))
+    return Node(conv, (source, ones, *points, *names), node.outputs, origin)
+
+
+def _is_global(op: Pool, shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
+    """Whether the one window is the whole image, and nothing but the image."""
+    whole = op.window.kernel == tuple(shape[2:]) and set(op.window.dilations) == {1}
+    return whole and set(result[2:]) == {1} and not any(op.window.pads) and not any(op.end_pads)
+
+
+def _global(x: Dequantized, source: str, shape: tuple[int, ...], node: Node, count: int) -> Node:
+    mean = call("Div", _scaled(x, count), const(count, DType.FLOAT))
+    element = cast(Input(x.dtype, 0), DType.INT32)
+    outer = shape[0] * shape[1]
+    reduce = Reduce("Sum", (outer,), (count,), element, (dense((outer, count)),),
+                    replace(identity_epilogue(DType.FLOAT), expr=mean))  # fmt: skip
+    return Node(reduce, (source,), node.outputs, merge_origin(x.node, node))
+
+
+def _counts(op: Pool, size: tuple[int, ...], out: tuple[int, ...]) -> Vector:
+    """Return by how much each output pixel is divided, at least 1."""
+    total: Vector = np.ones((), np.float64)
+    w = op.window
+    for n, o, k, s, d, p, end in zip(
+        size, out, w.kernel, w.strides, w.dilations, w.pads, op.end_pads, strict=True
+    ):
+        places = np.arange(o)[:, None] * s + np.arange(k) * d - p
+        low, high = (-p, n + end) if op.count_include_pad else (0, n)
+        inside = ((places >= low) & (places < high)).sum(1)
+        total = np.multiply.outer(total, np.maximum(inside, 1))
+    return total

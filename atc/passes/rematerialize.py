@@ -1,0 +1,237 @@
+"""Computes values again instead of keeping them: less memory for more time.
+
+A value that is live, but not used, at the step that needs most memory is dropped after its last use
+before that step and computed again for its next one, together with those of its operands that
+aren't there any more (Chen et al., "Training deep nets with sublinear memory cost", 2016). Which
+value goes is chosen as in dynamic tensor rematerialization (Kirisame et al., ICLR 2021): the least
+cost per byte and per step that it lies idle. Everything is decided when compiling, and a value that
+is computed again has the same bits, since the same kernel gets the same operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from atc.ir.graph import Graph, Node, TensorType, reads
+from atc.ir.ops import Map, Reshape
+
+AGAIN = "#again"
+"""What the name of a value that is computed again has after the name of the first one."""
+
+_ALIGNMENT = 64
+_DEPTH = 16  # operands that are computed again for one value, one needing the other
+_HEAVY = 64  # what an op that sums products costs, per byte, where an elementwise one costs 1
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How far to go: until no step needs more than `goal` bytes, or nothing helps any more.
+
+    `cheap` leaves out all but elementwise ops. Values under `minimum` bytes are kept. `tries` is
+    how many values are tried at a time before the search ends.
+    """
+
+    goal: int = 0
+    cheap: bool = False
+    minimum: int = 0
+    tries: int = 10
+
+
+def recompute(graph: Graph, wish: Wish) -> Graph:
+    """Return a graph that computes values again as far as that lowers the memory it needs.
+
+    Only the graph itself is changed, not those of branches and loops.
+    """
+    for changed, peak in recomputed(graph, wish):
+        if peak <= wish.goal:
+            return changed
+    return changed
+
+
+def recomputed(graph: Graph, wish: Wish) -> Iterator[tuple[Graph, int]]:
+    """Yield the graph, then ones that compute more and more again, with the bytes that each needs.
+
+    What one of them computes again is computed again by those that follow, too: where to end is
+    left to whoever reads them, and has no influence on what comes before.
+    """
+    lives: _Lives | None = _Lives(graph)
+    while lives is not None:
+        yield lives.graph, lives.peak
+        lives = next(_improved(lives, wish), None)
+
+
+def peak_bytes(graph: Graph) -> int:
+    """Return the most bytes that values need at any step, outside of inputs and outputs."""
+    return _Lives(graph).peak
+
+
+class _Lives:
+    """When the values of a graph are live: places by name, steps by place, bytes by step."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.home: dict[str, str] = {}
+        self.made: dict[str, int] = {}
+        self.used: dict[str, list[int]] = {}
+        for step, node in enumerate(graph.nodes):
+            for name in reads(node):
+                self.used.setdefault(self.place(name), []).append(step)
+            for name in node.outputs:
+                if isinstance(node.op, Reshape):
+                    self.home[name] = self.place(node.inputs[0])
+                else:
+                    self.made[name] = step
+        outside = {*graph.inputs, *graph.constants, *graph.outputs}
+        self.outside = {self.place(name) for name in outside}
+        self.sizes = {
+            name: -(-graph.types[name].nbytes // _ALIGNMENT) * _ALIGNMENT
+            for name in self.made
+            if name not in self.outside
+        }
+        self.load = self._loads()
+        self.peak = max(self.load, default=0)
+
+    def place(self, name: str) -> str:
+        """Return the value in whose memory another one lies."""
+        return self.home.get(name, name)
+
+    def last(self, place: str) -> int:
+        """Return the step of a value's last use."""
+        return self.used.get(place, [self.made.get(place, 0)])[-1]
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """What a change has to lower: the peak, or the number of steps that reach it."""
+        return self.peak, self.load.count(self.peak)
+
+    def _loads(self) -> list[int]:
+        change = [0] * (len(self.graph.nodes) + 1)
+        for name, size in self.sizes.items():
+            change[self.made[name]] += size
+            change[self.last(name) + 1] -= size
+        load, now = [], 0
+        for step in change[:-1]:
+            now += step
+            load.append(now)
+        return load
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """To compute `value` again before step `at`: copies of `nodes`, in order, at a price."""
+
+    value: str
+    at: int
+    nodes: tuple[Node, ...]
+    price: float
+
+
+def _improved(lives: _Lives, wish: Wish) -> Iterator[_Lives]:
+    """Yield graphs that need less at the worst step, the most promising first."""
+    step = lives.load.index(lives.peak)
+    plans = sorted(_plans(lives, step, wish), key=lambda plan: (plan.price, plan.value))
+    for plan in plans[: wish.tries]:
+        changed = _Lives(_applied(lives, plan))
+        if changed.weight < lives.weight:
+            yield changed
+
+
+def _plans(lives: _Lives, step: int, wish: Wish) -> Iterator[_Plan]:
+    """Yield what could be computed again so that it needn't live at a step."""
+    for value, size in lives.sizes.items():
+        if size < max(wish.minimum, 1) or lives.made[value] >= step or lives.last(value) <= step:
+            continue
+        uses = lives.used[value]
+        if step in uses or not all(_plain(lives.graph.nodes[k]) for k in uses if k > step):
+            continue
+        at = next(k for k in uses if k > step)
+        nodes = tuple(_needed(lives, value, step, wish, 0))
+        if not nodes:
+            continue
+        idle = at - max((k for k in uses if k < step), default=lives.made[value])
+        yield _Plan(value, at, nodes, sum(map(_cost(lives), nodes)) / (size * idle))
+
+
+def _needed(lives: _Lives, value: str, step: int, wish: Wish, depth: int) -> Iterator[Node]:
+    """Yield the nodes that make a value from what is live at a step; none where that can't be."""
+    node = lives.graph.nodes[lives.made[value]]
+    if depth > _DEPTH or not _may_repeat(node, wish.cheap):
+        return
+    found: list[Node] = []
+    for name in dict.fromkeys(n for n in node.inputs if n):
+        place = lives.place(name)
+        if place in lives.outside or lives.last(place) > step:
+            continue
+        inner = [*_needed(lives, place, step, wish, depth + 1)]
+        if not inner:
+            return
+        found += inner
+    yield from dict.fromkeys([*found, node])
+
+
+def _may_repeat(node: Node, cheap: bool) -> bool:
+    plain = len(node.outputs) == 1 and _plain(node)
+    return plain and (not cheap or isinstance(node.op, Map))
+
+
+def _plain(node: Node) -> bool:
+    return not node.op.subgraphs()
+
+
+def _cost(lives: _Lives) -> _Cost:
+    return _Cost(lives.graph.types)
+
+
+@dataclass(frozen=True)
+class _Cost:
+    types: Mapping[str, TensorType]
+
+    def __call__(self, node: Node) -> float:
+        bytes_ = sum(self.types[n].nbytes for n in (*node.inputs, *node.outputs) if n)
+        return bytes_ * (1 if isinstance(node.op, Map) else _HEAVY)
+
+
+def _applied(lives: _Lives, plan: _Plan) -> Graph:
+    """Return the graph with a plan's copies before the step, read by all that comes after."""
+    graph, new = lives.graph, dict[str, str]()
+    types = dict(graph.types)
+
+    def renamed(node: Node) -> Node:
+        return replace(node, inputs=tuple(new.get(n, n) for n in node.inputs))
+
+    def copied(node: Node) -> Node:
+        (old,) = node.outputs
+        fresh = f"{old}{AGAIN}{len(types)}"
+        types[fresh] = types[old]
+        copy = replace(renamed(node), outputs=(fresh,))
+        new[old] = fresh
+        return copy
+
+    copies: list[Node] = []
+    for node in plan.nodes:
+        copies += [copied(r) for r in _views(lives, node.inputs, new)]
+        copies.append(copied(node))
+    later = graph.nodes[plan.at :]
+    again = {plan.value: new[plan.value]}
+    views = _views(lives, [n for node in later for n in reads(node)], again, before=plan.at)
+    new = {**again}
+    copies += [copied(r) for r in views]
+    nodes = (*graph.nodes[: plan.at], *copies, *(renamed(node) for node in later))
+    return replace(graph, nodes=nodes, types=types)
+
+
+def _views(
+    lives: _Lives, names: Iterator[str] | tuple[str, ...] | list[str], new: Mapping[str, str],
+    before: int | None = None,
+) -> list[Node]:  # fmt: skip
+    """Return the reshapes, in order, through which these names see values that are made again."""
+    producers = lives.graph.producers()
+    wanted: set[str] = set()
+    for name in names:
+        while name in producers and isinstance(producers[name].op, Reshape):
+            if lives.place(name) in new and name not in new:
+                wanted.add(name)
+            name = producers[name].inputs[0]
+    end = len(lives.graph.nodes) if before is None else before
+    return [n for n in lives.graph.nodes[:end] if n.outputs[0] in wanted]

@@ -1,0 +1,61 @@
+"""What the inputs of a network will be: wrong ones are told of before it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir
+
+from atc.diagnostics import Listener
+from atc.dims import Range, Sum
+from atc.lower.inputs import axis_name, open_axes
+from atc.options.options import Options
+from atc.options.shape_profiles import gears_of
+from atc.pipeline.pipeline import read_model
+
+
+@dataclass(frozen=True)
+class InputType:
+    """The element type of an input, and its smallest and largest shape."""
+
+    dtype: np.dtype[Any]
+    lowest: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def input_types(options: Options) -> dict[str, InputType] | None:
+    """Return the types by name; None where there are strings or sequences, which C decides."""
+    found: dict[str, InputType] = {}
+    gears = gears_of(options)
+    model = read_model(gears[-1] if gears else options, Listener())
+    inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+    ranges = {
+        axis_name(value, axis, dim): given
+        for value in inputs
+        for axis, (dim, given) in enumerate(zip(value.shape or (), open_axes(value), strict=True))
+        if isinstance(given, Range)
+    }
+    for value in inputs:
+        if not isinstance(value.type, onnx_ir.TensorType) or value.dtype == onnx_ir.DataType.STRING:
+            return None
+        ends = []
+        for extent, given in zip(value.shape or (), open_axes(value), strict=True):
+            if given is None:
+                assert isinstance(extent, int)  # open ones are refused
+                given = Range(extent, extent)
+            ends.append(_range_of(given, ranges))
+        lowest, shape = tuple(r.low for r in ends), tuple(r.high for r in ends)
+        found[value.name or ""] = InputType(value.type.dtype.numpy(), lowest, shape)
+    return found
+
+
+def _range_of(given: Range | Sum, ranges: Mapping[str, Range]) -> Range:
+    """Return the least and the largest extent of an axis, which may follow from others."""
+    if isinstance(given, Range):
+        return given
+    least = given.value({name: r.low for name, r in ranges.items()})
+    most = given.value({name: r.high for name, r in ranges.items()})
+    return Range(min(least, most), max(least, most))

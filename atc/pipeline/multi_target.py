@@ -1,0 +1,220 @@
+"""A library for several targets, `--target=x86-64-avx512,x86-64-avx2,c99`.
+
+Each target's code is a compilation and a project of its own, in `targets/`. The library hands its
+calls on to the first of them that the processor has the instructions of (`multi_target.c.j2`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from atc.backends.compiler import STRIP, THREADS
+from atc.backends.target import Target
+from atc.backends.targets import get_target
+from atc.backends.toolchain import (
+    Job,
+    archive_static,
+    compile_many,
+    extract_archive,
+    link_shared,
+)
+from atc.build.library import library_flags, work_folder
+from atc.build.output_folder import MANIFEST, network_name, write_tree
+from atc.codegen.emit import Emission, project_texts
+from atc.diagnostics import Listener
+from atc.errors import OptionError
+from atc.names import LIMIT, module_name
+from atc.options.options import Options
+from atc.pipeline.pipeline import Compilation, Compile
+from atc.templates import render
+
+_ALONE = (
+    "profile",
+    "hooks",
+    "runtime_log",
+    "sanity_check",
+    "external_weight",
+    "c_opr_lib",
+    "fast_run_algo_policy",
+)
+"""Options of libraries for one target."""
+
+_STATE = 256
+"""Bytes of a context's state without threads and dynamic shapes; if they are too few, the C
+compiler says so."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The network of one target as the templates write it; `weights` are bytes."""
+
+    index: int
+    name: str
+    target: str
+    folder: str
+    threads: int
+    weights: int
+    arena_size: int
+
+    @property
+    def upper(self) -> str:
+        """The prefix of its macros."""
+        return self.name.upper()
+
+
+def targets_of(options: Options) -> tuple[Target, ...]:
+    """Return the targets that the options list, the best first.
+
+    Raises OptionError for an unknown one, one listed twice, and those of several architectures.
+    """
+    text, where = options.target, f"--{options.target_option}"
+    targets = tuple(get_target(name, options.target_option) for name in text.split(","))
+    names = [target.name for target in targets]
+    again = next((name for k, name in enumerate(names) if name in names[:k]), None)
+    if again is not None:
+        raise OptionError(f"{again} is listed twice", where=where)
+    kinds = {target.arch for target in targets if target.arch}
+    if len(kinds) > 1:
+        raise OptionError(
+            f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
+            where=where, hint="compile a library for each",
+        )  # fmt: skip
+    return targets
+
+
+def multi_target(inner: Compile) -> Compile:
+    """Wrap a compilation: for several targets, one for each and a library that chooses.
+
+    The result is the compilation for the first of them, as the folder's.
+    """
+
+    def compile(options: Options, environ: Mapping[str, str], heard: Listener) -> Compilation:
+        if "," not in options.target:
+            return inner(options, environ, heard)
+        return _compile_all(inner, options, environ, heard)
+
+    return compile
+
+
+def _compile_all(
+    inner: Compile, options: Options, environ: Mapping[str, str], heard: Listener
+) -> Compilation:
+    targets = targets_of(options)
+    for name in _ALONE:
+        if getattr(options, name, None):
+            raise OptionError(
+                f"--{name} and several targets can't be combined", where=f"--{name}",
+                hint="compile for one target", code="E10047",
+            )  # fmt: skip
+    name = network_name(options.output)
+    with work_folder(options.build_dir) as cwd:
+        done = []
+        for target in targets:
+            heard.stage(f"for {target.name}")
+            done.append(inner(_of_one(options, target, cwd, name), environ, heard))
+        parts = tuple(_part(k, each) for k, each in enumerate(done))
+        heard.stage("joining the targets")
+        texts = {**_texts(name, done[0].emission, parts), f"{name}.report.json": _report(done)}
+        files = {path: text.encode() for path, text in texts.items()}
+        inside = {
+            f"{part.folder}/{path}": file
+            for part, each in zip(parts, done, strict=True) for path, file in _kept(each)
+        }  # fmt: skip
+        made = _build(cwd, files, name, done, options, heard)
+        write_tree({**files, **inside, **made}, options.output)
+    return replace(done[0], folder=options.output, name=name, options=options)
+
+
+def _of_one(options: Options, target: Target, cwd: Path, name: str) -> Options:
+    """Return the options of one target's network."""
+    suffix = target.name.replace("-", "_")
+    own = f"{name[: LIMIT - len(suffix) - 1]}_{suffix}"
+    return replace(
+        options, target=target.name, output=cwd / "targets" / own,
+        dump=None if options.dump is None else options.dump / target.name,
+    )  # fmt: skip
+
+
+def _part(index: int, done: Compilation) -> Part:
+    arena_size = done.emission.interface["arena_size"]
+    assert isinstance(arena_size, int)
+    return Part(
+        index, done.name, done.target.name, f"targets/{done.name}", done.emission.threads,
+        done.emission.blob.size, arena_size,
+    )  # fmt: skip
+
+
+def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
+    """Return the project around the parts'."""
+    threads = max(part.threads for part in parts)
+    targets = ", ".join(part.target for part in parts)
+    values: dict[str, object] = {
+        **first.interface, "name": name, "upper": name.upper(), "module": module_name(name),
+        "target": targets, "cflags": (), "checks": (), "tiles": False, "sources": (),
+        "weights_size": 0, "arena_size": max(part.arena_size for part in parts),
+        "threads": threads, "parts": parts, "fat": _state_size(first.interface, threads),
+        "build_info": _build_info(first, parts),
+    }  # fmt: skip
+    return {
+        f"include/{name}.h": render("project/net.h.j2", values),
+        f"src/{name}.c": render("project/multi_target.c.j2", values),
+        **project_texts(values),
+    }
+
+
+def _state_size(values: dict[str, object], threads: int) -> int:
+    """Return bytes that hold the context of any part."""
+    dynamic = values["dynamic"]
+    numbers = (len(dynamic.sizes) + dynamic.count) if values["ranges"] else 0  # type: ignore[attr-defined]
+    return _STATE + 2 * 8 * numbers + (1024 * threads if threads > 1 else 0)
+
+
+def _build_info(first: Emission, parts: Sequence[Part]) -> str:
+    """Return the first part's text as a C string, with all targets."""
+    text = str(first.interface["build_info"])
+    return text.replace(
+        f"target={parts[0].target};", f"target={','.join(part.target for part in parts)};", 1
+    )
+
+
+def _report(done: Sequence[Compilation]) -> str:
+    """Return the first target's report, and where the others' are."""
+    paths = {each.target.name: f"targets/{each.name}/{each.name}.report.json" for each in done}
+    return json.dumps({**done[0].report, "targets": paths}, indent=1) + "\n"
+
+
+def _kept(done: Compilation) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a target's project, less what only a library of its own needs."""
+    left_out = {f"lib{done.name}.so", f"lib{done.name}.a", MANIFEST, "README.md"}
+    for file in sorted(done.folder.rglob("*")):
+        path = file.relative_to(done.folder).as_posix()
+        if file.is_file() and path not in left_out and not path.endswith(".py"):
+            yield path, file
+
+
+def _build(
+    cwd: Path, files: Mapping[str, bytes], name: str, done: Sequence[Compilation],
+    options: Options, heard: Listener,
+) -> dict[str, Path]:  # fmt: skip
+    """Compile what chooses and join it with the parts' libraries; return both libraries."""
+    compiler, target = done[0].compiler, replace(done[0].target, cflags=())
+    source = f"src/{name}.c"
+    for path in (source, f"include/{name}.h"):
+        (cwd / path).parent.mkdir(exist_ok=True)
+        (cwd / path).write_bytes(files[path])
+    flags = (*library_flags(compiler, target), *options.compiler_flags)
+    flags += (THREADS,) if any(each.emission.threads > 1 for each in done) else ()
+    compile_many([Job(compiler, flags, source, cwd)], 1, log=heard.process)
+    archives = [f"targets/{each.name}/lib{each.name}.a" for each in done]
+    linking = (*flags, *[STRIP] * options.strip)
+    shared, static, own = f"lib{name}.so", f"lib{name}.a", f"{source}.o"
+    link_shared(compiler, linking, [own, *archives], shared, cwd, log=heard.process)
+    members = [
+        member for archive in archives
+        for member in extract_archive(compiler, archive, cwd, log=heard.process)
+    ]  # fmt: skip
+    archive_static(compiler, [own], static, cwd, members, log=heard.process)
+    return {shared: cwd / shared, static: cwd / static}

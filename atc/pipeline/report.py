@@ -1,0 +1,118 @@
+"""`<name>.report.json`: what was chosen for each node, the memory plan, the cache's part."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import onnx_ir
+
+from atc.backends.flops import operations
+from atc.codegen.hooks import output_numbers
+from atc.dims import plain
+from atc.lower.context import node_name
+from atc.passes.layout import LayoutReport
+from atc.pipeline.float_fallbacks import in_float
+from atc.pipeline.request import contract_of
+from atc.program.build import call_sources, calls
+
+if TYPE_CHECKING:
+    from atc.pipeline.pipeline import Compilation
+
+
+def report_json(done: Compilation) -> str:
+    """Return the report: no paths, no times but those that kernels were chosen by."""
+    plan = done.arena.plan
+    gap = plan.size / plan.lower_bound - 1 if plan.lower_bound else 0.0
+    sources = call_sources(done.program)
+    report = {
+        "name": done.name,
+        "target": done.target.name,
+        "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
+        "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
+        "output_variables": list(output_numbers(done.program)),
+        "precision": asdict(contract_of(done.options, done.selection)),
+        "memory": {
+            "arena_bytes": plan.size,
+            "lower_bound_bytes": plan.lower_bound,
+            "gap_percent": round(100 * gap, 2),
+            "method": plan.method,
+            "weights_bytes": done.emission.blob.size,
+            "buffers": [
+                {"name": b.name, "offset": plan.offsets[b.name], "bytes": b.size,
+                 "first_step": b.first, "last_step": b.last}
+                for b in done.arena.buffers
+            ],
+        },
+        "layouts": [_layouts(report) for report in done.layouts],
+        "model": done.source,
+        "in_float": in_float(done.program, done.source),
+        **({} if done.cache.mode == "disable" else {"cache": _cache(done)}),
+        "nodes": [
+            {
+                "op": call.node.op.kind,
+                "operands": [None if t is None else str(t) for t in call.choice.workload.inputs],
+                "results": [str(t) for t in call.choice.workload.outputs],
+                "origin": list(call.node.origin),
+                "step": step,
+                "reads": read,
+                "writes": list(call.node.outputs),
+                "operations": (
+                    operations(call.choice.workload) if call.rows == 1 else call.operations
+                ),
+                "kernel": call.choice.candidate.label,
+                "candidate": call.candidate,
+                "cost": call.cost,
+                "symbol": call.source.symbol,
+                "tier": "portable" if call.source.portable else "tuned",
+                "precision": call.choice.candidate.kernel.precision,
+                "estimates": [{"kernel": k, "cost": c} for k, c in call.choice.estimates],
+                "enlarged": [{"kernel": k, "bytes": n} for k, n in call.choice.enlarged],
+                "measurements": [
+                    {"kernel": m.label, "ns": m.time_ns, "reason": m.reason}
+                    for m in call.choice.measurements
+                ],
+                "excluded": [{"kernel": k, "reason": r} for k, r in call.choice.excluded],
+            }
+            for call, step, read in zip(
+                calls(done.program.steps), done.arena.steps, sources, strict=True
+            )
+        ],
+    }  # fmt: skip
+    return json.dumps(report, indent=1, ensure_ascii=True, default=plain) + "\n"
+
+
+def _layouts(report: LayoutReport) -> dict[str, object]:
+    """Return what the layouts of a graph cost and would have cost, in estimated cycles."""
+    return {
+        "wanted": report.wanted,
+        "exact": report.exact,
+        "totals": {name: asdict(total) for name, total in report.totals.items()},
+        "regions": [asdict(region) for region in report.regions],
+    }
+
+
+def source_nodes(model: onnx_ir.Model) -> list[dict[str, object]]:
+    """Return the model's own nodes: name, operator, and what each reads, as for calls."""
+    makers: dict[int, int | str] = {id(v): v.name or "" for v in model.graph.inputs}
+    found: list[dict[str, object]] = []
+    for node in model.graph:
+        if node.op_type == "Constant":
+            continue
+        reads = [makers[id(v)] for v in node.inputs if id(v) in makers]
+        makers.update((id(v), len(found)) for v in node.outputs)
+        found.append({
+            "name": node_name(node), "op": node.op_type, "reads": list(dict.fromkeys(reads))
+        })  # fmt: skip
+    return found
+
+
+def _cache(done: Compilation) -> dict[str, object]:
+    """What came from the op compiler cache; the rest was compiled."""
+    stats = done.cache
+    return {
+        "mode": stats.mode, "hits": stats.hits, "misses": stats.misses,
+        "bypassed": stats.bypassed, "damaged": stats.damaged,
+        "compiled": done.build.compiled, "cached": done.build.cached,
+    }  # fmt: skip

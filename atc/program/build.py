@@ -1,0 +1,424 @@
+"""Builds the program: kernel calls in order, where each value lives, the constants as packed.
+
+Everything after this point (memory plan, emission, report) reads the program, not the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
+from atc.backends.target import Target
+from atc.dims import concrete
+from atc.ir.expr import Input
+from atc.ir.graph import Array, Graph, Node, TensorType, type_of
+from atc.ir.ops import If, Loop, Map, Part, Reshape
+from atc.ir.ops.data import Concat
+from atc.ir.view import View
+from atc.program.cascade import Chain, Turn, find_chains
+from atc.program.forks import ALONE, Workers, forked, part_of
+from atc.program.packed_layouts import hand_over
+from atc.program.partition import ESTIMATED, Piece, Stretch, Worth, is_copy, pieces, shared
+from atc.program.row_partition import rows_of_threads
+from atc.program.steps import (
+    Bands,
+    Branch,
+    Call,
+    Fork,
+    Parallel,
+    Program,
+    Repeat,
+    Slot,
+    Step,
+    calls,
+)
+from atc.select.select import Choice, Selection, select
+
+__all__ = [
+    "Bands", "Branch", "Call", "Fork", "Parallel", "Program", "Repeat", "Slot", "Step",
+    "build_program", "calls",
+]  # fmt: skip
+
+
+ThreadCounts = Mapping[tuple[Workload, str], int]
+"""How many threads share the call of a workload by a candidate of some label; others: all."""
+
+
+def build_program(
+    graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
+    in_bands: bool = False, in_planes: bool = False, counts: ThreadCounts | None = None,
+    workers: Workers = ALONE, worth: Worth = ESTIMATED,
+) -> Program:
+    """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
+
+    With `in_place`, operands that are joined one after the other are computed where they end up.
+    Calls that are `worth` it are cut into pieces for `threads`; with `workers`, branches that are
+    independent of each other run at the same time, their calls whole. With `in_bands`, chains of
+    calls take turns where that saves time: most values in their middle are then never there as a
+    whole. With `in_planes`, kernels hand each other values in another form where that saves a copy.
+    """
+    handed = hand_over(graph, selection, target, threads) if in_planes else None
+    if handed:
+        graph = replace(graph, types={**graph.types, **handed.types})
+        selection = handed.selection
+    planes = frozenset(handed.types if handed else ())
+    scribe = _Scribe(
+        selection, target, in_place, threads, in_bands, counts or {}, planes, workers, worth
+    )
+    steps = scribe.scope(graph, graph.outputs)
+    used = {a for c in calls(steps) for a in c.arguments}
+    constants = {k: v for k, v in scribe.constants.items() if k in used}
+    return Program(
+        graph.name, graph.inputs, graph.outputs, steps, scribe.types, constants, scribe.storage,
+        graph.bundles, scribe.shifts, graph.dims, graph.faults,
+    )  # fmt: skip
+
+
+@dataclass
+class _Scribe:
+    selection: Selection
+    target: Target
+    in_place: bool
+    threads: int
+    in_bands: bool
+    counts: ThreadCounts
+    planes: frozenset[str]
+    workers: Workers
+    worth: Worth
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    storage: dict[str, str] = field(default_factory=dict)
+    shifts: dict[str, int] = field(default_factory=dict)
+    reshaped: dict[str, str] = field(default_factory=dict)
+    """Of the values in `storage` those that are whole."""
+    rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
+    packed: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def scope(self, graph: Graph, outputs: Sequence[str]) -> tuple[Step, ...]:
+        """Return a graph's steps; its outputs end in the storage of `outputs`."""
+        self.types.update(graph.types)
+        self.constants.update(graph.constants)
+        steps: list[Step] = []
+        made: set[str] = set()
+        for branches in forked(graph, self.selection, self.target, self.workers):
+            threads = self.threads if len(branches) == 1 else 1
+            parts = [self._steps(graph, nodes, threads, made) for nodes in branches]
+            steps += _joined(parts)
+        self._bind_outputs(graph, outputs, made, steps)
+        return tuple(steps)
+
+    def _steps(
+        self, graph: Graph, nodes: tuple[Node, ...], threads: int, made: set[str]
+    ) -> list[Step]:
+        """Return the steps of some nodes of a graph, and add what they make."""
+        steps: list[Step] = []
+        chains = self._chains(part_of(graph, nodes), threads)
+        for node in nodes:
+            if node.outputs and node.outputs[0] in chains:
+                chain = chains[node.outputs[0]]
+                if node is chain.links[-1].node:
+                    steps.append(self._bands(chain))
+                    made.update(node.outputs)
+                continue
+            match node.op:
+                case Reshape():
+                    self._alias(node)
+                case Part():
+                    self._part(node, node.op)
+                    if node.outputs[0] in graph.ends:
+                        steps.append(self._detached(node.outputs[0]))
+                        made.add(node.outputs[0])
+                case Concat(outer=1) if self.in_place:
+                    steps += self._join(graph, node, made)
+                case If():
+                    steps.append(self._branch(node))
+                case Loop():
+                    steps += self._loop(node)
+                case _:
+                    steps.append(self._step(node, threads))
+            made.update(o for o in node.outputs if not isinstance(node.op, Reshape | Part))
+        return steps
+
+    def _chains(self, graph: Graph, threads: int) -> dict[str, Chain]:
+        """Return the chain that makes each value, of those that chains make."""
+        if not self.in_bands:
+            return {}
+        found = find_chains(graph, self.selection, self.target, threads)
+        return {link.node.outputs[0]: chain for chain in found for link in chain.links}
+
+    def _bands(self, chain: Chain) -> Bands | Parallel:
+        """Return the calls of a chain, for each thread with rows of its own in between."""
+        node = chain.links[-1].node
+        pieces = [self._part_of(chain, k) for k in range(len(chain.parts))]
+        return Parallel(node, tuple(pieces)) if len(pieces) > 1 else pieces[0]
+
+    def _part_of(self, chain: Chain, number: int) -> Bands:
+        made: list[Call] = []
+        last = chain.links[-1].node
+        names = [f"{link.node.outputs[0]}#rows{number}" for link in chain.links[:-1]]
+        self.types.update(zip(names, chain.ring_types(), strict=True))
+        results = (*names, last.outputs[0])
+        candidates = chain.candidates()
+        for k, (link, candidate) in enumerate(zip(chain.links, candidates, strict=True)):
+            inputs = (results[k - 1], *link.node.inputs[1:]) if k else link.node.inputs
+            node = replace(link.node, inputs=inputs, outputs=(results[k],))
+            call = self._call(node, replace(link.choice, candidate=candidate))
+            own = sum(turn[k].end - turn[k].begin for turn in chain.parts[number])
+            made.append(_with_rows(call, link.choice, own))
+        return Bands(last, tuple(made), chain.parts[number])
+
+    def _same(self, value: str) -> str:
+        """Return the value of which this one is a reshape."""
+        while value in self.reshaped:
+            value = self.reshaped[value]
+        return value
+
+    def _part(self, node: Node, op: Part) -> None:
+        source, result = node.inputs[0], node.outputs[0]
+        type_ = self.types[result]
+        if source in self.constants:
+            flat = self.constants[source].reshape(-1)[op.begin : op.begin + type_.size]
+            self.constants[result] = flat.reshape(type_.shape)
+        else:
+            self._place(result, source, op.begin * type_.dtype.itemsize)
+
+    def _detached(self, part: str) -> Call:
+        """Return the copy that makes a part a value of its own."""
+        source = f"{part}#part"
+        self.types[source] = self.types[part]
+        if part in self.constants:
+            self.constants[source] = self.constants.pop(part)
+        else:
+            self._place(source, self.storage.pop(part), self.shifts.pop(part, 0))
+        return self._copy(source, part)
+
+    def _place(self, value: str, home: str, shift: int) -> None:
+        self.storage[value] = home
+        if shift:
+            self.shifts[value] = shift
+
+    def _join(self, graph: Graph, node: Node, made: set[str]) -> Iterator[Call]:
+        """Let a Concat's operands be made where they end up; yield copies of the others.
+
+        A value stays where it is that isn't made here, that is an output of its own, or that is
+        joined already.
+        """
+        result = node.outputs[0]
+        kept = {self._same(o) for o in graph.outputs}
+        shift = 0
+        for k, operand in enumerate(node.inputs):
+            size = self.types[operand].nbytes
+            source = self._same(operand)
+            if size and source in made and source not in kept:
+                made.discard(source)
+                self._place(source, result, shift)
+            elif size:
+                place = f"{result}#{k}"
+                self.types[place] = self.types[operand]
+                self._place(place, result, shift)
+                yield self._copy(source, place)
+            shift += size
+
+    def _own(self, value: str) -> None:
+        """Let a value live in memory of its own."""
+        self.storage.pop(value, None)
+        self.reshaped.pop(value, None)
+
+    def _rename(self, value: str, other: str) -> None:
+        self.storage[value] = self.reshaped[value] = other
+
+    def _alias(self, node: Node) -> None:
+        source, result = node.inputs[0], node.outputs[0]
+        if source in self.constants:
+            self.constants[result] = self.constants[source].reshape(self.types[result].shape)
+        else:
+            self._rename(result, source)
+
+    def _step(self, node: Node, most: int) -> Call | Parallel:
+        """Return a node's call, or those of its pieces for so many threads."""
+        choice = self.selection[node.outputs[0]]
+        w, candidate, target = choice.workload, choice.candidate, self.target
+        tuned = self.worth.copies is None or not is_copy(w)
+        count = self.counts.get((w, candidate.label), most) if tuned else most
+        threads, worth = min(count, most), self.worth
+        whole = shared(w, candidate, target, threads, worth)
+        as_one = whole != candidate or not self.planes.isdisjoint((*node.inputs, *node.outputs))
+        cut = () if as_one else pieces(w, candidate, target, threads, worth)
+        in_rows = rows_of_threads(w, candidate, target, threads, cut, worth)
+        if in_rows is not None:
+            banded, rows = in_rows
+            call = self._call(node, replace(choice, candidate=banded))
+            parts = (
+                Bands(node, (_with_rows(call, choice, end - begin),), ((Turn(begin, end, 0, 0),),))
+                for begin, end in rows
+            )
+            return Parallel(node, tuple(parts))
+        if not cut:
+            call = self._call(node, replace(choice, candidate=whole))
+            return replace(call, chosen=candidate.label)
+        inputs = tuple(map(self._same, node.inputs))
+        made = [self._piece(replace(node, inputs=inputs), choice, p, k) for k, p in enumerate(cut)]
+        return Parallel(node, tuple(made))
+
+    def _piece(self, node: Node, choice: Choice, piece: Piece, number: int) -> Call:
+        """Return the call of one piece, with its stretches as values of their own."""
+        inputs = tuple(
+            self._stretch(name, piece.operands[k], number) if k in piece.operands else name
+            for k, name in enumerate(node.inputs)
+        )
+        output = self._stretch(node.outputs[0], piece.result, number)
+        part = replace(
+            choice, workload=piece.workload(choice.workload), candidate=piece.candidate
+        )
+        call = self._call(Node(piece.op, inputs, (output,), node.origin), part)
+        own, whole = (concrete(w).outputs[0].size for w in (part.workload, choice.workload))
+        return replace(call, chosen=choice.candidate.label, share=own / whole)
+
+    def _stretch(self, value: str, stretch: Stretch, number: int) -> str:
+        name = f"{value}#{number}"
+        while self.types.get(name, stretch.type) != stretch.type:
+            name += "+"  # another node cuts this value elsewhere
+        self.types[name] = stretch.type
+        if value in self.constants:
+            flat = self.constants[value].reshape(-1)
+            cut = flat[stretch.begin : stretch.begin + stretch.type.size]
+            self.constants[name] = cut.reshape(stretch.type.shape)
+        else:
+            self._place(name, value, stretch.begin * stretch.type.dtype.itemsize)
+        return name
+
+    def _branch(self, node: Node) -> Branch:
+        op = node.op
+        assert isinstance(op, If)
+        then = self.scope(op.then_branch, node.outputs)
+        otherwise = self.scope(op.else_branch, node.outputs)
+        return Branch(node, self._same(node.inputs[0]), then, otherwise, op.extents)
+
+    def _loop(self, node: Node) -> Iterator[Step]:
+        """Yield the copies of the initial states and the loop.
+
+        A state lives in the place of its result. The body reads it there and computes its next
+        value elsewhere; copies at the body's end, when nothing reads the old ones any more, carry
+        the new ones over.
+        """
+        op = node.op
+        assert isinstance(op, Loop)
+        count, start, *initial = map(self._same, node.inputs)
+        places, collected = node.outputs[: op.states], node.outputs[op.states :]
+        iteration, *held = op.body.inputs
+        for value, place in zip(initial, places, strict=True):
+            yield self._copy(value, place)
+        for value, place in zip(held, places, strict=True):
+            self._rename(value, place)
+        body = [*self.scope(op.body, op.body.outputs)]
+        going, *made = op.body.outputs if op.conditional else ("", *op.body.outputs)
+        body += map(self._copy, made[: op.states], places)
+        parts = made[op.states :]
+        for value, whole, backwards in zip(parts, collected, op.backwards, strict=True):
+            slot = Slot(self.types[value].size, op.trips, backwards)
+            body.append(replace(self._copy(value, whole, slot.size), slot=slot))
+        yield Repeat(
+            node, op.trips, count, start, iteration, going, tuple(body), collected, op.turns,
+            op.grown, op.strict,
+        )  # fmt: skip
+
+    def _bind_outputs(
+        self, graph: Graph, outputs: Sequence[str], made: set[str], steps: list[Step]
+    ) -> None:
+        """Let each output's storage be the place that the caller of the scope names.
+
+        A value that no kernel of this scope makes, or that two outputs share, is copied.
+        """
+        taken: set[str] = set()
+        pairs = zip(graph.outputs, outputs, strict=True)
+        for value, place in sorted(pairs, key=lambda p: self._same(p[0]) != p[1]):  # its own first
+            home = self._same(value)
+            if home in made and home not in taken:
+                taken.add(home)
+                if home != place:
+                    self._own(place)
+                    self._rename(home, place)
+                continue
+            if value == place:  # a reshape of something else: make it a value of its own
+                self._own(place)
+            self.types.setdefault(place, self.types[value])
+            steps.append(self._copy(home, place))
+            taken.add(place)
+
+    def _copy(self, source: str, place: str, size: int | None = None) -> Call:
+        type_, own = self.types[place], self.types[source].size
+        if size is not None or own != type_.size:  # as much as there is, where that changes
+            type_ = TensorType(type_.dtype, (own if size is None else size,))
+        op = Map((type_.size,), Input(type_.dtype, 0), (View((1,)),))
+        node = Node(op, (source,), (place,), ())
+        types = {source: self.types[source], place: type_}
+        graph = Graph("copy", (source,), (place,), (node,), types)
+        return self._call(node, select(graph, self.target)[place])
+
+    def _call(self, node: Node, choice: Choice) -> Call:
+        source = self._render(choice.workload, choice.candidate)
+        # Through reshapes at once: an output that is one may become a copy at the end.
+        inputs = [self._same(i) for i in node.inputs]
+        kernel, params = choice.candidate.kernel, choice.candidate.params
+        for index, pack in kernel.packs(choice.workload, params, self.target).items():
+            key = (inputs[index], f"{choice.candidate.label}:{index}:{source.symbol}")
+            if key not in self.packed:
+                self.packed[key] = self._add_packed(
+                    inputs[index], pack(self.constants[inputs[index]])
+                )
+            inputs[index] = self.packed[key]
+        able = kernel.in_place(choice.workload)
+        elsewhere = {inputs[i] for i in range(len(inputs)) if i not in able}
+        shared = tuple(inputs[i] for i in able if inputs[i] and inputs[i] not in elsewhere)
+        arguments = (*(i for i in inputs if i), *node.outputs)
+        return Call(node, choice, source, arguments, shared)
+
+    def _add_packed(self, name: str, array: Array) -> str:
+        new = f"{name}#packed{len(self.packed)}"
+        self.constants[new] = np.ascontiguousarray(array)
+        self.types[new] = type_of(array)
+        return new
+
+    def _render(self, w: Workload, candidate: Candidate) -> KernelSource:
+        key = (w, candidate.label)
+        if key not in self.rendered:
+            self.rendered[key] = render_kernel(candidate, w, self.target)
+        return self.rendered[key]
+
+
+def _with_rows(call: Call, choice: Choice, rows: int) -> Call:
+    """Return the call of a kernel that computes so many rows of what was chosen for all of them."""
+    share = rows / choice.workload.outputs[0].shape[2]
+    return replace(call, chosen=choice.candidate.label, share=share, rows=share)
+
+
+def call_sources(program: Program) -> Iterator[list[int | str]]:
+    """Yield, for each call, what it reads: the number of the call that made it, or an input.
+
+    Constants are left out; of a value that several calls write it is the latest one.
+    """
+    makers: dict[str, int | str] = {name: name for name in program.inputs}
+    for number, call in enumerate(calls(program.steps)):
+        yield list(dict.fromkeys(_makers(call, program, makers)))
+        makers.update((program.home(o), number) for o in call.node.outputs)
+
+
+def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Iterator[int | str]:
+    for name in call.arguments[: len(call.arguments) - len(call.node.outputs)]:
+        maker = makers.get(name, makers.get(program.home(name)))
+        if name not in program.constants and maker is not None:
+            yield maker
+
+
+def _joined(parts: Sequence[Sequence[Step]]) -> list[Step]:
+    """Return the steps of branches: a fork, unless no more than one of them has some."""
+    branches = tuple(
+        tuple(step for step in part if isinstance(step, Call | Bands)) for part in parts if part
+    )
+    if len(branches) < 2:
+        return [step for part in parts for step in part]
+    assert sum(map(len, branches)) == sum(map(len, parts)), "a branch holds calls only"
+    return [Fork(branches)]

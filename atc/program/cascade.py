@@ -1,0 +1,255 @@
+"""Cascades of calls: each computes a stripe of rows, which the next one reads while it is hot.
+
+A chain of nodes, each the only reader of the one before, is computed band by band of rows, so that
+large results in the middle pass through a few rows of memory that stay in the second-level cache.
+Every number is computed as before, by the same kernels in the same order of operations.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from atc.backends.kernel import Candidate, Params, banded
+from atc.backends.target import Target
+from atc.dims import is_dynamic
+from atc.ir.graph import Graph, Node, TensorType
+from atc.ir.ops import ConvBlocked, Pool
+from atc.select.select import Choice, Selection
+
+CACHE = 1 << 20
+"""Bytes of second-level cache that the estimate counts on."""
+CALM = CACHE * 3 // 4
+"""Bytes of a result that cost next to nothing to write and read again."""
+RESIDENT = CACHE * 5 // 8
+"""Bytes of rows and weights that a chain may keep in it."""
+STREAM = 40.0
+"""Bytes per cycle that go to and from memory beyond it."""
+COPY = 16.0
+"""Bytes per cycle of rows that are moved within it."""
+TURN = 150.0
+"""Cycles that a call loses in each of its turns."""
+LONGEST = 8
+"""Nodes of a chain."""
+HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 56)
+"""Rows of a chain's result in a band."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Rows [begin, end) that a call computes; the first ones that memory holds of x and y."""
+
+    begin: int
+    end: int
+    x_first: int
+    y_first: int
+
+
+@dataclass(frozen=True)
+class Link:
+    """A node of a chain with its kernel, and the window through which it reads its operand."""
+
+    node: Node
+    choice: Choice
+    params: Params
+    ends: tuple[int, ...]
+    """The rows at which its bands may end."""
+    rows: int
+    """The rows of its operand."""
+    kernel: int
+    stride: int
+    pad: int
+
+    @property
+    def candidate(self) -> Candidate:
+        """The kernel with the parameters of bands."""
+        return Candidate(self.choice.candidate.kernel, self.params)
+
+    @property
+    def result(self) -> TensorType:
+        """The whole result."""
+        return self.choice.workload.outputs[0]
+
+    def first(self, row: int) -> int:
+        """Return the first row of the operand that is read for a row and those after it."""
+        return min(max(row * self.stride - self.pad, 0), self.rows)
+
+    def last(self, end: int) -> int:
+        """Return the end of the rows of the operand that are read for rows before `end`."""
+        return min(max((end - 1) * self.stride + self.kernel - self.pad, 0), self.rows)
+
+    def held(self, x_rows: int, y_rows: int) -> Candidate:
+        """Return the candidate for memory that holds so many rows; 0: all."""
+        return Candidate(self.candidate.kernel, banded(self.params, x_rows, y_rows))
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Nodes that take turns; `parts` are for threads, [part][turn][link]."""
+
+    links: tuple[Link, ...]
+    parts: tuple[tuple[tuple[Turn, ...], ...], ...]
+
+    @property
+    def rings(self) -> tuple[int, ...]:
+        """The rows that memory holds of each result but the last."""
+        turns = [t for part in self.parts for t in part]
+        return tuple(
+            max(t[k].end - t[k].y_first for t in turns) for k in range(len(self.links) - 1)
+        )
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Yield each link's kernel for the memory that it reads and writes."""
+        rows = (0, *self.rings, 0)
+        for link, (x_rows, y_rows) in zip(self.links, pairwise(rows), strict=True):
+            yield link.held(x_rows, y_rows)
+
+    def ring_types(self) -> Iterator[TensorType]:
+        """Yield the types of the rows that memory holds."""
+        for link, rows in zip(self.links, self.rings, strict=False):
+            shape = link.result.shape
+            yield TensorType(link.result.dtype, (*shape[:2], rows, *shape[3:]))
+
+
+def find_chains(graph: Graph, selection: Selection, target: Target, threads: int) -> list[Chain]:
+    """Return the chains of a graph that are estimated to take less time in turns."""
+    found: list[Chain] = []
+    for path in _paths(graph, selection, target):
+        found += _best_chains(path, target, threads)
+    return found
+
+
+def _paths(graph: Graph, selection: Selection, target: Target) -> Iterator[list[Link]]:
+    """Yield the longest paths of links, each the only reader of the one before."""
+    counts = graph.uses()
+    links = {n.outputs[0]: link for n in graph.nodes if (link := _link(n, selection, target))}
+    ends = {v: [link] for v, link in links.items()}
+    for value, link in links.items():  # in order: the path to an operand is known
+        source = link.node.inputs[0]
+        if source in ends and counts[source] == 1:
+            ends[value] = ends.pop(source)
+            ends[value].append(link)
+    yield from (path for path in ends.values() if len(path) > 1)
+
+
+def _link(node: Node, selection: Selection, target: Target) -> Link | None:
+    """Return a node as a link, None where its kernel computes no bands."""
+    choice = selection.get(node.outputs[0]) if node.outputs else None
+    if choice is None or not isinstance(node.op, ConvBlocked | Pool) or len(node.outputs) != 1:
+        return None
+    w, chosen = choice.workload, choice.candidate
+    x, window = w.inputs[0], node.op.window
+    if is_dynamic(w) or x is None or len(w.outputs[0].shape) != 5:
+        return None
+    params = chosen.kernel.in_bands(w, chosen.params, target, 1, 1)
+    if params is None:
+        return None
+    ends = tuple(chosen.kernel.row_ends(w, params, target))
+    reach = (window.kernel[0] - 1) * window.dilations[0] + 1
+    return Link(
+        node, choice, params, ends, x.shape[2], reach, window.strides[0], window.pads[0]
+    )
+
+
+def _best_chains(path: Sequence[Link], target: Target, threads: int) -> list[Chain]:
+    """Return the chains that a path is cut into for the largest estimated gain."""
+    gains = [0.0]
+    last: list[tuple[int, Chain | None]] = [(0, None)]
+    for end in range(1, len(path) + 1):
+        best = gains[end - 1]
+        chosen: tuple[int, Chain | None] = (end - 1, None)
+        for begin in range(max(0, end - LONGEST), end - 1):
+            gain, chain = _best_height(path[begin:end], target, threads)
+            if chain is not None and gains[begin] + gain > best:
+                best, chosen = gains[begin] + gain, (begin, chain)
+        gains.append(best)
+        last.append(chosen)
+    found: list[Chain] = []
+    end = len(path)
+    while end:
+        end, chain = last[end]
+        found += [chain] if chain is not None else []
+    return found[::-1]
+
+
+def _best_height(
+    links: Sequence[Link], target: Target, threads: int
+) -> tuple[float, Chain | None]:
+    """Return the largest gain of all heights of bands in cycles, and its chain if there is one."""
+    best: tuple[float, Chain | None] = (0.0, None)
+    saved = _saved(links, target)
+    for height in HEIGHTS:
+        if saved <= best[0] or height >= links[-1].ends[-1]:
+            break
+        chain = make_chain(links, height, threads)
+        gain = saved - _spent(chain)
+        if gain > best[0]:
+            best = gain, chain
+    return best
+
+
+def _saved(links: Sequence[Link], target: Target) -> float:
+    """Return the cycles that results in the middle cost beyond the cache, less what tiles lose."""
+    streams = sum(2 * max(0, link.result.nbytes - CALM) / STREAM for link in links[:-1])
+    lost = 0.0
+    for link in links:
+        w, chosen = link.choice.workload, link.choice.candidate
+        own = chosen.kernel.cost(w, link.params, target)
+        lost += max(0.0, own - chosen.kernel.cost(w, chosen.params, target))
+    return streams - lost
+
+
+def _spent(chain: Chain) -> float:
+    """Return the cycles that turns cost; infinite where they keep too much in the cache."""
+    rings = list(chain.ring_types())
+    weights = sum(t.nbytes for link in chain.links for t in link.choice.workload.inputs[1:2] if t)
+    if sum(t.nbytes for t in rings) + weights > RESIDENT:
+        return float("inf")
+    turns = [t for part in chain.parts for t in part]
+    moved = sum(
+        (turn.begin - turn.y_first) * ring.nbytes / ring.shape[2]
+        for each in turns
+        for turn, ring in zip(each, rings, strict=False)
+    )
+    return moved / COPY + TURN * len(turns) * len(chain.links)
+
+
+def make_chain(links: Sequence[Link], height: int, threads: int) -> Chain:
+    """Return a chain whose result is computed by so many rows at a time, in a part per thread."""
+    ends = links[-1].ends
+    marks = [*range(height, ends[-1], height), ends[-1]]
+    stops = sorted({ends[bisect_left(ends, m)] for m in marks})
+    count = min(threads, len(stops))
+    cuts = [len(stops) * k // count for k in range(count + 1)]
+    return Chain(
+        tuple(links),
+        tuple(
+            tuple(_turns(links, stops[a - 1] if a else 0, stops[a:b])) for a, b in pairwise(cuts)
+        ),
+    )
+
+
+def _turns(
+    links: Sequence[Link], begin: int, stops: Sequence[int]
+) -> Iterator[tuple[Turn, ...]]:
+    """Yield who computes which rows, for a result from `begin` on by rows up to each of `stops`."""
+    pairs = list(pairwise(links))
+    begins = [begin]
+    for before, link in reversed(pairs):
+        at = bisect_right(before.ends, link.first(begins[0]))
+        begins.insert(0, before.ends[at - 1] if at else 0)
+    for stop in stops:
+        ends = [stop]
+        for before, link in reversed(pairs):
+            need = link.last(ends[0])
+            ends.insert(0, before.ends[bisect_left(before.ends, need)] if need else 0)
+        ends = [max(own) for own in zip(begins, ends, strict=True)]
+        firsts = [
+            min(at, link.first(own))
+            for (at, own), (_, link) in zip(pairwise(begins), pairs, strict=True)
+        ]
+        rows = zip(begins, ends, (0, *firsts), (*firsts, 0), strict=True)
+        yield tuple(Turn(*numbers) for numbers in rows)
+        begins = ends

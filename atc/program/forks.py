@@ -1,0 +1,298 @@
+"""Finds branches of a graph that threads may run at the same time: fork-join parallelism.
+
+Nodes that follow each other in the graph and of which no path leads from one to the other are in
+different branches; all end before whatever reads them begins. Each call of a branch runs whole, in
+one thread. Every result is computed by the same kernel as before, so that it has the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic, most
+from atc.ir.graph import Graph, Node, reads
+from atc.ir.ops import Part, Reshape
+from atc.ir.ops.data import Concat
+from atc.ir.ops.external import External
+from atc.program.partition import cycles, is_long, pieces, shared
+from atc.select.cost import CYCLE_UNITS, NANOSECONDS
+from atc.select.select import Choice, Selection
+
+JOIN = 6000.0
+"""Cycles until other threads have begun and ended, beside the work itself."""
+MARGIN = 0.1
+"""The part of its time that a fork must save: estimates of unequal calls are rough."""
+OTHERS = 4.0
+"""Bytes per cycle that a core reads of what another one has just written. Measured on a Xeon: 36 kB
+take 4.7 us, a fork of 2 x 10 us that hands over 54 kB gains 5 %."""
+REACH = 300
+"""Nodes after its begin up to which a fork may end; so the search takes linear time."""
+
+Branches = tuple[tuple[Node, ...], ...]
+"""Nodes that run one after the other, or two or more lists of such nodes that may overlap."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many branches may run at the same time, and how many threads share a single call.
+
+    With `always`, whatever is independent is forked, else only where that is estimated to be faster
+    than to run one call after the other, each shared by the threads.
+    """
+
+    branches: int = 1
+    threads: int = 1
+    always: bool = False
+
+
+ALONE = Workers()
+
+
+def forked(
+    graph: Graph, selection: Selection, target: Target, workers: Workers
+) -> Iterator[Branches]:
+    """Yield all nodes of a graph in an order in which they can run, with the forks among them."""
+    nodes, begin = graph.nodes, 0
+    if workers.branches > 1:
+        for first, last in _Search(graph, selection, target, workers).forks():
+            if begin < first:
+                yield (nodes[begin:first],)
+            yield _spread(nodes[first:last], selection, target, workers.branches)
+            begin = last
+    if begin < len(nodes):
+        yield (nodes[begin:],)
+
+
+def part_of(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
+    """Return some of a graph's nodes as a graph: its outputs are what else is read of them."""
+    if len(nodes) == len(graph.nodes):
+        return graph
+    own = {value for node in nodes for value in node.outputs}
+    inside = {id(node) for node in nodes}
+    others = [v for node in graph.nodes if id(node) not in inside for v in reads(node)]
+    outputs = dict.fromkeys(v for v in (*graph.outputs, *others) if v in own)
+    return replace(graph, nodes=nodes, outputs=tuple(outputs))
+
+
+def _spread(
+    nodes: Sequence[Node], selection: Selection, target: Target, most: int
+) -> tuple[tuple[Node, ...], ...]:
+    """Return the components of nodes in at most so many branches of about equal time."""
+    components = _Components(_producers(nodes))
+    for k, node in enumerate(nodes):
+        components.add(k, _alone(node, selection, target))
+    branch = _balanced(components.times(), most)
+    lists: dict[int, list[Node]] = {}
+    for k, node in enumerate(nodes):
+        lists.setdefault(branch[components.root(k)], []).append(node)
+    return tuple(map(tuple, lists.values()))
+
+
+def _balanced(times: dict[int, float], most: int) -> dict[int, int]:
+    """Return a branch for each component, the longest first to the branch of least time."""
+    loads = [0.0] * most
+    found = {}
+    for root in sorted(times, key=lambda k: (-times[k], k)):
+        found[root] = loads.index(min(loads))
+        loads[found[root]] += times[root]
+    return found
+
+
+def _makespan(times: dict[int, float], most: int) -> float:
+    """Return the time of the longest branch."""
+    loads = [0.0] * most
+    for root, branch in _balanced(times, most).items():
+        loads[branch] += times[root]
+    return max(loads)
+
+
+def _producers(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
+    """Return for each node those, by number, whose results it reads."""
+    makers: dict[str, int] = {}
+    found = []
+    for k, node in enumerate(nodes):
+        found.append(tuple(sorted({makers[v] for v in reads(node) if v in makers})))
+        makers.update((v, k) for v in node.outputs)
+    return found
+
+
+class _Components:
+    """Which of the nodes that were added so far are connected, and the time of each component."""
+
+    def __init__(self, producers: Sequence[tuple[int, ...]]) -> None:
+        self._producers = producers
+        self._above: dict[int, int] = {}
+        self._times: dict[int, float] = {}
+        self.busy = 0
+        """Components that take time."""
+
+    def root(self, k: int) -> int:
+        while self._above[k] != k:
+            self._above[k] = k = self._above[self._above[k]]
+        return k
+
+    def joined_by(self, k: int) -> set[int]:
+        """Return the components that node k, which is still to be added, reads."""
+        return {self.root(p) for p in self._producers[k] if p in self._above}
+
+    def add(self, k: int, time: float) -> None:
+        """Add a node with those of its operands' components that are there."""
+        joined = sorted(self.joined_by(k))
+        home = joined[0] if joined else k
+        self._above[k] = home
+        for other in joined[1:]:
+            self._above[other] = home
+        times = [self._times.pop(r) for r in joined]
+        self._times[home] = time + sum(times)
+        self.busy += (self._times[home] > 0) - sum(t > 0 for t in times)
+
+    def times(self) -> dict[int, float]:
+        """Return the time of each component by its root."""
+        return dict(self._times)
+
+
+class _Search:
+    """Looks for the forks of a graph that gain most together, from its end to its begin."""
+
+    def __init__(
+        self, graph: Graph, selection: Selection, target: Target, workers: Workers
+    ) -> None:
+        nodes = self._nodes = graph.nodes
+        self._workers = workers
+        self._may = [_may_overlap(node, selection) for node in nodes]
+        self._alone = [_alone(node, selection, target) for node in nodes]
+        self._one_by_one = (
+            self._alone
+            if workers.always
+            else [_divided(n, selection, target, workers.threads) for n in nodes]
+        )
+        self._producers = _producers(nodes)
+        self._reads = [{v for v in reads(n) if v not in graph.constants} for n in nodes]
+        self._bytes = {v: most(t.nbytes) for v, t in graph.types.items()}
+        self._last = {v: k for k, values in enumerate(self._reads) for v in values}
+        self._last |= dict.fromkeys(graph.outputs, len(nodes))
+
+    def forks(self) -> list[tuple[int, int]]:
+        """Return begin and end of each fork, in order."""
+        count = len(self._nodes)
+        gains = [0.0] * (count + 1)
+        ends = [0] * (count + 1)
+        begins = self._begins()
+        for begin in reversed(range(count)):
+            gains[begin] = gains[begin + 1]
+            for end, gain in self._ends(begin) if begins[begin] else ():
+                if gain + gains[end] > gains[begin]:
+                    gains[begin], ends[begin] = gain + gains[end], end
+        found, at = [], 0
+        while at < count:
+            if ends[at]:
+                found.append((at, ends[at]))
+            at = ends[at] or at + 1
+        return found
+
+    def _begins(self) -> list[bool]:
+        """Return at which nodes a fork may begin: two or more can run, and one before can't join.
+
+        A fork is longest where the node before it is one that several of its branches read.
+        """
+        count = len(self._nodes)
+        latest = [max(p, default=-1) for p in self._producers]
+        readers = [0] * count
+        changes = [0] * (count + 1)
+        for k, producers in enumerate(self._producers):
+            for p in producers:
+                readers[p] += 1
+            changes[latest[k] + 1] += 1  # the first place at which it can run
+            changes[k + 1] -= 1
+        found, ready = [], 0
+        for k in range(count):
+            ready += changes[k]
+            after = k == 0 or readers[k - 1] != 1 or not self._may[k - 1]
+            found.append(ready > 1 and (after or len(self._producers[k]) > 1))
+        return found
+
+    def _ends(self, begin: int) -> Iterator[tuple[int, float]]:
+        """Yield where a fork that begins here may end, and the cycles that it gains then."""
+        components = _Components(self._producers)
+        spent, several = 0.0, False
+        entering: set[str] = set()
+        last = min(begin + REACH, len(self._nodes))
+        for k in range(begin, last):
+            joins = len(components.joined_by(k)) > 1
+            if several and (joins or not self._may[k]):
+                yield k, self._gain(begin, k, components.times(), spent, entering)
+            if not self._may[k]:
+                return
+            components.add(k, self._alone[k])
+            entering.update(self._reads[k])
+            spent += self._one_by_one[k]
+            if several and joins and components.busy < 2:
+                return
+            several = components.busy > 1
+        if several:
+            yield last, self._gain(begin, last, components.times(), spent, entering)
+
+    def _gain(
+        self, begin: int, end: int, times: dict[int, float], spent: float, read: set[str]
+    ) -> float:
+        """Return the cycles that a fork of these nodes gains, whose components take these times."""
+        together = _makespan(times, self._workers.branches)
+        gain = spent - together
+        if self._workers.always or gain <= spent * MARGIN + JOIN:
+            return gain if self._workers.always else 0.0
+        made = {v for node in self._nodes[begin:end] for v in node.outputs}
+        handed = sum(self._bytes.get(v, 0) for v in read - made)
+        handed += sum(self._bytes.get(v, 0) for v in made if self._last.get(v, 0) >= end) // 2
+        return gain - spent * MARGIN - JOIN - handed / OTHERS
+
+
+def _may_overlap(node: Node, selection: Selection) -> bool:
+    """Whether a node is nothing but calls that can't fail and touch nothing of the run's own."""
+    if isinstance(node.op, Reshape | Part):
+        return True
+    choice = selection.get(node.outputs[0]) if node.outputs else None
+    if choice is None or isinstance(node.op, External) or node.op.written:
+        return False
+    return not choice.candidate.kernel.fallible and not is_dynamic(choice.workload)
+
+
+def _alone(node: Node, selection: Selection, target: Target) -> float:
+    """Return the cycles that a node takes in one thread."""
+    choice = selection.get(node.outputs[0]) if node.outputs else None
+    if choice is None or (isinstance(node.op, Concat) and node.op.outer == 1):
+        return 0.0  # joined where its operands are made
+    return time_of(choice.workload, choice.candidate, choice, target)
+
+
+def time_of(w: Workload, candidate: Candidate, choice: Choice, target: Target) -> float:
+    """Return the cycles of a call, measured where they are, else estimated."""
+    for m in choice.measurements:
+        if m.label == candidate.label and m.time_ns is not None:
+            return m.time_ns / NANOSECONDS
+    least = cycles(w, target)
+    units = CYCLE_UNITS.get(type(w.op))
+    if units is None or candidate.kernel.portable:
+        return least
+    return max(least, candidate.kernel.cost(w, candidate.params, target) / units)
+
+
+def _divided(node: Node, selection: Selection, target: Target, threads: int) -> float:
+    """Return the cycles that a node takes where threads share it, if they do."""
+    whole = _alone(node, selection, target)
+    if threads < 2 or not whole:
+        return whole
+    choice = selection[node.outputs[0]]
+    w, candidate = choice.workload, choice.candidate
+    if not is_long(w, target):
+        return whole
+    team = candidate.kernel.team(w, shared(w, candidate, target, threads).params, target)
+    count = max(len(pieces(w, candidate, target, threads)), team.pieces)
+    if count < 2:
+        return whole
+    operands = zip(w.inputs, w.constant, strict=True)
+    handed = sum(most(t.nbytes) for t, known in operands if t is not None and not known)
+    spent = whole / count + JOIN * team.turns + (1 - 1 / count) * handed / OTHERS
+    return min(whole, spent)

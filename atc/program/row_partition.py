@@ -1,0 +1,66 @@
+"""Cuts the rows of images among threads, where that takes less time than to cut the channels.
+
+A core then reads again what it wrote itself, but for the rows next to another one's, and all
+weights; with some of the channels it reads all of the image, of which others wrote most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.target import Target
+from atc.ir.ops import ConvBlocked, Pool
+from atc.program.partition import ESTIMATED, Piece, Worth, is_long
+
+WEIGHTS = 27.0
+"""Bytes of weights that a core reads per cycle."""
+OTHERS = 20.0
+"""Bytes per cycle that a core reads of what another one has written."""
+
+Rows = tuple[tuple[int, int], ...]
+"""Begin and end of each thread's rows."""
+
+
+def rows_of_threads(
+    w: Workload, candidate: Candidate, target: Target, threads: int, cut: Sequence[Piece],
+    worth: Worth = ESTIMATED,
+) -> tuple[Candidate, Rows] | None:
+    """Return a candidate that computes bands of rows, and which rows each thread computes.
+
+    None where the kernel can't, or where the pieces that the call is cut into take less time.
+    """
+    if threads < 2 or not isinstance(w.op, ConvBlocked | Pool) or not is_long(w, target, worth):
+        return None
+    kernel, y = candidate.kernel, w.outputs[0]
+    params = kernel.in_bands(w, candidate.params, target, 0, 0) if len(y.shape) == 5 else None
+    if params is None or kernel.scratch(w, params, target):
+        return None
+    rows = _divided(kernel.row_ends(w, params, target), threads)
+    if len(rows) < 2:
+        return None
+    longest = max(end - begin for begin, end in rows)
+    time = kernel.cost(w, params, target) * longest / y.shape[2]
+    again = 1 - 1 / threads  # of what would be read by one core
+    time += again * sum(t.nbytes for t in w.inputs[1:2] if t) / WEIGHTS
+    if time >= _time_of(w, candidate, target, cut, again):
+        return None
+    return Candidate(kernel, params), rows
+
+
+def _time_of(
+    w: Workload, candidate: Candidate, target: Target, cut: Sequence[Piece], again: float
+) -> float:
+    """Return the estimated cycles of pieces, of the whole call where there are none."""
+    if not cut:
+        return candidate.kernel.cost(w, candidate.params, target)
+    costs = (p.candidate.kernel.cost(p.workload(w), p.candidate.params, target) for p in cut)
+    return max(costs) + again * sum(t.nbytes for t in w.inputs[:1] if t) / OTHERS
+
+
+def _divided(ends: Sequence[int], threads: int) -> Rows:
+    """Return about equal ranges of rows that end at some of `ends`."""
+    wanted = [ends[-1] * k / threads for k in range(1, threads)]
+    stops = {min(ends, key=lambda end: abs(end - each)) for each in wanted}
+    return tuple(pairwise((0, *sorted(stops | {ends[-1]}))))

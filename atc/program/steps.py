@@ -1,0 +1,211 @@
+"""What a program is: kernel calls in order, the storage each value lives in, packed constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from atc.backends.flops import operations, traffic
+from atc.backends.kernel import KernelSource
+from atc.dims import Symbol, concrete
+from atc.ir.graph import Array, Bundle, Node, TensorType
+from atc.program.cascade import Turn
+from atc.select.select import Choice
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The part of a result that belongs to an iteration: `size` elements, counted from an end."""
+
+    size: int
+    trips: int
+    backwards: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call. `arguments` are the values in the order of the C parameters."""
+
+    node: Node
+    choice: Choice
+    source: KernelSource
+    arguments: tuple[str, ...]
+    in_place: tuple[str, ...]
+    """Arguments whose storage the first output may take over."""
+    slot: Slot | None = None
+    """The part of the first output that is written, where not all of it is."""
+    chosen: str = ""
+    """The candidate among the choice's estimates, where this call's is one made for pieces."""
+    share: float = 1.0
+    """The part that it does of what the choice's estimates are for."""
+    rows: float = 1.0
+    """The part of its workload's rows that it computes."""
+
+    @property
+    def candidate(self) -> str:
+        """The label of the candidate that was chosen."""
+        return self.chosen or self.choice.candidate.label
+
+    @property
+    def cost(self) -> float:
+        """What it was estimated to cost, 0 where nothing was estimated."""
+        return dict(self.choice.estimates).get(self.candidate, 0.0) * self.share
+
+    @property
+    def operations(self) -> int:
+        """The additions and multiplications that count, in the largest shapes."""
+        return round(operations(concrete(self.choice.workload)) * self.rows)
+
+    @property
+    def traffic(self) -> int:
+        """The bytes of operands and results, in the largest shapes."""
+        return round(traffic(concrete(self.choice.workload)) * self.rows)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Runs one of two lists of steps, as the BOOL value `condition` says."""
+
+    node: Node
+    condition: str
+    then: tuple[Step, ...]
+    otherwise: tuple[Step, ...]
+    extents: tuple[tuple[int, int, int], ...] = ()
+    """Extents that the branches write: each with its value in one and in the other."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Runs steps again and again: at most `trips` times (-1: any number) and at most `count`.
+
+    Nothing is run where `start` is false; the rest is left out once `going` is. These names are ''
+    where there is no such value. `iteration` holds the number of the iteration.
+    """
+
+    node: Node
+    trips: int
+    count: str
+    start: str
+    iteration: str
+    going: str
+    body: tuple[Step, ...]
+    collected: tuple[str, ...]
+    """Results that the iterations write part by part."""
+    turns: int = -1
+    """An extent that the loop writes, the iterations that it ran; -1 where there is none."""
+    grown: tuple[tuple[int, int, int], ...] = ()
+    """Extents that change: each with its first value, and with that after an iteration."""
+    strict: bool = False
+    """Whether the run ends with a status where the loop would go on after `trips` iterations."""
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What is read before each iteration."""
+        return tuple(v for v in (self.count, self.start) if v)
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Calls that take turns: each computes the rows of its result that the next ones need.
+
+    `turns` are by turn and call. A call's first argument is the result of the call before, of which
+    memory holds a few rows; those that are needed again are moved to its begin.
+    """
+
+    node: Node
+    calls: tuple[Call, ...]
+    turns: tuple[tuple[Turn, ...], ...]
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """What threads may run at the same time: pieces of a node's work, or of a chain's."""
+
+    node: Node
+    pieces: tuple[Call | Bands, ...]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of all pieces."""
+        return tuple(calls(self.pieces))
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Lists of steps that threads may run at the same time: no list reads what another writes."""
+
+    branches: tuple[tuple[Call | Bands, ...], ...]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of all branches."""
+        return tuple(call for branch in self.branches for call in calls(branch))
+
+
+Step = Call | Branch | Repeat | Bands | Parallel | Fork
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps over values.
+
+    `storage` says whose memory a value lives in, where not in its own, `shifts` how many bytes
+    after that one's begin it begins, where it does not begin with it.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    storage: Mapping[str, str]
+    bundles: tuple[Bundle, ...] = ()
+    shifts: Mapping[str, int] = field(default_factory=dict)
+    dims: tuple[Symbol, ...] = ()
+    """The extents that are known only when the network runs."""
+    faults: tuple[int, ...] = ()
+    """What must be 0 of them."""
+
+    def home(self, value: str) -> str:
+        """Return the value whose memory `value` lives in."""
+        while value in self.storage:
+            value = self.storage[value]
+        return value
+
+    def shift(self, value: str) -> int:
+        """Return the bytes between the begin of a value's home and its own."""
+        shift = self.shifts.get(value, 0)
+        while value in self.storage:
+            value = self.storage[value]
+            shift += self.shifts.get(value, 0)
+        return shift
+
+
+def most_branches(steps: Sequence[Step]) -> int:
+    """Return the most branches of a fork, 1 where there is none."""
+    most = 1
+    for step in steps:
+        match step:
+            case Fork():
+                most = max(most, len(step.branches))
+            case Branch():
+                most = max(most, most_branches(step.then), most_branches(step.otherwise))
+            case Repeat():
+                most = max(most, most_branches(step.body))
+    return most
+
+
+def calls(steps: Sequence[Step]) -> Iterator[Call]:
+    """Yield all calls, those of branches and loops included."""
+    for step in steps:
+        match step:
+            case Call():
+                yield step
+            case Branch():
+                yield from calls(step.then)
+                yield from calls(step.otherwise)
+            case Repeat():
+                yield from calls(step.body)
+            case Bands() | Parallel() | Fork():
+                yield from step.calls

@@ -1,0 +1,373 @@
+"""A loaded library and what its calls need: contexts, arenas, tables of pointers, weights.
+
+A part of `atc/runtime/network.py`; generated projects carry both in one module.
+"""
+
+# ruff: noqa: I001 (one line an import: atc/codegen/emit.py moves them)
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import prod
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from atc.runtime.interface import open_interface
+from atc.runtime.values import Array, Tensor, Value, listed_outputs, number_of
+
+ABI_VERSION = 1
+
+PLANS = 64
+"""Shapes for which a context keeps what is settled, where no variable says how many."""
+
+_DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
+    9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz",
+    21: "uint4", 22: "int4", 23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
+}  # fmt: skip
+"""Element types by their codes in ONNX."""
+
+_STRING = 8
+
+
+def read_weights(path: str | PathLike[str]) -> Array:
+    """Return the weights of a file, mapped, or of the files in a folder of its name, joined."""
+    folder = os.path.splitext(path)[0]
+    if os.path.exists(path) or not os.path.isdir(folder):
+        return np.memmap(path, np.uint8, "r")
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".bin"))
+    parts = [os.path.join(folder, name) for name in names]
+    sizes = [os.path.getsize(part) for part in parts]
+    memory = np.empty(sum(sizes) + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    joined = at = memory[start : start + sum(sizes)]
+    for part, size in zip(parts, sizes, strict=True):
+        at[:size] = np.fromfile(part, np.uint8, size)
+        at = at[size:]
+    return joined
+
+
+def _new_memory(size: int, huge_pages: bool) -> Array:
+    """Return bytes for an arena, in large pages if that is asked for and possible."""
+    with suppress(AttributeError, OSError):  # systems without such pages
+        if huge_pages:
+            mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+            return np.frombuffer(mapped, np.uint8)
+    return np.empty(size, np.uint8)
+
+
+class Library:
+    """The loaded library: its functions, and contexts that no call uses at the moment."""
+
+    def __init__(
+        self, path: str | PathLike[str], prefix: str, weights: str | PathLike[str] | None,
+        huge_pages: bool = False,
+    ) -> None:  # fmt: skip
+        self.ffi, self.handle = open_interface(path, prefix)
+        self.prefix = prefix
+        self.huge_pages = huge_pages
+        found = self.function("abi_version")()
+        if found != ABI_VERSION:
+            raise RuntimeError(f"{path} has the interface {found}, this loader knows {ABI_VERSION}")
+        self.run_tensors = self.function("run_tensors")
+        self.set_shapes = self._optional("set_input_shapes")
+        """What says the inputs' shapes, where they have ranges."""
+        self.kept_plans = self._kept_plans()
+        """For how many shapes a context keeps what is settled of them; -1: all."""
+        self.settled = 0
+        """How often that was found out."""
+        self.inputs, self.outputs = self.tensors("input"), self.tensors("output")
+        self._reads, self._writes = _slots(self.inputs), _slots(self.outputs)
+        every = (*self.inputs, *self.outputs)
+        own = all(t.dtype.isbuiltin == 1 and not t.cell for t in every)
+        self.is_direct = own and self.set_shapes is None
+        """Whether `run_directly` may be asked: fixed shapes, and types of numpy's own."""
+        self.weights = self._weights(weights)
+        self.idle: list[Context] = []
+        self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        """All that there are."""
+
+    def _kept_plans(self) -> int:
+        """Return what MXNET_MKLDNN_CACHE_NUM, or its newer name, says."""
+        names = ("MXNET_ONEDNN_CACHE_NUM", "MXNET_MKLDNN_CACHE_NUM")
+        name = next((n for n in names if os.environ.get(n)), names[1])
+        own = ("profile_count", "start_threads")  # what such libraries keep in one C context
+        kept = number_of(name, PLANS, -1)
+        return 0 if any(self._optional(function) for function in own) else kept
+
+    def _weights(self, path: str | PathLike[str] | None) -> Array | None:
+        """Map the file of the weights; processes that use the same file share its memory."""
+        if self.function("weights_size")() == 0:
+            return None
+        if path is None:
+            raise RuntimeError(f"the network {self.prefix} needs a file of weights")
+        return read_weights(path)
+
+    def function(self, name: str) -> Any:
+        """Return `<network>_<name>`; AttributeError where the library has no such function."""
+        try:
+            return getattr(self.handle, f"{self.prefix}_{name}")
+        except self.ffi.error as error:
+            raise AttributeError(str(error)) from None
+
+    def _optional(self, name: str) -> Any:
+        try:
+            return self.function(name)
+        except AttributeError:
+            return None
+
+    def text(self, function: str, *arguments: int) -> str:
+        """Return the text that a function returns."""
+        data: bytes = self.ffi.string(self.function(function)(*arguments))
+        return data.decode()
+
+    def error(self, status: int, context: Any = None) -> RuntimeError:
+        """Return what a status means; a checked build tells more of its latest run."""
+        text = self.text("status_string", status)
+        with suppress(AttributeError):  # other builds have no such function
+            fault = self.function("last_fault")(context) if context is not None else None
+            message = self.ffi.string(self.ffi.cast("char *", fault)).decode() if fault else ""
+            text = message or text
+        return RuntimeError(f"the network {self.prefix}: {text}")
+
+    def tensors(self, side: str) -> tuple[Tensor, ...]:
+        """Return the inputs or the outputs, as `side` says."""
+        count = self.function(f"{side}_count")()
+        found = [self._tensor(self.function(f"{side}_info")(k)) for k in range(count)]
+        if side == "input" and self.set_shapes is not None:
+            lowest = self.function("input_lowest")
+            return tuple(
+                replace(t, lowest=tuple(lowest(k)[0 : len(t.shape)]))
+                if t.shape else t for k, t in enumerate(found)
+            )  # fmt: skip
+        return tuple(found)
+
+    def values(self, side: str, tensors: Sequence[Tensor]) -> tuple[Value, ...]:
+        """Return the model's inputs or outputs: tensors, and sequences of them where there are."""
+        try:
+            count, info = self.function("sequence_count")(), self.function("sequence")
+        except AttributeError:  # this library has none
+            count, info = 0, None
+        found: list[Value] = []
+        at = 0
+        for sequence in (info(k) for k in range(count)):
+            if (sequence.output != 0) != (side == "output"):
+                continue
+            found += [Value(tensors[k].name, k) for k in range(at, sequence.first)]
+            name = self.ffi.string(sequence.name).decode()
+            size = int(sequence.count) if sequence.present else None
+            first = int(sequence.first)
+            entry = None
+            if sequence.present == 2:
+                entry = (tensors[first].dtype, tensors[first + 1].dtype)
+            found.append(Value(name, first, size, size is not None and entry is None, entry))
+            at = int(sequence.first + sequence.count)
+        return (*found, *(Value(tensors[k].name, k) for k in range(at, len(tensors))))
+
+    def _tensor(self, info: Any) -> Tensor:
+        name = self.ffi.string(info.name).decode()
+        shape = tuple(int(info.shape[axis]) for axis in range(info.rank))
+        if info.dtype == _STRING:
+            count = int(np.prod(shape, dtype=np.int64))
+            return Tensor(name, shape, np.dtype(object), int(info.size) // count if count else 1)
+        return Tensor(name, shape, dtype_of(info.dtype))
+
+    def context(self) -> Context:
+        """Return a context that nobody else has (a list's pop and append are atomic)."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return Context(self)
+
+    def run(self, inputs: list[Array], out: Sequence[Any]) -> list[Array]:
+        """Run once, in a context that no other thread uses meanwhile.
+
+        Returns the outputs: the arrays of `out`, new ones for None.
+        """
+        context = self.context()
+        try:
+            outputs = context.point_to(inputs, out)
+            status = self.run_tensors(*context.arguments)
+            if status:
+                raise self.error(status, context.arguments[0])
+            return context.filled(outputs)
+        finally:
+            self.idle.append(context)
+
+    def run_directly(self, inputs: Sequence[Any]) -> list[Array] | None:
+        """Run once, as `run` does, on arrays that can be read where they lie.
+
+        Returns new outputs; None, and nothing is run, for other inputs. In small networks what
+        Python does takes most of a call: all of it is in this function, and no more than it must.
+        """
+        if len(inputs) != len(self._reads):
+            return None
+        context = self.context()
+        try:
+            arguments, buffer = context.arguments, context.buffer
+            _, read, written = arguments
+            for k, dtype, shape in self._reads:
+                array = inputs[k]
+                if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                    return None
+                flags = array.flags
+                if not (flags.c_contiguous and flags.aligned):
+                    return None
+                read[k] = buffer(array)
+            outputs = []
+            for k, dtype, shape in self._writes:
+                array = np.empty(shape, dtype)
+                written[k] = buffer(array)
+                outputs.append(array)
+            status = self.run_tensors(*arguments)
+            if status:
+                raise self.error(status, arguments[0])
+            return outputs
+        finally:
+            self.idle.append(context)
+
+
+def _slots(tensors: Sequence[Tensor]) -> list[tuple[int, np.dtype[Any], tuple[int, ...]]]:
+    return [(k, t.dtype, t.shape) for k, t in enumerate(tensors)]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is settled for inputs of some shapes: a C context, and the outputs' shapes."""
+
+    context: Any
+    outputs: list[tuple[int, ...]]
+
+
+class Context:
+    """What one call in progress needs: the C context, its arena, the tables of pointers."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        library.contexts.add(self)
+        ffi = library.ffi
+        size, alignment = library.function("arena_size")(), library.function("alignment")()
+        self._memory = _new_memory(size + alignment, library.huge_pages)
+        start = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
+        arena = ffi.cast("void *", start + -start % alignment)
+        self._inputs = ffi.new("void *[]", max(library.function("input_count")(), 1))
+        self._outputs = ffi.new("void *[]", max(library.function("output_count")(), 1))
+        self._context = ffi.new("uint64_t[]", library.function("context_size")() // 8 + 1)
+        self._plans: OrderedDict[tuple[tuple[int, ...], ...], _Plan] = OrderedDict()
+        self.arguments = (self._context, self._inputs, self._outputs)
+        self.buffer = ffi.from_buffer
+        init = library.function("init")
+        extra: tuple[Any, ...] = ()
+        if library.weights is not None:
+            init = ffi.cast("int (*)(void *, void *, size_t, const void *, size_t)", init)
+            extra = (ffi.from_buffer(library.weights), library.weights.size)
+        status = init(self._context, arena, size, *extra)
+        if status:
+            raise library.error(status)
+        self._start_threads(library)
+
+    def _start_threads(self, library: Library) -> None:
+        """Start the threads of a network that has some; they end with this object."""
+        try:
+            start, stop = library.function("start_threads"), library.function("stop_threads")
+        except AttributeError:
+            return
+        if start(self._context) == 0:  # else the calling thread does it all
+            weakref.finalize(self, stop, self._context)
+
+    def point_to(self, inputs: list[Array], out: Sequence[Any]) -> list[Array]:
+        """Fill the tables; returns the outputs' arrays. The caller keeps the arrays alive."""
+        shapes = self._shapes(inputs)
+        outputs = listed_outputs(self._library.outputs, out, inputs, shapes)
+        for k, array in enumerate(inputs):
+            self._inputs[k] = self._pointer(array)
+        for k, array in enumerate(outputs):
+            self._outputs[k] = self._pointer(array)
+        return outputs
+
+    def filled(self, outputs: Sequence[Array]) -> list[Array]:
+        """Return the outputs in the shapes that the run gave them."""
+        if self._library.set_shapes is None:
+            return [*outputs]
+        shapes = [self._output_shape(k) for k in range(len(outputs))]
+        return [
+            a if a.shape == s else a.reshape(-1)[: prod(s)].reshape(s)
+            for a, s in zip(outputs, shapes, strict=True)
+        ]
+
+    def _shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
+        """Say what shapes the inputs have; returns the outputs'.
+
+        What is settled for the latest shapes is kept, in C contexts that share the arena.
+        """
+        library = self._library
+        if library.set_shapes is None:
+            return [t.shape for t in library.outputs]
+        key = tuple(a.shape for a in inputs)
+        plan = self._plans.get(key)
+        if plan is None:
+            if self._plans:
+                self._context = self._copied()
+            self._plans[key] = plan = _Plan(self._context, self._settled(inputs))
+            while 0 <= library.kept_plans < len(self._plans):
+                self._plans.popitem(last=False)
+        else:
+            self._plans.move_to_end(key)
+            self._context = plan.context
+        self.arguments = (self._context, self._inputs, self._outputs)
+        return [*plan.outputs]
+
+    def _copied(self) -> Any:
+        """Return a C context on the same arena; such networks have no threads that know it."""
+        ffi = self._library.ffi
+        copy = ffi.new("uint64_t[]", len(self._context))
+        ffi.memmove(copy, self._context, 8 * len(copy))
+        return copy
+
+    def _settled(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
+        """Set the shapes in the C context; returns the largest outputs of these inputs."""
+        library = self._library
+        library.settled += 1
+        given = [library.ffi.new("int64_t[]", [*a.shape] or [0]) for a in inputs]
+        status = library.set_shapes(self._context, given or library.ffi.NULL)
+        if status:
+            shown = ", ".join(str(list(a.shape)) for a in inputs)
+            raise ValueError(f"{library.error(status)}: {shown}")
+        return [self._output_shape(k) for k in range(len(library.outputs))]
+
+    def _output_shape(self, index: int) -> tuple[int, ...]:
+        rank = len(self._library.outputs[index].shape)
+        shape = self._library.ffi.new("int64_t[]", max(rank, 1))
+        status = self._library.function("output_shape")(self._context, index, shape)
+        if status:
+            raise self._library.error(status)
+        return tuple(shape[0:rank])
+
+    def _pointer(self, array: Array) -> Any:
+        try:
+            return self.buffer(array)
+        except ValueError:  # numpy doesn't lend arrays of types that aren't its own: bfloat16
+            return self.buffer(array.view(f"u{array.itemsize}"))
+
+
+def dtype_of(code: int) -> np.dtype[Any]:
+    """Return the numpy type of an ONNX code; those of ml_dtypes are bits where it is absent."""
+    name = _DTYPES[code]
+    if code < 16:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        return np.dtype(np.uint16 if code == 16 else np.uint8)
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype

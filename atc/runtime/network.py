@@ -1,0 +1,200 @@
+"""Runs a compiled network through its C interface, with cffi and numpy alone.
+
+Every generated project carries this file's text in its Python module: nothing of ours is imported.
+"""
+
+# ruff: noqa: I001 (one line an import: atc/codegen/emit.py moves them)
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from atc.runtime.queue import CallQueue, captured
+from atc.runtime.library import Context, Library
+from atc.runtime.values import Array, Tensor, Value, by_name, flat, grouped, listed_inputs, to_texts
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+
+class Network:
+    """A compiled network, ready to run.
+
+    A sequence of the model is a list of arrays, a map is a dict, a sequence of maps is a list of
+    dicts, an optional without a value is None: `parameters` and `results` say so. `inputs` and
+    `outputs` are the tensors, sequences' elements and maps' keys and values among them. Strings are
+    arrays of objects; what isn't UTF-8 in them is kept as surrogate escapes.
+
+    It may be called from several threads at once: each call in progress has an arena of its own,
+    and arenas are kept for the next calls. The interpreter's lock is released meanwhile.
+    """
+
+    def __init__(
+        self, library: str | PathLike[str], prefix: str,
+        weights: str | PathLike[str] | None = None, huge_pages: bool = False,
+    ) -> None:  # fmt: skip
+        """Load a shared library whose functions are called `<prefix>_...`.
+
+        `weights` is the file of the weights where they are not in the library. With `huge_pages`
+        arenas are in large pages where the system has some. Raises OSError for
+        a file that can't be loaded, RuntimeError for one that can't run here.
+        """
+        self._library: Library | None = Library(library, prefix, weights, huge_pages)
+        self._prefix = prefix
+        self.inputs: tuple[Tensor, ...] = self._library.inputs
+        self.outputs: tuple[Tensor, ...] = self._library.outputs
+        self.parameters: tuple[Value, ...] = self._library.values("input", self.inputs)
+        self.results: tuple[Value, ...] = self._library.values("output", self.outputs)
+        self._given = [v.name for v in self.parameters]
+        self._made = [v.name for v in self.results]
+        values = (*self.parameters, *self.results)
+        self._direct = self._library.is_direct and all(v.is_plain for v in values)
+        self.build_info: str = self._library.text("build_info")
+        self._queue = CallQueue(prefix)
+        self._library.idle.append(Context(self._library))  # raises what keeps it from running
+
+    def __call__(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Any:
+        """Compute the outputs: an array, or a tuple where the network has several.
+
+        Arrays of the right type and shape are read where they lie, if contiguous. The outputs are
+        new arrays, or those of `out`. Raises TypeError or ValueError naming the tensor.
+        """
+        found = self._computed(inputs, out)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def submit(
+        self, *inputs: Any, out: Array | Sequence[Array | None] | None = None, urgent: bool = False
+    ) -> Future[Any]:
+        """Queue a call; returns a future, whose `result()` is what the call returns or raises.
+
+        A thread of the network's own runs the calls in the order in which they come; `urgent` ones
+        run beside them and wait for none. Inputs are copied, so that the caller may change them,
+        but for arrays that can't be written. A full queue lets its caller wait. Environment
+        variables say how long it is and how errors come: see `CallQueue`.
+        """
+        library = self._open()
+        try:
+            given = flat(self.parameters, inputs)
+            arrays = listed_inputs(self.inputs, given)
+            results = self._listed(out)
+        except (TypeError, ValueError) as error:
+            if self._queue.level < 2:
+                raise
+            return self._queue.done(error=error)
+        if self._queue.level == 0:
+            return self._queue.done(self._called(library, arrays, results))
+        call = partial(self._called, library, captured(arrays, given), results)
+        return self._queue.put(call, urgent)
+
+    def run(
+        self, inputs: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Any]:
+        """Compute the outputs by name, in the model's order, from inputs by name."""
+        if inputs.keys() == {*self._given}:
+            listed = [inputs[name] for name in self._given]
+        else:
+            listed = by_name("input", self.parameters, inputs, complete=True)
+        given = by_name("output", self.outputs, out, complete=False) if out else None
+        found = self._computed(listed, given)
+        return dict(zip(self._made, found, strict=True))
+
+    def _computed(
+        self, inputs: Sequence[Any], out: Array | Sequence[Array | None] | None
+    ) -> list[Any]:
+        """Return the results for the parameters' values."""
+        library = self._library or self._open()
+        if self._direct and out is None:
+            found = library.run_directly(inputs)
+            if found is not None:
+                return found
+        arrays = listed_inputs(self.inputs, flat(self.parameters, inputs))
+        return grouped(self.results, self._read(library.run(arrays, self._listed(out))))
+
+    def bind(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Bound:
+        """Return a call on these very arrays that costs next to nothing beside the network.
+
+        Strings lie in arrays of bytes then, `S256` for instance, as C holds them.
+        """
+        library = self._open()
+        arrays = listed_inputs(self.inputs, flat(self.parameters, inputs), in_place=True)
+        return Bound(library, arrays, self._listed(out), self.results)
+
+    def close(self) -> None:
+        """Let go of the library; it is unloaded once no call and no bound call needs it.
+
+        Calls that are queued are still run.
+        """
+        self._library = None
+        self._queue.close()
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, side)) for side in (self.inputs, self.outputs))
+        return f"<network {self._prefix}: ({inputs}) -> ({outputs})>"
+
+    def _open(self) -> Library:
+        if self._library is None:
+            raise ValueError(f"the network {self._prefix} is closed")
+        return self._library
+
+    def _called(
+        self, library: Library, arrays: list[Array], out: Sequence[Array | None]
+    ) -> Any:
+        """Run once; returns what a call returns."""
+        found = grouped(self.results, self._read(library.run(arrays, out)))
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _read(self, results: Sequence[Array]) -> list[Array]:
+        """Return the outputs with the strings among them as objects."""
+        pairs = zip(self.outputs, results, strict=True)
+        return [to_texts(array) if tensor.cell else array for tensor, array in pairs]
+
+    def _listed(self, out: Array | Sequence[Array | None] | None) -> Sequence[Array | None]:
+        if out is None:
+            return [None] * len(self.outputs)
+        return [out] if isinstance(out, np.ndarray) else out
+
+
+class Bound:
+    """A network with its arrays: each call reads `inputs`, writes `outputs` and returns them.
+
+    It has an arena of its own. Only one thread may call it at a time.
+    """
+
+    def __init__(
+        self, library: Library, inputs: list[Array], out: Sequence[Any], made: Sequence[Value]
+    ) -> None:
+        """Take inputs that have been checked, and arrays for the outputs or None."""
+        self._library = library
+        self._context = library.context()
+        outputs = self._context.point_to(inputs, out)
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self._made = made
+        self._arguments = self._context.arguments
+        self._run = library.run_tensors
+        found = tuple(grouped(made, outputs))
+        plain = all(v.is_plain for v in made)
+        fixed = library.set_shapes is None and all(v.entry is None for v in made)
+        result = found[0] if len(found) == 1 else self.outputs if plain else found
+        self._result = result if fixed else None  # else it is made of each run's outputs
+
+    def __call__(self) -> Any:
+        """Run the network; returns the bound output, or the tuple of all."""
+        status = self._run(*self._arguments)
+        if status:
+            raise self._library.error(status, self._arguments[0])
+        if self._result is not None:
+            return self._result
+        found = grouped(self._made, self._context.filled(self.outputs))
+        return found[0] if len(found) == 1 else tuple(found)

@@ -1,0 +1,97 @@
+"""Compresses weights where that loses nothing: constants that float16 or bfloat16 hold exactly.
+
+Such are the weights of models in 16 bits, and those that a precision mode rounded. Arithmetic stays
+in float32: kernels widen a vector of weights when they load it. Nodes keep floats where that is
+faster by more than the memory is worth, and where a kernel stores 16 bits of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from atc.backends.kernel import Workload, workload_of
+from atc.backends.target import Target
+from atc.ir.graph import Array, DType, Graph, Node, TensorType
+from atc.ir.ops import ConvBlocked, MatMul
+from atc.ir.verify import verify
+from atc.passes import Observer
+from atc.passes.rewriting import Rewriting, rewrite
+from atc.select.cost import CYCLE_UNITS, estimate
+from atc.select.select import Limits, candidates
+
+LEAST = 1024
+"""Weights of a node that are worth a kernel of its own."""
+
+UNUSED = 0x1FFF
+"""Bits of a float that are 0 where 16 bits hold it."""
+
+
+def with_half_weights(graph: Graph, target: Target, limits: Limits, observe: Observer) -> Graph:
+    """Return the graph with weights in 16 bits wherever that pays, verified and observed."""
+    made: dict[tuple[str, DType], str] = {}
+
+    def rule(state: Rewriting, node: Node) -> Node:
+        weights = _weights(state, node)
+        dtype = None if weights is None else _narrowest(weights)
+        if weights is None or dtype is None or not _pays(graph, node, dtype, target, limits):
+            return node
+        key = node.inputs[1], dtype
+        if key not in made:
+            made[key] = state.add_constant(
+                weights.astype(dtype.numpy), f"{node.inputs[1]}.{dtype.label}"
+            )
+        return replace(node, inputs=(node.inputs[0], made[key], *node.inputs[2:]))
+
+    stored = rewrite(graph, rule, {})
+    verify(stored, "half_weights")
+    observe("half_weights", stored)
+    return stored
+
+
+def _weights(state: Rewriting, node: Node) -> Array | None:
+    """Return the constant floats that a product of floats has as its second operand."""
+    if not isinstance(node.op, ConvBlocked | MatMul):
+        return None
+    floats = all(state.types[name].dtype is DType.FLOAT for name in node.inputs[:2])
+    weights = state.constant(node.inputs[1])
+    return weights if floats and weights is not None and weights.size >= LEAST else None
+
+
+def _narrowest(weights: Array) -> DType | None:
+    """Return the type of 16 bits that holds all of these floats, None where there is none."""
+    bits = np.ascontiguousarray(weights).view(np.uint32).reshape(-1)
+    if (bits[:LEAST] & UNUSED).any() or (bits & UNUSED).any():
+        return None
+    with np.errstate(over="ignore"):
+        for dtype in (DType.FLOAT16, DType.BFLOAT16):
+            same = weights.astype(dtype.numpy).astype(np.float32) == weights
+            if bool(same.all()):
+                return dtype
+    return None
+
+
+def _pays(graph: Graph, node: Node, dtype: DType, target: Target, limits: Limits) -> bool:
+    w = workload_of(graph, node, graph.constants)
+    weights = w.inputs[1]
+    assert weights is not None
+    narrow = TensorType(dtype, weights.shape)
+    half = replace(w, inputs=(w.inputs[0], narrow, *w.inputs[2:]))
+    own = limits.of(node)
+    wide = _best(w, target, own)
+    if wide is None or wide[1] != "float32":
+        return False
+    least = _best(half, target, own)
+    saved = weights.nbytes - narrow.nbytes
+    worth = own.weight_price * CYCLE_UNITS[type(node.op)] * saved
+    return least is not None and least[0] <= wide[0] + worth
+
+
+def _best(w: Workload, target: Target, limits: Limits) -> tuple[float, str] | None:
+    """Return the least estimated cost of a workload, and what its kernel computes products in."""
+    costs = [
+        (estimate(c, w, target, limits.weight_price), c.kernel.precision)
+        for c in candidates(w, target, limits)
+    ]
+    return min(costs, default=None)

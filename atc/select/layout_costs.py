@@ -1,0 +1,122 @@
+"""Costs of layouts: of the kernels that would compute nodes in them, measured or else estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from statistics import median
+
+from atc.backends.kernel import Workload
+from atc.backends.target import Target
+from atc.errors import OptionError
+from atc.ir.graph import Node
+from atc.ir.ops import Conv
+from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
+from atc.passes.layout.store_bf16 import Quote, Storing
+from atc.select.cost import CYCLE_UNITS
+from atc.select.cost import estimate as priced
+from atc.select.select import Limits, Measurement, Timings, candidates
+
+
+@dataclass
+class Weighing:
+    """Weighs the layouts of a compilation's graphs, and remembers what was weighed."""
+
+    target: Target
+    limits: Limits
+    timings: Timings = field(default_factory=dict)
+    reports: list[LayoutReport] = field(default_factory=list)
+    estimates: dict[Workload, float | None] = field(default_factory=dict)
+    quotes: dict[tuple[Workload, Limits], Quote | None] = field(default_factory=dict)
+    conversions: bool = False
+    """Whether relayouts are contested like the forms between them."""
+
+    def layouts(self, wanted: str) -> Layouts:
+        """Return how the passes are to choose layouts; OptionError for one that isn't there."""
+        width = self.target.vector_bytes // 4
+        names = ("auto", *(layout_names(width).values() if width > 1 else ("nchw",)))
+        if wanted not in names:
+            raise OptionError(
+                f"target {self.target.name} has no layout {wanted}", where="--layout_transform",
+                hint=f"it has {', '.join(names)}",
+            )  # fmt: skip
+        return Layouts(wanted, self.price, self.reports.append)
+
+    def storing(self) -> Storing | None:
+        """Return how a pass is to choose what is stored in bfloat16; None where nothing may be."""
+        if "bf16" not in self.limits.precisions:
+            return None
+        return Storing(self.quote, self.limits.may_round, self.limits.keeps)
+
+    def quote(self, node: Node, task: Task) -> Quote | None:
+        """Return what the best kernel takes that a node may have; None where there is none."""
+        key = workload(task), self.limits.of(node)
+        if key not in self.quotes:
+            self.quotes[key] = quote(key[0], self.target, key[1])
+        return self.quotes[key]
+
+    def price(self, task: Task) -> float | None:
+        """Return the cycles of a task, infinite where no kernel does it."""
+        w = workload(task)
+        if w not in self.estimates:
+            self.estimates[w] = estimate(w, self.target, self.limits)
+        known = self.estimates[w]
+        times = self.costs(self.timings.get(w, ()))
+        return round(min(times), 1) / self.nanoseconds() if times else known
+
+    def costs(self, measured: Sequence[Measurement]) -> list[float]:
+        """Return the times of the candidates that ran, with the price of their memory."""
+        costs = (m.cost(self.limits.weight_price) for m in measured)
+        return [cost for cost in costs if cost is not None]
+
+    def nanoseconds(self) -> float:
+        """Return the time of a cycle of the estimates, by all that is measured."""
+        ratios = []
+        for w, measured in self.timings.items():
+            times = self.costs(measured)
+            cycles = self.estimates.get(w)
+            if times and cycles:
+                ratios.append(round(min(times), 1) / cycles)
+        return median(ratios) or 1.0 if ratios else 1.0  # a policy's times may all be 0
+
+    def contested(self) -> Iterator[Workload]:
+        """Yield the workloads of forms that measuring might prefer."""
+        tasks = [task for report in self.reports for task in report.contested]
+        if self.conversions and tasks:
+            tasks += (task for report in self.reports for task in report.conversions)
+        yield from dict.fromkeys(map(workload, tasks))
+
+    def measured(self, timings: Timings) -> Weighing:
+        """Return a new weighing by the times of what was contested."""
+        own = set(self.contested())
+        known = {w: times for w, times in timings.items() if w in own}
+        return Weighing(self.target, self.limits, known, [], self.estimates, self.quotes)
+
+
+def workload(task: Task) -> Workload:
+    """Return the workload of a task."""
+    return Workload(task.op, task.inputs, task.outputs, task.constant)
+
+
+def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
+    """Return the estimated cycles of the best kernel; None where they aren't in cycles."""
+    units = CYCLE_UNITS.get(type(w.op))
+    if units is None and not isinstance(w.op, Conv):
+        return None
+    found = candidates(w, target, limits)
+    if units is None:  # of convolutions of planes, cycles are those of the portable kernel
+        if not all(c.kernel.portable for c in found):
+            return None
+        units = 1.0
+    return min((priced(c, w, target, limits.weight_price) for c in found), default=inf) / units
+
+
+def quote(w: Workload, target: Target, limits: Limits) -> Quote | None:
+    """Return what the best kernel by estimates takes; None where there is none."""
+    found = candidates(w, target, limits)
+    if not found:
+        return None
+    costs = [priced(c, w, target, limits.weight_price) for c in found]
+    best, units = found[costs.index(min(costs))].kernel, CYCLE_UNITS.get(type(w.op))
+    return Quote(min(costs) / units if units else None, not best.portable, best.precision == "bf16")

@@ -1,0 +1,230 @@
+"""Chooses a kernel and its parameters for every node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from atc.backends.cpu.catalogue import KERNELS
+from atc.backends.kernel import Candidate, Workload, weight_type, workload_of
+from atc.backends.target import Target
+from atc.dims import concrete
+from atc.errors import UnsupportedError
+from atc.ir.graph import Array, Graph, Node
+from atc.ir.ops import Part, Reshape
+from atc.select.cost import CYCLES, NANOSECONDS, enlarged, estimate
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One candidate's time in ns; None with the reason when it can't be chosen.
+
+    `enlarged`: the bytes that its constants take beyond the model's.
+    """
+
+    label: str
+    time_ns: float | None
+    reason: str = ""
+    enlarged: int = 0
+
+    def cost(self, price: float) -> float | None:
+        """Return the time with the price of the memory, in cycles for a byte."""
+        return None if self.time_ns is None else self.time_ns + NANOSECONDS * price * self.enlarged
+
+
+Timings = Mapping[Workload, tuple[Measurement, ...]]
+"""What fast-run measured; workloads with a single candidate are not in it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a candidate must keep to.
+
+    `exact`: its results err no more than the op's definition. `workspace`: the most bytes of
+    scratch; where no candidate does with so few, those of least scratch are taken. `tier`: all,
+    only portable kernels, or only optimized ones, where there are any. `exact_nodes` are the
+    model's nodes for which `exact` holds in any case. `precisions`: what kernels may compute
+    products in (`Kernel.precision`); only in float32 for `float_nodes`, and in bf16 for no others
+    than `bf16_nodes`, unless those are None; only results of `stored_nodes` may be rounded to be
+    stored in bfloat16. `packed` are arrangements of constants that are there
+    anyway: kernels that read them are preferred where that takes little time. `weight_price`: the
+    cycles that a byte must save by which constants are larger than the model's.
+    """
+
+    exact: bool = False
+    workspace: int | None = None
+    tier: str = "all"
+    exact_nodes: frozenset[str] = frozenset()
+    precisions: frozenset[str] = frozenset({"float32", "bf16x3", "int8"})
+    float_nodes: frozenset[str] = frozenset()
+    bf16_nodes: frozenset[str] | None = None
+    stored_nodes: frozenset[str] = frozenset()
+    packed: frozenset[str] = frozenset()
+    weight_price: float = CYCLES
+
+    def of(self, node: Node) -> Limits:
+        """Return the limits for one node."""
+        exact = self.exact or not self.exact_nodes.isdisjoint(node.origin)
+        allowed = self.precisions
+        if not self.float_nodes.isdisjoint(node.origin):
+            allowed &= {"float32"}
+        elif self.bf16_nodes is not None and self.bf16_nodes.isdisjoint(node.origin):
+            allowed -= {"bf16"}
+        return replace(self, exact=exact, precisions=allowed)
+
+    def may_round(self, node: Node) -> bool:
+        """Whether what a node computes may be stored in bfloat16."""
+        return bool(node.origin) and self.stored_nodes.issuperset(node.origin)
+
+    def keeps(self, node: Node) -> bool:
+        """Whether a node's operands are to be stored as they are."""
+        return self.of(node).exact or not self.float_nodes.isdisjoint(node.origin)
+
+
+NEAR = 1.15
+"""How many times longer a kernel may take that finds its constants packed already."""
+
+ANY = Limits()
+"""No limits."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernel of one node, and what every candidate was estimated or measured to cost.
+
+    Estimates don't include the price of `enlarged`: the bytes that constants take beyond the
+    model's, where they do. `excluded` are the candidates that exceed a limit, with the reason.
+    """
+
+    workload: Workload
+    candidate: Candidate
+    estimates: tuple[tuple[str, float], ...]
+    measurements: tuple[Measurement, ...] = ()
+    excluded: tuple[tuple[str, str], ...] = ()
+    enlarged: tuple[tuple[str, int], ...] = ()
+
+
+Selection = Mapping[str, Choice]
+"""A node's choice by its first output's name, subgraphs included."""
+
+
+def candidates(w: Workload, target: Target, limits: Limits = ANY) -> list[Candidate]:
+    """Return all kernels with all parameter sets that can do a workload, in catalogue order."""
+    return consider(w, target, limits)[0]
+
+
+def consider(
+    w: Workload, target: Target, limits: Limits
+) -> tuple[list[Candidate], tuple[tuple[str, str], ...]]:
+    """Return the candidates within the limits, and the labels of the others with the reason."""
+    able = [
+        Candidate(kernel, params)
+        for kernel in KERNELS
+        if isinstance(w.op, kernel.op)
+        and kernel.knows_enough(w)
+        and (kernel.half_weights or weight_type(w) is None)
+        and kernel.accepts(w, target)
+        for params in kernel.parameters(w, target)
+    ]
+    if limits.exact:
+        able = [_refined(c, w, target) for c in able]
+    wanted = [c for c in able if c.kernel.portable == (limits.tier == "portable")]
+    tier = wanted if wanted and limits.tier != "all" else able
+    exact = [
+        c
+        for c in tier
+        if c.kernel.precision in limits.precisions
+        and (not limits.exact or c.kernel.exact(c.params))
+    ]
+    scratch = [c.kernel.scratch(w, c.params, target) for c in exact]
+    most = max(limits.workspace, min(scratch, default=0)) if limits.workspace is not None else None
+    found = [c for c, need in zip(exact, scratch, strict=True) if most is None or need <= most]
+    fits = {c.label for c in found}
+    needs = {c.label: n for c, n in zip(exact, scratch, strict=True)}
+    excluded = tuple(
+        (
+            c.label,
+            f"needs {needs[c.label]} bytes of workspace"
+            if c.label in needs
+            else f"computes in {c.kernel.precision}"
+            if c in tier and c.kernel.precision not in limits.precisions
+            else "errs more than the operator's definition"
+            if c in tier
+            else f"isn't {limits.tier}",
+        )
+        for c in able
+        if c.label not in fits
+    )
+    return found, excluded
+
+
+def _refined(c: Candidate, w: Workload, target: Target) -> Candidate:
+    """Return an exact candidate with its parameters for least error, another one as it is."""
+    if not c.kernel.exact(c.params):
+        return c
+    return replace(c, params=c.kernel.refined(w, c.params, target))
+
+
+def select(
+    graph: Graph,
+    target: Target,
+    timings: Timings | None = None,
+    outer: Mapping[str, Array] | None = None,
+    limits: Limits = ANY,
+) -> Selection:
+    """Choose by measured time where there is one, else by estimated cost, and the memory's price.
+
+    Ties go to the earlier kernel of the catalogue.
+    """
+    constants = {**(outer or {}), **graph.constants}
+    chosen: dict[str, Choice] = {}
+    memo: dict[tuple[Workload, Limits], Choice] = {}
+    for node in graph.nodes:
+        for inner in node.op.subgraphs():
+            chosen.update(select(inner, target, timings, constants, limits))
+        if isinstance(node.op, Reshape | Part) or node.op.subgraphs():
+            continue
+        w = workload_of(graph, node, constants)
+        key = (w, limits.of(node))
+        if key not in memo:
+            memo[key] = choose(node, w, target, limits, (timings or {}).get(w, ()))
+        chosen[node.outputs[0]] = memo[key]
+    return chosen
+
+
+def packings(selection: Selection, target: Target) -> frozenset[str]:
+    """Return how the chosen kernels arrange constants."""
+    chosen = {(c.workload, c.candidate.label): c for c in selection.values()}.values()
+    names = (c.candidate.kernel.packing(c.workload, c.candidate.params, target) for c in chosen)
+    return frozenset(filter(None, names))
+
+
+def choose(
+    node: Node, w: Workload, target: Target, limits: Limits, measured: tuple[Measurement, ...] = ()
+) -> Choice:
+    """Choose the kernel of one node; UnsupportedError names it where there is none."""
+    found, excluded = consider(w, target, limits.of(node))
+    if not found:
+        types = ", ".join(str(t) for t in w.inputs)
+        raise UnsupportedError(
+            f"no kernel for {w.op.kind} of ({types}) on target {target.name}",
+            where=f"node '{node.origin[0] if node.origin else ''}'",
+        )
+    largest = concrete(w)
+    price = limits.weight_price
+    times = {m.label: cost for m in measured if (cost := m.cost(price)) is not None}
+    timed = [c for c in found if c.label in times]
+    spent = {
+        c.label: times[c.label] if c.label in times else estimate(c, w, target, price)
+        for c in found
+    }
+    best = min(timed or found, key=lambda c: spent[c.label])
+    near = [
+        c for c in (timed or found if limits.packed else ())
+        if spent[c.label] <= NEAR * spent[best.label]
+        and c.kernel.packing(w, c.params, target) in limits.packed
+    ]  # fmt: skip
+    best = min(near or [best], key=lambda c: spent[c.label])
+    estimates = tuple((c.label, c.kernel.cost(largest, c.params, target)) for c in found)
+    larger = tuple((c.label, n) for c in found if (n := enlarged(c, w, target)))
+    return Choice(w, best, estimates, measured, excluded, larger)

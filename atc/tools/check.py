@@ -1,0 +1,234 @@
+"""`atc check`: a dry run of the compilation that tells of every node, not of the first bad one.
+
+It runs the compilation's own stages up to the C text. A node that is refused is stood in for by the
+type of its results, so that the nodes after it are looked at too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from atc.backends.kernel import workload_of
+from atc.backends.target import Target
+from atc.backends.targets import get_target
+from atc.diagnostics import Listener
+from atc.errors import AtcError, ModelError, UnsupportedError, one_line
+from atc.ir.graph import Array, Graph, Node
+from atc.ir.ops import Part, Reshape
+from atc.lower.trace import Visit
+from atc.options.options import Options
+from atc.options.shape_profiles import gears_of, general_of
+from atc.pipeline.multi_target import targets_of
+from atc.pipeline.pipeline import optimised_graph, read_model, write_project
+from atc.pipeline.request import limits_of
+from atc.select.select import Limits, choose
+
+FAILED = "fails"
+UNKNOWN = "unknown"
+TIERS = ("tuned", "portable", "none")
+"""What a node that compiles may have; `none` needs no kernel: it is computed when compiling, or
+only says where others read."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a dry run says of one node of the model.
+
+    `status` is a tier, `fails`, or `unknown` for one that reads what a failing node would compute.
+    `kernels` are the labels of those that compute it, often together with its neighbours.
+    """
+
+    node: str
+    op_type: str
+    domain: str
+    status: str
+    kernels: tuple[str, ...] = ()
+    error: AtcError | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a dry run. `errors` are all refusals, in the order of the model.
+
+    They hold those of single nodes and those of the model as a whole. There are none exactly if the
+    model compiles; else compiling fails with the first.
+    """
+
+    model: str
+    target: str
+    findings: tuple[Finding, ...]
+    errors: tuple[AtcError, ...]
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of compiling."""
+        return self.errors[0].exit_status if self.errors else 0
+
+
+def check_model(options: Options, listen: Listener | None = None) -> Check:
+    """Do all of a compilation that can refuse the model, without starting a compiler.
+
+    Nothing is written but the dumps that are asked for. A mistake in the options raises
+    OptionError; the model's own errors are in the result. Of several targets the result is the
+    first one's that refuses, or the best one's.
+    """
+    if "," in options.target:
+        targets = targets_of(options)
+        every = [check_model(replace(options, target=t.name), listen) for t in targets]
+        return next((check for check in every if check.exit_status), every[0])
+    heard = listen or Listener()
+    target = get_target(options.target, options.target_option)
+    visits: dict[int, Visit] = {}
+
+    def visit(seen: Visit) -> None:
+        known = visits.get(seen.node)
+        if known is None or known.error is None:
+            visits[seen.node] = seen
+
+    try:
+        kernels, errors = _dry_run(options, target, heard, visit, visits)
+    except (ModelError, UnsupportedError) as error:
+        kernels, errors = None, [error]
+    refused = [v.error for v in visits.values() if v.error is not None and v.certain]
+    findings = tuple(_finding(v, kernels, errors) for v in visits.values())
+    return Check(options.model.name, target.name, findings, (*refused, *errors))
+
+
+def check_text(check: Check) -> str:
+    """Return the result as text: what fails with a way out, then the tier of every other node."""
+    return "".join(f"{line}\n" for line in _lines(check))
+
+
+def check_json(check: Check) -> str:
+    """Return the result as JSON, with the text's content."""
+    content = {
+        "model": check.model,
+        "target": check.target,
+        "compiles": not check.errors,
+        "errors": [_error_json(e) for e in check.errors],
+        "nodes": [
+            {
+                "name": f.node, "op_type": f.op_type, "domain": f.domain, "status": f.status,
+                "kernels": list(f.kernels), "error": _error_json(f.error) if f.error else None,
+            }
+            for f in check.findings
+        ],
+    }  # fmt: skip
+    return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
+
+
+def suggestion(error: AtcError) -> str:
+    """Return what to do about an error: its own hint, or what helps in general."""
+    if error.hint:
+        return error.hint
+    if isinstance(error, ModelError):
+        return "the model breaks the standard's rules: export it again, see onnx.checker"
+    return "end the model before the node with --out_nodes, or express it by covered operators"
+
+
+# ---- the dry run --------------------------------------------------------------------------------
+
+
+Kernels = Mapping[str, Sequence[tuple[str, str]]]
+"""Tier and label of the kernels that compute a node, by its name."""
+
+
+def _dry_run(
+    options: Options,
+    target: Target,
+    heard: Listener,
+    visit: Callable[[Visit], None],
+    visits: Mapping[int, Visit],
+) -> tuple[Kernels | None, list[AtcError]]:
+    """Return each node's kernels and what failed after the lowering."""
+    general = general_of(options)
+    every = (*gears_of(options), *([general] if general else [])) or (options,)
+    first, *others = every
+    model = read_model(first, heard)
+    limits, width = limits_of(options, model), target.vector_bytes // 4
+    try:
+        graph = optimised_graph(model, options, heard, width, visit)
+    except AtcError:
+        if all(v.error is None for v in visits.values()):
+            raise
+        return None, []  # only because of what stands in for the results of failing nodes
+    kernels, errors = _kernels(graph, target, limits)
+    if not errors and all(v.error is None for v in visits.values()):
+        if graph.dims:  # again, without listening: then the range is compared with single shapes
+            optimised_graph(read_model(first, heard), options, heard, width)
+        more = [optimised_graph(read_model(gear, heard), options, heard, width) for gear in others]
+        write_project(graph, {}, options, target, limits, heard, more)
+    return kernels, errors
+
+
+def _kernels(graph: Graph, target: Target, limits: Limits) -> tuple[Kernels, list[AtcError]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    errors: list[AtcError] = []
+    for node, scope, constants in _nodes(graph, {}):
+        try:
+            candidate = choose(node, workload_of(scope, node, constants), target, limits).candidate
+        except UnsupportedError as error:
+            errors.append(error)
+            continue
+        tier = "portable" if candidate.kernel.portable else "tuned"
+        for name in node.origin:
+            found.setdefault(name, []).append((tier, candidate.label))
+    return found, errors
+
+
+def _nodes(
+    graph: Graph, outer: Mapping[str, Array]
+) -> Iterator[tuple[Node, Graph, Mapping[str, Array]]]:
+    """Yield what needs a kernel, with its graph and all constants that it sees."""
+    constants = {**outer, **graph.constants}
+    for node in graph.nodes:
+        for inner in node.op.subgraphs():
+            yield from _nodes(inner, constants)
+        if not node.op.subgraphs() and not isinstance(node.op, Reshape | Part):
+            yield node, graph, constants
+
+
+def _finding(visit: Visit, kernels: Kernels | None, errors: Sequence[AtcError]) -> Finding:
+    if visit.error is not None:
+        status = FAILED if visit.certain else UNKNOWN
+        return Finding(visit.name, visit.op_type, visit.domain, status, (), visit.error)
+    for error in errors:
+        if error.where == f"node '{visit.name}'":
+            return Finding(visit.name, visit.op_type, visit.domain, FAILED, (), error)
+    if kernels is None:
+        return Finding(visit.name, visit.op_type, visit.domain, UNKNOWN)
+    own = kernels.get(visit.name, ())
+    tier = "none" if not own else "tuned" if any(t == "tuned" for t, _ in own) else "portable"
+    labels = tuple(dict.fromkeys(label for _, label in own))
+    return Finding(visit.name, visit.op_type, visit.domain, tier, labels)
+
+
+# ---- how it is told -----------------------------------------------------------------------------
+
+
+def _lines(check: Check) -> Iterator[str]:
+    count = len(check.findings)
+    said = f"{one_line(check.model)} for {check.target}"
+    if check.errors:
+        yield f"{said}: can't be compiled, {len(check.errors)} reasons in {count} nodes:"
+    else:
+        yield f"{said}: can be compiled, {count} nodes:"
+    for error in check.errors:
+        plain = type(error)(error.message, where=error.where, code=error.code)
+        yield f"  {plain}"
+        yield f"    fix: {one_line(suggestion(error))}"
+    tiers = [f.status for f in check.findings]
+    yield ", ".join(f"{tiers.count(s)} {s}" for s in (*TIERS, FAILED, UNKNOWN) if s in tiers)
+    for f in check.findings:
+        operator = f"{f.domain}.{f.op_type}" if f.domain else f.op_type
+        kernels = f"  {', '.join(f.kernels)}" if f.kernels else ""
+        yield one_line(f"  {f.status:8} {f.node} ({operator}){kernels}")
+
+
+def _error_json(error: AtcError) -> dict[str, str]:
+    return {
+        "code": error.code, "reason": one_line(error.message), "where": one_line(error.where),
+        "fix": one_line(suggestion(error)),
+    }  # fmt: skip

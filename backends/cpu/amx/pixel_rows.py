@@ -1,0 +1,223 @@
+"""Windows of a few plain channels cut for AMX's tiles: pixels, lines, planes, packed weights.
+
+Pixels are columns of `deep` rows of x times all channels, as a line of the window meets them one
+after the other. Results are rows of a flat plane: 16 of them are a tile, across the ends of rows.
+Rows of x that are a stride apart lie in planes of their own, so that a line of the window is always
+as far behind the place of a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from atc.backends.cpu.amx.conv import LINE, Panels
+from atc.backends.cpu.amx.cost import L2, PRODUCT, halving
+from atc.ir.graph import Array
+
+BAND = 3 << 16
+"""Bytes of pixels in scratch that stay in the second-level cache until all products met them."""
+WORD = 4
+"""Bytes of a word: two bfloat16, or four bytes."""
+VECTOR = 16
+"""Pixels that are made at a time."""
+WOVEN = 1.8
+"""Cycles to put a vector of words in its place."""
+SPILLED = 16.0
+"""Bytes of pixels per cycle where results that pass by drive them out of the second-level cache."""
+
+
+@dataclass(frozen=True)
+class Window(Panels):
+    """How the taps of a window are cut: pixels are `deep` rows x the channels, in whole words.
+
+    Numbers take `size` bytes.
+    """
+
+    deep: int
+    size: int
+    whole: bool
+    """Whether all rows are made at once, not in bands."""
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of a pixel, padded to whole words."""
+        each = WORD // self.size
+        return -(-self.deep * self.g.ic // each) * each
+
+    @property
+    def words(self) -> int:
+        """Words of a pixel."""
+        return self.numbers * self.size // WORD
+
+    @property
+    def pixel(self) -> int:
+        """Bytes of a pixel."""
+        return self.numbers * self.size
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one row of a tile to the next."""
+        return self.g.cols.stride * self.pixel
+
+    @property
+    def lines(self) -> int:
+        """Rows of pixels that a window meets."""
+        return -(-self.g.rows.kernel // self.deep)
+
+    @property
+    def depth(self) -> int:
+        """Numbers that a step sums."""
+        return LINE // self.size
+
+    @property
+    def turns(self) -> int:
+        """Steps of a line of the window."""
+        return -(-self.g.cols.kernel * self.pixel // LINE)
+
+    @property
+    def panel_steps(self) -> int:
+        """Steps of all lines of the window."""
+        return self.lines * self.turns
+
+    @property
+    def kept(self) -> int:
+        """Columns of x that windows meet."""
+        cols = self.g.cols
+        return max(0, min(cols.size, self._met - cols.pad))
+
+    @property
+    def _met(self) -> int:
+        """Columns that windows meet, padding included."""
+        return (self.g.cols.out - 1) * self.g.cols.stride + self.g.cols.kernel
+
+    @property
+    def pitch(self) -> int:
+        """Results from one row of them to the next: padding to the right is the next row's left."""
+        cols = self.g.cols
+        need = max(self._met - cols.pad, min(cols.pad, self._met) + self.kept)
+        return max(cols.out, -(-need // cols.stride))
+
+    @property
+    def left(self) -> int:
+        """Columns of padding before x."""
+        return min(self.g.cols.pad, self._met)
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """(phase, line) of each line of the window: rows of x modulo the stride, and further."""
+        rows = self.g.rows
+        met = [divmod(k * self.deep * rows.dilation, rows.stride) for k in range(self.lines)]
+        return [(phase, further) for further, phase in met]
+
+    @cached_property
+    def phases(self) -> list[tuple[int, int]]:
+        """(first row of the window, lines beyond the results' rows) of each plane."""
+        found: dict[int, int] = {}
+        for phase, further in self.places:
+            found[phase] = max(found.get(phase, 0), further)
+        return sorted(found.items())
+
+    @cached_property
+    def band(self) -> int:
+        """Rows of results whose pixels are made at a time."""
+        rows = self.g.rows.out
+        if self.whole:
+            return rows
+        line = len(self.phases) * self.parts * self.pitch * self.stride
+        most = max(1, BAND // line, -(-2 * self.block // self.pitch))
+        return -(-rows // -(-rows // most))
+
+    def results(self, rows: int) -> int:
+        """Return how many results of the flat plane so many rows take."""
+        return (rows - 1) * self.pitch + self.g.cols.out
+
+    @property
+    def plane(self) -> int:
+        """Bytes of a plane with all that is read beyond its last line."""
+        ends = -(-self.results(self.band) // self.block) * self.block
+        further = max(further for _, further in self.phases) * self.pitch
+        read = (ends + further) * self.stride + self.turns * LINE
+        return -(-max(read, self.filled) // LINE) * LINE
+
+    @property
+    def filled(self) -> int:
+        """Bytes of a plane's lines; what follows is padding."""
+        lines = self.band + max(further for _, further in self.phases)
+        return lines * self.pitch * self.stride
+
+    @property
+    def apart(self) -> int:
+        """Bytes from the upper halves to the lower ones."""
+        return len(self.phases) * self.plane
+
+    def offsets(self) -> list[int]:
+        """The bytes from a result's place to its pixels, for each line of the window."""
+        index = {phase: k for k, (phase, _) in enumerate(self.phases)}
+        line = self.pitch * self.stride
+        return [index[phase] * self.plane + further * line for phase, further in self.places]
+
+    def blocks(self) -> int:
+        """Return how many blocks an image has."""
+        full, rest = divmod(self.g.rows.out, self.band)
+        sizes = [self.band] * full + [rest] * (rest > 0)
+        return sum(-(-self.results(rows) // self.block) for rows in sizes)
+
+    def made(self) -> int:
+        """Return how many vectors of pixels an image has, those made twice counted twice."""
+        bands = -(-self.g.rows.out // self.band)
+        lines = sum(self.g.rows.out + bands * further for _, further in self.phases)
+        return lines * -(-self.kept // VECTOR)
+
+    def weaving(self) -> list[list[list[int]]]:
+        """Lanes of the words of 16 pixels in order, from vectors of words of 16 pixels each.
+
+        For each vector in order, permutations of what is gathered of vectors 0 to k - 1 (lanes 0 to
+        15) and of vector k (16 to 31), for k from 1 on.
+        """
+        n, found = self.words, []
+        for vector in range(n):
+            flat = [divmod(VECTOR * vector + lane, n) for lane in range(VECTOR)]
+            first = [p + VECTOR * (w == 1) if w < 2 else 0 for p, w in flat]
+            rest = [
+                [VECTOR + p if w == k else lane for lane, (p, w) in enumerate(flat)]
+                for k in range(2, n)
+            ]
+            found.append([first, *rest])
+        return found
+
+    def pack(self, parts: Sequence[Array]) -> Array:
+        """Return filters of each part as [panel][line][turn][part][half][16][filter][word]."""
+        return np.ascontiguousarray(np.stack([self._tiles(p) for p in parts], 3)).reshape(-1)
+
+    def _tiles(self, dense: Array) -> Array:
+        """Return filters of a part as [panel][line][turn][half][16][filter][number of a word]."""
+        g, filters = self.g, self.panels * self.halves * VECTOR
+        taps = dense.reshape(len(dense), g.ic, g.rows.kernel, g.cols.kernel)
+        rows = np.zeros((filters, self.lines * self.deep, g.cols.kernel, g.ic), dense.dtype)
+        rows[: len(dense), : g.rows.kernel] = taps.transpose(0, 2, 3, 1)
+        pixels = np.zeros((filters, self.lines, g.cols.kernel, self.numbers), dense.dtype)
+        cut = rows.reshape(filters, self.lines, self.deep, g.cols.kernel, g.ic)
+        whole = cut.transpose(0, 1, 3, 2, 4).reshape(*pixels.shape[:3], self.deep * g.ic)
+        pixels[..., : self.deep * g.ic] = whole
+        steps = np.zeros((filters, self.lines, self.turns * self.depth), dense.dtype)
+        steps[..., : g.cols.kernel * self.numbers] = pixels.reshape(filters, self.lines, -1)
+        word = WORD // self.size
+        tiles = steps.reshape(self.panels, self.halves, VECTOR, self.lines, self.turns, 16, word)
+        return tiles.transpose(0, 3, 4, 1, 5, 2, 6)
+
+    def cycles(self, end: float) -> float:
+        """Estimate the cycles of an image, `end` of them for each vector of results."""
+        turn = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
+        return self.passing(turn, self.blocks(), self.whole) + self.making()
+
+    def making(self) -> float:
+        """Estimate the cycles to make the pixels, and to bring them near for each panel again."""
+        vector = self.words * halving(self.parts) + self.parts * self.words**2 * WOVEN
+        pixels = self.parts * self.apart
+        passing = self.results(self.g.rows.out) * self.halves * VECTOR * (4 if self.size > 1 else 1)
+        spilled = self.whole and pixels + passing > L2
+        return self.made() * vector + (pixels * self.panels / SPILLED if spilled else 0)

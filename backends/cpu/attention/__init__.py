@@ -1,0 +1,11 @@
+"""Attention in one kernel: scores of a few queries at a time, never the whole matrix.
+
+Kernels of Attention. May import `render`, `map`, `matmul` and `normalize`.
+"""
+
+from atc.backends.cpu.attention import bf16, portable, tile
+from atc.backends.kernel import Kernel
+
+KERNELS: tuple[Kernel, ...] = (
+    *portable.KERNELS, *tile.KERNELS, *bf16.KERNELS,
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""Portable kernel of Attention: one row of scores at a time, keys in panels as in matmul."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from atc.backends.cpu.matmul.portable import COLUMNS
+from atc.backends.cpu.normalize.portable import lowest
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.loops import finish, loop_names
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Attention
+
+
+def attention(w: Workload) -> Attention:
+    """Return the op of a workload that is an Attention."""
+    assert isinstance(w.op, Attention)
+    return w.op
+
+
+class AttentionRows(Kernel):
+    """Any Attention in plain C; keys, a row of scores and one of results lie in scratch."""
+
+    name = "attention"
+    op = Attention
+    template = "cpu/attention/portable.c.j2"
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Computed in the type of all three operands."""
+        types = {t.dtype for t in w.inputs[:3] if t is not None}
+        return types in ({DType.FLOAT}, {DType.DOUBLE})
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The keys of a batch, the scores and the unfinished results of one query."""
+        op = attention(w)
+        return (_padded(op) * (op.depth + 1) + op.width) * _computed(w).itemsize
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Addresses of the operands and both epilogues."""
+        op, dtype = attention(w), _computed(w)
+        batch = loop_names("b", op.batch)
+        outer = [v for v, _ in batch]
+        split = 3 + len(op.scores.views)
+        inner = replace(w, outputs=(TensorType(dtype, w.outputs[0].shape),))
+        scored, score = finish(op.scores, inner, "total[j]", [*outer, "i", "(j0 + j)"], 3)
+        lines, value = finish(op.result, w, "total", [*outer, "i", "e"], split)
+        return {
+            "op": op, "batch": batch, "type": dtype.c, "nb": COLUMNS, "padded": _padded(op),
+            "q": address(op.q_view, [*outer, "i", "p"]),
+            "k": address(op.k_view, [*outer, "p", "(j0 + j)"]),
+            "v": address(op.v_view, [*outer, "j", "e"]),
+            "y": address(op.y_view, [*outer, "i", "e"]),
+            "scored": scored, "score": score, "lines": lines, "value": value,
+            "start": lowest(dtype) if op.masked else "-INFINITY",
+            "exp": "exp" if dtype is DType.DOUBLE else "expf",
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Scalar work of both products and of the exponentials."""
+        op = attention(w)
+        return float(prod((*op.batch, op.queries, op.keys)) * (op.depth + op.width + 20))
+
+
+def _computed(w: Workload) -> DType:
+    """Return the type that is computed in; an epilogue may end in another one."""
+    q = w.inputs[0]
+    assert q is not None
+    return q.dtype
+
+
+def _padded(op: Attention) -> int:
+    """Return the keys rounded up to whole panels."""
+    return -(-op.keys // COLUMNS) * COLUMNS
+
+
+KERNELS = (AttentionRows(),)

@@ -1,0 +1,137 @@
+"""Direct convolution in bfloat16: products of pairs of channels, sums in float32.
+
+x, in blocks, is stored in bfloat16, or rounded to that in scratch, one image at a time; the tiles
+are those of the float kernel, with a pair of channels for each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
+from atc.backends.cpu.conv.dot_product import Words, in_words, tile_sets
+from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.cpu.render.tile_geometry import geometry
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import Array, DType, TensorType
+from atc.ir.ops import ConvBlocked
+from atc.ir.ops.blocked import FLOATS
+
+PAIR = 2
+"""Channels whose products a step sums."""
+ROUNDING = 1.5
+"""Cycles to round a vector of x and store it."""
+
+
+def to_bf16(values: Array) -> Array:
+    """Return floats as the bits of bfloat16: to nearest, ties to even, NaN kept."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+
+
+def pack_pairs(w: Array, words: Words, group: int) -> Array:
+    """Return weights [M, C / group, *kernel] in pairs of bfloat16, two to a float of the result."""
+    packed = words.pack(to_bf16(ungrouped(w, words.g, group)))
+    return packed.view(np.float32)
+
+
+def sampled(w: Workload) -> Workload:
+    """Return a strided pointwise convolution as one of the pixels that it reads, made dense."""
+    op, x = w.op, w.inputs[0]
+    assert isinstance(op, ConvBlocked)
+    assert x is not None
+    window, rank = op.window, op.window.rank
+    strided = max(window.strides) > 1 and set(window.kernel) == {1} and not any(window.pads)
+    if not strided or is_rounded(w) or _odd_rest(w):
+        return w
+    shape = (*x.shape[:2], *w.outputs[0].shape[2:-1], x.shape[-1])
+    dense = replace(op, window=replace(window, strides=(1,) * rank))
+    return replace(w, op=dense, inputs=(TensorType(x.dtype, shape), *w.inputs[1:]))
+
+
+def is_rounded(w: Workload) -> bool:
+    """Whether x is stored in bfloat16."""
+    return w.inputs[0] is not None and w.inputs[0].dtype is DType.BFLOAT16
+
+
+def _odd_rest(w: Workload) -> int:
+    """Return the channels of the last block where a pair would hold one that is none."""
+    g = geometry(w, 1)
+    return g.ic % g.block if g.ic % PAIR else 0
+
+
+class ConvBf16(Kernel):
+    """Direct convolution with tiles of p pixels x nv vectors, products in bfloat16."""
+
+    name = "conv_bf16"
+    op = ConvBlocked
+    template = "cpu/conv/bf16.c.j2"
+    portable = False
+    steady = True
+    headers = ("bf16",)
+    precision = "bf16"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Blocked floats, known weights, two spatial axes or one."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        able = "avx512_bf16" in target.features and w.outputs[0].shape[-1] == lanes(target)
+        fits = able and op.window.rank <= 2 and w.constant[1] and sums_floats(w, FLOATS)
+        if not fits or is_depthwise(w) or geometry(w, 1).plain:
+            return False
+        return not (is_rounded(w) and _odd_rest(w))
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """The most promising sets."""
+        return cheapest(self, tile_sets(sampled(w), target), w, target, 5)
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights in the order of use."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        words = in_words(sampled(w), params, PAIR)
+        return {1: lambda weights: pack_pairs(weights, words, op.group)}
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """One image in bfloat16, where x isn't."""
+        if is_rounded(w):
+            return 0
+        g = geometry(sampled(w), 1)
+        return g.supers * g.icb * g.in_plane * 2
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The tiles, and how many vectors of an image are rounded."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        words = in_words(sampled(w), params, PAIR)
+        g = words.g
+        epilogue = TileEpilogue(op.epilogue, w, g, target)
+        rest, axes = _odd_rest(w), geometry(w, 1)
+        return {
+            **words.values(), "element": "uint16_t", "weight": "uint16_t",
+            "result": w.outputs[0].dtype.c, "sums": "vf32", "dot": "v_dot_pairs_acc",
+            "broadcast": "v_broadcast((const float *)(const void *)({}))",
+            "load": "v_load((const float *)(const void *)({}))", "flip": "",
+            "start": epilogue.start, "started": False, "starts": 0,
+            "source": "x0" if is_rounded(w) else "pairs",
+            "packed": "(const uint16_t *)(const void *)x1", "converted": not is_rounded(w),
+            "image": g.supers * g.icb * g.in_plane, "epilogue": epilogue, "rest": rest,
+            "axes": axes if sampled(w) != w else None,
+            "whole": (g.supers * g.icb - (rest > 0)) * g.in_plane,
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        words = in_words(sampled(w), params, PAIR)
+        g = words.g
+        vectors = g.batch * g.supers * g.icb * g.in_plane / g.block
+        return words.cycles() + (0 if is_rounded(w) else vectors * ROUNDING)
+
+
+KERNELS = (ConvBf16(),)

@@ -1,0 +1,366 @@
+"""Direct convolution in channel blocks: register tiles of pixels x vectors of output channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import numpy as np
+
+from atc.backends.cpu.conv.cost import L2, image_cycles
+from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.cpu.render.stored_weights import stored_weights
+from atc.backends.cpu.render.tile_geometry import (
+    Columns,
+    Geometry,
+    cut_columns,
+    geometry,
+    in_rows,
+    panels,
+    tile_count,
+    tile_rows,
+    unroll,
+)  # fmt: skip
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
+from atc.backends.target import Target
+from atc.dims import concrete
+from atc.ir.graph import Array
+from atc.ir.ops import ConvBlocked
+
+WIDE = (
+    (14, 2),
+    (12, 2),
+    (10, 2),
+    (9, 3),
+    (8, 3),
+    (7, 3),
+    (6, 4),
+    (28, 1),
+    (14, 1),
+    (1, 12),
+    (1, 4),
+)
+NARROW = ((6, 2), (4, 3), (5, 2), (12, 1), (6, 1), (1, 7), (1, 4))
+"""Pixels and vectors of a tile, for 32 and for 16 registers."""
+
+
+INPUT, BESIDE = 1 << 17, 5 << 17
+"""Bytes of inputs that all panels of weights pass over, and of weights that L2 keeps beside."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Taps kw .. kw + count - 1 of a row of taps, which meet the same pixels of a tile.
+
+    `place` is the first pixel's input at tap kw, from the row's; `pixels` are the accumulators and
+    the places of their inputs from the first's.
+    """
+
+    kw: int
+    count: int
+    place: int
+    pixels: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One tile function: its shape and the taps of its columns."""
+
+    name: str
+    rows: int
+    vectors: int
+    columns: Columns
+    g: Geometry
+
+    @property
+    def step(self) -> int:
+        """Input elements from one pixel to the next."""
+        return 1 if self.g.plain else self.g.block
+
+    def runs(self) -> list[Run]:
+        """The taps of one row: one run, or where padding is met one per tap."""
+        cols, taps = self.g.cols, self.columns.taps
+        if self.columns.whole:
+            return [Run(0, cols.kernel, 0, self._pixels(taps[0]))]
+        places = [k * cols.dilation + t[0] * cols.stride if t else 0 for k, t in enumerate(taps)]
+        return [Run(k, 1, places[k] * self.step, self._pixels(t)) for k, t in enumerate(taps) if t]
+
+    def _pixels(self, columns: Sequence[int]) -> tuple[tuple[str, int], ...]:
+        g = self.g
+        return tuple(
+            (
+                f"c{r * self.columns.width + c}",
+                (r * g.rows.stride * g.cols.size + (c - columns[0]) * g.cols.stride) * self.step,
+            )
+            for r in range(self.rows)
+            for c in columns
+        )
+
+    def outputs(self) -> list[tuple[str, int, int, int, int]]:
+        """Return (accumulator, row, column, vector, place in y) of every result."""
+        g, width = self.g, self.columns.width
+        return [
+            (f"c{r * width + c}_{v}", r, c, v, (r * g.cols.out + c) * g.block + v * g.out_plane)
+            for r in range(self.rows)
+            for c in range(width)
+            for v in range(self.vectors)
+        ]
+
+
+def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
+    """Return weights [M, C / group, *kernel] in the order in which the tiles read them.
+
+    That is [supers][panel][input block][taps][channel in block][vectors * block], with zeros for
+    the channels that pad the last block and between the groups of a bundle.
+    """
+    dense = ungrouped(w, g, group)
+    step = 1 if g.plain else g.block
+    whole = g.ic // step * step
+    result, at = np.empty(dense.size, w.dtype), 0
+    for filters in dense:
+        for m, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True):
+            panel = filters[m * g.block : (m + n) * g.block]
+            blocks = panel[:, :whole].reshape(n * g.block, whole // step, step, g.taps)
+            for part in (blocks.transpose(1, 3, 2, 0), panel[:, whole:].transpose(2, 1, 0)):
+                result[at : at + part.size].reshape(part.shape)[...] = part
+                at += part.size
+    return result
+
+
+def packed_panels(w: Workload, params: Params) -> Mapping[int, Pack]:
+    """Return how a kernel with tiles of p pixels x nv vectors packs the weights."""
+    op = w.op
+    assert isinstance(op, ConvBlocked)
+    g, nv = geometry(w, int(params["p"])), int(params["nv"])
+    return {1: lambda weights: pack_panels(weights, g, op.group, nv)}
+
+
+def name_of_panels(w: Workload, params: Params) -> str:
+    """Name that packing: panels of as many vectors are the same for any image."""
+    return f"taps of {w.inputs[1]} for {params['nv']} vectors"
+
+
+def ungrouped(w: Array, g: Geometry, group: int) -> Array:
+    """Return weights as [supers, blocks * block, ic, taps], zero where a group meets another."""
+    q = group // g.supers
+    oc, ic = w.shape[0] // group, w.shape[1]
+    if q == 1 and oc == g.mb * g.block:
+        return w.reshape(g.supers, oc, ic, g.taps)
+    source = w.reshape(g.supers, q, oc, ic, g.taps)
+    bundle = np.zeros((g.supers, q, oc, q, ic, g.taps), w.dtype)
+    for k in range(q):
+        bundle[:, k, :, k] = source[:, k]
+    result = np.zeros((g.supers, g.mb * g.block, g.ic, g.taps), w.dtype)
+    result[:, : q * oc] = bundle.reshape(g.supers, q * oc, g.ic, g.taps)
+    return result
+
+
+def cheapest(
+    kernel: Kernel, sets: Sequence[Params], w: Workload, target: Target, most: int
+) -> list[Params]:
+    """Return the parameter sets of least estimated cost, the least first."""
+    largest = concrete(w)
+    return sorted(sets, key=lambda p: kernel.cost(largest, p, target))[:most]
+
+
+def is_depthwise(w: Workload) -> bool:
+    """Whether every channel of a blocked operand has one filter to itself."""
+    op, x, weights = w.op, w.inputs[0], w.inputs[1]
+    assert isinstance(op, ConvBlocked)
+    assert x is not None
+    assert weights is not None
+    return weights.shape[:2] == (op.group, 1) and len(x.shape) > op.plain
+
+
+class ConvDirect(Kernel):
+    """Direct convolution with tiles of p pixels x nv vectors; weights may have 16 bits.
+
+    `u` steps of the innermost loop are unrolled; `rb` rows are computed for all channels before
+    the next ones (0: all rows for each panel of weights); `pf`: the next panel is prefetched.
+    """
+
+    name = "conv_direct"
+    op = ConvBlocked
+    template = "cpu/conv/blocked.c.j2"
+    portable = False
+    batches = True
+    steady = True
+    half_weights = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Two spatial axes or one, known weights, blocks as wide as vectors."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w)
+        return wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """The most promising sets."""
+        return cheapest(self, self.sets(w, target), w, target, 6)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return all parameter sets: tiles that fit the registers, row blocks."""
+        shapes = WIDE if target.vector_registers >= 32 else NARROW
+        found: list[Params] = []
+        for p, nv in shapes:
+            g = geometry(w, p)
+            if nv > g.mb:
+                continue
+            one, more = (_row_blocks(w, cut, p, nv) for cut in (g, in_rows(g, p)))
+            for rb in dict.fromkeys((*one, *more)):
+                found.append({"p": p, "nv": nv, "u": 4, "rb": rb, "pf": True})
+        return found
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights in the order of use."""
+        return packed_panels(w, params)
+
+    def packing(self, w: Workload, params: Params, target: Target) -> str:
+        """Of panels."""
+        return name_of_panels(w, params)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The geometry, the tiles and the loops over them."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        p, nv, u = (int(params[k]) for k in ("p", "nv", "u"))
+        g = _cut(w, params)
+        rows = tile_rows(g, p)
+        columns = cut_columns(g.cols, p)
+        widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
+        tiles = {
+            (r, n, c): Tile(tile_name(r, n, c), r, n, c, g)
+            for r in sorted({rows, 1}) for n, _ in widths for c in columns
+        }  # fmt: skip
+        weights = stored_weights(w)
+        lines = _prefetched(g, p, nv, u, weights.line) if params["pf"] else 0
+        epilogue = TileEpilogue(op.epilogue, w, g, target)
+        named = {t.name: t for t in tiles.values()}
+        firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
+        return {
+            "g": g, "rows": rows, "columns": columns, "tiles": list(named.values()),
+            "groups": [(n, count, firsts[k * widths[0][1]]) for k, (n, count) in enumerate(widths)],
+            "tile_of": lambda r, n, c: tiles[r, n, c].name,
+            "rb": int(params["rb"]) or g.rows.out, "interior": g.rows.interior,
+            "bodies": input_blocks(g, u), "lines": lines,
+            "share": _share(g, lines * weights.line, u),
+            "epilogue": epilogue, "step": 1 if g.plain else g.block, "weights": weights,
+            "part": _part(g) if params.get("exact") else 0, "places": (),
+            "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
+        }  # fmt: skip
+
+    def refined(self, w: Workload, params: Params, target: Target) -> Params:
+        """Long sums are made of parts, too."""
+        long = _part(geometry(w, int(params["p"]))) != 0
+        return {**params, "exact": True} if long else super().refined(w, params, target)
+
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """Tiles of rows and columns; weights stay in the cache from band to band."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        if op.window.rank != 2 or TileEpilogue(op.epilogue, w, geometry(w, 1), target).late:
+            return None
+        kept = {k: v for k, v in params.items() if k == "exact"} | {"rb": 0, "pf": False}
+        sets = [banded({**s, **kept}, x_rows, y_rows) for s in self.sets(w, target)]
+        return cheapest(self, sets, w, target, 1)[0]
+
+    def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+        """Bands cut no tile of several rows into single ones."""
+        p = int(params["p"])
+        g = geometry(w, p, params)
+        (low, high), rows = g.rows.interior, tile_rows(g, p)
+        last = low + (high - low) // rows * rows
+        singly = {*range(low + 1), *range(last, g.rows.out + 1)} - {0}
+        return sorted(singly | {*range(low + rows, last, rows)})
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        p, nv = int(params["p"]), int(params["nv"])
+        g = _cut(w, params)
+        tiles = image_cycles(g, p, nv, g.depth, stored_weights(w).widening(target))
+        return g.batch * g.supers * tiles * _locality(w, g, nv, int(params["rb"]))
+
+
+def _cut(w: Workload, params: Params) -> Geometry:
+    """Return the geometry of direct tiles; blocks of rows along one axis are rows made of it."""
+    p = int(params["p"])
+    g = geometry(w, p, params)
+    return in_rows(g, p) if params["rb"] else g
+
+
+def _locality(w: Workload, g: Geometry, nv: int, rb: int) -> float:
+    """Return a factor for what is read again from beyond L2: inputs, or weights."""
+    assert w.inputs[0] is not None
+    weights = g.mb * g.block * g.depth * 4
+    again = len(panels(g.mb, nv)) > 1 and w.inputs[0].nbytes > L2 // 2
+    pays = again and weights <= BESIDE
+    if rb:
+        return 1.0 if pays else 1.03
+    return 1.05 if pays else 1.0
+
+
+def tile_name(rows: int, vectors: int, columns: Columns) -> str:
+    """Return a tile function's name; tiles at a border are named by their first column."""
+    border = "" if columns.whole else f"_at{columns.first}"
+    return f"tile_{rows}x{columns.width}x{vectors}{border}"
+
+
+def _row_blocks(w: Workload, g: Geometry, p: int, nv: int) -> list[int]:
+    """Return the row blocks worth trying: all rows, or as many as stay in L2 for all panels."""
+    weights = g.mb * g.block * g.depth * 4
+    if len(panels(g.mb, nv)) == 1 or weights > 1 << 20:
+        return [0]
+    rows = tile_rows(g, p)
+    apart = g.cols.kernel if g.cols.open and g.cols.dilation > g.cols.size else 1
+    of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4 * apart
+    count = -(-g.rows.out // (max(1, INPUT // of_tile) * rows))
+    return [0, -(-g.rows.out // (count * rows)) * rows] if count > 1 else [0]
+
+
+def input_blocks(g: Geometry, u: int) -> list[dict[str, int | bool]]:
+    """Return the loops over input channels: whole blocks, then the rest of the last one."""
+    if g.plain:
+        return [{"first": 0, "count": g.ic, "steps": 1, "u": 1}]
+    whole, rest = divmod(g.ic, g.block)
+    bodies: list[dict[str, int | bool]] = []
+    if whole:
+        bodies.append({"first": 0, "count": whole, "steps": g.block, "u": unroll(g.block, u)})
+    if rest:
+        bodies.append({"first": whole, "count": 1, "steps": rest, "u": unroll(rest, u)})
+    return bodies
+
+
+PART = 32
+"""Products of a part of a long sum, about."""
+
+
+def _part(g: Geometry) -> int:
+    """Return the input blocks of a part of a tile's sums; -1: a row of taps, 0: all of them."""
+    if g.depth <= PART:
+        return 0
+    block = g.taps * (1 if g.plain else g.block)
+    return max(1, PART // block) if block < 2 * PART else -1
+
+
+LINE = 16
+"""Floats in a cache line."""
+
+
+def _prefetched(g: Geometry, p: int, nv: int, u: int, line: int) -> int:
+    """Return the lines of the next panel that each `u` steps prefetch; 0 where tiles are many."""
+    tiles = tile_count(g, p)
+    share = u * nv * g.block / line / tiles
+    return -(-u * nv * g.block // (line * tiles)) if share > 0.05 else 0
+
+
+def _share(g: Geometry, each: int, u: int) -> int:
+    """Return by how much a tile moves the place that is prefetched, by `each` in `u` steps."""
+    steps = sum(int(b["count"]) * int(b["steps"]) // int(b["u"]) for b in input_blocks(g, u))
+    return each * steps * g.taps
+
+
+KERNELS = (ConvDirect(),)

@@ -1,0 +1,328 @@
+"""Windows that keep channels apart, in channel blocks: depthwise convolution and pooling.
+
+A tile of outputs is unrolled whole: every input vector is loaded once and given to all the outputs
+that it concerns. Tiles at the borders simply lack the taps that meet padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
+from atc.backends.cpu.conv.cost import CALL
+from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.cpu.render.expr import literal
+from atc.backends.cpu.render.tile_geometry import NO_PARAMS, Axis, Columns, Geometry, cut_columns
+from atc.backends.cpu.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
+from atc.backends.target import Target
+from atc.ir.expr import Input, cast
+from atc.ir.graph import Array, DType
+from atc.ir.ops import ConvBlocked, Epilogue, Pool, identity_epilogue
+from atc.ir.ops.blocked import FLOATS
+
+EXACT_TAPS = (1 << 24) // (255 * 128)
+"""Up to so many products of bytes have an exact sum in float: that is how they are summed."""
+UNROLLED = 320
+"""Taps times outputs that a tile may have."""
+LINES = 4000
+"""Taps times outputs that all the tile functions of a kernel may have."""
+
+
+@dataclass(frozen=True)
+class Tap:
+    """An input vector, by its place from the tile's first, and whom it concerns."""
+
+    place: int
+    users: tuple[tuple[str, int], ...]
+    """(accumulator, index of the tap in the window)."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile function: rows x columns of outputs, and which of their taps lie inside the input."""
+
+    name: str
+    down: Columns
+    across: Columns
+    g: Geometry
+
+    def taps(self) -> list[Tap]:
+        """The input vectors in order of their places."""
+        g = self.g
+        found: dict[tuple[int, int], list[tuple[str, int]]] = {}
+        for kh, rows in enumerate(self.down.taps):
+            for kw, cols in enumerate(self.across.taps):
+                for r in rows:
+                    for c in cols:
+                        at = (r * g.rows.stride + kh * g.rows.dilation,
+                              c * g.cols.stride + kw * g.cols.dilation)  # fmt: skip
+                        user = (f"c{r * self.across.width + c}", kh * g.cols.kernel + kw)
+                        found.setdefault(at, []).append(user)
+        return [
+            Tap((r * g.cols.size + c) * g.block, tuple(users))
+            for (r, c), users in sorted(found.items())
+        ]
+
+    def used(self) -> list[int]:
+        """Return the taps of the window that meet the input anywhere in the tile."""
+        return sorted({k for tap in self.taps() for _, k in tap.users})
+
+    def inside(self, row: int, column: int) -> int:
+        """Return how many taps of an output lie inside the input."""
+        return sum(row in t for t in self.down.taps) * sum(column in t for t in self.across.taps)
+
+    def outputs(self) -> list[tuple[str, int, int, int, int]]:
+        """Return (accumulator, row, column, vector, place in y) of each result."""
+        return [
+            (f"c{r * self.across.width + c}", r, c, 0, (r * self.g.cols.out + c) * self.g.block)
+            for r in range(self.down.width)
+            for c in range(self.across.width)
+        ]
+
+
+def channelwise(w: Workload, params: Params = NO_PARAMS) -> Geometry:
+    """Return the geometry of a window over a blocked tensor, whose every block is a group."""
+    x, y, window = w.inputs[0], w.outputs[0], w.op.window  # type: ignore[attr-defined]
+    assert x is not None
+    block = y.shape[-1]
+    rank = len(y.shape) - 3
+    axes = [
+        Axis(*numbers)
+        for numbers in zip(
+            y.shape[2:-1], x.shape[2:-1], window.kernel[:rank], window.strides[:rank],
+            window.dilations[:rank], window.pads[:rank], strict=True,
+        )
+    ]  # fmt: skip
+    rows, cols = axes if rank == 2 else (Axis(1, 1, 1, 1, 1, 0), axes[0])
+    bands = [int(params[k]) for k in ("x_rows", "y_rows") if k in params]
+    return Geometry(y.shape[0], block, y.shape[1], block, 1, rows, cols, False, False, *bands)
+
+
+def tiles_of(g: Geometry, rows: int, cols: int) -> tuple[list[Columns], list[Columns], list[Tile]]:
+    """Return the cuts of both axes and the tiles they make, in order of rows."""
+    down, across = cut_columns(g.rows, rows), cut_columns(g.cols, cols)
+    tiles = [
+        Tile(f"tile_{d.width}x{a.width}_at{d.first}_{a.first}", d, a, g)
+        for d in down
+        for a in across
+    ]
+    return down, across, tiles
+
+
+def shapes(g: Geometry, target: Target) -> list[Params]:
+    """Return the tiles worth trying, by rows and columns."""
+    wide = ((2, 7), (1, 7), (1, 14), (2, 4), (4, 4), (2, 2), (1, 1))
+    narrow = ((1, 4), (2, 3), (1, 6), (2, 2), (1, 1))
+    found = wide if target.vector_registers >= 32 else narrow
+    return [
+        {"r": r, "c": c}
+        for r, c in found
+        if r * c * g.taps <= UNROLLED and _length(g, r, c) <= LINES
+    ]
+
+
+def _length(g: Geometry, rows: int, cols: int) -> int:
+    """Return the lines of the tile functions, roughly."""
+    down, across = cut_columns(g.rows, rows), cut_columns(g.cols, cols)
+    return sum(d.width for d in down) * sum(a.width for a in across) * g.taps
+
+
+def window_cycles(g: Geometry, params: Params, registers: int) -> float:
+    """Estimate the cycles of a windowed kernel: arithmetic, loads, and what spills."""
+    return _window_cycles(g, int(params["r"]), int(params["c"]), registers)
+
+
+@cache  # costs are asked for several times
+def _window_cycles(g: Geometry, rows: int, cols: int, registers: int) -> float:
+    _, _, tiles = tiles_of(g, rows, cols)
+    total = 0.0
+    for tile in tiles:
+        taps = tile.taps()
+        uses = sum(len(t.users) for t in taps)
+        outputs = tile.down.width * tile.across.width
+        spilled = max(0, outputs + min(g.taps, 9) + 2 - registers) * g.taps / 2
+        loads = (len(taps) + (uses if g.taps > 9 else g.taps)) / 2
+        time = CALL + max(uses / 2, loads) + 1.5 * outputs + spilled
+        total += time * tile.down.count * tile.across.count
+    return g.batch * g.supers * total
+
+
+class WindowTiles(Kernel):
+    """Kernels of whole tiles, r x c outputs at a time."""
+
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """The same tiles, which may then stand anywhere between the borders."""
+        if len(w.outputs[0].shape) != 5:
+            return None
+        late = isinstance(w.op, ConvBlocked) and not typed_epilogue(w.op.epilogue, w, 2)
+        return None if late else banded(params, x_rows, y_rows)
+
+    def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+        """Bands end where tiles do."""
+        tiles = cut_columns(channelwise(w).rows, int(params["r"]))
+        return [t.first + (k + 1) * t.width for t in tiles for k in range(t.count)]
+
+
+class DepthwiseTiles(WindowTiles):
+    """Depthwise convolution, r x c outputs at a time."""
+
+    name = "conv_depthwise"
+    op = ConvBlocked
+    template = "cpu/conv/depthwise.c.j2"
+    portable = False
+    batches = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """One filter per channel, known weights, blocks as wide as vectors."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1
+        fits = wide and op.window.rank <= 2 and w.constant[1] and is_depthwise(w)
+        if not is_bytes(w):
+            return fits and sums_floats(w, FLOATS)
+        exact = prod(op.window.kernel) <= EXACT_TAPS
+        return fits and exact and typed_epilogue(op.epilogue, w, 2)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """The most promising sets."""
+        return cheapest(self, self.sets(w, target), w, target, 4)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return all parameter sets: tiles that fit the registers."""
+        return shapes(channelwise(w), target)
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights as [block][tap][lane]."""
+        block = w.outputs[0].shape[-1]
+        if is_bytes(w):
+            return {1: lambda q: pack_lanes(q.astype(np.float32), block).view(np.int8)}
+        return {1: lambda weights: pack_lanes(weights, block)}
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The tiles; each tap is a multiplication."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        g = channelwise(w, params)
+        down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
+        return {
+            "g": g, "down": down, "across": across, "tiles": tiles, "weighted": True,
+            "combine": "v_fmadd_acc({0}, s, w{1})", "averaged": False,
+            "start": "v_zero()" if is_bytes(w) else None,
+            "epilogue": TileEpilogue(op.epilogue, w, g, target),
+            **element_values(w, op.zero, "v_cvt_i32({0})" if is_bytes(w) else "{0}"),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return window_cycles(channelwise(w), params, target.vector_registers)
+
+
+def is_bytes(w: Workload) -> bool:
+    """Whether a convolution sums integers."""
+    return isinstance(w.op, ConvBlocked) and w.op.accumulator is DType.INT32
+
+
+def element_values(w: Workload, zero: int, result: str) -> dict[str, object]:
+    """Return what the template needs to read and write elements: C types, loads, results."""
+    assert w.inputs[0] is not None
+    element = w.inputs[0].dtype
+    load = f"{LOADS[element]}({{0}})"
+
+    def outputs(tile: Tile) -> list[tuple[str, int, int, int, int]]:
+        return [(result.format(c), row, col, v, at) for c, row, col, v, at in tile.outputs()]
+
+    return {
+        "element": element.c, "result": w.outputs[0].dtype.c, "outputs": outputs,
+        "load": f"v_sub({load}, v_set1({literal(zero, DType.FLOAT)}))" if zero else load,
+        "weights": "(const float *)(const void *)x1" if is_bytes(w) else "x1",
+    }  # fmt: skip
+
+
+def pack_lanes(w: Array, block: int) -> Array:
+    """Return weights [C, 1, *kernel] as [C / block][tap][lane], zero in lanes past the last."""
+    channels = w.shape[0]
+    padded = np.zeros((-(-channels // block) * block, w[0].size), w.dtype)
+    padded[:channels] = w.reshape(channels, -1)
+    return np.ascontiguousarray(padded.reshape(-1, block, w[0].size).swapaxes(1, 2))
+
+
+class PoolTiles(WindowTiles):
+    """Maximum and average pooling of a blocked tensor, whose last axis the window leaves alone."""
+
+    name = "pool_simd"
+    op = Pool
+    template = "cpu/conv/depthwise.c.j2"
+    portable = False
+    batches = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats with lanes along the last axis, one or two axes to pool over, no indices."""
+        op, y = w.op, w.outputs[0]
+        assert isinstance(op, Pool)
+        kind = op.how in ("Max", "Average") and len(w.outputs) == 1 and y.dtype in FLOATS
+        kind = kind or op.how == "Max" and len(w.outputs) == 1 and y.dtype in BYTES
+        lane = y.shape[-1] == lanes(target) > 1 and op.window.rank in (2, 3)
+        window = op.window
+        free = (window.kernel[-1], window.strides[-1], window.pads[-1]) == (1, 1, 0)
+        fits = kind and lane and free
+        return fits and (op.how == "Max" or not op.count_include_pad or _inside_pads(op, w))
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """The most promising sets."""
+        return cheapest(self, self.sets(w, target), w, target, 4)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return all parameter sets: tiles that fit the registers."""
+        return shapes(channelwise(w), target)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The tiles; each tap is a maximum or a sum, which is divided at the end."""
+        op = w.op
+        assert isinstance(op, Pool)
+        g, y = channelwise(w, params), w.outputs[0]
+        down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
+        largest = op.how == "Max"
+
+        def scale(inside: int) -> str:
+            count = g.taps if op.count_include_pad else max(inside, 1)
+            return literal(1 / count, DType.FLOAT)
+
+        return {
+            "g": g, "down": down, "across": across, "tiles": tiles, "weighted": False,
+            "combine": "v_max({0}, s)" if largest else "v_add({0}, s)",
+            "start": "v_set1(-INFINITY)" if largest else "v_zero()", "averaged": not largest,
+            "scale": scale,
+            "epilogue": TileEpilogue(as_stored(y.dtype), w, g, target),
+            **element_values(w, 0, "{0}"),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return window_cycles(channelwise(w), params, target.vector_registers)
+
+
+def as_stored(dtype: DType) -> Epilogue:
+    """Return the epilogue of floats that are stored in a type."""
+    return Epilogue(cast(Input(DType.FLOAT, 0), dtype)) if dtype is DType.BFLOAT16 else (
+        identity_epilogue(DType.FLOAT)
+    )
+
+
+def _inside_pads(op: Pool, w: Workload) -> bool:
+    """Whether every window lies inside the padded input, so that all average as many elements."""
+    g = channelwise(w)
+    return all(
+        (a.out - 1) * a.stride + (a.kernel - 1) * a.dilation - a.pad < a.size + end
+        for a, end in zip((g.rows, g.cols)[-op.window.rank + 1 :], op.end_pads, strict=False)
+    )
+
+
+KERNELS = (DepthwiseTiles(), PoolTiles())

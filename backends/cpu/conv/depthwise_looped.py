@@ -1,0 +1,137 @@
+"""Depthwise convolution and pooling with windows too large to unroll."""
+
+from __future__ import annotations
+
+from atc.backends.cpu.conv.cost import CALL
+from atc.backends.cpu.conv.depthwise import (
+    DepthwiseTiles,
+    PoolTiles,
+    as_stored,
+    channelwise,
+    is_bytes,
+)
+from atc.backends.cpu.conv.dynamic_shape import interior
+from atc.backends.cpu.render.epilogue import TileEpilogue
+from atc.backends.cpu.render.tile_geometry import Geometry
+from atc.backends.cpu.render.vector_expr import LOADS
+from atc.backends.kernel import Params, Workload
+from atc.backends.target import Target
+from atc.dims import Dim, is_dynamic
+from atc.ir.ops import ConvBlocked, Pool
+from atc.ir.ops.blocked import FLOATS
+
+
+def loop_values(g: Geometry, c: int) -> dict[str, object]:
+    """Return the columns that `c` outputs at a time can cover without meeting padding."""
+    low, high = interior(g.cols)
+    covered = isinstance(high - low, Dim) or high - low >= c
+    return {
+        "g": g, "c": c, "low": low, "high": low + (high - low) // c * c, "covered": covered,
+        "widths": (c, 1) if covered else (1,), "open": is_dynamic(g.cols.size), "pixel": g.block,
+        "x_block": g.in_plane, "y_block": g.out_plane,
+    }  # fmt: skip
+
+
+def loop_cycles(g: Geometry, c: int) -> float:
+    """Estimate cycles: the loads of `c` outputs at a time, or one by one at the borders."""
+    low, high = g.cols.interior
+    tiles = (high - low) // c
+    alone = g.cols.out - tiles * c
+    row = tiles * (CALL + g.taps * (c + 1) / 2 + 1.5 * c) + alone * (CALL + 1.2 * g.taps)
+    return g.batch * g.supers * g.rows.out * row
+
+
+def c_type(w: Workload) -> str:
+    """Return the C type of the elements of x."""
+    assert w.inputs[0] is not None
+    return w.inputs[0].dtype.c
+
+
+def vector_load(w: Workload) -> str:
+    """Return the format of what reads a vector of x at {1}."""
+    assert w.inputs[0] is not None
+    return f"{LOADS[w.inputs[0].dtype]}({{1}})"
+
+
+class DepthwiseLoops(DepthwiseTiles):
+    """Depthwise convolution, c outputs of a row at a time, loops over the window."""
+
+    name = "conv_depthwise_loops"
+    template = "cpu/conv/depthwise_looped.c.j2"
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats only."""
+        return super().accepts(w, target) and not is_bytes(w)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return enough accumulators to hide the latency of an addition."""
+        return [{"c": 8}, {"c": 4}]
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Each tap is a multiplication."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        g = channelwise(w)
+        return {
+            **loop_values(g, int(params["c"])), "weighted": True, "start": None, "average": "",
+            "combine": f"v_fmadd_acc({{0}}, {vector_load(w)}, tap)", "element": c_type(w),
+            "epilogue": TileEpilogue(op.epilogue, w, g, target),
+        }  # fmt: skip
+
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """The loops run over all rows."""
+        return None
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return loop_cycles(channelwise(w), int(params["c"]))
+
+
+class PoolLoops(PoolTiles):
+    """Pooling, c outputs of a row at a time, loops over the window."""
+
+    name = "pool_simd_loops"
+    template = "cpu/conv/depthwise_looped.c.j2"
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats only."""
+        op = w.op
+        assert isinstance(op, Pool)
+        counted = op.how == "Max" or not op.count_include_pad or not is_dynamic(w.outputs[0].shape)
+        return w.outputs[0].dtype in FLOATS and counted and super().accepts(w, target)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return enough accumulators to hide the latency of an addition."""
+        return [{"c": 8}, {"c": 4}]
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Each tap is a maximum or a sum, which is divided at the end."""
+        op = w.op
+        assert isinstance(op, Pool)
+        g, largest = channelwise(w), op.how == "Max"
+        every = str(g.taps) if op.count_include_pad else "(kh1 - kh0) * (kw1 - kw0)"
+        return {
+            **loop_values(g, int(params["c"])), "weighted": False,
+            "start": "v_set1(-INFINITY)" if largest else "v_zero()",
+            "average": "" if largest else every,
+            "combine": f"{'v_max' if largest else 'v_add'}({{0}}, {vector_load(w)})",
+            "epilogue": TileEpilogue(as_stored(w.outputs[0].dtype), w, g, target),
+            "element": c_type(w),
+        }  # fmt: skip
+
+    def in_bands(
+        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
+    ) -> Params | None:
+        """The loops run over all rows."""
+        return None
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return loop_cycles(channelwise(w), int(params["c"]))
+
+
+KERNELS = (DepthwiseLoops(), PoolLoops())

@@ -1,0 +1,97 @@
+"""Depthwise convolution and pooling of tensors with their channels last, [N, 1, *spatial, C].
+
+A vector of channels of one pixel is what it is in channel blocks; only the steps from pixel to
+pixel and from block to block differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+from atc.backends.cpu.conv.depthwise import channelwise
+from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, PoolLoops
+from atc.backends.cpu.render.epilogue import TileEpilogue, late_epilogue
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import TensorType
+from atc.ir.ops import ConvBlocked, Epilogue, identity_epilogue
+from atc.ir.view import View
+
+
+def has_channels_last(w: Workload, target: Target) -> bool:
+    """Whether one block holds all channels, some whole vectors of them."""
+    shape, wide = w.outputs[0].shape, lanes(target)
+    return len(shape) > 3 and shape[1] == 1 and shape[-1] > wide > 1 and shape[-1] % wide == 0
+
+
+def in_blocks(w: Workload, target: Target) -> Workload:
+    """Return the same workload with its channels in blocks as wide as vectors."""
+    x, op, wide = cast(TensorType, w.inputs[0]), w.op, lanes(target)
+    if isinstance(op, ConvBlocked):
+        op = replace(op, epilogue=Epilogue(op.epilogue.expr, tuple(
+            View((v.strides[0], v.strides[-1] * wide, *v.strides[2:]), v.offset)
+            for v in op.epilogue.views
+        )))  # fmt: skip
+    return replace(
+        w, op=op, inputs=(_in_blocks(x, wide), *w.inputs[1:]),
+        outputs=tuple(_in_blocks(y, wide) for y in w.outputs),
+    )  # fmt: skip
+
+
+def _in_blocks(type_: TensorType, wide: int) -> TensorType:
+    batch, _, *spatial, channels = type_.shape
+    return TensorType(type_.dtype, (batch, channels // wide, *spatial, wide))
+
+
+class _ChannelsLast(Kernel):
+    """A kernel of channel blocks, told that its blocks lie beside each other in every pixel."""
+
+    steady = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Whole vectors of channels, and what the kernel of channel blocks accepts."""
+        x = w.inputs[0]
+        alike = x is not None and x.shape[-1] == w.outputs[0].shape[-1] and x.shape[1] == 1
+        last = alike and has_channels_last(w, target)
+        return last and super().accepts(in_blocks(w, target), target)
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights as [block][tap][lane]."""
+        return super().packs(in_blocks(w, target), params, target)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """What channel blocks need, with other steps."""
+        channels = w.outputs[0].shape[-1]
+        inner = in_blocks(w, target)
+        values = super().values(inner, params, target)
+        epilogue = cast(TileEpilogue, values["epilogue"])
+        if epilogue.late and isinstance(w.op, ConvBlocked):
+            epilogue = TileEpilogue(identity_epilogue(w.outputs[0].dtype), inner,
+                                    channelwise(inner), target)  # fmt: skip
+            epilogue.late = late_epilogue(w.op.epilogue, w)
+        wide = lanes(target)
+        return {
+            **values, "epilogue": epilogue, "pixel": channels, "x_block": wide, "y_block": wide,
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return super().cost(in_blocks(w, target), params, target)
+
+
+class DepthwiseLast(_ChannelsLast, DepthwiseLoops):
+    """Depthwise convolution, c outputs of a row at a time."""
+
+    name = "conv_depthwise_last"
+
+
+class PoolLast(_ChannelsLast, PoolLoops):
+    """Pooling, c outputs of a row at a time."""
+
+    name = "pool_last"
+
+
+KERNELS = (DepthwiseLast(), PoolLast())

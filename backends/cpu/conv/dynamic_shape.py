@@ -1,0 +1,121 @@
+"""Direct convolution of images whose height and width only the run knows.
+
+The tiles are those of `conv.blocked`, one row high: p pixels where no tap meets padding, then one
+tile at most of each power of two below; what meets padding is computed pixel by pixel, with the
+range of its taps found when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby, pairwise
+
+from atc.backends.cpu.conv.blocked import (
+    NARROW,
+    Tile,
+    cheapest,
+    input_blocks,
+    is_depthwise,
+    name_of_panels,
+    packed_panels,
+)  # fmt: skip
+from atc.backends.cpu.conv.cost import tile_cycles
+from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.cpu.render.tile_geometry import Axis, Columns, Geometry, geometry, panels
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic, maximum, minimum
+from atc.ir.graph import DType
+from atc.ir.ops import ConvBlocked
+
+WIDE = ((14, 2), (8, 3), (6, 4), (28, 1))
+"""Pixels and vectors of a tile for 32 registers."""
+
+
+class ConvOpen(Kernel):
+    """Direct convolution with tiles of p pixels x nv vectors of images of any size."""
+
+    name = "conv_open"
+    op = ConvBlocked
+    template = "cpu/conv/dynamic_shape.c.j2"
+    portable = False
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats, known weights, an image whose extents aren't."""
+        op, x = w.op, w.inputs[0]
+        assert isinstance(op, ConvBlocked)
+        assert x is not None
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w)
+        floats = wide and w.outputs[0].dtype is DType.FLOAT and w.constant[1]
+        return floats and is_dynamic(x.shape[1:]) and not is_depthwise(w)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """The most promising sets."""
+        shapes = WIDE if target.vector_registers >= 32 else NARROW
+        sets: list[Params] = [{"p": p, "nv": nv} for p, nv in shapes if nv <= geometry(w, p).mb]
+        return cheapest(self, sets, w, target, 3)
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights in the order of use."""
+        return packed_panels(w, params)
+
+    def packing(self, w: Workload, params: Params, target: Target) -> str:
+        """Of panels."""
+        return name_of_panels(w, params)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The geometry, the tiles by their width and vectors, and the loops over them."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        p, nv = int(params["p"]), int(params["nv"])
+        g = geometry(w, p)
+        widths = [p, *rests(p)]
+        sizes = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
+        firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
+        low, high = interior(g.cols)
+        return {
+            "g": g, "p": p, "widths": widths, "low": low, "high": high,
+            "tiles": [_tile(c, n, g) for n, _ in sizes for c in widths],
+            "groups": [(n, count, firsts[k * sizes[0][1]]) for k, (n, count) in enumerate(sizes)],
+            "bodies": input_blocks(g, 4), "step": 1 if g.plain else g.block,
+            "epilogue": TileEpilogue(op.epilogue, w, g, target),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        p, nv = int(params["p"]), int(params["nv"])
+        g = geometry(w, p)
+        low, high = g.cols.interior
+        rest = (high - low) % p
+        counts = {p: (high - low) // p, 1: g.cols.out - (high - low)}
+        for n in rests(p):
+            counts[n] = counts.get(n, 0) + rest // n
+            rest %= n
+        tiles = sum(
+            count * tile_cycles(g, 1, width, n, g.depth)
+            for n in panels(g.mb, nv)
+            for width, count in counts.items()
+        )
+        return g.batch * g.supers * g.rows.out * tiles
+
+
+def rests(p: int) -> list[int]:
+    """Return the widths of the tiles after those of p pixels: the powers of two below."""
+    return [1 << k for k in reversed(range((p - 1).bit_length()))]
+
+
+def interior(axis: Axis) -> tuple[int, int]:
+    """Return the outputs whose taps all lie inside the input, as extents."""
+    low = minimum(axis.out, -(-axis.pad // axis.stride))
+    last = axis.size - 1 - (axis.kernel - 1) * axis.dilation + axis.pad
+    return low, maximum(low, minimum(axis.out, last // axis.stride + 1))
+
+
+def _tile(width: int, vectors: int, g: Geometry) -> Tile:
+    taps = (tuple(range(width)),) * g.cols.kernel
+    return Tile(f"tile_{width}x{vectors}", 1, vectors, Columns(0, 1, width, taps), g)
+
+
+KERNELS = (ConvOpen(),)

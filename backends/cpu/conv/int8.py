@@ -1,0 +1,185 @@
+"""Direct convolution of bytes in channel blocks: exact INT32 sums of u8 x s8, four at a time.
+
+The tiles are those of the float kernel; a step multiplies four channels of a pixel, broadcast as
+one word, by vectors of four weights a lane. Signed bytes are read as unsigned ones 128 larger; what
+that and the zero point add to every sum is taken off where the sums start.
+
+Where no instruction does that, weights are integers of 16 bits: those of the even channels of a
+word, then those of the odd ones, which meet the word's bytes taken apart once for all vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
+from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
+from atc.backends.cpu.matmul.int8 import DOT_FEATURES
+from atc.backends.cpu.render.epilogue import TileEpilogue
+from atc.backends.cpu.render.tile_geometry import Axis, geometry
+from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import Array, DType
+from atc.ir.ops import ConvBlocked
+
+QUAD = 4
+"""Channels whose products a step sums."""
+SPLIT_WIDE = ((4, 4), (6, 3), (3, 4), (8, 2), (4, 2), (2, 4), (14, 1), (6, 1))
+SPLIT_NARROW = ((2, 4), (4, 2), (3, 2), (1, 4), (6, 1), (4, 1))
+"""Pixels and vectors of a tile of split words, for 32 and for 16 registers."""
+
+
+def conv_of_bytes(w: Workload) -> ConvBlocked | None:
+    """Return the op of a workload that is a blocked convolution of bytes."""
+    op = w.op
+    return op if isinstance(op, ConvBlocked) and op.accumulator is DType.INT32 else None
+
+
+def unsigned_zero(w: Workload, op: ConvBlocked) -> int:
+    """Return the zero point of x, its bytes read as unsigned."""
+    assert w.inputs[0] is not None
+    return op.zero + (128 if w.inputs[0].dtype is DType.INT8 else 0)
+
+
+def splits(target: Target) -> bool:
+    """Whether words are taken apart: where four products are many instructions."""
+    return target.simd != "neon" and not target.features & DOT_FEATURES
+
+
+def in_quads(words: Words, target: Target) -> Words:
+    """Return words of bytes with weights as they are multiplied on a target."""
+    return replace(words, size=2 * WORD) if splits(target) else words
+
+
+def quad_sets(w: Workload, target: Target) -> list[Params]:
+    """Return all parameter sets: tiles that fit the registers."""
+    if not splits(target):
+        return tile_sets(w, target)
+    shapes = SPLIT_WIDE if target.vector_registers >= 32 else SPLIT_NARROW
+    return [{"p": p, "nv": nv} for p, nv in shapes if nv <= geometry(w, p).mb]
+
+
+def quad_cycles(words: Words) -> float:
+    """Estimate the cycles of all tiles; split words take longer."""
+    return words.cycles() * (1 if words.size == WORD else 2 + 1 / words.nv)
+
+
+def packed_quads(words: Words, dense: Array) -> Array:
+    """Return weights in the order of use, in a row of bytes; see `Words.pack`."""
+    packed = words.pack(dense)
+    if words.size == WORD:
+        return packed
+    pairs = packed.reshape(-1, words.g.block, QUAD // 2, 2)  # [..][lane][pair][even or odd]
+    return pairs.transpose(0, 3, 1, 2).astype(np.int16).reshape(-1).view(np.int8)
+
+
+def pack_bytes(w: Array, words: Words, group: int, zero: int) -> Array:
+    """Return weights [M, C / group, *kernel] as bytes in the order in which the tiles read them.
+
+    They are behind what each filter's sums start with.
+    """
+    dense = ungrouped(w, words.g, group)
+    return behind_starts(packed_quads(words, dense), dense, zero)
+
+
+def behind_starts(packed: Array, dense: Array, zero: int) -> Array:
+    """Return packed weights behind the INT32 that sums start with, for x with a zero point.
+
+    They are minus the zero point times the sum of each filter of `dense`, [..., channels, taps].
+    """
+    starts = -zero * dense.astype(np.int64).sum((-2, -1))
+    return np.concatenate([starts.astype(np.int32).reshape(-1).view(np.int8), packed])
+
+
+def in_whole_words(w: Workload, target: Target) -> ConvBlocked | None:
+    """Return the convolution of bytes that a workload is, if vectors of words can compute it."""
+    op = conv_of_bytes(w)
+    if op is None or not w.constant[1] or w.outputs[0].shape[-1] != lanes(target):
+        return None
+    wide = lanes(target) > 1 and lanes(target) % QUAD == 0 and op.window.rank <= 2
+    return op if wide and typed_epilogue(op.epilogue, w, 2) else None
+
+
+class ConvBytes(Kernel):
+    """Convolution of u8 or s8 by s8 with tiles of p pixels x nv vectors."""
+
+    name = "conv_bytes"
+    op = ConvBlocked
+    template = "cpu/conv/dot_product.c.j2"
+    portable = False
+    batches = True
+    steady = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Known weights, blocks as wide as vectors; where taps meet padding, a zero point of 0."""
+        op = in_whole_words(w, target)
+        if op is None or is_depthwise(w):
+            return False
+        g = geometry(w, 1)
+        inside = all(_never_padded(a) for a in (g.rows, g.cols))
+        return not g.plain and (inside or unsigned_zero(w, op) == 0)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """The most promising sets."""
+        return cheapest(self, quad_sets(w, target), w, target, 5)
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return all parameter sets."""
+        return quad_sets(w, target)
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights in the order of use, behind what the sums start with."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        words, zero = in_quads(in_words(w, params, QUAD), target), unsigned_zero(w, op)
+        return {1: lambda weights: pack_bytes(weights, words, op.group, zero)}
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The tiles; signed bytes become unsigned as they are read."""
+        return byte_values(w, in_quads(in_words(w, params, QUAD), target), target)
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return quad_cycles(in_quads(in_words(w, params, QUAD), target))
+
+
+def byte_values(w: Workload, words: Words, target: Target) -> dict[str, object]:
+    """Return what the template wants to know of a convolution of bytes, cut into words."""
+    op = w.op
+    assert isinstance(op, ConvBlocked)
+    assert w.inputs[0] is not None
+    g, signed = words.g, w.inputs[0].dtype is DType.INT8
+    epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
+    started, halves = unsigned_zero(w, op) != 0, words.size > WORD
+    read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
+    packed = f"(const int16_t *)(const void *)(x1 + {starts})" if halves else "x1"
+    return {
+        **words.values(), "element": w.inputs[0].dtype.c, "halves": halves,
+        "weight": "int16_t" if halves else "int8_t", "dot": "v_dot2" if halves else "v_dot4",
+        "result": w.outputs[0].dtype.c, "sums": "vi32",
+        "broadcast": f"v_i32_xor({read}, flip)" if signed else read,
+        "load": "v_i32_load((const int32_t *)(const void *)({}))",
+        "flip": "v_i32_set1((int32_t)0x80808080u)" if signed else "",
+        "start": lambda vector: _start(vector, g.block, epilogue, started), "started": started,
+        "starts": 0 if halves else starts, "source": "x0", "packed": packed,
+        "converted": False, "epilogue": epilogue,
+    }  # fmt: skip
+
+
+def _start(vector: int, block: int, epilogue: TileEpilogue, started: bool) -> str:
+    """Return the C expression that a vector of sums starts with."""
+    bias, least = epilogue.start(vector), f"v_i32_load(starts + {vector * block})"
+    if not started:
+        return bias
+    return least if epilogue.bias is None else f"v_i32_add({least}, {bias})"
+
+
+def _never_padded(axis: Axis) -> bool:
+    return axis.interior == (0, axis.out)
+
+
+KERNELS = (ConvBytes(),)

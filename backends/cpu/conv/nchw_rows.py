@@ -1,0 +1,252 @@
+"""Direct convolution of plain planes: tiles of filters by vectors of a line of pixels.
+
+For what channel blocks don't suit: a single filter, filters that only the run knows, groups of few
+channels. Lines of pixels are vectors and filters are broadcast, so neither is rearranged. A band of
+rows at a time is copied with its padding into scratch, where no tap needs to look for borders, and
+with a stride the pixels of each phase beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from atc.backends.cpu.conv.blocked import cheapest
+from atc.backends.cpu.conv.portable import operand_types
+from atc.backends.cpu.matmul.cost import CALL, LATENCY, Panel, Tile, column_panels, row_tiles
+from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
+from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import DType
+from atc.ir.ops import Conv, Epilogue, Window
+from atc.ir.view import View
+
+BAND = 3 << 17
+"""Bytes of a band that stay in the L2 cache."""
+UNROLLED = 160
+"""Multiply-adds of a line of taps that are written one by one."""
+VECTORS = (6, 4, 3, 2, 8, 12, 1)
+COPIED, APART, UNALIGNED = 8.0, 1.4, 1.7
+"""Floats copied per cycle, and taken apart by a stride; loads that a vector off the cache lines
+counts for."""
+SLACK = 1.2
+"""What a tile takes beyond the estimate: loops and what the caches deliver late."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A spatial axis: outputs, inputs, and the window along it."""
+
+    out: int
+    size: int
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+
+    @property
+    def reach(self) -> int:
+        """How far the last tap is from the first one."""
+        return (self.kernel - 1) * self.dilation
+
+    def span(self, outputs: int) -> int:
+        """Return how many inputs so many neighbouring outputs read."""
+        return (outputs - 1) * self.stride + self.reach + 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether no tap meets padding."""
+        return self.pad == 0 and self.span(self.out) <= self.size
+
+
+@dataclass(frozen=True)
+class Planes:
+    """A convolution of planes, those of one dimension with a single row."""
+
+    batch: int
+    group: int
+    channels: int
+    filters: int
+    rows: Line
+    cols: Line
+    lanes: int
+
+    @property
+    def taps(self) -> int:
+        """The taps of a filter."""
+        return self.channels * self.rows.kernel * self.cols.kernel
+
+    @property
+    def whole(self) -> int:
+        """The columns of all vectors of a row of outputs."""
+        return -(-self.cols.out // self.lanes) * self.lanes
+
+    @property
+    def direct(self) -> bool:
+        """Whether vectors are read from the operand itself."""
+        whole = self.cols.inside and self.cols.out % self.lanes == 0
+        return whole and self.rows.inside and self.cols.stride == 1
+
+    @property
+    def phase(self) -> int:
+        """The floats of a phase of a row, those of a stride apart."""
+        return self.whole + self.cols.reach // self.cols.stride
+
+    @property
+    def pitch(self) -> int:
+        """The floats from row to row."""
+        return self.cols.size if self.direct else self.cols.stride * self.phase
+
+    @property
+    def plane(self) -> int:
+        """The floats from channel to channel."""
+        return self.pitch * (self.rows.size if self.direct else self.rows.span(self.band))
+
+    @property
+    def band(self) -> int:
+        """The rows of outputs computed from one copy."""
+        if self.direct:
+            return self.rows.out
+        line = self.channels * self.pitch * 4
+        most = (BAND // line - self.rows.reach - 1) // self.rows.stride + 1
+        return -(-self.rows.out // ceil(self.rows.out / max(1, most)))
+
+    def place(self, column: int) -> int:
+        """Return where a tap of the row begins."""
+        steps, phase = divmod(column * self.cols.dilation, self.cols.stride)
+        return steps if self.direct else phase * self.phase + steps
+
+    def phases(self) -> list[tuple[int, int, int]]:
+        """Return of each phase the first and last column of the input in a row, and its shift."""
+        found = []
+        for p in range(self.cols.stride):
+            shift = p - self.cols.pad
+            low = max(0, -(shift // self.cols.stride))
+            high = min(self.phase, -((shift - self.cols.size) // self.cols.stride))
+            found.append((low, max(low, high), shift))
+        return found
+
+
+def planes_of(w: Workload, width: int) -> Planes:
+    """Return the convolution of a workload of one or two spatial axes."""
+    op = w.op
+    assert isinstance(op, Conv)
+    x, weights = operand_types(w)
+    y = w.outputs[0]
+    axes = _lines(op.window, x.shape[2:], y.shape[2:])
+    rows = axes[0] if len(axes) == 2 else Line(1, 1)
+    filters = weights.shape[0] // op.group
+    return Planes(x.shape[0], op.group, weights.shape[1], filters, rows, axes[-1], width)
+
+
+def _lines(window: Window, size: tuple[int, ...], out: tuple[int, ...]) -> list[Line]:
+    return [Line(*n) for n in zip(out, size, window.kernel, window.strides, window.dilations,
+                                  window.pads, strict=True)]  # fmt: skip
+
+
+class ConvLines(Kernel):
+    """float Conv over one or two axes, tiles of mr filters x nv vectors."""
+
+    name = "conv_lines"
+    op = Conv
+    template = "cpu/conv/nchw_rows.c.j2"
+    portable = False
+    steady = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats, and an epilogue in vectors."""
+        op = w.op
+        assert isinstance(op, Conv)
+        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+        some = all(prod(t.shape) for t in (*operand_types(w), w.outputs[0]))
+        fits = op.window.rank <= 2 and not op.zero_points and floats and some
+        return fits and vector_epilogue(op.epilogue, w, target, op.operands)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Tiles that fill the registers."""
+        p = planes_of(w, lanes(target))
+        sets: list[Params] = []
+        for nv in VECTORS:
+            high = min((target.vector_registers - 1 - nv) // nv, p.filters)
+            if high >= 1 and nv <= p.whole // p.lanes:
+                sets.append({"mr": row_tiles(p.filters, high)[0].rows, "nv": nv})
+        return cheapest(self, sets, w, target, 3)
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """A band of all channels of a group."""
+        p = planes_of(w, lanes(target))
+        return 0 if p.direct else p.channels * p.plane * 4
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The planes, the tiles and how they are called."""
+        op = w.op
+        assert isinstance(op, Conv)
+        p = planes_of(w, lanes(target))
+        tiles = row_tiles(p.filters, int(params["mr"]))
+        panels = column_panels(p.cols.out, int(params["nv"]), p.lanes)
+        finish = TileFinish(_by_rows(op.epilogue), ("n", "r"), op.operands)
+        whole = any(c.vectors > 1 or not c.part for c in panels)
+        row = f"(n * {p.group * p.filters} + i) * {p.rows.out} + r"
+        given = [*finish.places, f"y0 + ({row}) * {p.cols.out} + j", *finish.extras]
+        return {
+            "p": p, "tiles": tiles, "panels": panels, "width": int(params["nv"]) * p.lanes,
+            "functions": [_function(p, finish, c, t) for c in panels for t in tiles],
+            "finishes": finish.functions(whole, any(c.part for c in panels)),
+            "arguments": ", ".join(given), "places": [p.place(k) for k in range(p.cols.kernel)],
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        p = planes_of(w, lanes(target))
+        panels = column_panels(p.cols.out, int(params["nv"]), p.lanes)
+        row = sum(
+            c.count * t.count * (CALL + p.taps * _tap_cycles(t.rows, c.vectors))
+            for c in panels
+            for t in row_tiles(p.filters, int(params["mr"]))
+        )
+        bands = -(-p.rows.out // p.band)
+        rate = COPIED if p.cols.stride == 1 else APART
+        copied = 0.0 if p.direct else bands * p.channels * p.plane / rate
+        return p.batch * p.group * (p.rows.out * row * SLACK + copied)
+
+
+def _tap_cycles(rows: int, vectors: int) -> float:
+    """Return the cycles of a tap: multiply-adds, loads, or waiting for the sums."""
+    return max(rows * vectors / 2, (UNALIGNED * vectors + rows) / 2, LATENCY)
+
+
+def _by_rows(epilogue: Epilogue) -> Epilogue:
+    """Return an epilogue with views over (N, rows, M, columns); one row where there are none."""
+    views = []
+    for v in epilogue.views:
+        n, m, *image = v.strides
+        rows, columns = (0, *image)[-2:]
+        views.append(View((n, rows, m, columns), v.offset))
+    return Epilogue(epilogue.expr, tuple(views))
+
+
+def _function(p: Planes, finish: TileFinish, panel: Panel, tile: Tile) -> dict[str, object]:
+    """Return a tile's name, head, sums, and where they go."""
+    name = f"tile_{panel.name}_{tile.rows}"
+    places, memory = finish.parameters
+    head = wrapped(
+        f"static K_NOINLINE void {name}(", ["const float *x", "const float *w", *places, *memory]
+    )
+    results = []
+    for row in range(tile.rows):
+        for vector in range(panel.vectors):
+            column, sum_ = vector * p.lanes, f"c{row}_{vector}"
+            part = panel.part if vector == panel.vectors - 1 else 0
+            place = spot("y", row, p.rows.out * p.cols.out, column)
+            results.append({"name": sum_, "place": place, "part": part,
+                            "value": finish.value(sum_, row, column, part)})  # fmt: skip
+    steps = [[plus("w", r * p.taps), [f"c{r}_{v}" for v in range(panel.vectors)]]
+             for r in range(tile.rows)]  # fmt: skip
+    unrolled = p.cols.kernel * tile.rows * panel.vectors <= UNROLLED
+    return {"name": name, "head": head, "panel": panel, "tile": tile, "results": results,
+            "steps": steps, "unrolled": unrolled}  # fmt: skip
+
+
+KERNELS = (ConvLines(),)

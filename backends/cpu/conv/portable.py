@@ -1,0 +1,227 @@
+"""Portable kernels of Conv, ConvTranspose and Pool for any number of spatial axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from atc.backends.cpu.render.expr import address, load, store, value_type
+from atc.backends.cpu.render.loops import finish
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic, maximum, minimum
+from atc.ir.graph import TensorType
+from atc.ir.ops import Conv, ConvTranspose, Pool, Window
+from atc.ir.view import View, dense
+
+ROW, PRODUCTS = 4.0, 0.8
+"""Cycles to begin a row, and products per cycle in it."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of a window: C variable names and extents."""
+
+    out: str
+    inp: str
+    tap: str
+    extent: int
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+
+
+def axes_of(window: Window, size: tuple[int, ...], extent: tuple[int, ...]) -> list[Axis]:
+    """Return the axes with C variables o0, i0, k0, ..."""
+    return [
+        Axis(f"o{d}", f"i{d}", f"k{d}", extent[d], size[d], window.kernel[d], window.strides[d],
+             window.dilations[d], window.pads[d])
+        for d in range(window.rank)
+    ]  # fmt: skip
+
+
+def tap_ranges(axis: Axis) -> dict[str, list[int]]:
+    """Return, per tap, the output range [low, high) that stays inside the input, and its shift.
+
+    At output q tap k reads input q * stride + shift[k].
+    """
+    low, high, shift = [], [], []
+    for k in range(axis.kernel):
+        first = k * axis.dilation - axis.pad
+        begin = maximum(0, -(first // axis.stride))
+        end = minimum(axis.extent, (axis.size - 1 - first) // axis.stride + 1)
+        low.append(begin)
+        high.append(maximum(begin, end))
+        shift.append(first)
+    return {"low": low, "high": high, "shift": shift}
+
+
+def operand_types(w: Workload) -> tuple[TensorType, TensorType]:
+    """Return the types of x and w."""
+    x, weights = w.inputs[0], w.inputs[1]
+    assert x is not None
+    assert weights is not None
+    return x, weights
+
+
+class ConvRows(Kernel):
+    """Any Conv in plain C, one row of outputs at a time."""
+
+    name = "conv_rows"
+    op = Conv
+    template = "cpu/conv/portable.c.j2"
+    dynamic = True
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """One row of accumulators."""
+        op = w.op
+        assert isinstance(op, Conv)
+        return maximum(1, w.outputs[0].shape[-1]) * op.accumulator.itemsize
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loop bounds, the tables of the last axis and the epilogue."""
+        op = w.op
+        assert isinstance(op, Conv)
+        x, weights = operand_types(w)
+        y = w.outputs[0]
+        axes = axes_of(op.window, x.shape[2:], y.shape[2:])
+        outer, last = axes[:-1], axes[-1]
+        indices = ["n", "m", *[a.out for a in outer], "q"]
+        after, value = finish(op.epilogue, w, "row[q]", indices, op.operands)
+        line = View((x.strides[0], x.strides[1], *x.strides[2:-1]))
+        tap = address(dense(weights.shape), ["m", "c", *[a.tap for a in outer], "k"])
+        return {
+            "batch": x.shape[0], "group": op.group, "channels": weights.shape[1],
+            "filters": weights.shape[0] // op.group, "outer": outer, "last": last,
+            "ranges": tap_ranges(last), "dynamic": is_dynamic(last),
+            "acc": op.accumulator.c, "element": x.dtype.c,
+            "line": address(line, ["n", "(first + c)", *[a.inp for a in outer]]),
+            "w": _minus_zero_point(op, w, 3, load(weights.dtype, f"x1[{tap}]")),
+            "step": _step(op, w, load(x.dtype, f"line[{_times('q', last.stride)}]")),
+            "after": after, "value": value, "target": address(dense(y.shape), indices),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles: each tap begins a row anew, and goes along it number by number."""
+        _, weights = operand_types(w)
+        across = max(w.outputs[0].shape[-1], 1)
+        rows = w.outputs[0].size / across * prod(weights.shape[1:])
+        return rows * (ROW + across / PRODUCTS)
+
+
+def _minus_zero_point(op: Conv, w: Workload, index: int, value: str) -> str:
+    """Subtract zero point `index`: one number, or one per output channel."""
+    if not op.zero_points or w.inputs[index] is None:
+        return value
+    point = w.inputs[index]
+    assert point is not None
+    place = "m" if index == 3 and point.size > 1 else "0"
+    return f"{value} - x{index}[{place}]"
+
+
+def _step(op: Conv, w: Workload, value: str) -> str:
+    if op.accumulator.is_float:
+        return f"row[q] += weight * {value};"
+    value = _minus_zero_point(op, w, 2, value)
+    wide = f"uint{max(32, 8 * op.accumulator.itemsize)}_t"
+    return f"row[q] = ({op.accumulator.c})(({wide})row[q] + ({wide})weight * ({wide})({value}));"
+
+
+class ConvTransposeScatter(Kernel):
+    """Any ConvTranspose in plain C: every input row is scattered into one output plane."""
+
+    name = "conv_transpose"
+    op = ConvTranspose
+    template = "cpu/conv/transposed.c.j2"
+    dynamic = True
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The accumulators of one output channel."""
+        return maximum(1, prod(w.outputs[0].shape[2:])) * operand_types(w)[0].dtype.itemsize
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loop bounds with the roles of input and output exchanged."""
+        op = w.op
+        assert isinstance(op, ConvTranspose)
+        x, weights = operand_types(w)
+        y = w.outputs[0]
+        # Seen from the output, tap k of input i lands on o = i * stride + k * dilation - pad: the
+        # same relation as a Conv's with input and output exchanged.
+        axes = axes_of(op.window, y.shape[2:], x.shape[2:])
+        outer, last = axes[:-1], axes[-1]
+        after, value = finish(op.epilogue, w, "plane[at]", _plane_indices(y), 2)
+        filters = weights.shape[1]
+        plane = dense(y.shape[2:])
+        own = f"m % {filters}" if op.group > 1 else "m"
+        tap = address(dense(weights.shape), ["c", own, *[a.tap for a in outer], "k"])
+        return {
+            "batch": x.shape[0], "group": op.group, "channels": x.shape[1] // op.group,
+            "filters": filters, "outer": outer, "last": last, "ranges": tap_ranges(last),
+            "dynamic": is_dynamic(last), "acc": x.dtype.c, "element": x.dtype.c,
+            "size": prod(y.shape[2:]),
+            "line": address(View(x.strides[:-1]), ["n", "c", *[a.out for a in outer]]),
+            "base": address(View(plane.strides[:-1]), [a.inp for a in outer]),
+            "w": load(weights.dtype, f"x1[{tap}]"),
+            "outputs": [(f"p{d}", n) for d, n in enumerate(y.shape[2:])],
+            "at": address(plane, [f"p{d}" for d in range(len(y.shape) - 2)]),
+            "after": after, "value": value, "target": address(dense(y.shape), _plane_indices(y)),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Scalar work: one unit per multiplication."""
+        x, weights = operand_types(w)
+        return float(x.size * prod(weights.shape[1:]))
+
+
+def _plane_indices(y: TensorType) -> list[str]:
+    return ["n", "m", *[f"p{d}" for d in range(len(y.shape) - 2)]]
+
+
+class PoolWindows(Kernel):
+    """Any Pool in plain C, one window at a time."""
+
+    name = "pool"
+    op = Pool
+    template = "cpu/conv/pool.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loop bounds and what happens per element."""
+        op, x = w.op, w.inputs[0]
+        assert isinstance(op, Pool)
+        assert x is not None
+        y = w.outputs[0]
+        axes = axes_of(op.window, x.shape[2:], y.shape[2:])
+        return {
+            "op": op, "axes": axes, "outer": x.shape[0] * x.shape[1], "dtype": x.dtype,
+            "type": value_type(x.dtype), "load": partial(load, x.dtype),
+            "store": partial(store, y.dtype),
+            "plane": prod(x.shape[2:]), "outputs": prod(y.shape[2:]), "indices": len(w.outputs) > 1,
+            "place": address(dense(x.shape[2:]), [a.inp for a in axes]),
+            "target": address(dense(y.shape[2:]), [a.out for a in axes]),
+            "flat": address(_column_major(x.shape[2:]) if op.storage_order else dense(x.shape[2:]),
+                            [a.inp for a in axes]),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Scalar work: some units per element of a window."""
+        assert isinstance(w.op, Pool)
+        return 4.0 * w.outputs[0].size * prod(w.op.window.kernel)
+
+
+def _column_major(shape: tuple[int, ...]) -> View:
+    strides, step = [], 1
+    for n in shape:
+        strides.append(step)
+        step *= n
+    return View(tuple(strides))
+
+
+def _times(index: str, factor: int) -> str:
+    return index if factor == 1 else f"{index} * {factor}"
+
+
+KERNELS = (ConvRows(), ConvTransposeScatter(), PoolWindows())

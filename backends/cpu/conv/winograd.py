@@ -1,0 +1,306 @@
+"""3x3 convolution in channel blocks by Winograd's F(m x m, 3 x 3).
+
+Tiles of inputs are transformed, multiplied by the transformed filters, one matrix product for each
+of the (m + 2)^2 components, and transformed back. The filters are transformed when compiling, which
+makes them (m + 2)^2 / 9 times as large, or in each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from atc.backends.cpu.conv.blocked import LINE, PART, Run, cheapest, name_of_panels, packed_panels
+from atc.backends.cpu.conv.cost import FAR, L2, NEAR, tile_cycles
+from atc.backends.cpu.conv.winograd_matrices import (
+    by_points,
+    combinations,
+    matrices,
+    transform_filters,
+)
+from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.cpu.render.stored_weights import stored_weights
+from atc.backends.cpu.render.tile_geometry import (
+    Axis,
+    Geometry,
+    cut_columns,
+    geometry,
+    panels,
+    unroll,
+)
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
+from atc.backends.target import Target
+from atc.ir.graph import Array
+from atc.ir.ops import ConvBlocked
+
+SIZES = (6, 4, 2)
+"""The extents of a tile of outputs."""
+WIDE = ((14, 2), (9, 3), (8, 3), (7, 3), (6, 4), (14, 1), (28, 1))
+NARROW = ((6, 2), (4, 3), (12, 1))
+"""Tiles and vectors of a product, for 32 and for 16 registers."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tiles of an image: `down` rows of `across` tiles, `rows` of them at a time."""
+
+    down: int
+    across: int
+    rows: int
+
+    @property
+    def block(self) -> int:
+        """Tiles transformed and multiplied together."""
+        return self.rows * self.across
+
+    @property
+    def rest(self) -> int:
+        """Tiles of a last, smaller block; 0 where all are equal."""
+        return self.down % self.rows * self.across
+
+
+@dataclass(frozen=True)
+class Product:
+    """One tile function of the matrix products: transformed tiles x vectors of output channels."""
+
+    tiles: int
+    vectors: int
+
+    @property
+    def name(self) -> str:
+        """The C function's name."""
+        return f"multiply_{self.tiles}x{self.vectors}"
+
+    def run(self, block: int) -> Run:
+        """The accumulators and where their inputs lie."""
+        return Run(0, 1, 0, tuple((f"c{k}", k * block) for k in range(self.tiles)))
+
+    def sums(self) -> list[str]:
+        """The accumulators of all tiles and vectors."""
+        return [f"c{k}_{v}" for k in range(self.tiles) for v in range(self.vectors)]
+
+
+@dataclass(frozen=True)
+class RawFilters:
+    """Filters that a run transforms: panels of `vectors`, `stride` floats between components.
+
+    A panel has `whole` blocks of input channels and `rest` channels more. With `once` one panel is
+    transformed at a time, as there is only one block of tiles; else all are before the first.
+    """
+
+    vectors: int
+    stride: int
+    whole: int
+    rest: int
+    once: bool
+    lines: tuple[str, ...]
+    """The one-dimensional transform d -> v in C."""
+
+
+class ConvWinograd(Kernel):
+    """F(m x m, 3 x 3), `rows` rows of tiles at a time, products in tiles of p x nv.
+
+    `raw`: each run transforms the filters, which take no more memory than a direct convolution's.
+    """
+
+    name = "conv_winograd"
+    op = ConvBlocked
+    template = "cpu/conv/winograd.c.j2"
+    portable = False
+    batches = True
+    half_weights = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """3x3 windows without strides over many channels, known weights."""
+        op, x = w.op, w.inputs[0]
+        assert isinstance(op, ConvBlocked)
+        assert x is not None
+        window = op.window
+        square = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
+        wide = wide and sums_floats(w)
+        return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """The most promising sets of each size, with filters as they are and transformed."""
+        sets = self.sets(w, target)
+        kinds = [(m, raw) for raw in (False, True) for m in SIZES]
+        of_kinds = ([p for p in sets if (p["m"], "raw" in p) == kind] for kind in kinds)
+        return [p for kind in of_kinds for p in cheapest(self, kind, w, target, 2)]
+
+    def sets(self, w: Workload, target: Target) -> list[Params]:
+        """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products.
+
+        Filters of 16 bits are transformed in the run: transformed, 16 bits no longer hold them.
+        """
+        g = geometry(w, 1)
+        shapes = WIDE if target.vector_registers >= 32 else NARROW
+        found: list[Params] = []
+        for m in SIZES:
+            down, across = -(-g.rows.out // m), -(-g.cols.out // m)
+            wanted = sorted({min(down, -(-n // across)) for n in (12, 24, 48)})
+            for rows in wanted:
+                for p, nv in shapes:
+                    if nv <= g.mb:
+                        found.append({"m": m, "rows": rows, "p": p, "nv": nv, "u": 4, "pf": True})
+        raw: list[Params] = [{**p, "raw": True} for p in found]
+        return raw if weight_type(w) else [*found, *raw]
+
+    def exact(self, params: Params) -> bool:
+        """F(2 x 2) errs no more than direct convolution; larger tiles some times as much."""
+        return params["m"] == 2
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Transformed filters in the order of use, or panels of taps."""
+        if params.get("raw"):
+            return packed_panels(w, params)
+        g, m, nv = geometry(w, 1), int(params["m"]), int(params["nv"])
+        return {1: lambda weights: pack_filters(weights, g, m, nv)}
+
+    def packing(self, w: Workload, params: Params, target: Target) -> str:
+        """Of panels, transformed or not."""
+        name = name_of_panels(w, params)
+        return name if params.get("raw") else f"{name}, F({params['m']})"
+
+    def enlarges(self, w: Workload, params: Params, target: Target) -> int:
+        """(m + 2)^2 components in the place of nine taps."""
+        g, m = geometry(w, 1), int(params["m"])
+        return 0 if params.get("raw") else 4 * ((m + 2) ** 2 - 9) * g.ic * g.mb * g.block
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """One block of transformed inputs and of products; filters that the run transforms."""
+        g, m = geometry(w, 1), int(params["m"])
+        v, y = strides(g, grid(g, params))
+        raw = raw_filters(g, params)
+        panels = 0 if raw is None else 1 if raw.once else -(-g.mb // raw.vectors)
+        return 4 * (m + 2) ** 2 * (v + y + (raw.stride * panels if raw else 0))
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Transforms, products and the loops over blocks of tiles."""
+        op = w.op
+        assert isinstance(op, ConvBlocked)
+        m, p, nv, u = (int(params[k]) for k in ("m", "p", "nv", "u"))
+        g = geometry(w, 1)
+        tiles = grid(g, params)
+        widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
+        cuts = {n: cut_columns(Axis(n, n, 1, 1, 1, 0), p) for n in (tiles.block, tiles.rest) if n}
+        sizes = sorted({c.width for cut in cuts.values() for c in cut}, reverse=True)
+        products = [Product(t, n) for t in sizes for n in sorted({n for n, _ in widths})]
+        whole, rest = divmod(g.ic, g.block)
+        bodies = [
+            {"first": first, "count": count, "steps": steps, "u": unroll(steps, u)}
+            for first, count, steps in ((0, whole, g.block), (whole, 1, rest))
+            if count and steps
+        ]
+        passes, line = sum(c.count for c in cuts[tiles.block]), stored_weights(w).line
+        lines = -(-u * nv * g.block // (line * passes)) if params["pf"] and passes <= 16 else 0
+        raw = raw_filters(g, params)
+        if raw:  # the next panel of taps while all components of this one are multiplied
+            lines = -(-9 * lines // (m + 2) ** 2) if raw.once else 0
+        share = lines * line * sum(b["count"] * b["steps"] // b["u"] for b in bodies)
+        mats = matrices(m)
+        v, y = strides(g, tiles)
+        return {
+            "g": g, "m": m, "n": m + 2, "grid": tiles, "cuts": cuts, "products": products,
+            "groups": [(n, count, widths[0][0] * widths[0][1] * k)
+                       for k, (n, count) in enumerate(widths)],
+            "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
+            "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
+            "epilogue": TileEpilogue(op.epilogue, w, g, target),
+            "part": PART // g.block if params.get("exact") and g.ic > PART else 0, "raw": raw,
+            "weights": stored_weights(w),
+        }  # fmt: skip
+
+    def refined(self, w: Workload, params: Params, target: Target) -> Params:
+        """Long sums are made of parts, too."""
+        long = geometry(w, 1).ic > PART
+        return {**params, "exact": True} if long else super().refined(w, params, target)
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Estimated cycles."""
+        return winograd_cycles(w, params)
+
+
+def grid(g: Geometry, params: Params) -> Grid:
+    """Return the tiles of an image."""
+    m = int(params["m"])
+    return Grid(-(-g.rows.out // m), -(-g.cols.out // m), int(params["rows"]))
+
+
+def strides(g: Geometry, tiles: Grid) -> tuple[int, int]:
+    """Return the floats from component to component of transformed inputs and of products.
+
+    One line more than needed, so that the components of a tile don't meet in the same cache set.
+    """
+    size = tiles.block * g.block
+    return g.icb * size + LINE, g.mb * size + LINE
+
+
+def raw_filters(g: Geometry, params: Params) -> RawFilters | None:
+    """Return how a run transforms the filters; None where that was done when compiling."""
+    if not params.get("raw"):
+        return None
+    m, nv, tiles = int(params["m"]), int(params["nv"]), grid(g, params)
+    once = g.batch == 1 and tiles.rows >= tiles.down
+    lines = tuple(combinations(matrices(m).filter, "d", "v"))
+    stride = g.ic * nv * g.block + LINE
+    return RawFilters(nv, stride, g.ic // g.block, g.ic % g.block, once, lines)
+
+
+def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:
+    """Return filters [M, C, 3, 3] transformed, as [component][panel][channel][vectors * block]."""
+    padded = np.zeros((g.mb * g.block, *w.shape[1:]), w.dtype)
+    padded[: w.shape[0]] = w
+    components = transform_filters(padded.swapaxes(0, 1), m)
+    parts = [
+        components[..., first * g.block : (first + n) * g.block].reshape(len(components), -1)
+        for first, n in zip(range(0, g.mb, nv), panels(g.mb, nv), strict=True)
+    ]
+    return np.concatenate(parts, axis=1).reshape(-1)
+
+
+TRANSFORMS = {2: (40.0, 30.0), 4: (110.0, 80.0), 6: (330.0, 260.0)}
+"""Cycles to transform one vector of a tile's inputs, and of its products, by m."""
+READ = 60.0
+"""Cycles to read a vector of filters that a run transforms."""
+NEAR_COMPONENT, FAR_COMPONENT = 3.0, 10.0
+"""Cycles to compute a component and write it, where U is one panel and where it is all."""
+STREAM = 7.0
+"""Bytes of filters per cycle from beyond L2."""
+
+
+def winograd_cycles(w: Workload, params: Params) -> float:
+    """Estimate cycles: transforms, products, or the filters' way from memory if it is longer."""
+    g, m, p, nv = geometry(w, 1), int(params["m"]), int(params["p"]), int(params["nv"])
+    tiles = grid(g, params)
+    n = (m + 2) ** 2
+    flat = Geometry(1, g.block, 1, g.ic, g.mb, g.rows, g.cols, plain=False)
+    total = 0.0
+    raw = raw_filters(g, params)
+    filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
+    again = filters if filters > L2 / 2 and not raw else 0.0
+    rate = FAR if again else NEAR
+    blocks = [tiles.block] * (tiles.down // tiles.rows) + ([tiles.rest] if tiles.rest else [])
+    for count in blocks:
+        cuts = cut_columns(Axis(count, count, 1, 1, 1, 0), p)
+        products = n * sum(
+            c.count * tile_cycles(flat, 1, c.width, vectors, g.ic, rate)
+            for c in cuts
+            for vectors in panels(g.mb, nv)
+        )
+        total += max(products, again / STREAM)
+        into, back = TRANSFORMS[m]
+        total += count * (g.icb * into + g.mb * back)
+    workspace = 4.0 * n * tiles.block * g.block * (g.icb + g.mb)
+    total *= g.batch * (1.15 if workspace > L2 else 1.0)
+    if raw:
+        each = READ + n * (NEAR_COMPONENT if raw.once else FAR_COMPONENT)
+        total += g.ic * g.mb * each
+    return total
+
+
+KERNELS = (ConvWinograd(),)

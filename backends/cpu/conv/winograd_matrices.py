@@ -1,0 +1,152 @@
+"""Winograd's matrices for F(m, 3), and their C: fewer multiplications for 3x3 windows.
+
+Lavin & Gray, "Fast algorithms for convolutional neural networks", 2016; Winograd, "Arithmetic
+complexity of computations", 1980. For a filter g and inputs d the m outputs are
+A^T ((G g) * (B^T d)), and in two dimensions A^T ((G g G^T) * (B^T d B)) A. The matrices follow from
+polynomial interpolation at m + 1 points and infinity; they are derived in exact fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+
+from atc.backends.cpu.render.expr import literal
+from atc.ir.graph import Array, DType
+
+_HALF = Fraction(1, 2)
+POINTS: Mapping[int, Sequence[Fraction | int]] = {
+    2: (0, 1, -1),
+    4: (0, 1, -1, 2, -2),
+    6: (0, 1, -1, 2, -2, _HALF, -_HALF),
+}
+"""Interpolation points by the outputs of a tile; opposite ones stand side by side."""
+
+Row = tuple[Fraction, ...]
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A^T (m x n), G (n x 3) and B^T (n x n) for n = m + 2 inputs."""
+
+    output: tuple[Row, ...]
+    filter: tuple[Row, ...]
+    input: tuple[Row, ...]
+
+
+def _product(roots: Sequence[Fraction | int]) -> list[Fraction]:
+    """Return the coefficients of the product of (x - root), the constant one first."""
+    poly = [Fraction(1)]
+    for root in roots:
+        shifted = [Fraction(0), *poly]
+        poly = [a - root * b for a, b in zip(shifted, [*poly, Fraction(0)], strict=True)]
+    return poly
+
+
+@cache
+def matrices(m: int) -> Matrices:
+    """Return the matrices of F(m, 3)."""
+    points = POINTS[m]
+    zero = Fraction(0)
+    filters, inputs = [], []
+    for p in points:
+        others = [q for q in points if q != p]
+        scale = Fraction(1)
+        for q in others:
+            scale *= p - q
+        filters.append(tuple(Fraction(p) ** k / scale for k in range(3)))
+        inputs.append((*_product(others), zero))
+    filters.append((zero, zero, Fraction(1)))
+    inputs.append(tuple(_product(points)))
+    outputs = tuple(
+        (*(Fraction(p) ** i for p in points), Fraction(int(i == m - 1))) for i in range(m)
+    )
+    return Matrices(outputs, tuple(filters), tuple(inputs))
+
+
+def transform_filters(w: Array, m: int) -> Array:
+    """Return G g G^T of filters [A, B, 3, 3] as [n * n, A, B], computed in double."""
+    g = np.array([[float(x) for x in row] for row in matrices(m).filter])
+    n = len(g)
+    components = np.empty((n * n, *w.shape[:2]), w.dtype)
+    for k, filters in enumerate(w):  # one by one they stay in the cache, and need no threads
+        taps = filters.reshape(-1, 9).T.astype(np.float64, order="C")
+        down = (g @ taps.reshape(3, -1)).reshape(n, 3, -1)
+        components[:, k] = (g @ down).reshape(n * n, -1)
+    return components
+
+
+def combinations(rows: Sequence[Row], x: str, y: str) -> list[str]:
+    """Return C declarations of vectors y0, y1, ... = rows times the vectors x0, x1, ...
+
+    Rows for opposite points have equal even and opposite odd parts (or the reverse), which are
+    computed once for both.
+    """
+    lines: list[str] = []
+    k = 0
+    while k < len(rows):
+        halves = _halves(rows[k], rows[k + 1]) if k + 1 < len(rows) else None
+        if halves is None:
+            lines.append(f"const vf32 {y}{k} = {_sum(rows[k], x)};")
+            k += 1
+            continue
+        lines.append(f"const vf32 {y}{k}s = {_sum(halves[0], x)};")
+        lines.append(f"const vf32 {y}{k}d = {_sum(halves[1], x)};")
+        lines.append(f"const vf32 {y}{k} = v_add({y}{k}s, {y}{k}d);")
+        lines.append(f"const vf32 {y}{k + 1} = v_sub({y}{k}s, {y}{k}d);")
+        k += 2
+    return lines
+
+
+def _halves(a: Row, b: Row) -> tuple[Row, Row] | None:
+    """Return the part that two rows share and the part in which they are opposite."""
+    pairs = list(zip(a, b, strict=True))
+    if any(abs(x) != abs(y) for x, y in pairs):
+        return None
+    same = tuple(x if x == y else Fraction(0) for x, y in pairs)
+    opposite = tuple(x if x != y else Fraction(0) for x, y in pairs)
+    return (same, opposite) if any(same) and any(opposite) else None
+
+
+def by_points(rows: Sequence[Row], x: str, y: str) -> list[str]:
+    """Return C declarations of y0, y1, ... = A^T x, by sums and differences of opposite points."""
+    pairs = [(k, k + 1) for k in range(1, len(rows[0]) - 1, 2)]
+    lines = []
+    for a, b in pairs:
+        lines.append(f"const vf32 {y}s{a} = v_add({x}{a}, {x}{b});")
+        lines.append(f"const vf32 {y}d{a} = v_sub({x}{a}, {x}{b});")
+    for i, row in enumerate(rows):
+        terms = [(row[0], f"{x}0")]
+        terms += [(row[a], f"{y}{'d' if i % 2 else 's'}{a}") for a, _ in pairs]
+        terms.append((row[-1], f"{x}{len(row) - 1}"))
+        lines.append(f"const vf32 {y}{i} = {_terms(terms)};")
+    return lines
+
+
+def _sum(row: Row, x: str) -> str:
+    return _terms([(c, f"{x}{k}") for k, c in enumerate(row)])
+
+
+def _terms(terms: Sequence[tuple[Fraction, str]]) -> str:
+    """Return the C expression of a sum of products; a term with factor 1 comes first, if any."""
+    known = sorted((t for t in terms if t[0]), key=lambda t: t[0] != 1)
+    factor, first = known[0]
+    text = first if factor == 1 else f"v_mul({_number(factor)}, {first})"
+    for factor, x in known[1:]:
+        match factor:
+            case 1:
+                text = f"v_add({text}, {x})"
+            case -1:
+                text = f"v_sub({text}, {x})"
+            case _:
+                function = "v_fma" if factor > 0 else "v_fnma"
+                text = f"{function}({_number(abs(factor))}, {x}, {text})"
+    return text
+
+
+def _number(factor: Fraction) -> str:
+    return f"v_set1({literal(float(factor), DType.FLOAT)})"

@@ -1,0 +1,100 @@
+"""Portable kernels of the ops that write extents: how many elements there are shows the data."""
+
+from __future__ import annotations
+
+from atc.backends.cpu.data.movement import operand
+from atc.backends.cpu.render.expr import address, load, value_type
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import DType
+from atc.ir.ops.data_dependent import NonMaxSuppression, NonZero, ReadExtents, ResolveSlice, Unique
+from atc.ir.view import dense
+
+
+class ReadExtentsInts(Kernel):
+    """Integers of a tensor as extents."""
+
+    name = "read_extents"
+    op = ReadExtents
+    template = "cpu/data/read_extents.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """How many there are."""
+        assert isinstance(w.op, ReadExtents)
+        return {"count": len(w.op.extents)}
+
+
+class ResolveSliceEnds(Kernel):
+    """The ends of a slice, by numpy's rules."""
+
+    name = "resolve_slice"
+    op = ResolveSlice
+    template = "cpu/data/resolve_slice.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The op."""
+        return {"op": w.op}
+
+
+class NonZeroTwice(Kernel):
+    """NonZero in two passes: count, then write."""
+
+    name = "non_zero"
+    op = NonZero
+    template = "cpu/data/non_zero.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops and the read."""
+        op, dtype = w.op, operand(w, 0).dtype
+        assert isinstance(op, NonZero)
+        names = [f"i{d}" for d in range(len(op.shape))]
+        place = f"x0[{address(dense(op.shape), names)}]"
+        return {"loops": list(zip(names, op.shape, strict=True)), "value": load(dtype, place)}
+
+
+class UniqueSorted(Kernel):
+    """Unique by a heap sort of the rows' numbers."""
+
+    name = "unique"
+    op = Unique
+    template = "cpu/data/unique.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The comparison of two elements."""
+        op, dtype = w.op, operand(w, 0).dtype
+        return {
+            "op": op, "element": dtype.c, "type": value_type(dtype), "real": dtype.is_float,
+            "text": dtype is DType.STRING, "a": load(dtype, "a[k]"), "b": load(dtype, "b[k]"),
+        }  # fmt: skip
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The order of the rows, and the group of each."""
+        assert isinstance(w.op, Unique)
+        return 16 * w.op.rows
+
+
+class NonMaxSuppressionGreedy(Kernel):
+    """NonMaxSuppression: the best box left is taken unless it overlaps one taken before."""
+
+    name = "non_max_suppression"
+    op = NonMaxSuppression
+    template = "cpu/data/non_max_suppression.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Which operands are there."""
+        given = [k < len(w.inputs) and w.inputs[k] is not None for k in range(5)]
+        return {"op": w.op, "most": given[2], "overlap": given[3], "least": given[4]}
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """Whether each box is still to be looked at."""
+        assert isinstance(w.op, NonMaxSuppression)
+        return w.op.boxes
+
+
+KERNELS = (ReadExtentsInts(), ResolveSliceEnds(), NonZeroTwice(), UniqueSorted(),
+           NonMaxSuppressionGreedy())  # fmt: skip

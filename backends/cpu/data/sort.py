@@ -1,0 +1,71 @@
+"""Portable kernels of the ops that walk an axis in order: TopK, Cumulate."""
+
+from __future__ import annotations
+
+from atc.backends.cpu.data.movement import operand
+from atc.backends.cpu.map.portable import accumulate, neutral
+from atc.backends.cpu.render.expr import load, value_type
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import DType
+from atc.ir.ops.data import Cumulate, TopK
+
+
+class TopKHeap(Kernel):
+    """TopK by a heap of the k best so far, the worst of them on top."""
+
+    name = "top_k"
+    op = TopK
+    template = "cpu/data/top_k.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The order of two elements, NaN being the largest."""
+        op, dtype = w.op, operand(w, 0).dtype
+        assert isinstance(op, TopK)
+        sign = ">" if op.largest else "<"
+        return {
+            "op": op,
+            "element": dtype.c,
+            "type": value_type(dtype),
+            "first": _comes_first("a", "b", sign, dtype),
+            "second": _comes_first("b", "a", sign, dtype),
+            "a": load(dtype, f"x[i * {op.inner}]"),
+            "b": load(dtype, f"x[j * {op.inner}]"),
+        }
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The heap: k indices of at most 8 bytes."""
+        assert isinstance(w.op, TopK)
+        return 8 * w.op.k
+
+
+def _comes_first(a: str, b: str, sign: str, dtype: DType) -> str:
+    """Return the C condition that value a belongs before value b; NaN is the largest."""
+    if not dtype.is_float:
+        return f"{a} {sign} {b}"
+    nan, number = (a, b) if sign == ">" else (b, a)
+    return f"{a} {sign} {b} || (isnan({nan}) && !isnan({number}))"
+
+
+class CumulateRows(Kernel):
+    """Cumulate step by step along the axis, all inner elements at once."""
+
+    name = "cumulate"
+    op = Cumulate
+    template = "cpu/data/cumulate.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Extents, the start and the statement that adds one element to `total`."""
+        op, dtype = w.op, w.outputs[0].dtype
+        assert isinstance(op, Cumulate)
+        return {
+            "op": op,
+            "type": dtype.c,
+            "start": neutral(op.how, dtype),
+            "step": accumulate(op.how, dtype, "x0[from]"),
+        }
+
+
+KERNELS = (TopKHeap(), CumulateRows())

@@ -1,0 +1,12 @@
+"""Elementwise loop nests, reductions, lookup tables, transposes and reorders.
+
+Kernels of Map, Reduce, ArgReduce, Block and Unblock. May import `render`.
+"""
+
+from atc.backends.cpu.map import lookup_table, portable, reduce, reorder, transpose, vectors
+from atc.backends.kernel import Kernel
+
+KERNELS: tuple[Kernel, ...] = (
+    *portable.KERNELS, *reduce.KERNELS, *reorder.KERNELS, *vectors.KERNELS, *transpose.KERNELS,
+    *lookup_table.KERNELS,
+)  # fmt: skip

@@ -1,0 +1,118 @@
+"""Maps that change no number, and those by a table: runs of neighbours, copied or looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from atc.backends.cpu.map.portable import in_place_operands
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.loops import loop_names
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic
+from atc.ir.expr import Call, Input
+from atc.ir.graph import DType
+from atc.ir.ops import Map
+from atc.ir.ops.blocked import BYTES
+from atc.ir.view import View, dense
+
+SHORTEST = 8
+"""Bytes that a run must have."""
+
+
+def run_of(op: Map) -> tuple[int, int]:
+    """Return how many loops there are around the runs that are read in order, and their length."""
+    view, depth, run = op.views[0], len(op.shape), 1
+    while depth and (op.shape[depth - 1] == 1 or view.strides[depth - 1] == run):
+        depth -= 1
+        run *= op.shape[depth]
+    return depth, run
+
+
+def _loops(op: Map) -> dict[str, object]:
+    """Return the loops around the runs, and where one is read and written."""
+    depth, run = run_of(op)
+    outer = loop_names("i", op.shape[:depth])
+    indices = [v for v, _ in outer]
+    to = View(dense(op.shape).strides[:depth])
+    source = View(op.views[0].strides[:depth], op.views[0].offset)
+    return {
+        "outer": outer, "run": run,
+        "source": address(source, indices), "target": address(to, indices),
+    }  # fmt: skip
+
+
+class MapCopy(Kernel):
+    """Movement in runs of neighbours."""
+
+    name = "map_copy"
+    op = Map
+    template = "cpu/map/copy.c.j2"
+    portable = False
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """One operand that nothing is computed of, of a type that map_simd hasn't."""
+        op = w.op
+        assert isinstance(op, Map)
+        moves = op.is_movement and len(w.inputs) == 1 and not is_dynamic(op.shape)
+        if not moves or lanes(target) < 2 or prod(op.shape) == 0:
+            return False
+        dtype = w.outputs[0].dtype
+        return dtype is not DType.FLOAT and run_of(op)[1] * dtype.itemsize >= SHORTEST
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, and where a run is read and written."""
+        assert isinstance(w.op, Map)
+        return _loops(w.op)
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Against 1 of the scalar loops."""
+        return 0.3
+
+
+class MapTable(Kernel):
+    """A table of a byte's results over runs of neighbours."""
+
+    name = "map_table"
+    op = Map
+    template = "cpu/map/lookup_table.c.j2"
+    portable = False
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Bytes to bytes, read in runs, by a known table."""
+        op = w.op
+        assert isinstance(op, Map)
+        match op.expr:
+            case Call(fn="Lookup", args=(Input(index=1) as table, Input(index=0) as x)):
+                bytes_ = table.dtype in BYTES and x.dtype in BYTES
+            case _:
+                return False
+        if is_dynamic(op.shape) or prod(op.shape) == 0 or any(op.views[1].strides):
+            return False
+        return bytes_ and run_of(op)[1] >= SHORTEST and w.constant[1] and lanes(target) > 1
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """The table in the order of the bits that stand for a byte."""
+        assert w.inputs[0] is not None
+        turn = 128 if w.inputs[0].dtype is DType.INT8 else 0
+        return {1: lambda table: np.roll(table, turn)}
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, and where a run is read and written."""
+        assert isinstance(w.op, Map)
+        return _loops(w.op)
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """The operand may lie where the result goes."""
+        return in_place_operands(w)
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Against 1 of the scalar loops."""
+        return 0.1
+
+
+KERNELS = (MapCopy(), MapTable())

@@ -1,0 +1,148 @@
+"""Portable kernels of Map, Reduce and ArgReduce: plain loop nests in C99."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atc.backends.cpu.render.expr import address, literal, load, render_expr, store, value_type
+from atc.backends.cpu.render.loops import finish, loop_names, reader
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.expr import Expr, Input
+from atc.ir.graph import DType
+from atc.ir.ops import ArgReduce, Map, Reduce
+from atc.ir.view import dense
+
+
+class MapLoops(Kernel):
+    """Any Map as a scalar loop nest."""
+
+    name = "map"
+    op = Map
+    template = "cpu/map/portable.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, declarations and the stored value."""
+        op = w.op
+        assert isinstance(op, Map)
+        loops = loop_names("i", op.shape)
+        indices = [v for v, _ in loops]
+        views = (*op.views, *op.coordinates)
+        read = reader(views, [t.dtype if t else None for t in w.inputs], indices)
+        lines, value = render_expr(op.expr, read)
+        return {
+            "loops": loops,
+            "lines": lines,
+            "value": store(w.outputs[0].dtype, value),
+            "target": address(dense(op.shape), indices),
+        }
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """Operands read densely at the very place that is written, with the same element size."""
+        return in_place_operands(w)
+
+
+def in_place_operands(w: Workload) -> tuple[int, ...]:
+    """Return the Map operands whose element is read only where the result goes."""
+    op = w.op
+    assert isinstance(op, Map)
+    out = w.outputs[0]
+    return tuple(
+        k
+        for k, t in enumerate(w.inputs)
+        if t is not None
+        and t.size == out.size
+        and t.dtype.itemsize == out.dtype.itemsize
+        and op.views[k].offset == 0
+        and op.views[k].is_dense(op.shape)
+    )
+
+
+_STEPS = {"Sum": "total += {0};", "Prod": "total *= {0};", "And": "total = total && {0};",
+          "Or": "total = total || {0};"}  # fmt: skip
+
+
+def neutral(how: str, dtype: DType) -> str:
+    """Return the C literal of a reduction's neutral element."""
+    if how in ("Max", "Min"):
+        if dtype.is_float:
+            return "-INFINITY" if how == "Max" else "INFINITY"
+        if dtype is DType.BOOL:
+            return "false" if how == "Max" else "true"
+        info = np.iinfo(dtype.numpy.name)
+        return literal(int(info.min if how == "Max" else info.max), dtype)
+    if how in ("And", "Or"):
+        return "true" if how == "And" else "false"
+    return literal(0 if how == "Sum" else 1, dtype)
+
+
+def accumulate(how: str, dtype: DType, value: str) -> str:
+    """Return the C statement that adds a value to `total`."""
+    if how in ("Max", "Min"):
+        return f"total = k_{how.lower()}_{dtype.label}(total, {value});"
+    if not dtype.is_float and how in ("Sum", "Prod") and dtype is not DType.BOOL:
+        wide = f"uint{max(32, 8 * dtype.itemsize)}_t"
+        sign = "+" if how == "Sum" else "*"
+        return f"total = ({dtype.c})(({wide})total {sign} ({wide}){value});"
+    return _STEPS[how].format(value)
+
+
+class ReduceLoops(Kernel):
+    """Any Reduce as a scalar loop nest with one accumulator."""
+
+    name = "reduce"
+    op = Reduce
+    template = "cpu/map/reduce_portable.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, accumulator and the stored value."""
+        op = w.op
+        assert isinstance(op, Reduce)
+        outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
+        indices = [v for v, _ in (*outer, *inner)]
+        first, views = len(op.views), (*op.views, *op.coordinates)
+        read = reader(views, [t.dtype if t else None for t in w.inputs[:first]], indices)
+        lines, element = render_expr(op.expr, read)
+        kept = [v for v, _ in outer]
+        after, value = finish(op.epilogue, w, "total", kept, first)
+        dtype = op.expr.dtype
+        return {
+            "outer": outer, "inner": inner, "type": value_type(dtype),
+            "start": neutral(op.how, dtype), "lines": lines,
+            "step": accumulate(op.how, dtype, _operand(op.expr, element)),
+            "after": after, "value": value, "target": address(dense(op.shape), kept),
+        }  # fmt: skip
+
+
+def _operand(expr: Expr, text: str) -> str:
+    simple = isinstance(expr, Input) or text.isidentifier()
+    return text if simple else f"({text})"
+
+
+class ArgReduceLoops(Kernel):
+    """ArgMax and ArgMin as a scalar loop nest; NaN wins, as in numpy."""
+
+    name = "arg_reduce"
+    op = ArgReduce
+    template = "cpu/map/arg_reduce.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Extents and the comparison."""
+        op, x = w.op, w.inputs[0]
+        assert isinstance(op, ArgReduce)
+        assert x is not None
+        sign = ">" if op.how == "Max" else "<"
+        better = f"value {sign}{'=' if op.last else ''} best"
+        if x.dtype.is_float:
+            better = f"{better} || (isnan(value) && !isnan(best))"
+        return {
+            "op": op, "better": better, "type": value_type(x.dtype),
+            "first": load(x.dtype, "row[0]"), "value": load(x.dtype, f"row[k * {op.inner}]"),
+            "element": x.dtype.c,
+        }  # fmt: skip
+
+
+KERNELS = (MapLoops(), ReduceLoops(), ArgReduceLoops())

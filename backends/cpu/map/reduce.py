@@ -1,0 +1,260 @@
+"""Reduce in vectors: along the last reduced loop, or many columns at a time down the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from atc.backends.cpu.map.portable import neutral
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.loops import finish, loop_names
+from atc.backends.cpu.render.vector_expr import (
+    BYTES,
+    lanes,
+    readable_typed,
+    render_vector,
+    store_vector,
+    stored,
+    typed_epilogue,
+    vector_reader,
+    vectorisable,
+)
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.dims import most
+from atc.ir.expr import Call, Expr, Input, call, cast, const, cost
+from atc.ir.graph import DType
+from atc.ir.ops import Reduce
+from atc.ir.view import View, dense, simplify_loops
+
+STEPS = {"Sum": "v_add", "Prod": "v_mul", "Max": "v_max", "Min": "v_min"}
+VECTORS = 4
+"""Accumulators side by side: they hide the latency of the additions."""
+CHEAP = 2
+"""Cost of an expression up to which more columns are summed at a time: long reads of memory."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The indices [first, last) of a loop: `vectors` at a time, or `count` lanes of one."""
+
+    first: int
+    last: int
+    vectors: int
+    count: int = 0
+
+
+def stretches(extent: int, width: int, vectors: int = VECTORS) -> list[Stretch]:
+    """Cut a loop into groups of `vectors` vectors, single vectors, and the rest."""
+    groups = extent // (vectors * width) * vectors * width
+    whole = extent // width * width
+    found = [
+        Stretch(0, groups, vectors), Stretch(groups, whole, 1),
+        Stretch(whole, extent, 1, extent - whole),
+    ]  # fmt: skip
+    return [s for s in found if s.last != s.first]
+
+
+def merged(op: Reduce) -> Reduce:
+    """Return the op with neighbouring loops merged that all operands walk as one."""
+    kept = len(op.shape)
+    outside = [View(v.strides[:kept]) for v in op.views]
+    inside = [View(v.strides[kept:]) for v in op.views]
+    shape, (_, *outer) = simplify_loops(op.shape, [dense(op.shape), *outside, *op.epilogue.views])
+    reduced, inner = simplify_loops(op.reduced, inside)
+    views = [
+        View((*o.strides, *i.strides), v.offset)
+        for o, i, v in zip(outer[: len(inner)], inner, op.views, strict=True)
+    ]
+    after = replace(op.epilogue, views=tuple(outer[len(inner) :]))
+    return replace(op, shape=shape, reduced=reduced, views=tuple(views), epilogue=after)
+
+
+EXACT_BYTES = (1 << 24) // 255
+"""Up to so many bytes have an exact sum in float: that is how they are summed."""
+
+
+def in_floats(op: Reduce) -> Reduce:
+    """Return a Reduce of bytes with elements in float, which have the same sums and extremes."""
+    exact = op.how == "Sum" and prod(most(n) for n in op.reduced) <= EXACT_BYTES
+    match op.expr:
+        case Call(fn="Cast", dtype=DType.INT32, args=(Input() as x,)) if x.dtype in BYTES:
+            return replace(op, expr=cast(x, DType.FLOAT)) if exact else op
+        case Call(fn="Cast", dtype=DType.INT32, args=(Call(fn="CastSaturate") as x,)):
+            value = stored(x)
+            return replace(op, expr=_held(value, x.dtype)) if exact and value is not None else op
+        case Input() as x if x.dtype in BYTES and op.how in ("Max", "Min"):
+            return replace(op, expr=cast(x, DType.FLOAT))
+        case _:
+            return op
+
+
+def _held(x: Expr, dtype: DType) -> Expr:
+    """Return a whole number as a type of bytes has it, in float; NaN as 0."""
+    low, high = (0, 255) if dtype is DType.UINT8 else (-128, 127)
+    held = call("Min", call("Max", x, const(low, DType.FLOAT)), const(high, DType.FLOAT))
+    return call("Where", call("IsNaN", x), const(0, DType.FLOAT), held)
+
+
+def _types(w: Workload, op: Reduce) -> list[DType]:
+    """Return the types of the operands that are reduced."""
+    return [t.dtype for t in w.inputs[: len(op.views)] if t is not None]
+
+
+def _fits(w: Workload, op: Reduce, target: Target) -> bool:
+    """Whether the elements can be computed in vectors; no coordinates."""
+    return (
+        lanes(target) > 1
+        and op.how in STEPS
+        and vectorisable(in_floats(op).expr)
+        and not op.coordinates
+        and len(op.views) == len(_types(w, op))
+        and prod((*op.shape, *op.reduced)) != 0
+    )
+
+
+def _total(op: Reduce, text: str) -> str:
+    """Return the C of a float result as the epilogue's operand."""
+    kind = op.expr.dtype
+    return text if kind is DType.FLOAT else f"({kind.c}){text}"
+
+
+class ReduceRows(Kernel):
+    """A Reduce whose operands are dense or constant along the last reduced loop."""
+
+    name = "reduce_rows"
+    op = Reduce
+    template = "cpu/map/reduce_rows.c.j2"
+    portable = False
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats or bytes, a last reduced loop of half a vector or more."""
+        assert isinstance(w.op, Reduce)
+        if not _fits(w, w.op, target):
+            return False
+        op = merged(w.op)
+        wide = bool(op.reduced) and 2 * most(op.reduced[-1]) >= lanes(target)
+        return wide and readable_typed(op.views, w.inputs[: len(op.views)])
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, the bodies of each stretch of the last loop, and the stored value."""
+        assert isinstance(w.op, Reduce)
+        op, width = merged(w.op), lanes(target)
+        outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
+        kept = [v for v, _ in outer]
+        around = [*kept, *(v for v, _ in inner[:-1])]
+        start = f"v_set1({neutral(op.how, DType.FLOAT)})"
+        parts, types = stretches(op.reduced[-1], width), _types(w, op)
+        after, value = finish(op.epilogue, w, "total", kept, len(op.views))
+        bodies = [(s, _bodies(in_floats(op), types, around, s, width, start)) for s in parts]
+        return {
+            "outer": outer, "inner": inner[:-1], "start": start, "step": STEPS[op.how],
+            "accumulators": max(s.vectors for s in parts), "how": op.how, "parts": bodies,
+            "type": op.expr.dtype.c, "total": lambda sum_: _total(op, sum_),
+            "after": after, "value": value, "target": address(dense(op.shape), kept),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Against 1 of the scalar loops: lanes, and the sum across them."""
+        assert isinstance(w.op, Reduce)
+        return 0.5 / lanes(target) + min(0.4, 5 / prod(merged(w.op).reduced))
+
+
+def _bodies(
+    op: Reduce, types: Sequence[DType], around: Sequence[str], part: Stretch, width: int, start: str
+) -> list[dict[str, object]]:
+    """Return the element's lines and value for each vector of a stretch; lanes beyond it are
+    neutral."""
+    bodies: list[dict[str, object]] = []
+    for v in range(part.vectors):
+        at = str(part.first) if part.count else f"(j + {v * width})" if v else "j"
+        read = vector_reader(op.views, [*around, at], count=str(part.count or ""), types=types)
+        lines, value = render_vector(op.expr, read)
+        if part.count:
+            value = f"v_select(v_mask_n({part.count}), {value}, {start})"
+        bodies.append({"lines": lines, "value": value})
+    return bodies
+
+
+class ReduceColumns(Kernel):
+    """A Reduce whose operands are dense or constant along the last kept loop."""
+
+    name = "reduce_columns"
+    op = Reduce
+    template = "cpu/map/reduce_columns.c.j2"
+    portable = False
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats or bytes, a last kept loop of half a vector or more, an epilogue in vectors."""
+        assert isinstance(w.op, Reduce)
+        if not _fits(w, w.op, target):
+            return False
+        op = merged(w.op)
+        if not op.shape or 2 * most(op.shape[-1]) < lanes(target):
+            return False
+        inputs = w.inputs[: len(op.views)]
+        return readable_typed(_column_views(op), inputs) and typed_epilogue(
+            op.epilogue, w, len(op.views)
+        )
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, and element, epilogue and place of each stretch of columns."""
+        assert isinstance(w.op, Reduce)
+        op, width = merged(w.op), lanes(target)
+        outer, inner = loop_names("i", op.shape[:-1]), loop_names("j", op.reduced)
+        cheap = cost(op.expr) <= CHEAP
+        parts = stretches(op.shape[-1], width, target.vector_registers // 2 if cheap else VECTORS)
+        return {
+            "outer": outer, "inner": inner, "step": STEPS[op.how],
+            "start": f"v_set1({neutral(op.how, DType.FLOAT)})",
+            "parts": [(s, _columns(w, op, outer, inner, s, width)) for s in parts],
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Against 1 of the scalar loops."""
+        assert isinstance(w.op, Reduce)
+        return 0.7 / lanes(target) + min(0.4, 1 / prod(w.op.reduced))
+
+
+def _column_views(op: Reduce) -> list[View]:
+    """Return the operands' views with the last kept loop put last."""
+    at = len(op.shape) - 1
+    return [
+        View((*v.strides[:at], *v.strides[at + 1 :], v.strides[at]), v.offset) for v in op.views
+    ]
+
+
+def _columns(
+    w: Workload, op: Reduce, outer: Sequence[tuple[str, int]], inner: Sequence[tuple[str, int]],
+    part: Stretch, width: int,
+) -> list[dict[str, object]]:  # fmt: skip
+    """Return what is done for each vector of a stretch of columns."""
+    kept, around = [v for v, _ in outer], [v for v, _ in (*outer, *inner)]
+    count = str(part.count or "")
+    types, views = [t.dtype for t in w.inputs if t is not None], _column_views(op)
+    own = len(views)
+    result = "v_cvt_i32(t{})" if op.expr.dtype is DType.INT32 else "t{}"
+    final = stored(op.epilogue.expr) or op.epilogue.expr
+    found: list[dict[str, object]] = []
+    for v in range(part.vectors):
+        at = str(part.first) if part.count else f"(c + {v * width})" if v else "c"
+        read = vector_reader(views, [*around, at], count=count, types=types)
+        lines, element = render_vector(in_floats(op).expr, read)
+        later = vector_reader(op.epilogue.views, [*kept, at], own, count, types[own:])
+        operand = _operand(result.format(v), later)
+        after, value = render_vector(final, operand, "e")
+        place = f"y0 + {address(dense(op.shape), [*kept, at])}"
+        store = store_vector(w.outputs[0].dtype, place, value, count)
+        found.append({"lines": lines, "element": element, "after": after, "store": store})
+    return found
+
+
+def _operand(result: str, read: Callable[[int], str]) -> Callable[[int], str]:
+    """Return how an epilogue reads its operands, the first of which is the result."""
+    return lambda k: result if k == 0 else read(k - 1)
+
+
+KERNELS = (ReduceRows(), ReduceColumns())

@@ -1,0 +1,128 @@
+"""Block and Unblock: [N, C, *spatial] to and from [N, C / b, *spatial, b], square by square.
+
+Blocks are as wide as vectors, or hold all channels: these then lie last.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from atc.backends.cpu.render.vector_expr import BYTES, lanes
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Block, Unblock
+
+WORD = 4
+"""Bytes in a word."""
+
+
+class _Relayout(Kernel):
+    template = "cpu/map/reorder.c.j2"
+    portable = False
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats or bytes in blocks as wide as vectors, or in one block of all channels."""
+        plain, blocked = _sides(w)
+        known = blocked.dtype in (DType.FLOAT, *BYTES) and lanes(target) > 1
+        return known and blocked.shape[-1] in (lanes(target), plain.shape[1])
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Extents, steps in the blocked tensor, and which way the data goes."""
+        plain, blocked = _sides(w)
+        channels, block, wide = plain.shape[1], blocked.shape[-1], lanes(target)
+        pixels = prod(plain.shape[2:])
+        return {
+            "into": isinstance(w.op, Block), "batch": plain.shape[0], "channels": channels,
+            "lanes": wide, "blocks": -(-channels // wide), "pixels": pixels,
+            "whole": pixels // wide * wide if plain.dtype is DType.FLOAT else 0,
+            "rest": channels % wide, "element": plain.dtype.c, "image": prod(blocked.shape[1:]),
+            "step": block, "stride": pixels * wide if block == wide else wide,
+            "padded": block == wide,
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles of squares and of what is left over."""
+        plain, _ = _sides(w)
+        channels, pixels, wide = plain.shape[1], prod(plain.shape[2:]), lanes(target)
+        square = plain.dtype is DType.FLOAT
+        inside = channels // wide * wide * (pixels // wide * wide) if square else 0
+        return plain.shape[0] * (0.3 * inside + 1.2 * (channels * pixels - inside))
+
+
+class BlockChannels(_Relayout):
+    """Plain to blocked; lanes past the last channel become zero."""
+
+    name = "block"
+    op = Block
+
+
+class UnblockChannels(_Relayout):
+    """Blocked to plain."""
+
+    name = "unblock"
+    op = Unblock
+
+
+class _Bytes(Kernel):
+    """Relayouts of bytes, four channels of a vector of pixels in words at a time."""
+
+    template = "cpu/map/reorder_int8.c.j2"
+    portable = False
+    pixel = 2.2
+    byte = 0.0
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Bytes in blocks as wide as vectors, of whole words."""
+        plain, blocked = _sides(w)
+        lane = blocked.shape[-1] == lanes(target) > 1 and lanes(target) % WORD == 0
+        return blocked.dtype in BYTES and lane and not is_dynamic(plain.shape)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Extents; the blocks by how many channels they have: (first, last, channels)."""
+        plain, blocked = _sides(w)
+        channels, block = plain.shape[1], blocked.shape[-1]
+        full, rest = divmod(channels, block)
+        pixels = prod(plain.shape[2:])
+        parts = [(0, full, block), (full, full + 1, rest)]
+        return {
+            "into": isinstance(w.op, Block), "batch": plain.shape[0], "channels": channels,
+            "lanes": block, "blocks": blocked.shape[1], "pixels": pixels, "word": WORD,
+            "whole": pixels // block * block, "parts": [p for p in parts if p[1] > p[0] and p[2]],
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles of every pixel of a block and of its bytes, as they were measured."""
+        plain, blocked = _sides(w)
+        pixels = plain.shape[0] * prod(plain.shape[2:])
+        return pixels * (self.pixel * blocked.shape[1] + self.byte * plain.shape[1])
+
+
+class BlockBytes(_Bytes):
+    """Bytes from plain to blocked; lanes past the last channel become zero."""
+
+    pixel = 3.5
+
+    name = "block_bytes"
+    op = Block
+
+
+class UnblockBytes(_Bytes):
+    """Bytes from blocked to plain."""
+
+    byte = 0.33
+
+    name = "unblock_bytes"
+    op = Unblock
+
+
+def _sides(w: Workload) -> tuple[TensorType, TensorType]:
+    """Return the types of the plain and the blocked tensor."""
+    x = w.inputs[0]
+    assert x is not None
+    return (x, w.outputs[0]) if isinstance(w.op, Block) else (w.outputs[0], x)
+
+
+KERNELS = (BlockChannels(), UnblockChannels(), BlockBytes(), UnblockBytes())

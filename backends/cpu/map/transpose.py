@@ -1,0 +1,68 @@
+"""Map that moves floats so that rows become columns: squares are turned in registers."""
+
+from __future__ import annotations
+
+from math import prod
+
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.loops import loop_names
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic
+from atc.ir.graph import DType
+from atc.ir.ops import Map
+from atc.ir.view import View, dense
+
+
+class MapTurn(Kernel):
+    """Movement whose operand is dense along another loop than the last one."""
+
+    name = "map_turn"
+    op = Map
+    template = "cpu/map/transpose.c.j2"
+    portable = False
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """One operand of floats that nothing is computed of, at least a square of it."""
+        op = w.op
+        assert isinstance(op, Map)
+        moves = op.is_movement and len(w.inputs) == 1 and not is_dynamic(op)
+        if not moves or prod(op.shape) == 0 or lanes(target) < 2:
+            return False
+        floats = w.outputs[0].dtype is DType.FLOAT
+        return floats and turned_loop(op, lanes(target)) is not None
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The loops around, both loops of a square, and where it is read and written."""
+        op = w.op
+        assert isinstance(op, Map)
+        d = turned_loop(op, lanes(target))
+        assert d is not None
+        names = loop_names("i", op.shape)
+        kept = [k for k in range(len(op.shape) - 1) if k != d]
+        steps, view = dense(op.shape).strides, op.views[0]
+        variables = [names[k][0] for k in kept]
+        return {
+            "outer": [names[k] for k in kept], "rows": op.shape[d], "columns": op.shape[-1],
+            "row_step": steps[d], "column_step": view.strides[-1], "lanes": lanes(target),
+            "source": address(View(tuple(view.strides[k] for k in kept), view.offset), variables),
+            "target": address(View(tuple(steps[k] for k in kept)), variables),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Against 1 of the scalar loops."""
+        return 0.2
+
+
+def turned_loop(op: Map, width: int) -> int | None:
+    """Return the loop that reads neighbours, if the last one doesn't and both fill a vector."""
+    strides = op.views[0].strides
+    if not strides or strides[-1] in (0, 1) or strides[-1] < 0 or op.shape[-1] < width:
+        return None
+    found = [d for d, (s, n) in enumerate(zip(strides, op.shape, strict=True))
+             if s == 1 and n >= width]  # fmt: skip
+    return max(found, key=lambda d: op.shape[d], default=None)
+
+
+KERNELS = (MapTurn(),)

@@ -1,0 +1,93 @@
+"""Map in vectors along its last loop."""
+
+from __future__ import annotations
+
+from math import prod
+
+from atc.backends.cpu.map.portable import in_place_operands
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.loops import loop_names
+from atc.backends.cpu.render.vector_expr import (
+    lanes,
+    readable,
+    readable_typed,
+    render_vector,
+    store_vector,
+    stored,
+    vector_reader,
+    vectorisable,
+)  # fmt: skip
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.dims import most
+from atc.ir.expr import Input, walk
+from atc.ir.graph import DType
+from atc.ir.ops import Map
+from atc.ir.view import dense
+
+
+class MapVectors(Kernel):
+    """A Map whose operands are dense or constant along the last loop."""
+
+    name = "map_simd"
+    op = Map
+    template = "cpu/map/vectors.c.j2"
+    portable = False
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats, bytes and INT32 read as such, a last loop of half a vector or more."""
+        op = w.op
+        assert isinstance(op, Map)
+        wide = lanes(target) > 1 and bool(op.shape) and 2 * most(op.shape[-1]) >= lanes(target)
+        value = stored(op.expr)
+        if op.coordinates or not wide or prod(op.shape) == 0:
+            return False
+        if value is None or not vectorisable(value):
+            return False
+        if w.outputs[0].dtype is DType.FLOAT and readable(op.views, w.inputs):
+            return True
+        return readable_typed(op.views, w.inputs)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Outer loops, what is read once per row, the bodies for whole vectors and for the rest."""
+        op = w.op
+        assert isinstance(op, Map)
+        outer = loop_names("i", op.shape[:-1])
+        indices = [v for v, _ in outer]
+        fixed, moving = _sorted_operands(op)
+        types = [t.dtype for t in w.inputs if t is not None]
+        expr = stored(op.expr) or op.expr
+        whole, rest = op.shape[-1] // lanes(target), op.shape[-1] % lanes(target)
+
+        def body(at: str, count: str) -> dict[str, object]:
+            read = vector_reader(op.views, [*indices, at], count=count, types=types)
+            lines, value = render_vector(expr, lambda k: f"c{k}" if k in fixed else read(k))
+            place = f"y0 + {address(dense(op.shape), [*indices, at])}"
+            return {"lines": lines, "store": store_vector(w.outputs[0].dtype, place, value, count)}
+
+        once = vector_reader(op.views, [*indices, "0"], types=types)
+        kinds = {k: "vi32" if types[k] is DType.INT32 else "vf32" for k in fixed}
+        return {
+            "outer": outer, "once": [f"const {kinds[k]} c{k} = {once(k)};" for k in sorted(fixed)],
+            "whole": whole, "rest": rest, "body": body("j", ""),
+            "tail": body(str(whole * lanes(target)), str(rest)) if rest else None,
+        }  # fmt: skip
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """Operands read densely at the very place that is written."""
+        return in_place_operands(w)
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Against 1 of the scalar loops."""
+        return 0.5
+
+
+def _sorted_operands(op: Map) -> tuple[set[int], set[int]]:
+    """Return the operands that don't vary along the last loop, and the others."""
+    read = {e.index for e in walk(op.expr) if isinstance(e, Input)}
+    fixed = {k for k in read if op.views[k].strides[-1] == 0}
+    return fixed, read - fixed
+
+
+KERNELS = (MapVectors(),)

@@ -1,0 +1,21 @@
+"""Matrix products: portable, in register tiles, by dot products, in bf16, int8 and packed weights.
+
+Kernels of MatMul and MatMulPacked. May import `render` and `map`.
+"""
+
+from atc.backends.cpu.matmul import (
+    bf16,
+    dot,
+    int8,
+    packed,
+    packed_int8,
+    packed_tile,
+    portable,
+    tile,
+)
+from atc.backends.kernel import Kernel
+
+KERNELS: tuple[Kernel, ...] = (
+    *portable.KERNELS, *tile.KERNELS, *dot.KERNELS, *bf16.KERNELS, *int8.KERNELS,
+    *packed.KERNELS, *packed_tile.KERNELS, *packed_int8.KERNELS,
+)  # fmt: skip

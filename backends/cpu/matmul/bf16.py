@@ -1,0 +1,272 @@
+"""MatMul in bf16 with AVX512_BF16: register tiles of mr rows by nv vectors, two products a lane.
+
+Rows of A are rounded to pairs of bfloat16 in scratch, a block at a time; B lies in panels of pairs,
+two rows of it in one: packed when compiling where it is constant, else in scratch, a panel at a
+time. Sums are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from atc.backends.cpu.matmul.cost import (
+    L1,
+    L2_RATE,
+    MEMORY_RATE,
+    UNITS,
+    Panel,
+    Tile,
+    column_panels,
+    row_tiles,
+    tile_cycles,
+)
+from atc.backends.cpu.matmul.operands import matmul, read_mode
+from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.loops import loop_names
+from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import Array, DType
+from atc.ir.ops import MatMul
+from atc.ir.view import View, dense, gather_view
+
+WIDTHS, STREAMING_WIDTHS = (2, 3, 4, 1), (8, 4, 6, 2, 1)
+"""Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
+BLOCK_BYTES = 3 << 17
+"""Bytes of A's rows, as pairs, that are multiplied by all of B before the next ones are rounded."""
+STREAMED = 1 << 19
+"""Bytes of B above which what comes next is prefetched."""
+AHEAD = 1 << 14
+"""Bytes that a single row tile, which streams B once, asks for in advance."""
+CONVERTED = {"rows": 2.0, "columns": 4.0, "any": 40.0}
+"""Cycles to turn 16 numbers into pairs, by how they lie."""
+
+
+def is_float_product(w: Workload) -> bool:
+    """Whether a workload multiplies matrices of floats that aren't empty."""
+    op = matmul(w)
+    floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+    return floats and op.k > 0 and prod(op.loops) > 0
+
+
+def kept_batch(op: MatMul) -> tuple[int, ...]:
+    """Return the extents of B's batches; those that it broadcasts over are kept once."""
+    return tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
+
+
+def packed_base(op: MatMul, outer: Sequence[str], size: int) -> str:
+    """Return where each batch of packed B begins, if one takes `size` elements."""
+    steps = zip(op.b_view.strides[:-2], dense(kept_batch(op)).strides, strict=True)
+    return address(View(tuple(0 if s == 0 else t * size for s, t in steps)), [*outer])
+
+
+def pack_pairs(op: MatMul, b: Array, width: int) -> Array:
+    """Return constant B as pairs [*batch, n / width, ceil(k / 2), width], filled up with zeros."""
+    batch, pairs, panels = kept_batch(op), -(-op.k // 2), -(-op.n // width)
+    full = gather_view(b, (*batch, op.k, op.n), op.b_view)
+    padded = np.zeros((prod(batch), 2 * pairs, panels * width), ml_dtypes.bfloat16)
+    with np.errstate(over="ignore"):  # an infinity, as when the network rounds
+        padded[:, : op.k, : op.n] = full.reshape(-1, op.k, op.n)
+    split = padded.reshape(-1, pairs, 2, panels, width).transpose(0, 3, 1, 4, 2)
+    return np.ascontiguousarray(split).view(np.float32)[..., 0]
+
+
+class MatMulBf16(Kernel):
+    """float MatMul in bf16, mr x nv register tiles; `phases` are partial sums of a small tile."""
+
+    name = "matmul_bf16"
+    op = MatMul
+    template = "cpu/matmul/bf16.c.j2"
+    portable = False
+    precision = "bf16"
+    headers = ("bf16",)
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats, and an epilogue in vectors."""
+        able = "avx512_bf16" in target.features and is_float_product(w)
+        return able and vector_epilogue(matmul(w).epilogue, w, target, 2)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Tiles that fill the registers."""
+        op, width = matmul(w), lanes(target)
+        found: list[Params] = []
+        for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
+            free = target.vector_registers - 1 - nv
+            high = min(free // nv, op.m)
+            if nv > -(-op.n // width):
+                continue
+            mr = row_tiles(op.m, high)[0].rows
+            phases = max(1, min(-(-12 // (mr * nv)), free // (mr * nv), 4, op.k // 2))
+            found.append({"mr": mr, "nv": nv, "phases": phases})
+        return found
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Pack constant B into panels of pairs."""
+        op, width = matmul(w), int(params["nv"]) * lanes(target)
+        return {1: lambda b: pack_pairs(op, b, width)} if w.constant[1] else {}
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """A block of A's rows, and a panel of B where it isn't packed."""
+        shape = _shape(w, params, target)
+        return 4 * (shape.block * shape.stride + shape.panel_room)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Blocks, panels, tiles, how both operands are read, and the epilogue."""
+        op, mode, shape = matmul(w), read_mode(w), _shape(w, params, target)
+        batch = loop_names("b", op.batch)
+        outer = [v for v, _ in batch]
+        panels = column_panels(op.n, int(params["nv"]), lanes(target))
+        finish = TileFinish(op.epilogue, tuple(outer), 2)
+        pairs, width = shape.pairs, shape.width
+        prefetch = _prefetch(w, shape)
+        text = _TileText(finish, op.n, lanes(target), shape.stride, prefetch)
+        tiles = {t.rows: t for b in shape.blocks for t in b.tiles}.values()
+        bk, bn = op.b_view.strides[-2:]
+        size = pairs * width * -(-op.n // width)
+        steps = prefetch.every if prefetch else int(params["phases"])
+        return {
+            "batch": batch, "op": op, "phases": params["phases"], "width": width, "mode": mode,
+            "lanes": lanes(target), "pairs": pairs, "stride": shape.stride, "steps": steps,
+            "blocks": shape.blocks, "room": shape.block * shape.stride, "panels": panels,
+            "functions": [text.function(p, t) for p in panels for t in tiles],
+            "finishes": finish.functions(
+                any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
+            ),
+            "arguments": text.arguments(f"y0 + {address(dense(op.loops), [*outer, 'i', 'j'])}"),
+            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
+            "am": op.a_view.strides[-2], "ak": op.a_view.strides[-1], "bk": bk, "bn": bn,
+            "b_base": packed_base(op, outer, size) if mode == "packed"
+            else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
+            "panel_step": pairs * width if mode == "packed" else width * bn, "prefetch": prefetch,
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles of all tiles, of rounding both operands, and of what memory delivers late."""
+        op, mode, shape = matmul(w), read_mode(w), _shape(w, params, target)
+        nv, phases, wide = int(params["nv"]), int(params["phases"]), lanes(target)
+        far = int(shape.block * shape.stride * 4 > L1)
+        columns = -(-op.n // shape.width) * shape.width
+        cycles = op.m * op.k / wide * CONVERTED["rows" if op.a_view.strides[-1] == 1 else "any"]
+        for b in shape.blocks:
+            tiles = sum(
+                p.count * t.count * tile_cycles(t.rows, p.vectors, wide, shape.pairs, phases, far)
+                for p in column_panels(op.n, nv, wide)
+                for t in b.tiles
+            )
+            if far:  # every panel reads the block from the L2 cache
+                tiles += 0.5 * b.rows * shape.stride * 4 / L2_RATE * columns / shape.width
+            copied = 0 if mode == "packed" else op.k * columns / wide * CONVERTED[mode]
+            stream = shape.pairs * columns * 4
+            if mode == "packed" and stream > STREAMED and int(params["mr"]) < b.rows:
+                tiles += 0.1 * (nv - 1) * stream / MEMORY_RATE  # late for tiles that share it
+            cycles += b.count * (copied + tiles)
+        return prod(op.batch) * cycles * UNITS
+
+
+@dataclass(frozen=True)
+class _Block:
+    """`count` blocks of `rows` rows of A from row `first`, and their tiles."""
+
+    first: int
+    count: int
+    rows: int
+    tiles: tuple[Tile, ...]
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Sizes, in pairs: the depth, a panel's width, and from row to row of A in scratch."""
+
+    pairs: int
+    width: int
+    stride: int
+    block: int
+    """Rows of the largest block of A."""
+    blocks: tuple[_Block, ...]
+    panel_room: int
+
+
+def _shape(w: Workload, params: Params, target: Target) -> _Shape:
+    op, mr, width = matmul(w), int(params["mr"]), int(params["nv"]) * lanes(target)
+    pairs = -(-op.k // 2)
+    whole = -(-pairs // lanes(target)) * lanes(target)
+    stride = whole + lanes(target) * (whole % 1024 == 0)  # rows a page apart would crowd
+    blocks = -(-op.m * stride * 4 // BLOCK_BYTES)
+    rows = min(op.m, -(-op.m // blocks // mr) * mr)
+    cut = [(0, op.m // rows, rows), (op.m // rows * rows, 1, op.m % rows)]
+    found = tuple(_Block(f, n, r, tuple(row_tiles(r, mr))) for f, n, r in cut if r)
+    return _Shape(
+        pairs, width, stride, rows, found, 0 if read_mode(w) == "packed" else whole * width
+    )
+
+
+@dataclass(frozen=True)
+class _Prefetch:
+    """`lines` cache lines every `every` steps, `ahead` pairs further on in the tile's own panel, or
+    where that is 0 of the next panel, of which each tile asks for a `share` of pairs."""
+
+    every: int
+    lines: int
+    ahead: int
+    share: int
+
+
+def _prefetch(w: Workload, shape: _Shape) -> _Prefetch | None:
+    if read_mode(w) != "packed" or matmul(w).k * matmul(w).n * 2 <= STREAMED:
+        return None
+    tiles = sum(t.count for t in shape.blocks[0].tiles)
+    lines = shape.width // 16
+    if tiles == 1:
+        return _Prefetch(1, lines, max(1, AHEAD // (4 * shape.width)) * shape.width, 0)
+    every = max(1, min(16, tiles // lines))
+    count = -(-every * lines // tiles)
+    return _Prefetch(every, count, 0, shape.pairs // every * count * 16)
+
+
+@dataclass(frozen=True)
+class _TileText:
+    """The C of the tiles' heads, results and calls."""
+
+    finish: TileFinish
+    n: int
+    lanes: int
+    stride: int
+    prefetch: _Prefetch | None
+
+    @property
+    def shared(self) -> bool:
+        """Whether each tile asks for a share of the next panel."""
+        return self.prefetch is not None and not self.prefetch.ahead
+
+    def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
+        """Return the head of a tile's function, and where each accumulator goes."""
+        places, memory = self.finish.parameters
+        parameters = ["const float *a", "const float *b", *["const float *next"] * self.shared]
+        name = f"tile_{panel.name}_{tile.rows}"
+        vectors = range(panel.vectors)
+        results = [self._result(panel, r, v) for r in range(tile.rows) for v in vectors]
+        head = wrapped(f"static K_NOINLINE void {name}(", [*parameters, *places, *memory])
+        return {"name": name, "panel": panel, "tile": tile, "head": head, "results": results}
+
+    def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
+        name, column = f"c{row}_{vector}", vector * self.lanes
+        part = panel.part if vector == panel.vectors - 1 else 0
+        value = self.finish.value(name, row, column, part)
+        return {
+            "name": name, "place": plus("y", row * self.n + column), "part": part, "value": value,
+            "row": row, "vector": vector,
+        }  # fmt: skip
+
+    def arguments(self, y: str) -> str:
+        """Return the last arguments of a tile's call, those after `b`."""
+        given = [*["next"] * self.shared, *self.finish.places, y]
+        return ", ".join((*given, *self.finish.extras))
+
+
+KERNELS = (MatMulBf16(),)

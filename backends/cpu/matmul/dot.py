@@ -1,0 +1,151 @@
+"""MatMul by dot products: vectors along the depth, for few columns or a B that lies columnwise.
+
+A tile of mr rows and nr columns keeps a vector of partial sums for each of its results; only the
+finished sums are added across lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from atc.backends.cpu.matmul.cost import CALL, FAR, L1, LATENCY, STREAM_RATE, UNITS, Tile, row_tiles
+from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.loops import loop_names
+from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic, most
+from atc.ir.graph import Array, DType
+from atc.ir.ops import MatMul
+from atc.ir.view import View, dense, gather_view
+
+COLUMNS = (4, 2, 1, 3)
+"""Columns of a tile, the most useful first."""
+ACROSS = 3.0
+"""Cycles to add a vector across its lanes."""
+
+
+class MatMulDot(Kernel):
+    """float MatMul by dot products along a depth that lies densely in both operands."""
+
+    name = "matmul_dot"
+    op = MatMul
+    template = "cpu/matmul/dot.c.j2"
+    portable = False
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats; rows of A and columns of B dense (constant B becomes so).
+
+        Only batches and rows may be for the run to know.
+        """
+        op = w.op
+        assert isinstance(op, MatMul)
+        if is_dynamic((op.k, op.n, op.a_view.strides[-2:], op.b_view.strides[-2:])):
+            return False
+        floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
+        long = 2 * op.k >= lanes(target) and prod(op.loops) != 0
+        read = op.a_view.strides[-1] == 1 and (w.constant[1] or op.b_view.strides[-2] == 1)
+        return floats and long and read and vector_epilogue(op.epilogue, w, target, 2)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Tiles of about as many accumulators as there are registers left."""
+        op = w.op
+        assert isinstance(op, MatMul)
+        found: list[Params] = []
+        for nr in COLUMNS:
+            high = min((target.vector_registers - 1 - nr) // nr, 8, most(op.m))
+            if nr <= op.n:
+                mr = row_tiles(op.m, high)[0].rows
+                spare = (target.vector_registers - 1 - nr) // (mr * nr)
+                phases = max(1, min(-(-10 // (mr * nr)), spare, op.k // lanes(target)))
+                found.append({"mr": mr, "nr": nr, "phases": phases})
+        return found
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Lay the columns of constant B densely."""
+        op = w.op
+        assert isinstance(op, MatMul)
+        return {1: lambda b: _columns(op, b)} if w.constant[1] else {}
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Tiles, the operands' addresses and the epilogue."""
+        op = w.op
+        assert isinstance(op, MatMul)
+        batch = loop_names("b", op.batch)
+        outer = [v for v, _ in batch]
+        nr, phases, width = int(params["nr"]), int(params["phases"]), lanes(target)
+        finish = TileFinish(op.epilogue, tuple(outer), 2)
+        strides = op.b_view.strides
+        b_base, bn = View(strides[:-2], op.b_view.offset), strides[-1]
+        if w.constant[1]:
+            b_base, bn = _packed_base(op), op.k
+        y = address(dense(op.loops), [*outer, "i", "j"])
+        rows = row_tiles(op.m, int(params["mr"]))
+        shapes = [(c, t) for c in _column_tiles(op.n, nr) for t in rows]
+        return {
+            "batch": batch, "op": op, "phases": phases, "lanes": width,
+            "turns": op.k // (width * phases), "single": op.k // width % phases,
+            "rest": op.k % width, "am": op.a_view.strides[-2], "bn": bn,
+            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
+            "b_base": address(b_base, outer), "finishes": finish.functions(False, True),
+            "functions": [_function(finish, t, c, op.n) for c, t in shapes],
+            "arguments": ", ".join((*finish.places, f"y0 + {y}", *finish.extras)),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles of products, loads and sums across lanes."""
+        op = w.op
+        assert isinstance(op, MatMul)
+        mr, nr, phases = (int(params[k]) for k in ("mr", "nr", "phases"))
+        far_a, far_b = op.m * op.k * 4 > L1, nr * op.k * 4 > L1
+        cycles = 0.0
+        for columns in _column_tiles(op.n, nr):
+            wide = columns.rows
+            far = FAR * ((mr if far_a else 0) + (wide if far_b else 0))
+            step = max(mr * wide / 2, (mr + wide) / 2, far, LATENCY / phases)
+            ends = mr * wide * (ACROSS + (phases - 1) / 2)
+            cycles += columns.count * (CALL + -(-op.k // lanes(target)) * step + ends)
+        cycles *= -(-op.m // mr)
+        return prod(op.batch) * max(cycles, op.k * op.n * 4 / STREAM_RATE) * UNITS
+
+
+def _column_tiles(n: int, nr: int) -> list[Tile]:
+    """Return the tiles of nr columns, and the one of what is left."""
+    tiles = [Tile(nr, n // nr, 0), Tile(n % nr, 1, n - n % nr)]
+    return [t for t in tiles if t.rows and t.count]
+
+
+def _columns(op: MatMul, b: Array) -> Array:
+    """Return constant B as [*batch, n, k]; batches that it broadcasts over are kept once."""
+    batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
+    full = gather_view(b, (*batch, op.k, op.n), op.b_view)
+    return np.ascontiguousarray(np.swapaxes(full, -1, -2))
+
+
+def _packed_base(op: MatMul) -> View:
+    """Return where each batch of packed B begins."""
+    strides = op.b_view.strides[:-2]
+    kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
+    steps = zip(strides, kept, strict=True)
+    return View(tuple(0 if s == 0 else t * op.k * op.n for s, t in steps))
+
+
+def _function(finish: TileFinish, rows: Tile, columns: Tile, n: int) -> dict[str, object]:
+    """Return the head of a tile's function, its accumulators and where each row goes."""
+    places, memory = finish.parameters
+    name = f"dots_{rows.rows}_{columns.rows}"
+    parameters = ["const float *a", "const float *b", *places, *memory]
+    stores = []
+    for r in range(rows.rows):
+        value = finish.value(f"v_load_n(sums[{r}], {columns.rows})", r, 0, columns.rows)
+        stores.append((plus("y", r * n), value))
+    head = wrapped(f"static K_NOINLINE void {name}(", parameters)
+    return {"name": name, "head": head, "rows": rows, "columns": columns, "stores": stores}
+
+
+KERNELS = (MatMulDot(),)

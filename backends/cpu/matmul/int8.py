@@ -1,0 +1,225 @@
+"""MatMul of bytes in register tiles: exact INT32 sums of u8 x s8, four products a lane at a time.
+
+A step of a tile broadcasts four neighbouring bytes of a row of A as one word and multiplies it by
+vectors of four bytes of each column of B. B lies in panels of nv vectors: packed when compiling
+where it is constant, else a panel at a time in scratch. Signed A is read as unsigned bytes 128
+larger, unsigned B as signed ones 128 less: with p and q the zero points so moved,
+
+    sum (a - p)(b - q) = sum ab - p sum b - q sum a + k p q
+
+so that sums start with what depends on the column and what depends on the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from atc.backends.cpu.matmul.cost import (
+    L1,
+    L2_RATE,
+    MEMORY_RATE,
+    UNITS,
+    column_panels,
+    crowding,
+    row_tiles,
+    tile_cycles,
+)
+from atc.backends.cpu.matmul.int8_text import BytesFinish, TileText, typed_finish
+from atc.backends.cpu.matmul.operands import matmul, read_mode
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.loops import loop_names
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic
+from atc.ir.graph import Array, DType
+from atc.ir.ops import MatMul
+from atc.ir.view import View, dense, gather_view
+
+QUAD = 4
+"""Bytes of a word: products that a step sums."""
+WIDTHS = (2, 3, 4, 1)
+STREAMING_WIDTHS = (8, 6, 4, 2, 3, 1)
+"""Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
+BYTES = frozenset({DType.UINT8, DType.INT8})
+LEAN_FEATURES = frozenset({"avx_vnni", "avx512_vnni", "i8mm"})
+"""Features with which v_dot4 is one instruction."""
+DOT_FEATURES = LEAN_FEATURES | {"asimddp"}
+"""Features with which it is little more; else it takes about `SPLIT` times as long."""
+SPLIT = 4.5
+DEEPEST = 1 << 15
+"""The depth up to which no sum of a row times a zero point leaves INT32."""
+SPARE, SPARE_SPLIT = 2, 5
+"""Registers beside sums and B: a word and a mask, and those that a v_dot4 of more needs."""
+
+
+def operand_type(w: Workload, index: int) -> DType:
+    """Return the type of operand `index`."""
+    type_ = w.inputs[index]
+    assert type_ is not None
+    return type_.dtype
+
+
+def zeros(w: Workload) -> tuple[int, int]:
+    """Return the zero points of A read as unsigned bytes and of B read as signed ones."""
+    op = matmul(w)
+    p = op.a_zero + (128 if operand_type(w, 0) is DType.INT8 else 0)
+    return p, op.b_zero - (128 if operand_type(w, 1) is DType.UINT8 else 0)
+
+
+def pack_quads(w: Workload, b: Array, width: int) -> Array:
+    """Return constant B as bytes [*batch][INT32 starts [n], panels [n / width][k / 4][width][4]].
+
+    The starts are there where A's zero point isn't 0. Batches that B broadcasts over are kept once;
+    columns and depth are filled up with zeros.
+    """
+    op, (p, q) = matmul(w), zeros(w)
+    batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
+    full = gather_view(b, (*batch, op.k, op.n), op.b_view).astype(np.int64)
+    signed = full - 128 if operand_type(w, 1) is DType.UINT8 else full
+    panels, quads = -(-op.n // width), -(-op.k // QUAD)
+    padded = np.zeros((prod(batch), quads * QUAD, panels * width), np.int8)
+    padded[:, : op.k, : op.n] = signed.reshape(-1, op.k, op.n)
+    words = padded.reshape(-1, quads, QUAD, panels, width).transpose(0, 3, 1, 4, 2)
+    parts = [words.reshape(len(padded), -1)]
+    if p:
+        starts = np.zeros((len(padded), panels * width), np.int64)
+        starts[:, : op.n] = op.k * p * q - p * signed.reshape(-1, op.k, op.n).sum(1)
+        parts.insert(0, starts.astype(np.int32).view(np.int8))
+    return np.ascontiguousarray(np.concatenate(parts, 1)).view(b.dtype)
+
+
+class MatMulBytes(Kernel):
+    """MatMul of bytes, mr x nv register tiles; `phases` are partial sums of a small tile."""
+
+    name = "matmul_bytes"
+    op = MatMul
+    template = "cpu/matmul/int8.c.j2"
+    portable = False
+    steady = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Bytes, zero points that a byte holds, and an epilogue in vectors."""
+        op = matmul(w)
+        types = {None if t is None else t.dtype for t in w.inputs[:2]}
+        if lanes(target) < 2 or op.accumulator is not DType.INT32 or not types <= BYTES:
+            return False
+        if is_dynamic((*op.loops, op.k)) or 0 in (*op.loops, op.k):
+            return False
+        p, q = zeros(w)
+        small = 0 <= p < 256 and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
+        return small and typed_finish(op.epilogue, w, 2)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Tiles that fill the registers."""
+        op, width = matmul(w), lanes(target)
+        native = bool(DOT_FEATURES & target.features)
+        found: list[Params] = []
+        for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
+            spare = SPARE + nv if LEAN_FEATURES & target.features else SPARE_SPLIT + 2 * nv
+            high = min((target.vector_registers - spare) // nv, op.m)
+            if high < 1 or nv > -(-op.n // width):
+                continue
+            mr = row_tiles(op.m, high)[0].rows
+            room = (target.vector_registers - spare) // (mr * nv)
+            phases = max(1, min(-(-10 // (mr * nv)), room, 4, op.k // QUAD))
+            found.append({"mr": mr, "nv": nv, "phases": phases if native else 1})
+        return found
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Words of constant B in the order of use."""
+        width = int(params["nv"]) * lanes(target)
+        return {1: lambda b: pack_quads(w, b, width)} if w.constant[1] else {}
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """A panel of B with its starts, what each row starts with, and A where its rows aren't
+        dense."""
+        return _Scratch(w, int(params["nv"]) * lanes(target)).size
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Panels, tiles, how both operands are read, and the epilogue."""
+        op, (p, q) = matmul(w), zeros(w)
+        batch = loop_names("b", op.batch)
+        outer = tuple(v for v, _ in batch)
+        width = int(params["nv"]) * lanes(target)
+        panels = column_panels(op.n, int(params["nv"]), lanes(target))
+        tiles = row_tiles(op.m, int(params["mr"]))
+        finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width)
+        text = TileText(finish, w, lanes(target), p != 0, q != 0)
+        y = address(dense(op.loops), [*outer, "i", "j"])
+        quads = -(-op.k // QUAD)
+        partial = any(p.part for p in panels)
+        whole = any(p.vectors > 1 or not p.part for p in panels)
+        return {
+            "batch": batch, "op": op, "p": p, "q": q, "width": width, "mode": read_mode(w),
+            "lanes": lanes(target), "phases": params["phases"], "quads": quads, "quad": QUAD,
+            "whole": op.k // QUAD, "rest": op.k % QUAD, "memory": memory, "tiles": tiles,
+            "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
+            "finishes": finish.functions(whole, partial),
+            "arguments": text.arguments(f"y0 + {y}"),
+            "a_type": operand_type(w, 0).c, "b_type": operand_type(w, 1).c,
+            "signed": operand_type(w, 0) is DType.INT8,
+            "flip_b": operand_type(w, 1) is DType.UINT8,
+            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
+            "b_base": self._b_base(w, outer, width),
+            "am": memory.row, "start_bytes": 4 * memory.columns,
+        }  # fmt: skip
+
+    def _b_base(self, w: Workload, outer: tuple[str, ...], width: int) -> str:
+        """Return where a batch of B begins, in packed B or in the operand."""
+        op = matmul(w)
+        strides = op.b_view.strides[:-2]
+        if not w.constant[1]:
+            return address(View(strides, op.b_view.offset), outer)
+        kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
+        columns = -(-op.n // width) * width
+        size = columns * (-(-op.k // QUAD) * QUAD + (4 if zeros(w)[0] else 0))
+        steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
+        return address(View(steps), outer)
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles of all tiles, of packing, and of what memory delivers late."""
+        op, mode = matmul(w), read_mode(w)
+        mr, nv, phases = (int(params[k]) for k in ("mr", "nv", "phases"))
+        native = bool(DOT_FEATURES & target.features)
+        quads, width = -(-op.k // QUAD), lanes(target)
+        far = 0 if op.m * op.k <= L1 else 1
+        panels = column_panels(op.n, nv, width)
+        cycles = 0.0
+        for panel in panels:
+            for t in row_tiles(op.m, mr):
+                each = tile_cycles(t.rows, panel.vectors, width, quads, phases, far)
+                if not native:
+                    each += quads * t.rows * panel.vectors / 2 * (SPLIT - 1)
+                each += t.rows * panel.vectors * 3.0  # bytes out take more than floats
+                cycles += panel.count * t.count * each
+        cycles *= crowding(mr, op.a_view.strides[-2])
+        columns = sum(p.count * p.vectors for p in panels) * width
+        if op.m * op.k > L1:  # every panel reads A from the L2 cache
+            cycles += op.m * op.k / L2_RATE * columns / (nv * width)
+        per_word = {"rows": 12.0 / width, "columns": 2.0, "any": 8.0}
+        cycles += quads * columns * per_word.get(mode, 0)
+        if mode == "packed":
+            cycles = max(cycles, op.k * op.n / MEMORY_RATE / 2)
+        return prod(op.batch) * cycles * UNITS
+
+
+class _Scratch:
+    """What lies where in scratch, in bytes; `row` is what is between rows of A."""
+
+    def __init__(self, w: Workload, width: int) -> None:
+        op, (p, q) = matmul(w), zeros(w)
+        copied, quads = not w.constant[1], -(-op.k // QUAD)
+        self.columns = -(-op.n // width) * width
+        self.copies_a = op.a_view.strides[-1] != 1 and op.k > 1
+        self.starts = quads * QUAD * width if copied else 0
+        self.rows = self.starts + (4 * width if copied and p else 0)
+        self.a = self.rows + (4 * op.m if q else 0)
+        self.row = quads * QUAD if self.copies_a else op.a_view.strides[-2]
+        self.size = self.a + (op.m * self.row if self.copies_a else 0)
+
+
+KERNELS = (MatMulBytes(),)

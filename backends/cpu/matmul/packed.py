@@ -1,0 +1,47 @@
+"""Portable kernel of MatMulPacked: one row of weights is unpacked, then meets every row of x."""
+
+from __future__ import annotations
+
+from atc.backends.cpu.render.expr import load
+from atc.backends.cpu.render.loops import finish
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.ops.quantize import MatMulPacked
+
+LANES = 16
+"""Partial sums of a dot product, which a compiler can keep in vectors."""
+
+
+class MatMulUnpacking(Kernel):
+    """MatMulPacked in plain C."""
+
+    name = "matmul_packed"
+    op = MatMulPacked
+    template = "cpu/matmul/packed.c.j2"
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """One row of unpacked weights, in whole blocks."""
+        op = w.op
+        assert isinstance(op, MatMulPacked)
+        return op.blocks * op.block * 4
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """How a byte is unpacked."""
+        op, zeros = w.op, w.inputs[3]
+        assert isinstance(op, MatMulPacked)
+        zero = str(1 << (op.bits - 1)) if zeros is None else load(zeros.dtype, "x3[at]")
+        after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
+        return {
+            "op": op, "lanes": LANES, "whole": op.k // LANES * LANES, "zero": zero,
+            "bytes": op.block * op.bits // 8, "per_byte": 8 // op.bits, "mask": (1 << op.bits) - 1,
+            "after": after, "value": value,
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Scalar work: one unit per multiplication and per unpacked weight."""
+        op = w.op
+        assert isinstance(op, MatMulPacked)
+        return float((op.m + 1) * op.n * op.k)
+
+
+KERNELS = (MatMulUnpacking(),)

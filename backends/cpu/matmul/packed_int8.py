@@ -1,0 +1,182 @@
+"""MatMulPacked of rounded rows: blocks of INT8 times packed weights, summed as integers.
+
+Each block of a row of x becomes bytes once, in scratch; its exact sum with a column's weights, less
+the zero point times the sum of the bytes, is scaled by both scales and added in float, block after
+block. So all kernels here give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from atc.backends.cpu.matmul.cost import CALL, MEMORY_RATE, UNITS, column_panels, row_tiles
+from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
+from atc.backends.cpu.matmul.packed_tile import block_packs, packed, tile_function
+from atc.backends.cpu.matmul.text import TileFinish
+from atc.backends.cpu.render.loops import finish
+from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic
+from atc.ir.graph import Array, DType
+from atc.ir.ops.quantize import MatMulPacked
+
+QUAD = 4
+"""Bytes of a word: products that a step sums."""
+WIDTHS = (4, 2, 1, 3)
+"""Vectors of a panel."""
+SPARE, SPARE_SPLIT = 5, 10
+"""Registers beside sums and words: a mask, an operand, scales, and what a slow v_dot4 takes."""
+ROUNDING = 4.0
+"""Cycles to round a number of x."""
+SPLIT = 3.0
+"""How much longer a v_dot4 of small numbers takes than one instruction."""
+
+
+def takes(w: Workload) -> bool:
+    """Whether a workload may be rounded, and has weights whose words this file knows."""
+    op, zeros = packed(w), w.inputs[3]
+    fits = op.bits in (4, 8) and op.block % 8 == 0 and not is_dynamic((op.m, op.n, op.k))
+    return op.rounds and fits and (zeros is None or zeros.dtype is DType.UINT8) and op.m > 0
+
+
+def scratch_parts(op: MatMulPacked) -> tuple[int, int, int]:
+    """Return where in scratch, in bytes, the blocks' scales and sums and, behind all, more lie."""
+    scales = -(-op.m * op.blocks * op.block // 64) * 64
+    sums = scales + 4 * op.m * op.blocks
+    return scales, sums, sums + 4 * op.m * op.blocks
+
+
+class MatMulRounding(Kernel):
+    """MatMulPacked of rounded rows in plain C."""
+
+    name = "matmul_packed_bytes"
+    op = MatMulPacked
+    template = "cpu/matmul/packed_int8.c.j2"
+    precision = "int8"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Rows that may be rounded, weights of 4 or 8 bits."""
+        return takes(w)
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The rounded rows, their scales and sums, and one row of unpacked weights."""
+        op = packed(w)
+        return scratch_parts(op)[2] + op.blocks * op.block
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """How a byte is unpacked."""
+        op = packed(w)
+        after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
+        return {
+            "op": op, "parts": scratch_parts(op), "after": after, "value": value,
+            "zero": str(1 << (op.bits - 1)) if w.inputs[3] is None else "x3[at]",
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Less than of the kernel that unpacks floats."""
+        op = packed(w)
+        return 0.8 * (op.m + 1) * op.n * op.k
+
+
+def pack_nibbles(op: MatMulPacked, q: Array, width: int) -> Array:
+    """Return weights as words [n / width][blocks * block / each][width], `each` weights in one.
+
+    A word of 8 bits holds 4 that follow each other along the depth; one of 4 bits 8, the first 4 in
+    the lower halves of its bytes. Columns past the last are zeros.
+    """
+    panels = -(-op.n // width)
+    rows = q.astype(np.uint8).reshape(op.n, -1)
+    if op.bits == 4:
+        fields = np.stack([rows & 15, rows >> 4], -1).reshape(op.n, -1, 2, QUAD)
+        rows = (fields[:, :, 0] | (fields[:, :, 1] << 4)).reshape(op.n, -1)
+    words = np.zeros((panels * width, rows.shape[1] // QUAD, QUAD), np.uint8)
+    words[: op.n] = rows.reshape(op.n, -1, QUAD)
+    ordered = words.reshape(panels, width, -1, QUAD).swapaxes(1, 2)
+    return np.ascontiguousarray(ordered).reshape(-1)
+
+
+class MatMulRoundingTile(Kernel):
+    """MatMulPacked of rounded rows, mr x nv register tiles."""
+
+    name = "matmul_packed_bytes_tile"
+    op = MatMulPacked
+    template = "cpu/matmul/packed_int8_tile.c.j2"
+    portable = False
+    precision = "int8"
+    steady = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Rows that may be rounded, constant weights, and an epilogue in vectors."""
+        known = all(k for k, t in zip(w.constant[1:4], w.inputs[1:4], strict=True) if t is not None)
+        return (
+            takes(w)
+            and known
+            and lanes(target) > 1
+            and vector_epilogue(packed(w).epilogue, w, target, 4)
+        )
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Tiles that fill the registers: a sum of integers and one of floats each."""
+        op, found = packed(w), []
+        spare = SPARE if LEAN_FEATURES & target.features else SPARE_SPLIT
+        for nv in WIDTHS:
+            each = 2 * nv  # words, and their scales
+            high = min((target.vector_registers - spare - each) // (2 * nv), op.m)
+            if high >= 1 and nv <= -(-op.n // lanes(target)):
+                found.append({"mr": row_tiles(op.m, high)[0].rows, "nv": nv})
+        return found
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights, scales and zero points in the order of use."""
+        op, width = packed(w), int(params["nv"]) * lanes(target)
+        return {1: lambda q: pack_nibbles(op, q, width), **block_packs(w, width)}
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The rounded rows, their scales and sums."""
+        return scratch_parts(packed(w))[2]
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Panels, tiles, the words of a block, and the epilogue."""
+        op, nv = packed(w), int(params["nv"])
+        panels = column_panels(op.n, nv, lanes(target))
+        tiles = row_tiles(op.m, int(params["mr"]))
+        last = TileFinish(op.epilogue, (), 4)
+        parameters = [
+            "const int8_t *x", "const float *steps", "const int32_t *sums", "const uint8_t *words",
+            "const float *scales", *["const uint8_t *zeros"] * (w.inputs[3] is not None),
+        ]  # fmt: skip
+        return {
+            "op": op, "lanes": lanes(target), "width": nv * lanes(target), "panels": panels,
+            "tiles": tiles, "functions": [
+                tile_function(last, op.n, parameters, p, t, lanes(target))
+                for p in panels for t in tiles
+            ],
+            "finishes": last.functions(
+                any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
+            ),
+            "arguments": ", ".join((*last.places, f"y0 + i * {op.n} + j", *last.extras)),
+            "zeros": w.inputs[3] is not None, "middle": 1 << (op.bits - 1),
+            "words": op.block * op.bits // 32, "depth": op.blocks * op.block,
+            "parts": scratch_parts(op),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles of rounding and of all tiles, and of what memory delivers late."""
+        op, nv = packed(w), int(params["nv"])
+        dot = 0.5 if DOT_FEATURES & target.features else 0.5 * SPLIT
+        cycles = op.m * op.k * ROUNDING
+        tiles = 0.0
+        for panel in column_panels(op.n, nv, lanes(target)):
+            for tile in row_tiles(op.m, int(params["mr"])):
+                sums = tile.rows * panel.vectors
+                unpacking = panel.vectors * op.block / 8 * (2.0 if op.bits == 4 else 1.0)
+                block = op.block / QUAD * max(sums * dot, 1.2) + unpacking + 2.5 * sums + 4
+                tiles += panel.count * tile.count * (CALL + op.blocks * block)
+        bytes_ = op.n * op.blocks * (op.block * op.bits / 8 + 4)
+        return (cycles + max(tiles, bytes_ / MEMORY_RATE)) * UNITS
+
+
+KERNELS = (MatMulRounding(), MatMulRoundingTile())

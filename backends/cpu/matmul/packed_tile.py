@@ -1,0 +1,179 @@
+"""MatMulPacked in register tiles: weights stay packed in memory and become floats in registers.
+
+A word of a panel holds 32 / bits weights of one column that follow each other along the depth,
+each as a signed number: less 2^(bits - 1). Shifted to the top and back, a weight is an integer
+with its sign; scaled, it meets that number of each row of x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from atc.backends.cpu.matmul.cost import (
+    CALL,
+    LATENCY,
+    MEMORY_RATE,
+    PAGE,
+    UNITS,
+    Panel,
+    Tile,
+    column_panels,
+    row_tiles,
+)  # fmt: skip
+from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
+from atc.backends.cpu.render.vector_expr import LOADS, lanes, vector_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic
+from atc.ir.graph import Array
+from atc.ir.ops.quantize import MatMulPacked
+
+WIDTHS = (2, 4, 1, 3)
+"""Vectors of a panel."""
+SPARE, EACH = 3, 3
+"""Registers beside sums: for all vectors, and for each one."""
+UNPACKING = 2.2
+"""Cycles to make floats of a vector of weights."""
+
+
+def packed(w: Workload) -> MatMulPacked:
+    """Return the op of a workload that is a MatMulPacked."""
+    assert isinstance(w.op, MatMulPacked)
+    return w.op
+
+
+def pack_words(op: MatMulPacked, q: Array, width: int) -> Array:
+    """Return weights as words [n / width][blocks][block * bits / 32][width], signed; those past the
+    depth and the columns are anything."""
+    per, panels = 8 // op.bits, -(-op.n // width)
+    shifts = np.arange(per, dtype=np.uint8) * op.bits
+    fields = (q.astype(np.uint8).reshape(op.n, -1, 1) >> shifts) & ((1 << op.bits) - 1)
+    signed = (fields.reshape(op.n, -1) ^ (1 << (op.bits - 1))).astype(np.uint32)
+    each = 32 // op.bits
+    words = signed.reshape(op.n, -1, each) << (np.arange(each, dtype=np.uint32) * op.bits)
+    padded = np.zeros((panels * width, words.shape[1]), np.uint32)
+    padded[: op.n] = words.sum(-1, dtype=np.uint32)
+    ordered = np.ascontiguousarray(padded.reshape(panels, width, -1).swapaxes(1, 2))
+    return ordered.view(np.uint8)
+
+
+def pack_blocks(op: MatMulPacked, values: Array, width: int) -> Array:
+    """Return what each block of each column has, [n, blocks], as [n / width][blocks][width]."""
+    panels = -(-op.n // width)
+    padded = np.zeros((panels * width, op.blocks), values.dtype)
+    padded[: op.n] = values.reshape(op.n, op.blocks)
+    return np.ascontiguousarray(padded.reshape(panels, width, -1).swapaxes(1, 2))
+
+
+def block_packs(w: Workload, width: int) -> dict[int, Pack]:
+    """Return how scales are packed, and zero points where there are some."""
+    op = packed(w)
+    operands = (2,) if w.inputs[3] is None else (2, 3)
+    return dict.fromkeys(operands, lambda values: pack_blocks(op, values, width))
+
+
+class MatMulUnpackingTile(Kernel):
+    """MatMulPacked, mr x nv register tiles."""
+
+    name = "matmul_packed_tile"
+    op = MatMulPacked
+    template = "cpu/matmul/packed_tile.c.j2"
+    portable = False
+    steady = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Constant weights in whole words a block, and an epilogue in vectors."""
+        op = packed(w)
+        known = all(k for k, t in zip(w.constant[1:4], w.inputs[1:4], strict=True) if t is not None)
+        types = [t.dtype for t in w.inputs[2:4] if t is not None]
+        if is_dynamic((op.m, op.n, op.k)) or not known or lanes(target) < 2:
+            return False
+        whole = op.block * op.bits % 32 == 0 and all(t in LOADS for t in types)
+        return whole and op.m > 0 and vector_epilogue(op.epilogue, w, target, 4)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Tiles that fill the registers."""
+        op, found = packed(w), []
+        for nv in WIDTHS:
+            high = min((target.vector_registers - SPARE - EACH * nv) // nv, op.m)
+            if high >= 1 and nv <= -(-op.n // lanes(target)):
+                found.append({"mr": row_tiles(op.m, high)[0].rows, "nv": nv})
+        return found
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Weights, scales and zero points in the order of use."""
+        op, width = packed(w), int(params["nv"]) * lanes(target)
+        return {1: lambda q: pack_words(op, q, width), **block_packs(w, width)}
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The rows of x interleaved, where they would crowd in the cache."""
+        op = packed(w)
+        return op.m * op.k * 4 if _crowd(op) else 0
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Panels, tiles, the words of a block and of the last one, and the epilogue."""
+        op, nv = packed(w), int(params["nv"])
+        panels = column_panels(op.n, nv, lanes(target))
+        tiles = row_tiles(op.m, int(params["mr"]))
+        finish = TileFinish(op.epilogue, (), 4)
+        zeros = w.inputs[3]
+        whole, rest = divmod(op.k, op.block)
+        parameters = ["const float *x", "const uint32_t *words", "const float *scales"]
+        if zeros is not None:
+            parameters.append(f"const {zeros.dtype.c} *zeros")
+        return {
+            "op": op, "lanes": lanes(target), "width": nv * lanes(target), "panels": panels,
+            "tiles": tiles, "functions": [
+                tile_function(finish, op.n, parameters, p, t, lanes(target))
+                for p in panels for t in tiles
+            ],
+            "finishes": finish.functions(
+                any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
+            ),
+            "arguments": ", ".join((*finish.places, f"y0 + i * {op.n} + j", *finish.extras)),
+            "zero_load": LOADS[zeros.dtype] if zeros is not None else "",
+            "middle": 1 << (op.bits - 1), "each": 32 // op.bits, "whole": whole, "rest": rest,
+            "copied": _crowd(op), "words": op.block * op.bits // 32,
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles of all tiles, and of what memory delivers late."""
+        op, nv = packed(w), int(params["nv"])
+        width, cycles = lanes(target), 0.0
+        for panel in column_panels(op.n, nv, width):
+            for tile in row_tiles(op.m, int(params["mr"])):
+                sums = tile.rows * panel.vectors
+                unpacking = UNPACKING * panel.vectors
+                step = max(sums / 2, (tile.rows + panel.vectors / 8) / 2) + unpacking
+                each = CALL + op.k * max(step, LATENCY) + sums * 2
+                cycles += panel.count * tile.count * each
+        return max(cycles, op.n * op.k * op.bits / 8 / MEMORY_RATE) * UNITS
+
+
+def _crowd(op: MatMulPacked) -> bool:
+    """Whether rows of x lie a multiple of a page apart: more of them than ways evict each other."""
+    return op.m > 4 and op.k * 4 % PAGE == 0
+
+
+def tile_function(
+    finish: TileFinish, n: int, parameters: Sequence[str], panel: Panel, tile: Tile, width: int
+) -> dict[str, object]:
+    """Return the head of a tile's function, and where each accumulator goes, of rows of n."""
+    places, memory = finish.parameters
+    name = f"tile_{panel.name}_{tile.rows}"
+    stores = []
+    for r in range(tile.rows):
+        for v in range(panel.vectors):
+            part = panel.part if v == panel.vectors - 1 else 0
+            value = finish.value(f"c{r}_{v}", r, v * width, part)
+            place = plus("y", r * n + v * width)
+            stores.append(
+                f"v_store_n({place}, {value}, {part});" if part else f"v_store({place}, {value});"
+            )
+    head = wrapped(f"static K_NOINLINE void {name}(", [*parameters, *places, *memory])
+    return {"name": name, "panel": panel, "tile": tile, "head": head, "stores": stores}
+
+
+KERNELS = (MatMulUnpackingTile(),)

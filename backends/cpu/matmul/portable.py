@@ -1,0 +1,115 @@
+"""Portable kernel of MatMul: row-panel products in C99, constant B packed into column panels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from atc.backends.cpu.matmul.cost import PORTABLE_RATE, UNITS
+from atc.backends.cpu.render.expr import address, load
+from atc.backends.cpu.render.loops import finish, loop_names
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import Array
+from atc.ir.ops import MatMul
+from atc.ir.view import View, dense, gather_view
+
+COLUMNS = 16
+"""Columns computed together: one cache line of floats."""
+
+
+def multiply_add(w: Workload, accumulator: str, a: str, b: str) -> str:
+    """Return the C statement `accumulator += a * b`; integers wrap instead of overflowing."""
+    op = w.op
+    assert isinstance(op, MatMul)
+    if op.accumulator.is_float:
+        return f"{accumulator} += {a} * {b};"
+    wide = f"uint{max(32, 8 * op.accumulator.itemsize)}_t"
+    return (
+        f"{accumulator} = ({op.accumulator.c})(({wide}){accumulator} + ({wide}){a} * ({wide}){b});"
+    )
+
+
+def pack_columns(op: MatMul, b: Array, nb: int) -> Array:
+    """Return constant B [*batch, k, n] (read through its view) as panels [*batch, n / nb, k, nb].
+
+    Batches that B broadcasts over are kept once.
+    """
+    batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
+    full = gather_view(b, (*batch, op.k, op.n), op.b_view)
+    whole, rest = divmod(op.n, nb)
+    panels = np.zeros((*batch, whole + (rest > 0), op.k, nb), full.dtype)
+    split = full[..., : whole * nb].reshape(*batch, op.k, whole, nb)
+    panels[..., :whole, :, :] = np.moveaxis(split, -2, -3)
+    if rest:
+        panels[..., whole, :, :rest] = full[..., whole * nb :]
+    return panels
+
+
+class MatMulRows(Kernel):
+    """Any MatMul in plain C: a row of A times a panel of B, accumulated in a small array."""
+
+    name = "matmul_rows"
+    op = MatMul
+    template = "cpu/matmul/portable.c.j2"
+    dynamic = True
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Pack constant B into panels."""
+        op = w.op
+        assert isinstance(op, MatMul)
+        if not w.constant[1]:
+            return {}
+        return {1: lambda b: pack_columns(op, b, COLUMNS)}
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Addresses of both operands and the epilogue."""
+        op = w.op
+        assert isinstance(op, MatMul)
+        x0, x1 = w.inputs[0], w.inputs[1]
+        assert x0 is not None
+        assert x1 is not None
+        batch = loop_names("b", op.batch)
+        outer = [v for v, _ in batch]
+        packed = w.constant[1]
+        b_place = address(op.b_view, [*outer, "p", "(j0 + j)"])
+        if packed:
+            b_place = _packed_place(op, outer)
+        a_place = address(op.a_view, [*outer, "i", "p"])
+        b_value = _centred(load(x1.dtype, f"x1[{b_place}]"), op.b_zero)
+        after, value = finish(op.epilogue, w, "acc[j]", [*outer, "i", "(j0 + j)"], 2)
+        return {
+            "batch": batch, "op": op, "nb": COLUMNS, "acc": op.accumulator.c, "packed": packed,
+            "a": _centred(load(x0.dtype, f"x0[{a_place}]"), op.a_zero),
+            "step": multiply_add(w, "acc[j]", "a", b_value),
+            "after": after, "value": value,
+            "target": address(dense(op.loops), [*outer, "i", "(j0 + j)"]),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Scalar work: one unit per multiplication of whole panels, more where none are packed."""
+        op = w.op
+        assert isinstance(op, MatMul)
+        factor = 1 if w.constant[1] else 2 if op.b_view.strides[-1] == 1 else 8
+        products = op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor
+        return float(prod(op.batch) * max(products, op.k * op.n * 4 / PORTABLE_RATE * UNITS))
+
+
+def _centred(value: str, zero: int) -> str:
+    return f"({value} - {zero})" if zero > 0 else f"({value} + {-zero})" if zero else value
+
+
+def _packed_place(op: MatMul, outer: list[str]) -> str:
+    """Return the C index of B[p, j0 + j] in the panels that `pack_columns` makes."""
+    batch_strides = op.b_view.strides[:-2]
+    kept = dense([1 if s == 0 else n for n, s in zip(op.batch, batch_strides, strict=True)])
+    size = op.k * COLUMNS * -(-op.n // COLUMNS)
+    steps = zip(batch_strides, kept.strides, strict=True)
+    panels = View(tuple(0 if s == 0 else t * size for s, t in steps))
+    inner = f"j0 * {op.k} + p * {COLUMNS} + j"
+    return f"{address(panels, outer)} + {inner}" if any(panels.strides) else inner
+
+
+KERNELS = (MatMulRows(),)

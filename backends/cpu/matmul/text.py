@@ -1,0 +1,130 @@
+"""The C of a tile's surroundings: its epilogue as a function, and heads that name only what is
+needed."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atc.backends.cpu.render.epilogue import NEAR
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.vector_expr import vector_finish
+from atc.dims import Dim, is_dynamic, is_open
+from atc.ir.expr import Input
+from atc.ir.ops import Epilogue
+
+
+def plus(name: str, offset: int) -> str:
+    """Return the C sum of a variable and a constant."""
+    return f"{name} + {offset}" if offset else name
+
+
+def spot(name: str, row: int, stride: int, column: int) -> str:
+    """Return the C address of a row, counted from `name`, and a column in it."""
+    if row and isinstance(stride, Dim):
+        return plus(f"{name} + {row} * {stride}", column)
+    return plus(name, row * stride + column)
+
+
+def wrapped(start: str, parameters: Sequence[str]) -> str:
+    """Return a C function head, broken into lines."""
+    whole = [p.replace(" ", "\0") for p in parameters]
+    text = f"{start.replace(' ', chr(0))}{', '.join(whole)})"
+    filled = textwrap.fill(text, 100, subsequent_indent="    ", break_long_words=False)
+    return filled.replace("\0", " ")
+
+
+@dataclass(frozen=True)
+class TileFinish:
+    """What happens to each vector of results, at row i and column j: a function `name`, and
+    `name`_part for part of a vector."""
+
+    epilogue: Epilogue
+    outer: tuple[str, ...]
+    """Variables of the batch loops."""
+    first: int
+    """The number of the epilogue's first operand, x<first>."""
+    name: str = "finish"
+    open: bool = False
+    """Whether the tile itself reads extents that only the run knows."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether results are stored as they are."""
+        return isinstance(self.epilogue.expr, Input) and self.epilogue.expr.index == 0
+
+    @property
+    def places(self) -> list[str]:
+        """The loop variables that the epilogue's operands are read at."""
+        return self._used([*self.outer, "i", "j"])
+
+    @property
+    def operands(self) -> list[str]:
+        """The epilogue's operands."""
+        return self._used([f"x{self.first + k}" for k in range(len(self.epilogue.views))])
+
+    @property
+    def extras(self) -> list[str]:
+        """What a tile is given beside places and y: the epilogue's operands, and extents."""
+        return [*self.operands, *["dims"] * (self.open or self.reads_extents)]
+
+    @property
+    def reads_extents(self) -> bool:
+        """Whether the epilogue depends on extents that only the run knows."""
+        lines, value = self._body("")
+        return is_open("".join((*lines, value)))
+
+    def functions(self, whole: bool, partial: bool) -> list[dict[str, object]]:
+        """Return head, lines and value of the functions that the epilogue needs."""
+        wanted = [(self.name, "")] * whole + [(f"{self.name}_part", "count")] * partial
+        return [] if self.plain else [self._function(name, count) for name, count in wanted]
+
+    def value(self, result: str, row: int, column: int, part: int) -> str:
+        """Return the C value to be stored for a vector of results at row i + row, j + column."""
+        if self.plain:
+            return result
+        steps = {"i": row, "j": column}
+        places = [plus(v, steps.get(v, 0)) for v in self.places]
+        extents = ["dims"] * self.reads_extents
+        arguments = [result, *places, *([str(part)] if part else []), *self.operands, *extents]
+        return f"{self.name}{'_part' if part else ''}({', '.join(arguments)})"
+
+    def awaited(self, sizes: Sequence[int], rows: int, columns: Sequence[int]) -> list[str]:
+        """The places that a tile asks for when it begins: of large operands, as far away as y."""
+        found = []
+        for k, (view, size) in enumerate(zip(self.epilogue.views, sizes, strict=True)):
+            operand = f"x{self.first + k}"
+            if is_dynamic((view, size)) or size <= NEAR or operand not in self.operands:
+                continue
+            if view.strides[-2] and view.strides[-1] == 1:
+                start = f"{operand} + {address(view, [*self.outer, 'i', 'j'])}"
+                found += [spot(start, r, view.strides[-2], c) for r in range(rows) for c in columns]
+        return found
+
+    @property
+    def parameters(self) -> tuple[list[str], list[str]]:
+        """The C parameters of a tile for the places, and for y and the operands."""
+        places = [f"ptrdiff_t {v}" for v in self.places]
+        extents = ["const int64_t *dims"] * (self.open or self.reads_extents)
+        return places, ["float *y", *(f"const float *{x}" for x in self.operands), *extents]
+
+    def _function(self, name: str, count: str) -> dict[str, object]:
+        lines, value = self._body(count)
+        parameters = ["vf32 result", *(f"ptrdiff_t {v}" for v in self.places)]
+        parameters += ["size_t count"] if count else []
+        parameters += [f"const float *{x}" for x in self.operands]
+        parameters += ["const int64_t *dims"] * self.reads_extents
+        unused = count and not re.search(r"\bcount\b", " ".join((*lines, value)))
+        head = wrapped(f"static inline vf32 {name}(", parameters)
+        return {"head": head, "lines": [*(["(void)count;"] * bool(unused)), *lines], "value": value}
+
+    def _body(self, count: str) -> tuple[list[str], str]:
+        indices = [*self.outer, "i", "j"]
+        return vector_finish(self.epilogue, "result", indices, self.first, count)
+
+    def _used(self, names: Sequence[str]) -> list[str]:
+        lines, value = self._body("")
+        body = " ".join((*lines, value))
+        return [n for n in names if re.search(rf"\b{n}\b", body)]

@@ -1,0 +1,335 @@
+"""MatMul in register tiles of mr rows by nv vectors, from the vector vocabulary.
+
+B is read in panels of nv vectors: packed when compiling where it is constant, read in place where
+its rows are dense, else copied into scratch. The loop order ([depth block], panel, row tile, depth)
+reads every weight once; the structure is that of Goto & van de Geijn, "Anatomy of high-performance
+matrix multiplication", 2008, without the packing of A, which a tile reads one broadcast number at a
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from atc.backends.cpu.matmul.cost import (
+    L1,
+    L2,
+    L3_RATE,
+    MEMORY_RATE,
+    UNITS,
+    Panel,
+    Tile,
+    column_panels,
+    crowding,
+    largest_divisor,
+    row_tiles,
+    tile_cycles,
+)
+from atc.backends.cpu.matmul.operands import matmul
+from atc.backends.cpu.matmul.portable import pack_columns
+from atc.backends.cpu.matmul.text import TileFinish, spot, wrapped
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.loops import loop_names
+from atc.backends.cpu.render.stored_weights import Weights, stored_weights
+from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
+from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
+from atc.backends.target import Target
+from atc.dims import Dim, is_dynamic, most
+from atc.ir.expr import cost
+from atc.ir.graph import DType
+from atc.ir.ops import MatMul
+from atc.ir.view import View, dense
+
+WIDTHS = (2, 3, 4, 1, 5, 6)
+STREAMING_WIDTHS = (4, 8, 6, 5, 2, 3, 1)
+"""Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
+STREAMED = 1 << 19
+"""Bytes of B above which what comes next is prefetched: it no longer stays in the L2 cache."""
+AHEAD = 16384
+"""Bytes that a single row tile, which streams B once, asks for in advance."""
+LINE = 16
+"""Floats of a cache line."""
+HEAVY, SPILLED = 8, 24.0
+"""An epilogue above this cost needs registers of its own, or spills for so many cycles a vector."""
+
+
+def read_mode(w: Workload, params: Params) -> str:
+    """Return how B is read.
+
+    `packed` when compiling; `direct` in place; copied into scratch from dense `rows`, from dense
+    `columns`, or from `any`thing.
+    """
+    op = matmul(w)
+    if w.constant[1]:
+        return "packed"
+    if op.b_view.strides[-1] == 1 or op.n == 1:
+        return "rows" if params.get("copy") else "direct"
+    return "columns" if op.b_view.strides[-2] == 1 else "any"
+
+
+class MatMulTile(Kernel):
+    """float MatMul, mr x nv register tiles; constant B may have 16 bits.
+
+    `kb` blocks the depth, so that the block of A stays in the L2 cache; `phases` are partial sums
+    that hide the FMA's latency where a tile is small.
+    """
+
+    name = "matmul_tile"
+    op = MatMul
+    template = "cpu/matmul/tile.c.j2"
+    portable = False
+    dynamic = True
+    half_weights = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Floats, and an epilogue in vectors; constant B has known rows and columns."""
+        op = matmul(w)
+        if w.constant[1] and is_dynamic((op.k, op.n, op.b_view)):
+            return False
+        half = weight_type(w)
+        floats = all(t is not None and (t.dtype is DType.FLOAT or t is half) for t in w.inputs)
+        some = op.k != 0 and prod(op.loops) != 0
+        return floats and some and vector_epilogue(op.epilogue, w, target, 2)
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Tiles that fill the registers, as high as they go and so that they divide the rows."""
+        op, width = matmul(w), lanes(target)
+        found: list[Params] = []
+        for nv in STREAMING_WIDTHS if most(op.m) <= 2 else WIDTHS:
+            free = target.vector_registers - 1 - nv
+            high = min(free // nv, most(op.m))
+            if high < 1 or nv > -(-most(op.n) // width):
+                continue
+            for mr in _heights(op.m, high):
+                phases = _phases(mr * nv, free // (mr * nv))
+                found.append({"mr": mr, "nv": nv, "phases": phases})
+        if is_dynamic((op.m, op.k)):
+            return found
+        blocked = [{**p, "kb": kb} for kb in _depth_blocks(op) for p in found]
+        copied = [{**p, "copy": True} for p in found if _worth_copying(w, int(p["mr"]))]
+        return (*found, *blocked, *copied)
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Pack constant B into panels of nv vectors."""
+        op = matmul(w)
+        if not w.constant[1]:
+            return {}
+        width = int(params["nv"]) * lanes(target)
+        return {1: lambda b: pack_columns(op, b, width)}
+
+    def packing(self, w: Workload, params: Params, target: Target) -> str:
+        """Panels of as many columns are the same for any rows."""
+        op = matmul(w)
+        width = int(params["nv"]) * lanes(target)
+        return f"panels of {width} of {op.b_view} {op.k}x{op.n}" if w.constant[1] else ""
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """One panel of B where it has to be packed at run time."""
+        if read_mode(w, params) in ("packed", "direct"):
+            return 0
+        return self._depth(w, params) * int(params["nv"]) * lanes(target) * 4
+
+    def _depth(self, w: Workload, params: Params) -> int:
+        return int(params["kb"]) if "kb" in params else matmul(w).k
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Panels, tiles, how both operands are read, and the epilogue."""
+        op, mode = matmul(w), read_mode(w, params)
+        batch = loop_names("b", op.batch)
+        outer = [v for v, _ in batch]
+        depth = self._depth(w, params)
+        width = int(params["nv"]) * lanes(target)
+        tiles = row_tiles(op.m, int(params["mr"]))
+        panels = column_panels(op.n, int(params["nv"]), lanes(target))
+        bk, bn = op.b_view.strides[-2:]
+        am, ak = op.a_view.strides[-2:]
+        inside = is_dynamic((depth, am, ak, op.n, bk if mode == "direct" else width))
+        finish = TileFinish(op.epilogue, tuple(outer), 2, open=inside)
+        weights = stored_weights(w)
+        prefetch = _prefetch(w, tiles, width, depth, weights) if mode == "packed" else None
+        shared = prefetch is not None and prefetch.next
+        y = address(dense(op.loops), [*outer, "i", "j"])
+        free = target.vector_registers - 1 - int(params["nv"]) if is_dynamic(op.m) else 0
+        text = _TileText(
+            finish, f"y0 + {y}", weights, op.n, lanes(target), op.k - depth, shared,
+            int(params["phases"]), free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
+        )  # fmt: skip
+        return {
+            "batch": batch, "op": op, "width": width, "mode": mode,
+            "lanes": lanes(target), "depth": depth, "blocked": depth != op.k, "tiles": tiles,
+            "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
+            "finishes": finish.functions(_whole(panels), any(p.part for p in panels)),
+            "arguments": text.arguments,
+            "a_base": address(View(op.a_view.strides[:-2], op.a_view.offset), outer),
+            "am": am, "ak": ak,
+            "b_base": _b_base(op, outer, width) if mode == "packed"
+            else address(View(op.b_view.strides[:-2], op.b_view.offset), outer),
+            "bk": bk, "bn": bn, "step": bk if mode == "direct" else width,
+            "panel_step": {"packed": op.k * width, "direct": width}.get(mode, width * bn),
+            "block_step": width if mode == "packed" else bk, "prefetch": prefetch,
+            "weights": weights,
+            "copies_open": is_dynamic((depth, bk, bn)),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles of all tiles, of copying B, and of what memory delivers late."""
+        op, mode = matmul(w), read_mode(w, params)
+        mr, nv, phases = (int(params[k]) for k in ("mr", "nv", "phases"))
+        depth = int(params.get("kb", op.k))
+        far = 0 if op.m * depth * 4 <= L1 else 1 if depth == op.k else 3  # reloaded results too
+        panels = column_panels(op.n, nv, lanes(target))
+        weights = stored_weights(w)
+        size, widening = weights.dtype.itemsize, weights.widening(target)
+        cycles = sum(
+            p.count * t.count
+            * tile_cycles(t.rows, p.vectors, lanes(target), depth, phases, far, size, widening)
+            for p in panels
+            for t in row_tiles(op.m, mr)
+        ) * (op.k // depth)
+        if cost(op.epilogue.expr) > HEAVY and mr * nv > target.vector_registers - 8:
+            cycles += SPILLED * op.m * sum(p.count * p.vectors for p in panels)
+        cycles *= max(crowding(mr, op.a_view.strides[-2] * 4), crowding(mr, op.n * 4))
+        columns = sum(p.count * p.vectors for p in panels) * lanes(target)
+        per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5}
+        cycles += op.k * columns * per_element.get(mode, 0)
+        if op.m * depth * 4 > L1:  # every panel reads A from the L2 cache
+            cycles += 0.5 * op.m * op.k / LINE * columns / (nv * lanes(target))
+        if op.m * depth * 4 > L2 // 2:  # every panel reads A from beyond the L2 cache
+            cycles += 0.3 * op.m * op.k * 4 / L3_RATE * columns / (nv * lanes(target))
+        if mode == "packed" and op.k * columns * size > STREAMED:
+            stream = op.k * columns * size / MEMORY_RATE
+            cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # late for tiles that share it
+        return prod(op.batch) * cycles * UNITS
+
+
+@dataclass(frozen=True)
+class _Prefetch:
+    """`lines` cache lines every `every` depth steps.
+
+    They are those of the next panel, of which each tile asks for a share, where `next`; else the
+    tile's own, `ahead` weights further on. A line holds `line` of them.
+    """
+
+    next: bool
+    every: int
+    lines: int
+    ahead: int
+    line: int
+
+    def share(self, depth: int) -> int:
+        """Return the weights that a tile asks for."""
+        return depth // self.every * self.lines * self.line
+
+
+def _prefetch(
+    w: Workload, tiles: list[Tile], width: int, depth: int, weights: Weights
+) -> _Prefetch | None:
+    op, line, size = matmul(w), weights.line, weights.dtype.itemsize
+    if op.k * op.n * size <= STREAMED:
+        return None
+    count = most(sum(t.count for t in tiles))
+    if count == 1:
+        ahead = max(1, AHEAD // (size * width)) * width
+        return _Prefetch(False, 1, -(-width // line), ahead, line)
+    lines = max(1.0, width / line)  # of a step
+    every = largest_divisor(depth, max(1.0, min(16.0, count / lines)))
+    return _Prefetch(True, every, max(1, -(-int(lines * every) // count)), 0, line)
+
+
+def _heights(m: int, high: int) -> Sequence[int]:
+    """Return the heights of row tiles worth trying, up to `high`."""
+    if isinstance(m, Dim):
+        return (high,)
+    balanced, even = row_tiles(m, high)[0].rows, largest_divisor(m, high)
+    return tuple({balanced: 0, even: 0}) if 3 * even >= 2 * high else (balanced,)
+
+
+def _phases(accumulators: int, spare: int) -> int:
+    """Return how many partial sums keep two FMA units busy, if there are registers for them."""
+    return max(1, min(-(-10 // accumulators), spare, 4))
+
+
+def _depth_blocks(op: MatMul) -> list[int]:
+    """Return the block of the depth worth trying: where A doesn't fit into the L2 cache."""
+    if op.m * op.k * 4 <= L2 // 2:
+        return []
+    kb = largest_divisor(op.k, max(128, L2 // 2 // (4 * op.m)))
+    return [kb] if 128 <= kb < op.k else []
+
+
+def _worth_copying(w: Workload, mr: int) -> bool:
+    """Whether B is read in place by so many row tiles that a dense copy may pay."""
+    op = matmul(w)
+    return read_mode(w, {}) == "direct" and op.m >= 4 * mr and op.b_view.strides[-2] >= 256
+
+
+def _b_base(op: MatMul, outer: list[str], width: int) -> str:
+    """Return where the panels of a batch begin in packed B; broadcast batches are kept once."""
+    strides = op.b_view.strides[:-2]
+    kept = dense([1 if s == 0 else n for n, s in zip(op.batch, strides, strict=True)]).strides
+    size = op.k * width * -(-op.n // width)
+    steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
+    return address(View(steps), outer)
+
+
+def _whole(panels: Sequence[Panel]) -> bool:
+    return any(p.vectors > 1 or not p.part for p in panels)
+
+
+@dataclass(frozen=True)
+class _TileText:
+    """The C of the tiles' heads, results and calls."""
+
+    finish: TileFinish
+    target: str
+    """The C address of a tile's first result."""
+    weights: Weights
+    n: int
+    lanes: int
+    last_block: int
+    """Where the last block of the depth begins: 0 when there is only one."""
+    shared: bool
+    """Whether each tile prefetches a share of the next panel."""
+    phases: int
+    free: int
+    """Registers for sums, where tiles are of many heights and each has its own phases; else 0."""
+    sizes: tuple[int, ...]
+    """Bytes of the epilogue's operands."""
+
+    def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
+        """Return the head of a tile's function, and where each accumulator goes."""
+        places, memory = self.finish.parameters
+        b = f"const {self.weights.c} *"
+        parameters = ["const float *a", f"{b}b", *[f"{b}next"] * self.shared]
+        parameters += [*places, *["bool first", "bool last"] * bool(self.last_block), *memory]
+        name = f"tile_{panel.name}_{tile.rows}"
+        vectors = range(panel.vectors)
+        results = [self._result(panel, r, v) for r in range(tile.rows) for v in vectors]
+        head = wrapped(f"static K_NOINLINE void {name}(", parameters)
+        sums, phases = tile.rows * panel.vectors, self.phases
+        if self.free:
+            phases = 1 if self.shared else _phases(sums, self.free // sums)
+        lines = range(0, panel.vectors * self.lanes, LINE)
+        return {
+            "name": name, "panel": panel, "tile": tile, "head": head, "results": results,
+            "phases": phases, "awaited": self.finish.awaited(self.sizes, tile.rows, lines),
+        }  # fmt: skip
+
+    def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:
+        name, column = f"c{row}_{vector}", vector * self.lanes
+        part = panel.part if vector == panel.vectors - 1 else 0
+        place = spot("y", row, self.n, column)
+        value = self.finish.value(name, row, column, part)
+        return {"name": name, "place": place, "part": part, "value": value}
+
+    @property
+    def arguments(self) -> str:
+        """The last arguments of a tile's call, those after `b`."""
+        blocks = ["k == 0", f"k == {self.last_block}"] * bool(self.last_block)
+        given = [*["next"] * self.shared, *self.finish.places, *blocks, self.target]
+        return ", ".join((*given, *self.finish.extras))
+
+
+KERNELS = (MatMulTile(),)

@@ -1,0 +1,196 @@
+"""Portable kernels of Softmax and Normalize: sums in double, and only then a rounded result.
+
+Each comes for contiguous rows (inner = 1) and for columns, whose statistics take a row of scratch.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from atc.backends.cpu.render.expr import address, literal
+from atc.backends.cpu.render.loops import finish, loop_names
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.dims import Dim
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Normalize, Softmax
+from atc.ir.view import dense
+
+
+def operand(w: Workload) -> TensorType:
+    """Return the type of x."""
+    x = w.inputs[0]
+    assert x is not None
+    return x
+
+
+def overwrites_operand(w: Workload) -> tuple[int, ...]:
+    """Return (0,) where the result may take x's place: same element, and no other operand is x."""
+    x = operand(w)
+    return (0,) if w.outputs[0].dtype is x.dtype and x not in w.inputs[1:] else ()
+
+
+class SoftmaxRows(Kernel):
+    """Softmax and LogSoftmax of contiguous rows: maximum, exponentials with their sum, result."""
+
+    name = "softmax_rows"
+    op = Softmax
+    template = "cpu/normalize/softmax_rows.c.j2"
+    dynamic = True
+    column, columns = "", "k"
+    """How C addresses the statistics of a row, and its element in the second pass."""
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Rows must be contiguous."""
+        return isinstance(w.op, Softmax) and w.op.inner == 1
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The exponentials where y can't hold them."""
+        op, x = w.op, operand(w)
+        assert isinstance(op, Softmax)
+        kept = op.log or w.outputs[0].dtype is x.dtype
+        return 0 if kept else op.axis * op.inner * x.dtype.itemsize
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The formulas of each pass."""
+        op, x = w.op, operand(w)
+        assert isinstance(op, Softmax)
+        type_, at, place = x.dtype.c, self.column, self.columns
+        final = "k" if op.inner == 1 else f"k * {op.inner} + i"
+        result = f"e[{final}] * ({type_})total{at}"
+        if op.log:
+            result = f"x[{final}] - maximum{at} - ({type_})total{at}"
+        after, value = finish(op.epilogue, w, "value", ["o", "k", "i" if at else "0"], 1)
+        exp = "exp" if x.dtype is DType.DOUBLE else "expf"
+        return {
+            "op": op, "type": type_, "exponential": f"{exp}(x[{place}] - maximum{at})",
+            "store": "" if op.log else self._store(w),
+            "start": lowest(x.dtype) if op.masked else "-INFINITY",
+            "last": _last(op, f"total{at}"),
+            "result": result, "after": after, "value": value,
+        }  # fmt: skip
+
+    def _store(self, w: Workload) -> str:
+        """Return the C address of the exponentials of row `o`."""
+        op, x = w.op, operand(w)
+        assert isinstance(op, Softmax)
+        if w.outputs[0].dtype is x.dtype:
+            return f"y0 + o * {op.axis * op.inner}"
+        return "scratch" if op.inner == 1 else f"maximum + {op.inner}"
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """x, which each pass reads where it then writes."""
+        return overwrites_operand(w)
+
+
+def lowest(dtype: DType) -> str:
+    """Return the lowest finite number, from which even minus infinity is infinitely far."""
+    wide = dtype is DType.DOUBLE
+    return literal(float(np.finfo(np.float64 if wide else np.float32).min), dtype)
+
+
+def _last(op: Softmax, total: str) -> str:
+    """Return what becomes of the sum before it is applied; that of a masked row is 0."""
+    if op.log:
+        return f"log({total})"
+    return f"{total} == 0 ? 0 : 1 / {total}" if op.masked else f"1 / {total}"
+
+
+class SoftmaxColumns(SoftmaxRows):
+    """The same down columns, all columns of a matrix at once."""
+
+    name = "softmax_columns"
+    template = "cpu/normalize/softmax_columns.c.j2"
+    column, columns = "[i]", "k + i"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Any."""
+        return isinstance(w.op, Softmax) and w.op.inner != 1
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """A row of maxima and one of sums besides."""
+        op = w.op
+        assert isinstance(op, Softmax)
+        return op.inner * (8 + operand(w).dtype.itemsize) + super().scratch(w, params, target)
+
+
+class NormalizeRows(Kernel):
+    """Normalize of contiguous rows, the variance in two passes around the mean."""
+
+    name = "normalize_rows"
+    op = Normalize
+    template = "cpu/normalize/normalize_rows.c.j2"
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Rows must be contiguous."""
+        return isinstance(w.op, Normalize) and prod(w.op.inner) == 1
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops and formulas."""
+        op, x = w.op, operand(w)
+        assert isinstance(op, Normalize)
+        outer = loop_names("o", op.outer)
+        inner = loop_names("i", op.inner)
+        nest = (*loop_names("k", op.axis), *inner)
+        indices = [v for v, _ in (*outer, *nest)]
+        by_column = prod(op.inner) != 1
+        at, place = ("[i]", "k + i") if by_column else ("", "k")
+        last = f"[{address(dense(op.inner), [v for v, _ in inner])}]" if by_column else ""
+        target_ = address(dense(op.loops), indices)
+        centred = op.how == "Variance"
+        after, value = finish(op.epilogue, w, "value", indices, 1)
+        element = f"(x0[{target_}] - centre{last})" if centred else f"x0[{target_}]"
+        return {
+            "op": op, "type": x.dtype.c, "size": prod(op.axis),
+            "length": real(prod(op.axis)), "columns": prod(op.inner),
+            "outer": outer, "nest": nest, "statistics": len(w.outputs) > 1, "centred": centred,
+            "row": address(dense(op.outer), [v for v, _ in outer]),
+            "term": f"x[{place}]" + (f" - mean{at}" if centred else ""),
+            "scale": _scale(op, x.dtype, f"total{at}"),
+            "result": f"{element} * scale{last}", "after": after, "value": value,
+            "target": target_,
+        }  # fmt: skip
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """x, which the last pass reads where it writes."""
+        return overwrites_operand(w)
+
+
+def real(extent: int) -> str:
+    """Return an extent as a C double."""
+    return f"(double){extent}" if isinstance(extent, Dim) else f"{extent}.0"
+
+
+def _scale(op: Normalize, dtype: DType, total: str) -> str:
+    """Return the C value that the centred elements are multiplied by."""
+    match op.how:
+        case "L1":
+            return f"{total} == 0 ? 0 : ({dtype.c})(1 / {total})"
+        case "L2":
+            return f"{total} == 0 ? 0 : ({dtype.c})(1 / sqrt({total}))"
+        case _:
+            epsilon = literal(op.epsilon, DType.DOUBLE)
+            return f"({dtype.c})(1 / sqrt({total} / {real(prod(op.axis))} + {epsilon}))"
+
+
+class NormalizeColumns(NormalizeRows):
+    """The same down columns, all columns of a matrix at once."""
+
+    name = "normalize_columns"
+    template = "cpu/normalize/normalize_columns.c.j2"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Several columns."""
+        return isinstance(w.op, Normalize) and prod(w.op.inner) != 1
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """Two statistics per column, in double and as they are applied."""
+        op = w.op
+        assert isinstance(op, Normalize)
+        return prod(op.inner) * (16 + 2 * operand(w).dtype.itemsize)
+
+
+KERNELS = (SoftmaxRows(), SoftmaxColumns(), NormalizeRows(), NormalizeColumns())

@@ -1,0 +1,170 @@
+"""The cells of recurrent kernels that compute all rows of a step together, in vectors of units."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.vector_expr import render_vector
+from atc.backends.cpu.rnn.portable import Cut
+from atc.backends.kernel import Workload
+from atc.ir.expr import Expr, Input, walk
+from atc.ir.ops import Cell, Recurrent
+from atc.ir.view import View
+
+
+def recurrent(w: Workload) -> Recurrent:
+    """Return the op of a workload that is a Recurrent."""
+    assert isinstance(w.op, Recurrent)
+    return w.op
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A product of a step, of h or of the reset h: gates from `first` on, for groups of units.
+
+    A group's results are `vectors` of all gates, computed `width` at a time.
+    """
+
+    reset: bool
+    first: int
+    gates: int
+    vectors: int
+    width: int
+
+    @property
+    def passes(self) -> int:
+        """How often a group's rows are gone through."""
+        return self.vectors // self.width
+
+
+def size_of(op: Recurrent) -> int:
+    """Return the elements of the states of all rows and directions."""
+    return len(op.cells) * op.batch * op.hidden
+
+
+def kind_of(cell: Cell) -> tuple[Expr | None, ...]:
+    """Return the formulas of a cell: of h, of c and of the reset h."""
+    return cell.hidden, cell.memory, cell.reset
+
+
+def waiting_gates(op: Recurrent, first: int) -> list[int]:
+    """Return the gates before `first` whose recurrent shares the cells read at last."""
+    if op.cells[0].reset is None:
+        return []
+    exprs = [e for c in op.cells for e in (c.hidden, c.memory) if e is not None]
+    read = {e.index - op.gates for x in exprs for e in walk(x) if isinstance(e, Input)}
+    return sorted(g for g in read if 0 <= g < first)
+
+
+def resets_of(op: Recurrent) -> int:
+    """Return how many numbers of each unit wait from the first phase to the second."""
+    if op.cells[0].reset is None:
+        return 0
+    return 1 + len(waiting_gates(op, op.gates - 1))
+
+
+def _places(op: Recurrent) -> dict[str, str]:
+    """Return what pointers of a row of the cells are in C, by their names."""
+    directions, units = len(op.cells), op.hidden
+    width = op.gates * units
+    share = (directions * width, op.steps * directions * width)
+    out = (directions * units, op.steps * directions * units)
+    if not op.batch_major:
+        share, out = (op.batch * directions * width, directions * width), (
+            directions * op.batch * units, units)  # fmt: skip
+    state = f"b * {(directions if op.batch_major else 1) * units}"
+    found = {
+        "given": f"const float *const given = l->given + {address(View(share), ['t', 'b'])};",
+        "before": "const float *const before = l->before + b * l->row;",
+        "c": f"float *const c = l->c + {state};",
+        "h": f"float *const h = l->h + {state};",
+        "after": f"float *const after = l->after + {state};",
+        "out": f"float *const out = l->out + {address(View(out), ['t', 'b'])};",
+        "reset": f"float *const reset = l->resets + {state};",
+    }
+    for k, gate in enumerate(waiting_gates(op, op.gates - 1)):
+        at = (k + 1) * size_of(op)
+        found[f"sums{gate}"] = f"float *const sums{gate} = l->resets + {at} + {state};"
+    return found
+
+
+def cells_of(
+    op: Recurrent, cell: tuple[Expr | None, ...], phase: Phase, number: int, u: int, cut: Cut,
+    lane: int,
+) -> dict[str, object]:  # fmt: skip
+    """Return the cells of a phase: of a whole vector of units, of the last ones, and pointers."""
+    rest = op.hidden % lane
+    last = number == int(op.cells[0].reset is not None)
+    body = _cell(op, cell, phase, last, u, cut, lane, "")
+    tail = _cell(op, cell, phase, last, u, cut, lane, str(rest)) if rest else []
+    names = {n for line in body for n in re.findall(r"\b\w+\b", line)}
+    places = {n: text for n, text in _places(op).items() if n in names}
+    return {
+        "body": body, "tail": tail, "places": [*places.values()], "last": last,
+        "over": _over(op, cut, last), "timed": not names.isdisjoint({"given", "out"}),
+    }  # fmt: skip
+
+
+def _over(op: Recurrent, cut: Cut, last: bool) -> list[str]:
+    """Return the C lines of a group in a row that has no step s any more."""
+    places = _places(op)
+    each = "for (ptrdiff_t i = j; i < end; i++)"
+    if not last:
+        return [places["reset"], f"{each} reset[i] = 0.0f;"]
+    lines = []
+    if op.sequence:
+        lines += ["const ptrdiff_t t = l->s;", places["out"], f"{each} out[i] = 0.0f;"]
+    if cut.units > 1:
+        lines += [places["before"], places["after"], f"{each} after[i] = before[i];"]
+    return lines
+
+
+def _cell(
+    op: Recurrent, cell: tuple[Expr | None, ...], phase: Phase, last: bool, u: int, cut: Cut,
+    lane: int, count: str,
+) -> list[str]:  # fmt: skip
+    """Return the C lines of the units from i on: a whole vector, or `count` of them."""
+    hidden, memory, reset = cell
+    share = u * lane
+
+    def load(array: str, offset: int) -> str:
+        place = f"{array} + i{f' + {offset}' if offset else ''}"
+        return f"v_load_n({place}, {count})" if count else f"v_load({place})"
+
+    def read(k: int) -> str:
+        gate = k - op.gates
+        if k < op.gates:
+            return load("given", k * op.hidden)
+        if gate < op.gates and gate < phase.first:
+            return load(f"sums{gate}", 0)
+        if gate < op.gates:
+            at = (gate - phase.first) * share
+            return f"v_load(sums{f' + {at}' if at else ''})"
+        if k == op.state + 2:
+            return "memory"
+        names = ("before", "c")
+        own = k - op.state
+        return load(names[own], 0) if own < 2 else load("l->vectors", (own - 3) * op.hidden)
+
+    def store(array: str, value: str) -> str:
+        if count:
+            return f"v_store_n({array} + i, {value}, {count});"
+        return f"v_store({array} + i, {value});"
+
+    if not last:
+        assert reset is not None
+        lines, value = render_vector(reset, read, "r")
+        kept = [store(f"sums{g}", read(op.gates + g)) for g in waiting_gates(op, op.gates - 1)]
+        return [*lines, store("reset", value), *kept]
+    lines = []
+    if memory is not None:
+        lines, value = render_vector(memory, read, "m")
+        lines.append(f"const vf32 memory = {value};")
+    assert hidden is not None
+    shared, value = render_vector(hidden, read, "v")
+    results = ["h", *["after"] * (cut.units > 1), *["out"] * op.sequence]
+    lines += [*shared, f"const vf32 next = {value};"]
+    lines += [store("c", "memory")] if memory is not None else []
+    return [*lines, *(store(name, "next") for name in results)]

@@ -1,0 +1,312 @@
+"""Portable kernel of Recurrent: one row and direction at a time, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atc.backends.cpu.render.expr import address, literal, render_expr
+from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.target import Target
+from atc.ir.graph import Array, DType, TensorType
+from atc.ir.ops import Cell, Recurrent
+from atc.ir.view import View
+
+COLUMNS = 16
+"""Units whose products are summed together: one cache line of floats."""
+
+
+LINE = 64
+"""Bytes of a line of the cache."""
+NEAR = 1 << 19
+"""Bytes of recurrent weights that stay near a core from step to step."""
+
+
+def padded(columns: int, width: int) -> int:
+    """Return a number of columns rounded up to whole panels."""
+    return -(-columns // width) * width
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A layer in pieces: some of the directions, and some of the rows or of the units of each.
+
+    Directions and rows know nothing of each other. Units need what all of them were, so that pieces
+    of them wait for each other at each step.
+    """
+
+    sides: int = 1
+    rows: int = 1
+    units: int = 1
+    block: int = 0
+    """Units of a part, less in the last one."""
+
+    @property
+    def pieces(self) -> int:
+        """How many there are."""
+        return self.sides * self.rows * self.units
+
+
+def cut_of(op: Recurrent, params: Params, step: int) -> Cut:
+    """Return the cut that parameters say; parts of the units begin at multiples of `step`."""
+    sides, rows, units = (int(params.get(name, 1)) for name in ("sides", "rows", "units"))
+    block = padded(-(-op.hidden // units), step) if units > 1 else op.hidden
+    return Cut(sides, rows, units, block)
+
+
+def cuts(op: Recurrent, weights: TensorType, threads: int, step: int) -> list[Params]:
+    """Return the parameters of cuts into at most so many pieces, the best first."""
+    directions = len(op.cells)
+    sides = directions if threads % directions == 0 else 1
+    each = threads // sides
+    rows = _parts(op.batch, each)
+    units = _parts(-(-op.hidden // step), each)
+    apart, together = {"sides": sides, "rows": rows}, {"sides": sides, "units": units}
+    near = rows == each and weights.nbytes // directions <= NEAR
+    ordered = [apart, together] if near or each == 1 else [together, apart]
+    return [{k: n for k, n in p.items() if n > 1} for p in (*ordered, {"sides": directions})]
+
+
+def _parts(extent: int, most: int) -> int:
+    """Return how many parts of equal size, less of the last one, an extent has at most."""
+    return -(-extent // -(-extent // most))
+
+
+def team_of(op: Recurrent, cut: Cut) -> Team:
+    """Return how often pieces wait for each other: twice a step where a reset h is multiplied."""
+    phases = 1 if op.cells[0].reset is None else 2
+    return Team(cut.pieces, op.steps * phases if cut.units > 1 else 1)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of h, or of the reset h, with the recurrent weights of some gates."""
+
+    operand: str
+    first: int
+    """The first gate."""
+    gates: int
+    weights: int
+    """Elements before its panels in a direction's packed weights."""
+    result: int
+    """Elements before its result in the scratch."""
+
+
+def products(op: Recurrent, units: int, width: int = COLUMNS) -> list[Product]:
+    """Return the products of one step for so many units.
+
+    The last gate's is apart where a reset h enters it.
+    """
+    if op.cells[0].reset is None:
+        return [Product("h", 0, op.gates, 0, 0)]
+    most = op.gates - 1
+    size = padded(most * units, width)
+    return [Product("h", 0, most, 0, 0), Product("reset", most, 1, size * op.hidden, size)]
+
+
+def shares(op: Recurrent, units: int, width: int = COLUMNS) -> int:
+    """Return how many elements the results of a step's products take, in whole panels."""
+    return sum(padded(p.gates * units, width) for p in products(op, units, width))
+
+
+def pack_panels(op: Recurrent, r: Array, cut: Cut, width: int = COLUMNS) -> Array:
+    """Return R [D, H, G * H] as zero-padded panels.
+
+    They are [parts of the units][D][products][columns / width][H][width].
+    """
+    directions, hidden, block = len(op.cells), op.hidden, cut.block
+    gates = r.reshape(directions, hidden, op.gates, hidden)
+    gates = np.pad(gates, ((0, 0), (0, 0), (0, 0), (0, cut.units * block - hidden)))
+    blocks = np.moveaxis(gates.reshape(*gates.shape[:3], cut.units, block), 3, 0)
+    parts = []
+    for p in products(op, block, width):
+        own = blocks[..., p.first : p.first + p.gates, :]
+        own = own.reshape(*own.shape[:3], p.gates * block)
+        wide = np.pad(own, ((0, 0), (0, 0), (0, 0), (0, -own.shape[-1] % width)))
+        split = wide.reshape(*wide.shape[:3], -1, width)
+        parts.append(np.moveaxis(split, 2, 3).reshape(cut.units * directions, -1))
+    return np.concatenate(parts, 1)
+
+
+@dataclass(frozen=True)
+class Room:
+    """The scratch of a layer in elements: what each piece has, and behind it what all share."""
+
+    results: int
+    """Of a piece: the results of products, of all rows where the reset h is multiplied later."""
+    own: int
+    """Of a piece: these, a row's reset h, its h in bytes."""
+    shared: int
+    """The h of a step and of the next, and the reset h."""
+
+    @staticmethod
+    def of(op: Recurrent, cut: Cut, width: int, itemsize: int) -> Room:
+        """Return what a cut layer needs; pieces don't meet in a line of the cache."""
+        states = len(op.cells) * op.batch
+        parted, reset = cut.units > 1, op.cells[0].reset is not None
+        results = shares(op, cut.block, width) * (states if parted and reset else 1)
+        own = results + op.hidden + (-(-op.hidden // itemsize) if op.scales else 0)
+        own = padded(own, LINE // itemsize) if cut.pieces > 1 else own
+        return Room(results, own, (2 + reset) * states * op.hidden if parted else 0)
+
+    def elements(self, cut: Cut) -> int:
+        """Return how many there are in all."""
+        return cut.pieces * self.own + self.shared
+
+
+class RecurrentRows(Kernel):
+    """Any Recurrent in plain C; constant weights are packed into column panels."""
+
+    name = "recurrent"
+    op = Recurrent
+    template = "cpu/rnn/portable.c.j2"
+    dynamic = True
+
+    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
+        """Into directions, rows, or units of constant weights."""
+        op, weights = w.op, w.inputs[1]
+        assert isinstance(op, Recurrent)
+        assert weights is not None
+        found = cuts(op, weights, threads, COLUMNS)
+        return [p for p in found if w.constant[1] or "units" not in p]
+
+    def team(self, w: Workload, params: Params, target: Target) -> Team:
+        """Pieces of units wait for each other at each step."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        return team_of(op, cut_of(op, params, COLUMNS))
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The recurrent shares of one row, its reset h, and h in bytes; see Room."""
+        op, itemsize = w.op, w.outputs[0].dtype.itemsize
+        assert isinstance(op, Recurrent)
+        cut = cut_of(op, params, COLUMNS)
+        return Room.of(op, cut, COLUMNS, itemsize).elements(cut) * itemsize
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Pack constant weights."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        cut = cut_of(op, params, COLUMNS)
+        return {1: lambda r: pack_panels(op, r, cut)} if w.constant[1] else {}
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Addresses of the operands, and each direction's formulas."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        packed, cut = w.constant[1], cut_of(op, params, COLUMNS)
+        weights = (shares(op, cut.block) if packed else op.gates * op.hidden) * op.hidden
+        return {
+            **frame(w, cut, COLUMNS), "nb": COLUMNS, "packed": packed,
+            "products": [
+                (p.operand, p.weights if packed else p.first * op.hidden,
+                 p.gates * cut.block, p.result)
+                for p in products(op, cut.block)
+            ],
+            "panel": COLUMNS * op.hidden if packed else COLUMNS,
+            "stride": COLUMNS if packed else op.gates * op.hidden,
+            "directions": [
+                {**places(op, d), **own_weights(op, cut, d, weights),
+                 **_formulas(op, w, d, cell, cut)}
+                for d, cell in enumerate(op.cells)
+            ],
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Scalar work: one unit per multiplication."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        return float(op.steps * op.batch * len(op.cells) * op.gates * op.hidden**2)
+
+
+def frame(w: Workload, cut: Cut, width: int) -> dict[str, object]:
+    """Return what the template needs beside products and directions."""
+    op, type_ = w.op, w.outputs[0].dtype
+    assert isinstance(op, Recurrent)
+    room = Room.of(op, cut, width, type_.itemsize)
+    return {
+        "op": op, "type": type_.c, "weight": "int8_t" if op.scales else type_.c,
+        "scales": [literal(s, DType.FLOAT) for s in op.scales],
+        "sides": cut.sides, "rows": cut.rows, "units": cut.units, "pieces": cut.pieces,
+        "block": cut.block, "last": op.hidden - (cut.units - 1) * cut.block,
+        "part_rows": -(-op.batch // cut.rows) if cut.rows > 1 else op.batch,
+        "phased": cut.units > 1 and op.cells[0].reset is not None,
+        "shares": shares(op, cut.block, width), "own": room.own, "reset_at": room.results,
+        "bytes_at": room.results + op.hidden, "size": len(op.cells) * op.batch * op.hidden,
+        "lengths": w.inputs[3] is not None, "initial": [w.inputs[i] is not None for i in (4, 5)],
+        "sequence": f"y{len(w.outputs) - 1}",
+    }  # fmt: skip
+
+
+def own_weights(op: Recurrent, cut: Cut, d: int, weights: int) -> dict[str, object]:
+    """Return where direction d's weights begin, of so many elements each, in those of its part."""
+    if cut.units == 1:
+        return {"d": d, "weights": d * weights}
+    own = f"part * {len(op.cells) * weights}"
+    return {"d": d, "weights": f"{own} + {d * weights}" if d else own}
+
+
+def places(op: Recurrent, d: int) -> dict[str, object]:
+    """Return the C indices of direction d's first element in each tensor, at row b and step t."""
+    directions, units, width = len(op.cells), op.hidden, op.gates * op.hidden
+    row, step = (directions, op.steps) if op.batch_major else (1, 1)
+    first = d if op.batch_major else d * op.batch
+    share = (1, step) if op.batch_major else (op.batch, 1)
+    out = (directions, op.steps * directions) if op.batch_major else (directions * op.batch, 1)
+    return {
+        "state": address(View((row * units,), first * units), ["b"]),
+        "row": address(View((row,), first), ["b"]),
+        "share": address(View(tuple(s * directions * width for s in share), d * width), ["t", "b"]),
+        "out": address(View(tuple(s * units for s in out), first * units), ["t", "b"]),
+    }
+
+
+def _formulas(op: Recurrent, w: Workload, d: int, cell: Cell, cut: Cut) -> dict[str, object]:
+    """Return the rendered expressions of one direction."""
+    read = _reader(op, d, cut)
+    reset_lines, reset = render_expr(cell.reset, read, "r") if cell.reset else ([], "")
+    lines: list[str] = []
+    if cell.memory is not None:
+        lines, memory = render_expr(cell.memory, read, "m")
+        lines.append(f"const {w.outputs[0].dtype.c} memory = {memory};")
+    shared, hidden = render_expr(cell.hidden, read, "v")
+    return {
+        "reverse": cell.reverse, "reset_lines": reset_lines, "reset": reset,
+        "lines": [*lines, *shared], "memory": cell.memory is not None, "hidden": hidden,
+    }  # fmt: skip
+
+
+def place_of(op: Recurrent, d: int, k: int, cut: Cut, width: int = COLUMNS) -> tuple[str, int]:
+    """Return the C pointer and the offset from it where Input(k) of direction d's cell lies.
+
+    That is at the first unit of the piece. The new memory has no place but a name, `memory`.
+    """
+    gates, units = op.gates, op.hidden
+    if k < gates:
+        return "given", k * units
+    if k < 2 * gates:
+        gate = k - gates
+        part = next(p for p in reversed(products(op, cut.block, width)) if gate >= p.first)
+        return "recurrent", part.result + (gate - part.first) * cut.block
+    names = ("h", "c", "memory")
+    if k < op.state + len(names):
+        return names[k - op.state], 0
+    vectors = "(x2 + first)" if cut.units > 1 else "x2"
+    return vectors, (d * op.vectors + k - op.state - len(names)) * units
+
+
+def _reader(op: Recurrent, d: int, cut: Cut) -> Callable[[int], str]:
+    """Return how C reads Input(k) of the cell's expressions at unit j."""
+
+    def read(k: int) -> str:
+        array, offset = place_of(op, d, k, cut)
+        if array == "memory":
+            return array
+        return f"{array}[{offset} + j]" if offset else f"{array}[j]"
+
+    return read
+
+
+KERNELS = (RecurrentRows(),)

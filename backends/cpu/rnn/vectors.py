@@ -1,0 +1,207 @@
+"""Recurrent in vectors: products in register panels, the cell V_LANES units at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from atc.backends.cpu.matmul.cost import CALL, L1, L2, L2_RATE, L3_RATE, MEMORY_RATE
+from atc.backends.cpu.render.vector_expr import lanes, render_vector, vectorisable
+from atc.backends.cpu.rnn.portable import (
+    Cut,
+    Room,
+    cut_of,
+    cuts,
+    frame,
+    own_weights,
+    pack_panels,
+    padded,
+    place_of,
+    places,
+    products,
+    shares,
+    team_of,
+)
+from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.target import Target
+from atc.dims import concrete
+from atc.ir.expr import Expr
+from atc.ir.graph import Array, DType
+from atc.ir.ops import Cell, Recurrent
+
+QUAD = 4
+"""Bytes of a word: products that a step of integers sums."""
+L3 = 1 << 24
+"""Bytes of weights that stay in the L3 cache from step to step."""
+DEEPEST = 1 << 15
+"""Units up to which sums of products of bytes fit 32 bits."""
+
+
+def _width(params: Params, target: Target) -> int:
+    """Return the columns of a panel."""
+    return int(params["nv"]) * lanes(target)
+
+
+class RecurrentVectors(Kernel):
+    """A Recurrent of floats with constant weights."""
+
+    name = "recurrent_simd"
+    op = Recurrent
+    template = "cpu/rnn/vectors.c.j2"
+    portable = False
+    dynamic = True
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Constant weights, cells of functions that the vocabulary has."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        floats = all(t.dtype is DType.FLOAT for t in w.outputs) and op.hidden <= DEEPEST
+        cells = (e for c in op.cells for e in (c.hidden, c.memory, c.reset) if e is not None)
+        wide = lanes(target) > 1 and 2 * op.hidden >= lanes(target)
+        return floats and w.constant[1] and wide and all(map(vectorisable, cells))
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+        """Vectors of a panel: as many as fill the pipeline, unless padding outweighs it."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        sets = [{"nv": nv} for nv in _WAITING]
+        largest = concrete(w)
+        return sorted(sets, key=lambda p: self.cost(largest, p, target))
+
+    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
+        """Into directions, rows, or units, with panels for so many units."""
+        op, weights = w.op, w.inputs[1]
+        assert isinstance(op, Recurrent)
+        assert weights is not None
+        found = []
+        for cut in cuts(op, weights, threads, lanes(target)):
+            block = cut_of(op, cut, lanes(target)).block
+            sets = ({**params, "nv": nv, **cut} for nv in _WAITING)
+            found.append(min(sets, key=lambda p: _work(op, block, p, target)))
+        return found
+
+    def team(self, w: Workload, params: Params, target: Target) -> Team:
+        """Pieces of units wait for each other at each step."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        return team_of(op, cut_of(op, params, lanes(target)))
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """The recurrent shares of one row, its reset h, and h in bytes; see Room."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        cut = cut_of(op, params, lanes(target))
+        return Room.of(op, cut, _width(params, target), 4).elements(cut) * 4
+
+    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+        """Pack the weights."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        pack, cut = pack_quads if op.scales else pack_panels, cut_of(op, params, lanes(target))
+        return {1: lambda r: pack(op, r, cut, _width(params, target))}
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Addresses of the operands, and each direction's formulas."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        width, cut = _width(params, target), cut_of(op, params, lanes(target))
+        quads = -(-op.hidden // QUAD)
+        depth = QUAD * (quads + 1) if op.scales else op.hidden  # of a column in its panel
+        rest = (op.hidden - (cut.units - 1) * cut.block) % lanes(target)
+        hidden_rest = op.hidden % lanes(target)
+        return {
+            **frame(w, cut, width), "nv": params["nv"], "lanes": lanes(target), "width": width,
+            "products": [
+                (p.operand, p.weights // op.hidden * depth, padded(p.gates * cut.block, width),
+                 p.result)
+                for p in products(op, cut.block, width)
+            ],
+            "quads": quads, "hidden_whole": op.hidden - hidden_rest, "hidden_rest": hidden_rest,
+            "whole": cut.block // lanes(target) * lanes(target), "rest": rest,
+            "directions": [
+                {**places(op, d), **own_weights(op, cut, d, shares(op, cut.block, width) * depth),
+                 **_formulas(op, d, cell, cut, width, target)}
+                for d, cell in enumerate(op.cells)
+            ],
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Cycles: few accumulators wait for each other, weights may come from far, panels begin."""
+        op = w.op
+        assert isinstance(op, Recurrent)
+        columns = shares(op, op.hidden, _width(params, target))
+        work = _work(op, op.hidden, params, target) / ((8 if op.scales else 2) * lanes(target))
+        reading = streaming_cycles(columns * op.hidden * (1 if op.scales else 4), len(op.cells))
+        panels = columns / _width(params, target) * (CALL + 1.5 * int(params["nv"]))
+        return op.steps * op.batch * len(op.cells) * (work + reading + panels)
+
+
+def streaming_cycles(nbytes: float, directions: int) -> float:
+    """Return the cycles to read a direction's weights once more, from where they stay meanwhile."""
+    kept = nbytes * directions
+    rate = L2_RATE if kept <= L2 else L3_RATE if kept <= L3 else MEMORY_RATE
+    return 0.0 if kept <= L1 else nbytes / rate
+
+
+_WAITING = {8: 1.0, 6: 1.15, 4: 1.5, 3: 2.1, 2: 2.7, 1: 5.2}
+"""How many times longer a product takes with so many vectors of a panel."""
+
+
+def _work(op: Recurrent, units: int, params: Params, target: Target) -> float:
+    """Return the multiplications of a step for so many units, longer where they wait."""
+    return shares(op, units, _width(params, target)) * op.hidden * _WAITING[int(params["nv"])]
+
+
+def pack_quads(op: Recurrent, r: Array, cut: Cut, width: int) -> Array:
+    """Return INT8 R [D, H, G * H] as panels of bytes: each column's INT32 sum, then words of 4
+    bytes [ceil(H / 4)][width][4], filled up with zeros. They lie as those of pack_panels do."""
+    panels = pack_panels(op, r, cut, width).reshape(cut.units * len(op.cells), -1, op.hidden, width)
+    deep = np.pad(panels, ((0, 0), (0, 0), (0, -op.hidden % QUAD), (0, 0)))
+    sums = panels.sum(2, dtype=np.int32)[..., None].view(np.int8)
+    words = deep.reshape(*deep.shape[:2], -1, QUAD, width).swapaxes(3, 4)
+    whole = np.concatenate([sums[:, :, None], words], 2)
+    return np.ascontiguousarray(whole.reshape(len(whole), -1))
+
+
+def _formulas(
+    op: Recurrent, d: int, cell: Cell, cut: Cut, width: int, target: Target
+) -> dict[str, object]:
+    """Return the formulas of one direction: of whole vectors and of the units after them."""
+    last = op.hidden - (cut.units - 1) * cut.block
+    rest = last % lanes(target)
+    return {
+        "reverse": cell.reverse, "reset": bool(cell.reset), "memory": bool(cell.memory),
+        "body": _cell(op, width, d, cell, cut, "j", ""),
+        "tail": _cell(op, width, d, cell, cut, str(last - rest), str(rest)),
+    }  # fmt: skip
+
+
+def _cell(
+    op: Recurrent, width: int, d: int, cell: Cell, cut: Cut, at: str, count: str
+) -> dict[str, object]:
+    """Return the formulas of the units from `at` on: a whole vector, or `count` of them."""
+
+    def read(k: int) -> str:
+        array, offset = place_of(op, d, k, cut, width)
+        if array == "memory":
+            return array
+        place = " + ".join(p for p in (array, at, str(offset) if offset else "") if p)
+        return f"v_load_n({place}, {count})" if count else f"v_load({place})"
+
+    reset_lines, reset = _rendered(cell.reset, read, "r")
+    lines, memory = _rendered(cell.memory, read, "m")
+    shared, hidden = _rendered(cell.hidden, read, "v")
+    if memory:
+        lines.append(f"const vf32 memory = {memory};")
+    return {
+        "at": at, "count": count, "reset_lines": reset_lines, "reset": reset,
+        "lines": [*lines, *shared], "hidden": hidden,
+    }  # fmt: skip
+
+
+def _rendered(expr: Expr | None, read: Callable[[int], str], prefix: str) -> tuple[list[str], str]:
+    return render_vector(expr, read, prefix) if expr is not None else ([], "")
+
+
+KERNELS = (RecurrentVectors(),)

@@ -1,0 +1,36 @@
+"""The kernel of External: a call of the user's function, with shapes and attributes."""
+
+from __future__ import annotations
+
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.ops.external import External
+
+
+class ExternalCall(Kernel):
+    """Hands all operands on."""
+
+    name = "external"
+    op = External
+    template = "cpu/special/external.c.j2"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The function, its attributes, and the tensors with their C names."""
+        op = w.op
+        assert isinstance(op, External)
+        named = [(f"x{i}" if t else "NULL", t) for i, t in enumerate(w.inputs)]
+        return {
+            "function": op.symbol, "attributes": _literal(op.attributes), "inputs": named,
+            "outputs": [(f"y{i}", t) for i, t in enumerate(w.outputs)],
+        }  # fmt: skip
+
+
+def _literal(text: str) -> str:
+    """Return printable ASCII as a C string; `?` is escaped, for trigraphs."""
+    assert text.isascii()
+    assert text.isprintable()
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
+    return f'"{escaped}"'
+
+
+KERNELS = (ExternalCall(),)

@@ -1,0 +1,41 @@
+"""Portable kernels of Inverse and Determinant: elimination with partial pivoting."""
+
+from __future__ import annotations
+
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.ops.linalg import Determinant, Inverse
+
+
+class Elimination(Kernel):
+    """What both have in common: a copy of one matrix is reduced in scratch."""
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """One matrix."""
+        op = w.op
+        assert isinstance(op, Inverse | Determinant)
+        return max(1, op.n**2) * w.outputs[0].dtype.itemsize
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The matrices' extents and type."""
+        dtype = w.outputs[0].dtype
+        return {"op": w.op, "type": dtype.c, "abs": "fabsf" if dtype.itemsize == 4 else "fabs"}
+
+
+class InverseElimination(Elimination):
+    """Gauss-Jordan elimination beside the identity."""
+
+    name = "inverse"
+    op = Inverse
+    template = "cpu/special/inverse.c.j2"
+
+
+class DeterminantElimination(Elimination):
+    """The product of the pivots, negated at each exchange of rows."""
+
+    name = "determinant"
+    op = Determinant
+    template = "cpu/special/determinant.c.j2"
+
+
+KERNELS = (InverseElimination(), DeterminantElimination())

@@ -1,0 +1,40 @@
+"""Portable kernel of Resample: weighted sums of rows by constant tables."""
+
+from __future__ import annotations
+
+from atc.backends.cpu.data.movement import operand
+from atc.backends.cpu.render.expr import load
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.ops.sampling import Resample
+
+UNROLLED = 4
+"""Taps up to which the sum is one expression: linear and cubic interpolation."""
+
+
+class ResampleRows(Kernel):
+    """Resample as a sum of rows of `inner` elements; of single ones where the axis is the last."""
+
+    name = "resample"
+    op = Resample
+    template = "cpu/special/resample.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Extents and the terms of the sum."""
+        op, x = w.op, operand(w, 0).dtype
+        assert isinstance(op, Resample)
+        out = w.outputs[0].dtype
+        convert = "" if x is out or x.is_half and out.label == "f32" else f"({out.c})"
+        at = "i" if op.inner != 1 else "0"
+        return {
+            "op": op,
+            "type": out.c,
+            "element": x.c,
+            "unrolled": op.taps <= UNROLLED,
+            "terms": [f"w{t} * {convert}{load(x, f'row{t}[{at}]')}" for t in range(op.taps)],
+            "term": f"w * {convert}{load(x, f'row[{at}]')}",
+        }
+
+
+KERNELS = (ResampleRows(),)

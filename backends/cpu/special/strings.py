@@ -1,0 +1,134 @@
+"""Portable kernels of strings: cells of a fixed size, each ended by a NUL."""
+
+from __future__ import annotations
+
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import DType
+from atc.ir.ops.strings import (
+    FLOAT_DIGITS,
+    StringConcat,
+    StringMatch,
+    StringOf,
+    StringPieces,
+    StringRewrite,
+    StringTokens,
+    StringValue,
+)
+
+
+class ConcatStrings(Kernel):
+    """One string after another."""
+
+    name = "string_concat"
+    op = StringConcat
+    template = "cpu/special/string_concat.c.j2"
+    fallible = ("STRING",)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """How many strings there are."""
+        return {"count": w.outputs[0].size}
+
+
+class RewriteStrings(Kernel):
+    """Code points replaced by a table, which is searched by halves."""
+
+    name = "string_rewrite"
+    op = StringRewrite
+    template = "cpu/special/string_rewrite.c.j2"
+    fallible = ("STRING",)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Sizes of the data and of the table."""
+        op = w.op
+        assert isinstance(op, StringRewrite)
+        return {"count": w.outputs[0].size, "codes": op.codes, "width": 1 + op.longest}
+
+
+class MatchStrings(Kernel):
+    """A deterministic automaton over bytes."""
+
+    name = "string_match"
+    op = StringMatch
+    template = "cpu/special/string_match.c.j2"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """How many strings, and classes of bytes, there are."""
+        op = w.op
+        assert isinstance(op, StringMatch)
+        return {"count": w.outputs[0].size, "classes": op.classes}
+
+
+class WriteNumbers(Kernel):
+    """Numbers as decimal text, exactly rounded."""
+
+    name = "string_of"
+    op = StringOf
+    template = "cpu/special/string_of.c.j2"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """What kind of numbers there are, and how an element is read."""
+        x = w.inputs[0]
+        assert x is not None
+        kind = "float" if x.dtype.is_float else "signed" if x.dtype.is_signed else "unsigned"
+        return {
+            "count": w.outputs[0].size, "kind": kind, "value": "x0[i]", "digits": FLOAT_DIGITS
+        }  # fmt: skip
+
+
+class ReadNumbers(Kernel):
+    """Decimal text as numbers."""
+
+    name = "string_value"
+    op = StringValue
+    template = "cpu/special/string_value.c.j2"
+    fallible = ("NUMBER",)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """What is read and how it is converted."""
+        dtype = w.outputs[0].dtype
+        kind = "signed" if dtype.is_signed else "unsigned"
+        cast = f"k_cast_f64_{dtype.label}(value)"
+        if dtype.is_float:
+            kind, cast = "float", f"({dtype.c})value"
+        elif dtype is DType.BOOL:
+            kind, cast = "bool", "value != 0"
+        read = "(double)strtof" if dtype is DType.FLOAT else "strtod"
+        return {
+            "count": w.outputs[0].size, "kind": kind, "type": dtype.c, "read": read, "cast": cast
+        }  # fmt: skip
+
+
+class SplitStrings(Kernel):
+    """The parts between delimiters, counted first."""
+
+    name = "string_pieces"
+    op = StringPieces
+    template = "cpu/special/string_pieces.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The op, how many strings there are, and the delimiter as C's bytes."""
+        op = w.op
+        assert isinstance(op, StringPieces)
+        codes = ", ".join(f"0x{byte:02x}" for byte in op.delimiter)
+        return {"op": op, "count": w.outputs[1].size, "codes": codes, "size": len(op.delimiter)}
+
+
+class FindTokens(Kernel):
+    """What a deterministic automaton finds, counted first."""
+
+    name = "string_tokens"
+    op = StringTokens
+    template = "cpu/special/string_tokens.c.j2"
+    dynamic = True
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The op and how many strings there are."""
+        x = w.inputs[0]
+        assert x is not None
+        return {"op": w.op, "count": x.size}
+
+
+KERNELS = (ConcatStrings(), RewriteStrings(), MatchStrings(), WriteNumbers(), ReadNumbers(),
+           SplitStrings(), FindTokens())  # fmt: skip

@@ -1,0 +1,27 @@
+"""The portable kernel of CouplePairs."""
+
+from __future__ import annotations
+
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.ir.ops.svm import CouplePairs
+
+
+class CouplePairsIteration(Kernel):
+    """A fixed-point iteration per row."""
+
+    name = "couple_pairs"
+    op = CouplePairs
+    template = "cpu/special/couple_pairs.c.j2"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """The op."""
+        return {"op": w.op}
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """A square matrix and a vector."""
+        assert isinstance(w.op, CouplePairs)
+        return 4 * w.op.classes * (w.op.classes + 1)
+
+
+KERNELS = (CouplePairsIteration(),)

@@ -1,0 +1,87 @@
+"""The float64 evaluation of models, against numpy and the standard's own test data."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from atc.accuracy.float64 import run_in_double
+from support import node_cases, node_model
+
+
+def evaluate(model: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
+    known = {t.name for t in model.graph.initializer}
+    names = [v.name for v in model.graph.input if v.name not in known]
+    outputs = [v.name for v in model.graph.output]
+    feeds = dict(zip(names, inputs, strict=True))
+    return run_in_double(onnx_ir.from_proto(model), outputs, feeds)[1]
+
+
+def test_floats_are_not_rounded() -> None:
+    third = numpy_helper.from_array(np.array([1 / 3], np.float32))
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=third),
+        helper.make_node("Constant", [], ["d"], value_float=0.5),
+        helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+        helper.make_node("Cast", ["h"], ["w"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["w", "c"], ["m"]),
+        helper.make_node("Add", ["m", "d"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    x = np.array([1.0009765 + 1e-6], np.float32)
+    (y,) = evaluate(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), x)
+    assert y.dtype == np.float64
+    assert y[0] == float(x[0]) * float(np.float32(1 / 3)) + 0.5
+
+
+@pytest.mark.parametrize(
+    "operator", ["Conv", "BatchNormalization", "GatherElements", "Gemm", "QuantizeLinear"]
+)
+def test_the_standard_agrees(operator: str) -> None:
+    compared = 0
+    for name, model, runs in node_cases([operator]):
+        if "training" in name or "float8" in name or "4" in name or "blocked" in name:
+            continue
+        for inputs, expected in runs:
+            got = evaluate(model, *inputs)
+            for a, b in zip(got, expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=name)
+                compared += 1
+    assert compared > 0
+
+
+def test_fewer_elements_are_gathered_than_there_are() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(3, 8)
+    at = np.array([[7, -2, 0], [1, 1, 5]])
+    (y,) = evaluate(node_model("GatherElements", [x, at], constant=[], axis=1), x, at)
+    np.testing.assert_array_equal(y, np.take_along_axis(x[:2], at, 1))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolutions_with_all_attributes(groups: int) -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((2, 4, 9, 8)).astype(np.float32)
+    w = random.standard_normal((6, 4 // groups, 3, 2)).astype(np.float32)
+    model = node_model("Conv", [x, w], constant=[], group=groups, strides=[2, 1], dilations=[2, 3],
+                       pads=[1, 2, 3, 0])  # fmt: skip
+    (y,) = evaluate(model, x, w)
+    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (1, 3), (2, 0)])
+    for n, m, i, j in np.ndindex(y.shape):
+        first = m // (6 // groups) * (4 // groups)
+        total = sum(
+            padded[n, first + c, 2 * i + 2 * k, j + 3 * q] * float(w[m, c, k, q])
+            for c, k, q in np.ndindex(w.shape[1:])
+        )
+        assert y[n, m, i, j] == pytest.approx(total, rel=1e-12, abs=1e-12)
+
+
+def test_batches_are_normalized_by_stored_statistics() -> None:
+    x = np.array([[[[1.0, 2.0]], [[3.0, 4.0]]]], np.float32)
+    parts = [np.array(v, np.float32) for v in ([1, 2], [0, 1], [1, 3], [4, 16])]
+    model = node_model("BatchNormalization", [x, *parts], opset=9, constant=[], epsilon=0.0)
+    (y,) = evaluate(model, x, *parts)
+    np.testing.assert_allclose(y.ravel(), [0.0, 0.5, 1.0, 1.5])

@@ -1,0 +1,137 @@
+"""Attention in bfloat16 and on AMX's tiles, emulated where there are none, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernel_program import Call, run_calls, vector_target
+
+from atc.backends.cpu.amx.attention import AttentionAmx, AttentionAmxSplit
+from atc.backends.cpu.attention.bf16 import AttentionBf16
+from atc.backends.kernel import Kernel, Workload
+from atc.ir.expr import Input, call, const
+from atc.ir.graph import Array, DType, TensorType, type_of
+from atc.ir.ops import Attention, Epilogue
+from atc.ir.view import View, dense
+
+F = DType.FLOAT
+
+
+@dataclass(frozen=True)
+class Case:
+    """Heads, queries, keys, depth, width; whether k is keys x depth; a mask is added to scores."""
+
+    heads: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    by_keys: bool = True
+    masked: bool = False
+    turned: bool = False
+    """Whether q and v have their last two axes exchanged in memory."""
+
+
+CASES = {
+    "whole": Case(2, 28, 64, 64, 32),
+    "odd": Case(3, 5, 21, 7, 9, masked=True),
+    "rows of keys": Case(1, 15, 33, 40, 16, by_keys=False),
+    "turned": Case(2, 3, 18, 5, 3, turned=True),
+    "one": Case(2, 1, 1, 1, 1),
+    "wide": Case(1, 4, 70, 33, 100, masked=True),
+}
+
+
+def view(shape: tuple[int, ...], turned: bool) -> View:
+    """The view of a tensor, of one that lies with its last two axes exchanged too."""
+    if not turned:
+        return dense(shape)
+    *batch, rows, columns = shape
+    strides = dense((*batch, columns, rows)).strides
+    return View((*strides[:-2], strides[-1], strides[-2]))
+
+
+def stored(array: Array, turned: bool) -> Array:
+    return np.ascontiguousarray(array.swapaxes(-1, -2) if turned else array)
+
+
+def prepared(case: Case, dtype: Any = ml_dtypes.bfloat16) -> tuple[Workload, list[Array], Array]:
+    """Return the workload, its operands and the result in float64 of operands rounded to a type."""
+    rng = np.random.default_rng(case.keys)
+    q, k, v = (
+        rng.standard_normal((case.heads, a, b)).astype(np.float32)
+        for a, b in ((case.queries, case.depth), (case.depth, case.keys), (case.keys, case.width))
+    )
+    mask = np.where(rng.random((case.queries, case.keys)) < 0.3, -np.inf, 0).astype(np.float32)
+    mask[0, :-1] = -np.inf
+    mask[0, -1] = 0
+    mask[:, 0] = np.where(np.arange(case.queries) > 0, 0, mask[0, 0])
+    scale = float(np.float32(case.depth**-0.5))
+    scaled = call("Mul", Input(F, 0), const(scale, F))
+    views: tuple[View, ...] = ()
+    operands = [stored(q, case.turned), stored(k, case.by_keys), stored(v, case.turned)]
+    if case.masked:
+        scaled, views = call("Add", scaled, Input(F, 1)), (View((0, case.keys, 1)),)
+        operands.append(mask)
+    shape = (case.heads, case.queries, case.width)
+    op = Attention(
+        (case.heads,), case.queries, case.keys, case.depth, case.width,
+        view(q.shape, case.turned), view(k.shape, case.by_keys), view(v.shape, case.turned),
+        dense(shape), Epilogue(scaled, views), Epilogue(Input(F, 0), ()),
+    )  # fmt: skip
+    types = tuple(map(type_of, operands))
+    w = Workload(op, types, (TensorType(F, shape),), (False,) * len(types))
+    a, b, c = (x.astype(dtype).astype(np.float64) for x in (q, k, v))
+    scores = a @ b * scale + (mask if case.masked else 0)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return w, operands, weights @ c / weights.sum(-1, keepdims=True)
+
+
+KERNELS: dict[str, tuple[Kernel, str, Any, float]] = {
+    "bf16": (AttentionBf16(), "x86-64-avx512-bf16", ml_dtypes.bfloat16, 3e-3),
+    "tiles": (AttentionAmx(), "x86-64-amx", ml_dtypes.bfloat16, 3e-3),
+    "split on tiles": (AttentionAmxSplit(), "x86-64-amx", np.float32, 2e-5),
+}
+"""Kernels, their targets, what operands are rounded to, and errors: weights are rounded, too."""
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_products_are_those_of_rounded_operands(name: str) -> None:
+    kernel, target_name, dtype, tolerance = KERNELS[name]
+    target, calls, wanted = vector_target(target_name), [], []
+    for case in CASES.values():
+        w, operands, expected = prepared(case, dtype)
+        w.op.check(w.inputs, w.outputs)
+        assert kernel.accepts(w, target), case
+        for params in kernel.parameters(w, target)[:2]:
+            calls.append(Call(kernel, params, w, operands))
+            wanted.append(expected)
+    for call_, (got,), expected in zip(calls, run_calls(calls, target), wanted, strict=True):
+        assert got.size == prod(expected.shape)
+        error = np.abs(got.reshape(expected.shape) - expected).max()
+        assert error < tolerance * np.abs(expected).max(), f"{call_}: {error}"
+
+
+def test_split_products_of_infinities_are_those_of_floats() -> None:
+    case, kernel, target = CASES["whole"], AttentionAmxSplit(), vector_target("x86-64-amx")
+    w, operands, plain = prepared(case, np.float32)
+    operands[0][0, 3, 5] = 3e38  # its scores leave float32, one key takes all
+    operands[2][1, 9, 4] = np.inf
+    ((got,),) = run_calls([Call(kernel, {}, w, operands)], target)
+    assert np.isnan(got[0, 3]).all() or np.isin(got[0, 3], operands[2][0]).all()
+    assert (got[1, :, 4] == np.inf).all()
+    kept = np.ones(plain.shape, bool)
+    kept[0, 3] = kept[1, :, 4] = False
+    np.testing.assert_allclose(got[kept], plain[kept], rtol=0, atol=2e-5 * np.abs(plain).max())
+
+
+@pytest.mark.parametrize("target", ["x86-64-avx512", "x86-64-avx2"])
+def test_it_needs_the_instructions(target: str) -> None:
+    w, _, _ = prepared(CASES["whole"])
+    for kernel, *_ in KERNELS.values():
+        assert not kernel.accepts(w, vector_target(target))

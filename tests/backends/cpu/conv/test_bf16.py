@@ -1,0 +1,125 @@
+"""Blocked convolutions in bfloat16 against numpy, in float64 on operands rounded alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from blocked_convs import DEPTHWISE, DIRECT, LARGE, WINOGRAD, Case, build, from_blocks
+from kernel_program import Call, run_calls, vector_target
+
+from atc.backends.cpu.conv.bf16 import ConvBf16, to_bf16
+from atc.backends.cpu.conv.blocked import ConvDirect
+from atc.backends.cpu.conv.depthwise import DepthwiseTiles
+from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops
+from atc.backends.cpu.conv.first_layer_bf16 import ConvBf16Few
+from atc.backends.cpu.conv.winograd import ConvWinograd
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, workload_of
+from atc.ir.graph import Array, DType, TensorType
+from atc.passes.layout.store_bf16 import typed
+
+FIRST = {
+    "first layer, patches": Case(3, 33, (8, 80), (4, 4), stride=4, pad=0, plain=True),
+    "first layer, batch": Case(2, 16, (9, 35), (3, 5), pad=2, plain=True, batch=2),
+    "first layer, cut": Case(3, 16, (10, 50), stride=3, pad=0, plain=True, epilogue="residual"),
+    "first layer, tall": Case(1, 16, (31, 6), (5, 2), dilation=1, pad=1, plain=True),
+}
+CASES = DIRECT | WINOGRAD | FIRST
+TOLERANCE = 4e-6
+BF16 = DType.BFLOAT16
+
+
+def rounded(x: Array) -> Array:
+    """Return floats rounded to bfloat16."""
+    return (to_bf16(x).astype(np.uint32) << 16).view(np.float32)
+
+
+def calls_of(name: str, most: int) -> list[tuple[Call, Array, int]]:
+    """Return calls of the kernel with up to `most` parameter sets, results and filters of each."""
+    target = vector_target("x86-64-avx512-bf16")
+    found = []
+    case = CASES[name]
+    graph, feeds, expected = build(case, lanes(target), rounded)
+    w = workload_of(graph, graph.nodes[0], graph.constants)
+    kernel: Kernel = ConvBf16Few() if case.plain else ConvBf16()
+    assert kernel.accepts(w, target), name
+    given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
+    operands = [given[i] for i in graph.nodes[0].inputs]
+    for params in kernel.parameters(w, target)[:most]:
+        found.append((Call(kernel, params, w, operands), expected, case.filters))
+    return found
+
+
+def check(found: list[tuple[Call, Array, int]]) -> None:
+    """Run the calls and compare their results."""
+    results = run_calls([c for c, _, _ in found], vector_target("x86-64-avx512-bf16"))
+    for (call, expected, filters), (got,) in zip(found, results, strict=True):
+        error = np.abs(from_blocks(got, filters) - expected).max()
+        assert error <= TOLERANCE * max(np.abs(expected).max(), 1), f"{call}: {error}"
+
+
+def test_sums_of_rounded_products() -> None:
+    check([c for name in CASES for c in calls_of(name, 1)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_set_sums_rounded_products(name: str) -> None:
+    check(calls_of(name, 100))
+
+
+def vectored(cases: Mapping[str, Case]) -> list[Case]:
+    """Return the cases with blocked operands and epilogues that vectors can do."""
+    return [c for c in cases.values() if not c.plain and c.epilogue != "libm"]
+
+
+STORED: tuple[tuple[Kernel, Sequence[Case]], ...] = (
+    (ConvBf16(), vectored(CASES)), (ConvBf16Few(), [FIRST["first layer, cut"]]),
+    (ConvDirect(), [DIRECT["ragged"], DIRECT["first layer, grey"]]),
+    (ConvWinograd(), [WINOGRAD["ragged channels"], WINOGRAD["wide pad"]]),
+    (DepthwiseTiles(), vectored(DEPTHWISE)), (DepthwiseLoops(), vectored(LARGE)),
+)  # fmt: skip
+"""Kernels that read tensors of bfloat16, or store them, and for what."""
+
+
+def both(kernel: Kernel, case: Case) -> list[Call]:
+    """Return the calls for floats that are bfloat16, and for these stored as such, where it can."""
+    target = vector_target("x86-64-avx512-bf16")
+    graph, feeds, _ = build(case, lanes(target))
+    (node,), given = graph.nodes, dict(zip(graph.inputs, feeds, strict=True))
+    given = {k: rounded(v) for k, v in given.items()} | graph.constants
+    before = workload_of(graph, node, graph.constants)
+    for names in ({"x", "other", "y"}, {"other", "y"}):  # some kernels read floats only
+        half = {k: TensorType(BF16, t.shape) for k, t in graph.types.items() if k in names}
+        types = {**graph.types, **half}
+        stored = replace(node, op=typed(node, graph.types, types))
+        after = workload_of(replace(graph, types=types), stored, graph.constants)
+        if kernel.accepts(after, target):
+            params = kernel.parameters(before, target)[0]
+            halves = {k: given[k].astype(BF16.numpy) for k in given if k in half}
+            return [Call(kernel, params, w, [{**given, **own}[k] for k in node.inputs])
+                    for w, own in ((before, {}), (after, halves))]  # fmt: skip
+    return []
+
+
+def test_stored_operands_and_results_give_the_same_numbers() -> None:
+    pairs = [(both(kernel, c), c) for kernel, cases in STORED for c in cases]
+    calls = [call for pair, _ in pairs for call in pair]
+    assert len(calls) > 60
+    results = iter(run_calls(calls, vector_target("x86-64-avx512-bf16")))
+    for pair, case in pairs:
+        for (floats,), (halves,) in zip(*[islice(results, len(pair))] * 2, strict=True):
+            wanted = from_blocks(to_bf16(floats), case.filters)
+            got = from_blocks(halves.view(np.uint16), case.filters)
+            np.testing.assert_array_equal(got, wanted, str(pair[1]))
+
+
+def test_weights_are_rounded_to_nearest_even() -> None:
+    given = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, -np.inf, np.nan, 3.4e38, 1e-40], np.float32)
+    wanted = [1, 1, 1 + 2**-6, -np.inf, np.nan, np.inf, rounded(given)[6]]
+    np.testing.assert_array_equal(rounded(given), np.array(wanted, np.float32))
+    assert abs(float(rounded(given)[6]) - 1e-40) < 2.0**-134  # half a step of denormals

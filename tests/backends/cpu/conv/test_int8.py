@@ -1,0 +1,113 @@
+"""Blocked convolutions of bytes under every instruction set, NEON under an emulator among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
+from numpy.typing import NDArray
+from quantized_convs import CASES, Case, drawn, expected, model, parts
+
+from atc.backends.cpu.amx.conv import ConvTilesBytes
+from atc.backends.cpu.conv.depthwise import DepthwiseTiles
+from atc.backends.cpu.conv.first_layer_int8 import ConvBytesFew
+from atc.backends.cpu.conv.int8 import ConvBytes
+from atc.backends.cpu.render.vector_expr import lanes
+from atc.backends.kernel import Kernel, Workload, workload_of
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import ConvBlocked
+from atc.passes import run_passes
+from atc.passes.layout.conv_forms import PLAIN_CHANNELS
+from support import compile_graph
+
+Array = NDArray[Any]
+BLOCKED = {
+    name: case
+    for name, case in CASES.items()
+    if not case.residual and name not in ("signed, padded", "first")  # those are padded in memory
+}
+
+FIRST = {
+    "first": Case(3, 32, 7, 2, 3, zero=113, size=31),
+    "one channel": Case(1, 16, 5, 1, 2, x=np.int8, y=np.int8, zero=-3, size=12),
+    "four channels": Case(4, 24, 3, 3, zero=9, size=14, bias="float"),
+    "more padding than window": Case(3, 16, 2, 1, 3, zero=2, size=3),
+}
+"""Convolutions of few channels, one after the other in memory, padded by any zero point."""
+
+
+def blocks(x: Array, block: int) -> Array:
+    """Return [N, C, *spatial] in blocks of channels, the lanes past the last at random."""
+    batch, channels, *spatial = x.shape
+    rest = np.random.default_rng(3).integers(0, 128, (batch, -channels % block, *spatial))
+    padded = np.concatenate([x, rest.astype(x.dtype)], 1)
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(batch, -1, block, *spatial), 2, -1))
+
+
+def in_planes(w: Workload, case: Case) -> Workload:
+    """Return the workload that reads x as the model has it: channels in planes, not padded."""
+    assert isinstance(w.op, ConvBlocked)
+    x = parts(case)["x"]
+    window = replace(w.op.window, pads=(case.pad, case.pad))
+    read = TensorType(DType.from_numpy(x.dtype), x.shape)
+    return replace(w, op=replace(w.op, window=window), inputs=(read, *w.inputs[1:]))
+
+
+VNNI = ("x86-64-avx2-vnni", "x86-64-avx512-vnni")
+ARM = ("aarch64-neon-dotprod", "aarch64-neon-i8mm")
+
+
+def check(cases: Mapping[str, Case], name: str, most: int) -> int:
+    """Compare up to `most` parameter sets of each case's kernels; return how many cases had any."""
+    target = vector_target(name)
+    calls, wanted = [], []
+    kernels: list[Kernel] = [ConvBytes(), ConvBytesFew(), DepthwiseTiles(), ConvTilesBytes()]
+    for label, case in cases.items():
+        graph = run_passes(compile_graph(model(case)), width=lanes(target))
+        node = next((n for n in graph.nodes if isinstance(n.op, ConvBlocked)), None)
+        if node is None:  # the vectors are too wide for its channels, or it doesn't pay
+            continue
+        w, x = workload_of(graph, node, graph.constants), parts(case)["x"]
+        few = case.channels <= PLAIN_CHANNELS
+        w, x = (in_planes(w, case), x) if few else (w, blocks(x, lanes(target)))
+        operands = [graph.constants[i] for i in node.inputs[1:]]
+        for kernel in (k for k in kernels if k.accepts(w, target)):
+            for params in kernel.parameters(w, target)[:most]:
+                calls.append(Call(kernel, params, w, [x, *operands]))
+                wanted.append((label, expected(case)))
+    for call, (label, want), (got,) in zip(calls, wanted, run_calls(calls, target), strict=True):
+        plain = np.moveaxis(got, -1, 2).reshape(1, -1, *want.shape[2:])
+        np.testing.assert_array_equal(plain[:, : want.shape[1]], want, err_msg=f"{label}: {call}")
+    return len({label for label, _ in wanted})
+
+
+MOST = {"x86-64-avx512-vnni", "aarch64-neon-i8mm"}
+"""Targets whose instructions the others' are a part of."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in MOST else pytest.mark.slow)
+        for n in (*VECTOR_TARGETS, *VNNI, *ARM)
+    ],
+)
+def test_the_best_parameter_sets_give_the_exact_sums(name: str) -> None:
+    assert check(BLOCKED | FIRST, name, 2) > len(BLOCKED) // 2 + len(FIRST) - 1
+
+
+DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
+
+
+def test_drawn_convolutions_give_the_exact_sums() -> None:
+    assert check(dict(list(DRAWN.items())[:6]), "x86-64-amx", 1) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*VECTOR_TARGETS, *VNNI, *ARM, "x86-64-amx"])
+def test_many_drawn_convolutions_give_the_exact_sums(name: str) -> None:
+    assert check(DRAWN, name, 2) > len(DRAWN) // 2

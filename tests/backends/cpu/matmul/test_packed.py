@@ -1,0 +1,215 @@
+"""Products with packed weights under every instruction set, NEON under an emulator among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_program import Call, run_calls, vector_target
+from numpy.typing import NDArray
+
+from atc.backends.cpu.matmul.packed_int8 import MatMulRounding, MatMulRoundingTile
+from atc.backends.cpu.matmul.packed_tile import MatMulUnpackingTile
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.targets import get_target
+from atc.ir.expr import Input, call
+from atc.ir.graph import DType, Node, TensorType, type_of
+from atc.ir.ops import Epilogue, identity_epilogue
+from atc.ir.ops.quantize import MatMulPacked
+from atc.ir.view import View
+from atc.program.partition import pieces
+from atc.select.select import ANY, Limits, choose
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows, columns, depth, block, bits; `zero`: none, bytes or floats; with a bias."""
+
+    m: int
+    n: int
+    k: int
+    block: int
+    bits: int
+    zero: str = ""
+    bias: bool = False
+
+
+CASES = (
+    Case(1, 70, 64, 16, 4),
+    Case(3, 33, 75, 32, 4, "bytes"),
+    Case(1, 16, 100, 64, 8, "bytes", bias=True),
+    Case(17, 40, 40, 16, 2, "floats"),
+    Case(2, 100, 300, 256, 4, "floats", bias=True),
+    Case(5, 20, 37, 128, 8),
+    Case(6, 17, 1024, 128, 4, "bytes"),
+)
+
+
+def prepared(case: Case) -> tuple[Workload, list[Array | None]]:
+    """Return the workload and random operands."""
+    rng = np.random.default_rng(case.n)
+    blocks = -(-case.k // case.block)
+    x = rng.standard_normal((case.m, case.k)).astype(np.float32)
+    q = rng.integers(0, 256, (case.n, blocks, case.block * case.bits // 8)).astype(np.uint8)
+    scales = rng.uniform(0.5, 2, (case.n, blocks)).astype(np.float32)
+    zero = rng.integers(0, 1 << case.bits, (case.n, blocks))
+    zeros = {"bytes": zero.astype(np.uint8), "floats": zero.astype(np.float32) + 0.25}
+    arrays: list[Array | None] = [x, q, scales, zeros.get(case.zero)]
+    epilogue = identity_epilogue(DType.FLOAT)
+    if case.bias:
+        arrays.append(rng.standard_normal(case.n).astype(np.float32))
+        sum_ = call("Add", Input(DType.FLOAT, 0), Input(DType.FLOAT, 1))
+        epilogue = Epilogue(sum_, (View((0, 1)),))
+    op = MatMulPacked(case.m, case.n, case.k, case.block, case.bits, epilogue)
+    types = tuple(None if a is None else type_of(a) for a in arrays)
+    out = TensorType(DType.FLOAT, (case.m, case.n))
+    known = (False, *[True] * (len(types) - 1))
+    return Workload(op, types, (out,), known), arrays
+
+
+def expected(case: Case, arrays: list[Array | None]) -> tuple[Array, Array]:
+    """Return the product in float64, and the sums of magnitudes that bound its error."""
+    x, q, scales, zeros, *bias = arrays
+    assert x is not None
+    assert q is not None
+    assert scales is not None
+    shifts = np.arange(0, 8, case.bits)
+    fields = (q[..., None].astype(int) >> shifts) & ((1 << case.bits) - 1)
+    zero = np.float64(1 << (case.bits - 1)) if zeros is None else zeros[..., None]
+    blocks = fields.reshape(*scales.shape, -1) - zero
+    weights = (blocks * scales[..., None].astype(np.float64)).reshape(case.n, -1)[:, : case.k]
+    y = x.astype(np.float64) @ weights.T
+    total = np.abs(x) @ np.abs(weights).T
+    return (y + bias[0] if bias and bias[0] is not None else y), total
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x86-64-avx512",
+        *(
+            pytest.param(t, marks=pytest.mark.slow)
+            for t in ("x86-64-sse2", "x86-64-avx2", "aarch64-neon")
+        ),
+    ],
+)
+def test_tiles_err_no_more_than_sums_of_floats(name: str) -> None:
+    target = vector_target(name)
+    calls, wanted = [], []
+    for case in CASES:
+        w, arrays = prepared(case)
+        assert MatMulUnpackingTile().accepts(w, target), case
+        for params in MatMulUnpackingTile().parameters(w, target)[:2]:
+            calls.append(Call(MatMulUnpackingTile(), params, w, arrays))
+            wanted.append((case, *expected(case, arrays)))
+    for (case, want, total), (got,), c in zip(wanted, run_calls(calls, target), calls, strict=True):
+        bound = 2.0**-24 * (case.k + 4) * total + 1e-6
+        assert (np.abs(got - want) <= bound).all(), str(c)
+
+
+ROUNDED = (
+    Case(1, 70, 64, 16, 4),
+    Case(3, 33, 75, 32, 4, "bytes"),
+    Case(1, 16, 100, 64, 8, "bytes", bias=True),
+    Case(9, 20, 37, 128, 8),
+    Case(17, 40, 256, 32, 4, bias=True),
+)
+
+
+def in_bytes(case: Case, arrays: list[Array | None]) -> Array:
+    """Return the product in float64 of rows that are rounded to blocks of bytes."""
+    x, *rest = arrays
+    assert x is not None
+    room = -(-case.k // case.block) * case.block
+    blocks = np.pad(x, ((0, 0), (0, room - case.k))).reshape(case.m, -1, case.block)
+    largest = np.abs(blocks).max(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        factor = np.where(largest < 1e-30, np.float32(0), np.float32(127) / largest)
+    steps = np.where(largest < 1e-30, 0, largest / np.float32(127)).astype(np.float64)
+    rounded = (np.rint(blocks * factor) * steps).reshape(case.m, -1)[:, : case.k]
+    return expected(case, [rounded, *rest])[0]
+
+
+def rounding_calls(name: str) -> list[tuple[Case, list[Array | None], list[Call]]]:
+    """Return for each case the call of the portable kernel and those of tiles."""
+    found = []
+    for case in ROUNDED:
+        w, arrays = prepared(case)
+        w = replace(w, op=replace(w.op, rounds=True))  # type: ignore[type-var]
+        assert arrays[0] is not None
+        arrays[0][0, : case.block] *= 1e-35
+        sets = MatMulRoundingTile().parameters(w, vector_target(name))[:2]
+        kernels = [(MatMulRounding(), {}), *((MatMulRoundingTile(), p) for p in sets)]
+        calls = [Call(k, p, w, arrays) for k, p in kernels]  # type: ignore[arg-type]
+        found.append((case, arrays, calls))
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x86-64-avx512-vnni",
+        *(
+            pytest.param(t, marks=pytest.mark.slow)
+            for t in (
+                "x86-64-sse2",
+                "x86-64-avx2",
+                "x86-64-avx512",
+                "x86-64-avx2-vnni",
+                "aarch64-neon",
+                "aarch64-neon-dotprod",
+            )
+        ),
+    ],
+)
+def test_rounded_rows_give_the_same_bits_everywhere(name: str) -> None:
+    cases = rounding_calls(name)
+    results = iter(run_calls([c for _, _, calls in cases for c in calls], vector_target(name)))
+    for case, arrays, calls in cases:
+        (plain,), *others = (next(results) for _ in calls)
+        assert len(others) >= 1
+        for tile, (got,) in zip(calls[1:], others, strict=True):
+            np.testing.assert_array_equal(got, plain, err_msg=str(tile))
+        scale = np.abs(in_bytes(case, arrays)).max()
+        assert np.abs(plain - in_bytes(case, arrays)).max() <= 1e-6 * scale
+        assert np.abs(plain - expected(case, arrays)[0]).max() >= 1e-5 * scale
+
+
+def test_rounded_rows_with_nan_or_infinity_are_nan() -> None:
+    (case, arrays, calls), *_ = rounding_calls("x86-64-avx512-vnni")
+    for bad in (np.nan, np.inf, -np.inf):
+        assert arrays[0] is not None
+        arrays[0][0, 7] = bad
+        for (got,) in run_calls(calls, vector_target("x86-64-avx512-vnni")):
+            assert np.isnan(got).all(), (case, bad)
+
+
+@pytest.mark.parametrize("name", ["c99", "x86-64-avx512-vnni"])
+def test_rows_are_rounded_where_the_operator_and_the_options_allow_it(name: str) -> None:
+    target = get_target(name)
+    w, _ = prepared(ROUNDED[1])
+    allowed = replace(w, op=replace(w.op, rounds=True))  # type: ignore[type-var]
+    cases = ((w, ANY, "float32"), (allowed, ANY, "int8"), (allowed, Limits(exact=True), "float32"),
+             (allowed, Limits(precisions=frozenset({"float32"})), "float32"))  # fmt: skip
+    for workload, limits, precision in cases:
+        node = Node(workload.op, (), ("y",), ("n",))
+        assert choose(node, workload, target, limits).candidate.kernel.precision == precision
+
+
+@pytest.mark.parametrize("m", [1, 40])
+def test_threads_cut_rows_or_columns(m: int) -> None:
+    target = vector_target("c99")
+    w, _ = prepared(replace(CASES[0], m=m, n=1 << 12))
+    found = pieces(w, Candidate(MatMulUnpackingTile()), replace(target, vector_bytes=32), 3)
+    assert len(found) == 3
+    assert sum(p.result.type.size for p in found) == m << 12
+    for piece in found:
+        part = piece.workload(w)
+        part.op.check(part.inputs, part.outputs)
+        begin = piece.operands[0 if m > 1 else 1].begin
+        rows = piece.result.begin // (1 << 12) if m > 1 else piece.result.begin
+        assert begin == rows * (64 if m > 1 else 4 * 8)

@@ -1,0 +1,195 @@
+"""Matrix products in register tiles and by dot products: every parameter set, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
+from matmul_workloads import TRUTH, operands, workload
+
+from atc.backends.cpu.matmul.cost import column_panels, largest_divisor, row_tiles
+from atc.backends.cpu.matmul.dot import MatMulDot
+from atc.backends.cpu.matmul.tile import MatMulTile, read_mode
+from atc.backends.kernel import Kernel, Workload
+from atc.backends.targets import get_target
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import MatMul
+from atc.ir.view import View, gather_view
+
+KERNELS: tuple[Kernel, ...] = (MatMulTile(), MatMulDot())
+SHAPES = [(1, 1, 1), (1, 5, 40), (1, 100, 7), (2, 33, 64), (3, 16, 5), (4, 3, 70), (5, 50, 33),
+          (13, 64, 31), (15, 17, 16), (29, 40, 8), (70, 2, 48), (31, 100, 20)]  # fmt: skip
+"""(m, n, k) below, at and above the tiles, few that they divide."""
+
+
+def workloads(m: int, n: int, k: int) -> Iterator[tuple[str, Workload]]:
+    """Yield ways to read operands of one size, each with an epilogue."""
+    rows, columns = View((k, 1)), View((1, m))
+    yield "bias, relu", workload((), m, n, k, rows, View((n, 1)), "bias, relu", True)
+    yield "none", workload((), m, n, k, rows, View((1, k)), "none", True)
+    padded = View((k + 3, 1), 2)
+    yield "residual", workload((), m, n, k, padded, View((n + 5, 1), 1), "residual")
+    yield "none", workload((), m, n, k, columns, View((1, k + 1)), "none")
+    heads = (2, 3)  # of [rows, heads, numbers]: batches interleaved with the rows
+    a = View((m * 3 * k, k, 3 * k, 1))
+    b = View((n * 3 * k, k, 1, 3 * k))
+    yield "row scale, silu", workload(heads, m, n, k, a, b, "row scale, silu")
+    shared = View((0, n, 1))
+    yield "gelu", workload((2,), m, n, k, View((m * k, k, 1)), shared, "gelu", True)
+    yield "none", workload((2,), m, n, k, View((0, k, 1)), View((k * n, 1, 2 * k)), "none")
+    yield "none", workload((), m, n, k, View((2 * k, 2)), View((2 * n, 2)), "none")
+
+
+def expected(w: Workload, arrays: Sequence[Any], epilogue: str) -> Any:
+    """Return the product in float64."""
+    op = w.op
+    assert isinstance(op, MatMul)
+    a: Any = gather_view(arrays[0], (*op.batch, op.m, op.k), op.a_view).astype(np.float64)
+    b: Any = gather_view(arrays[1], (*op.batch, op.k, op.n), op.b_view).astype(np.float64)
+    views = zip(arrays[2:], op.epilogue.views, strict=True)
+    extra = [gather_view(x, op.loops, v) for x, v in views]
+    return TRUTH[epilogue](a @ b, extra[0] if extra else None)
+
+
+def check(found: list[tuple[str, Call]], target: str) -> None:
+    record = vector_target(target)
+    results = run_calls([c for _, c in found], record)
+    for (epilogue, each), (got,) in zip(found, results, strict=True):
+        assert isinstance(each.workload.op, MatMul)
+        want = expected(each.workload, each.inputs, epilogue)
+        error = float(np.abs(want - got).max())
+        assert error <= 1e-6 * (5 + each.workload.op.k), f"{each}: {error}"
+
+
+def every_call(shapes: Sequence[tuple[int, int, int]], target: str) -> list[tuple[str, Call]]:
+    """Return every kernel with every parameter set for every way to read these sizes."""
+    record = vector_target(target)
+    found = []
+    for m, n, k in shapes:
+        for seed, (epilogue, w) in enumerate(workloads(m, n, k)):
+            arrays = operands(w, seed)
+            for kernel in KERNELS:
+                if kernel.accepts(w, record):
+                    parameters = kernel.parameters(w, record)
+                    found += [(epilogue, Call(kernel, p, w, arrays)) for p in parameters]
+    return found
+
+
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+def test_sizes_around_the_tiles_and_ways_to_read_them(target: str) -> None:
+    found = every_call(SHAPES, target)
+    chosen = found[::31]
+    assert {read_mode(c.workload, c.params) for _, c in chosen} >= {"packed", "direct", "columns"}
+    assert {c.kernel.name for _, c in chosen} == {k.name for k in KERNELS}
+    check(chosen, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+@pytest.mark.parametrize("part", range(4))
+def test_every_parameter_set_of_every_shape_and_view(target: str, part: int) -> None:
+    check(every_call(SHAPES[part::4], target), target)
+
+
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+def test_weights_that_are_streamed_and_blocks_of_the_depth(target: str) -> None:
+    record = vector_target(target)
+    found = []
+    for m, n, k in ((1, 300, 600), (40, 140, 1000), (560, 20, 300)):
+        w = workload((), m, n, k, View((k, 1)), View((n, 1)), "bias, relu", True)
+        arrays = operands(w, m)
+        kernel = MatMulTile()
+        parameters = kernel.parameters(w, record)
+        blocked = [p for p in parameters if "kb" in p][:1]
+        found += [("bias, relu", Call(kernel, p, w, arrays)) for p in (*parameters[:2], *blocked)]
+    assert any("kb" in c.params for _, c in found)
+    rows = View((20 * 300, 300, 1))
+    for w in (
+        workload((2,), 20, 45, 300, rows, View((0, 45, 1)), "residual", True),
+        workload((2,), 20, 45, 300, rows, View((0, 50, 1)), "residual"),
+        workload((2,), 20, 45, 300, View((20 * 300, 1, 20)), View((0, 1, 300)), "residual"),
+    ):
+        params = {"mr": 7, "nv": 2, "phases": 2, "kb": 75}
+        found.append(("residual", Call(MatMulTile(), params, w, operands(w, 1))))
+    check(found, target)
+
+
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+def test_a_panel_of_b_is_copied_where_asked(target: str) -> None:
+    params = {"mr": 4, "nv": 2, "phases": 1, "copy": True}
+    w = workload((2,), 9, 43, 21, View((9 * 21, 21, 1)), View((0, 50, 1)), "none")
+    assert read_mode(w, params) == "rows"
+    check([("none", Call(MatMulTile(), params, w, operands(w, 1)))], target)
+
+
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
+def test_nan_and_infinity_reach_the_results_they_belong_to(target: str) -> None:
+    record = vector_target(target)
+    w = workload((), 6, 20, 19, View((19, 1)), View((1, 19)), "none")
+    a, b = operands(w, 3)
+    a.reshape(6, 19)[2, 18] = np.nan
+    a.reshape(6, 19)[4, 3] = np.inf
+    b.reshape(20, 19)[7, 0] = -np.inf
+    calls = [Call(k, p, w, [a, b]) for k in KERNELS for p in k.parameters(w, record)]
+    with np.errstate(invalid="ignore"):
+        want = a.reshape(6, 19) @ b.reshape(20, 19).T
+    for each, (got,) in zip(calls, run_calls(calls, record), strict=True):
+        assert (np.isnan(got) == np.isnan(want)).all(), str(each)
+        assert (np.isinf(got) == np.isinf(want)).all(), str(each)
+
+
+def test_what_vectors_cannot_do_is_refused() -> None:
+    target = get_target("x86-64-avx2")
+    w = workload((), 4, 8, 8, View((8, 1)), View((8, 1)), "none")
+    assert MatMulTile().accepts(w, target)
+    assert not MatMulTile().accepts(w, get_target("c99"))
+    strided = workload((), 4, 8, 8, View((8, 2)), View((8, 1)), "none")
+    assert not MatMulDot().accepts(w, target), "columns of B aren't dense"
+    assert not MatMulDot().accepts(strided, target)
+    half = TensorType(DType.FLOAT16, (32,))
+    for inputs in ((half, w.inputs[1]), (w.inputs[0], half)):
+        other = Workload(w.op, inputs, w.outputs, w.constant)
+        assert not any(k.accepts(other, target) for k in KERNELS)
+
+
+@pytest.mark.parametrize("m", [1, 2, 13, 14, 15, 100])
+@pytest.mark.parametrize("mr", [1, 4, 14])
+def test_row_tiles_cover_every_row_once(m: int, mr: int) -> None:
+    tiles = row_tiles(m, mr)
+    rows = [t.first + i * t.rows + r for t in tiles for i in range(t.count) for r in range(t.rows)]
+    assert rows == list(range(m))
+    assert max(t.rows for t in tiles) <= mr
+    assert max(t.rows for t in tiles) - min(t.rows for t in tiles) <= 1
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 64, 100])
+@pytest.mark.parametrize("nv", [1, 3])
+def test_panels_cover_every_column_once(n: int, nv: int) -> None:
+    panels = column_panels(n, nv, 16)
+    assert sum(p.count * p.columns for p in panels) == n
+    for p in panels:
+        assert 0 <= p.vectors * 16 - p.columns < 16
+        assert p.part == p.columns % 16
+
+
+def test_the_largest_divisor_up_to_a_bound() -> None:
+    assert [largest_divisor(12, b) for b in (0.5, 1, 5, 6.5, 100)] == [1, 1, 4, 6, 12]
+
+
+@pytest.mark.parametrize("name", ["x86-64-avx2", "x86-64-avx512"])
+def test_bigger_products_cost_more_and_less_than_the_portable_kernel(name: str) -> None:
+    from atc.backends.cpu.matmul.portable import MatMulRows
+
+    target = get_target(name)
+    costs = []
+    for m, n, k in ((8, 16, 16), (8, 64, 64), (64, 64, 64), (128, 768, 768)):
+        w = workload((), m, n, k, View((k, 1)), View((n, 1)), "none", True)
+        kernel = MatMulTile()
+        costs.append(min(kernel.cost(w, p, target) for p in kernel.parameters(w, target)))
+        assert costs[-1] < MatMulRows().cost(w, {}, target)
+    assert costs == sorted(costs)
+    assert prod(costs) > 0

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atc.backends.find_compiler import find_compiler
+from atc.backends.targets import get_target
+from atc.backends.toolchain import compile_flags, compile_object, link_shared
+from atc.codegen.weights import included_weights, literal_weights
+from atc.errors import InternalError
+
+GETTER = """\
+#include <stdint.h>
+extern const uint64_t net_weights_data[];
+__attribute__((visibility("default"))) const void *blob(void);
+const void *blob(void) { return net_weights_data; }
+"""
+COMPILERS = ("gcc", "clang", "clang-19")
+DATA = np.random.default_rng(0).bytes(10_003)
+
+
+def load(folder: Path, cc: str, sources: dict[str, bytes]) -> int:
+    """Build a library of these sources; return the weights' address in this process."""
+    if shutil.which(cc) is None:
+        pytest.skip(f"{cc} isn't installed")
+    target = get_target("c99")
+    compiler = find_compiler(target, {**os.environ, "CC": cc})
+    flags = (*compile_flags(compiler, target), "-Iblobs")
+    for name, data in {"get.c": GETTER.encode(), **sources}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    names = ["get.c", *(name for name in sources if name.endswith((".c", ".S")))]
+    for name in names:
+        compile_object(compiler, flags, name, folder)
+    link_shared(compiler, flags, [f"{name}.o" for name in names], "libnet.so", folder)
+    blob = ctypes.CDLL(str(folder / "libnet.so")).blob
+    blob.restype = ctypes.c_void_p
+    return int(blob())
+
+
+def rights(address: int) -> str:
+    """Return what the kernel lets this process do at an address, e.g. `r--p`."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, allowed = line.split()[:2]
+        first, last = (int(end, 16) for end in span.split("-"))
+        if first <= address < last:
+            return allowed
+    raise LookupError(hex(address))
+
+
+@pytest.mark.parametrize(
+    "cc", [pytest.param(cc, marks=pytest.mark.slow if cc == "clang" else ()) for cc in COMPILERS]
+)
+@pytest.mark.parametrize("form", ["included", "literal"])
+@pytest.mark.parametrize(
+    "size", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 8)), 31, 10_003]
+)
+def test_both_forms_hold_the_bytes_aligned_and_read_only(
+    form: str, size: int, cc: str, tmp_path: Path
+) -> None:
+    data = DATA[:size]
+    if form == "included":
+        text = included_weights("net", "net_weights.bin").encode()
+        sources = {"src/w.S": text, "blobs/net_weights.bin": data}
+    else:
+        sources = {"src/w.c": literal_weights(data, "net").encode()}
+    address = load(tmp_path, cc, sources)
+    assert ctypes.string_at(address, size) == data
+    assert address % 64 == 0
+    if size or form == "literal":
+        assert rights(address) == "r--p"
+
+
+def test_the_text_is_the_same_each_time_and_has_short_lines() -> None:
+    text = literal_weights(DATA, "net")
+    assert text == literal_weights(DATA, "net")
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("name", ["", "a b", "1a", 'a";', "ä", "a\n"])
+def test_a_name_that_is_no_identifier_never_reaches_the_text(name: str) -> None:
+    with pytest.raises(InternalError):
+        literal_weights(b"", name)
+    with pytest.raises(InternalError):
+        included_weights(name, "w.bin")
+
+
+@pytest.mark.parametrize("file", ["", 'a"b', "a b", "a\\b", "a\n"])
+def test_a_path_that_assembler_cannot_quote_is_refused(file: str) -> None:
+    with pytest.raises(InternalError):
+        included_weights("net", file)

@@ -1,0 +1,318 @@
+"""Fast-run measures candidates, remembers the times, and never lets a bad one be chosen."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import atc.select
+from atc.backends.cpu.catalogue import KERNELS
+from atc.backends.cpu.map.portable import MapLoops
+from atc.backends.find_compiler import find_compiler
+from atc.backends.kernel import Candidate, Kernel, Params, Workload, render_kernel
+from atc.backends.target import Target
+from atc.backends.targets import get_target
+from atc.build.library import Shop, compile_units, kernel_unit, library_flags
+from atc.cache import Cache, open_cache
+from atc.cache.algo import open_algo_cache
+from atc.codegen.emit import kernel_tree
+from atc.fast_run.measure import Bench, fast_run, workloads
+from atc.ir.graph import Graph
+from atc.select.select import Timings, select
+from support import compile_graph
+
+TARGET = get_target("c99")
+
+
+class Slow(MapLoops):
+    """The portable Map under another name, thirty times over: right, but slow."""
+
+    name = "map_slow"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        values = super().values(w, params, target)
+        repeat = ("again", 30)
+        loops = values["loops"]
+        assert isinstance(loops, list)
+        return {**values, "loops": [repeat, *loops]}
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        return super().cost(w, params, target) / 2  # wrong: only measuring tells
+
+
+class Wrong(MapLoops):
+    """A Map that is off by one half."""
+
+    name = "map_wrong"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        values = super().values(w, params, target)
+        return {**values, "value": f"{values['value']} + 0.5f"}
+
+
+class Crashing(MapLoops):
+    """A Map that ends the process."""
+
+    name = "map_crashing"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        values = super().values(w, params, target)
+        return {**values, "value": f"{values['value']} + *(volatile float *)0"}
+
+
+class Endless(MapLoops):
+    """A Map that begins anew again and again."""
+
+    name = "map_endless"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        values = super().values(w, params, target)
+        loops = values["loops"]
+        assert isinstance(loops, list)
+        repeats = [(f"again{k}", 30000) for k in range(2)]
+        return {**values, "loops": [*repeats, *loops]}
+
+
+class Broken(MapLoops):
+    """A Map that doesn't compile."""
+
+    name = "map_broken"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        return {**super().values(w, params, target), "value": "no_such_name"}
+
+
+def graph_of(seed: int = 0) -> Graph:
+    """Return exp(x) + w over 20000 numbers."""
+    w = np.random.default_rng(seed).standard_normal(20000).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Add", ["e", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [20000])],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(w, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    return compile_graph(model)
+
+
+class Started:
+    """Counts the processes that a bench starts."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, ...]] = []
+
+    def __call__(self, command: tuple[str, ...]) -> None:
+        self.commands.append(command)
+
+
+def op_cache(folder: Path | None) -> Cache:
+    return open_cache(
+        "disable" if folder is None else "enable", folder, TARGET.name,
+        versions={}, environ=os.environ, warn=pytest.fail,
+    )  # fmt: skip
+
+
+def bench(folder: Path | None, started: Started | None = None) -> Bench:
+    """Return a bench with an algo cache in the folder, and no op compiler cache."""
+    compiler = find_compiler(TARGET, os.environ)
+    flags = library_flags(compiler, TARGET)
+    shop = Shop(TARGET, compiler, flags, op_cache(None), 2, started or Started())
+    return Bench(shop, open_algo_cache(folder, "this machine", pytest.fail))
+
+
+def run(graph: Graph, where: Bench) -> Timings:
+    return fast_run(workloads(graph, {}), where)
+
+
+@pytest.fixture
+def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels: Sequence[Kernel] = (*KERNELS, Slow(), Wrong(), Crashing(), Broken())
+    monkeypatch.setattr(atc.select.select, "KERNELS", kernels)
+
+
+def by_label(timings: Timings) -> list[Mapping[str, tuple[float | None, str]]]:
+    return [{m.label: (m.time_ns, m.reason) for m in row} for row in timings.values()]
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_bad_candidates_are_recorded_with_their_reason() -> None:
+    for row in by_label(run(graph_of(), bench(None))):
+        assert row["map"][0] is not None
+        assert row["map_slow"][0] is not None
+        assert row["map_wrong"][0] is None
+        assert "differs" in row["map_wrong"][1]
+        assert "crashed" in row["map_crashing"][1]
+        assert "no_such_name" in row["map_broken"][1]
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_the_measured_time_overrules_the_estimate() -> None:
+    graph = graph_of()
+    assert {c.candidate.label for c in select(graph, TARGET).values()} == {"map_slow"}
+    timings = run(graph, bench(None))
+    chosen = select(graph, TARGET, timings)
+    assert {c.candidate.label for c in chosen.values()} == {"map"}
+    assert all(c.measurements for c in chosen.values())
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_nothing_is_measured_twice(tmp_path: Path) -> None:
+    first = run(graph_of(), bench(tmp_path))
+    started = Started()
+    second = run(graph_of(seed=5), bench(tmp_path, started))
+    assert not started.commands
+    assert [[m.time_ns for m in row] for row in second.values()] == [
+        [m.time_ns for m in row] for row in first.values()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("catalogue")
+def test_other_flags_are_measured_anew(tmp_path: Path) -> None:
+    run(graph_of(), bench(tmp_path))
+    started = Started()
+    other = bench(tmp_path, started)
+    shop = replace(other.shop, flags=(*other.shop.flags, "-O1"))
+    run(graph_of(), replace(other, shop=shop))
+    assert started.commands
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_objects_go_through_the_op_compiler_cache(tmp_path: Path) -> None:
+    started = Started()
+    where = bench(None, started)
+    with op_cache(tmp_path) as cache:
+        run(graph_of(), replace(where, shop=replace(where.shop, cache=cache)))
+    chosen = select(graph_of(), TARGET)
+    kernels = [render_kernel(c.candidate, c.workload, TARGET) for c in chosen.values()]
+    files = {p: t.encode() for p, t in kernel_tree(kernels, TARGET).items()}
+    with op_cache(tmp_path) as cache:
+        shop = replace(where.shop, cache=cache)
+        (tmp_path / "src" / "kernels").mkdir(parents=True)
+        compiled, _ = compile_units(tmp_path, files, [kernel_unit(k) for k in kernels], shop)
+    assert kernels
+    assert compiled == 0
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_hopeless_candidates_are_left_out_unless_all_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Wrong, "cost", lambda self, w, params, target: 1e9)
+    monkeypatch.setattr(Slow, "cost", lambda self, w, params, target: 1.0)
+    for every in (False, True):
+        rows = by_label(run(graph_of(), replace(bench(None), every=every)))
+        assert rows
+        assert all(("map_wrong" in row) == every for row in rows)
+        assert all("map_slow" in row for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("catalogue")
+def test_a_candidate_that_never_ends_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = Endless()
+    monkeypatch.setattr(atc.select.select, "KERNELS", (MapLoops(), endless))
+    told: list[str] = []
+    limited = replace(bench(tmp_path), timeout=1.0, warn=told.append)
+    rows = by_label(run(graph_of(), limited))
+    assert rows
+    for row in rows:
+        assert row["map"][0] is not None
+        assert row["map_endless"] == (None, "took longer than 1 s")
+    assert by_label(run(graph_of(), replace(limited, algo=bench(tmp_path).algo))) == rows
+    assert len(told) == 2
+    for text in told:
+        assert "--fast_run_timeout: 2 candidate kernels took longer than 1 s" in text
+        assert "map_endless of Map to f32" in text
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_what_took_too_long_is_measured_again_when_it_may_take_longer(tmp_path: Path) -> None:
+    first = bench(tmp_path)
+    run(graph_of(), first)
+    (file,) = (tmp_path / "algo_cache").glob("*.json")
+    kept = json.loads(file.read_text())
+    for row in kept["ns"].values():
+        row |= {name: -2e9 for name in row if "slow" in name}
+    file.write_text(json.dumps(kept))
+    for timeout, again in ((1.0, False), (2.0, False), (3.0, True)):
+        started, told = Started(), list[str]()
+        limited = replace(bench(tmp_path, started), timeout=timeout, warn=told.append)
+        for row in by_label(run(graph_of(), limited)):
+            assert (row["map_slow"][0] is None) == (not again)
+        assert bool(started.commands) == again
+        assert len(told) == (not again)
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_progress_counts_what_is_measured(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        todo = workloads(graph_of(), {})
+        fast_run(todo, bench(tmp_path), lambda done, total: told.append((done, total)))
+    assert told == [(0, 2), (1, 2), (2, 2), (0, 0)]
+
+
+def test_a_damaged_file_of_times_counts_as_empty(tmp_path: Path) -> None:
+    algo = open_algo_cache(tmp_path, "m", pytest.fail)
+    algo.put("w", {"a": 1.0, "b": None})
+    algo.save()
+    assert open_algo_cache(tmp_path, "m", pytest.fail).get("w", "a") == (True, 1.0)
+    assert open_algo_cache(tmp_path, "m", pytest.fail).get("w", "b") == (True, None)
+    assert open_algo_cache(tmp_path, "other", pytest.fail).get("w", "a") == (False, None)
+    (file,) = (tmp_path / "algo_cache").glob("*.json")
+    for text in ("", "[]", '{"schema": 1, "ns": 3}', '{"schema": 1, "ns": {"w": {"a": "x"}}}'):
+        file.write_text(text)
+        assert open_algo_cache(tmp_path, "m", pytest.fail).get("w", "a") == (False, None)
+
+
+def test_writers_keep_each_others_times(tmp_path: Path) -> None:
+    one, two = (open_algo_cache(tmp_path, "m", pytest.fail) for _ in range(2))
+    one.put("w1", {"a": 1.0})
+    two.put("w2", {"a": 2.0})
+    one.save()
+    two.save()
+    both = open_algo_cache(tmp_path, "m", pytest.fail)
+    assert both.get("w1", "a") == (True, 1.0)
+    assert both.get("w2", "a") == (True, 2.0)
+
+
+def test_what_is_written_at_once_is_all_kept(tmp_path: Path) -> None:
+    def write(k: int) -> None:
+        algo = open_algo_cache(tmp_path, "m", pytest.fail)
+        algo.put(f"w{k}", {"a": float(k)})
+        algo.save()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(40)))
+    found = open_algo_cache(tmp_path, "m", pytest.fail)
+    assert [found.get(f"w{k}", "a") for k in range(40)] == [(True, float(k)) for k in range(40)]
+
+
+def test_a_disk_that_refuses_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "algo_cache").write_text("a file in the way")
+    warnings: list[str] = []
+    algo = open_algo_cache(tmp_path, "m", warnings.append)
+    algo.put("w", {"a": 1.0})
+    algo.save()
+    assert len(warnings) == 1
+
+
+def test_workloads_are_found_in_subgraphs() -> None:
+    assert len(list(workloads(graph_of(), {}))) == 2
+
+
+def test_candidates_have_readable_labels() -> None:
+    assert Candidate(MapLoops(), {"nv": 2, "mr": 6}).label == "map(mr=6, nv=2)"

@@ -1,0 +1,224 @@
+"""The Gradient operator against central differences of the standard's reference, in double."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, parser
+from onnx.reference import ReferenceEvaluator
+
+from atc.errors import UnsupportedError
+from atc.ir.graph import Array
+from atc.lower.gradient.derivatives import DERIVATIVES
+from support import Batch, compile_graph, run_model
+
+POSITIVE = frozenset(["above 1", "Pow", "Div", "ReduceL2"])
+"""Models whose inputs are between 1.2 and 2; those of the others are between -1 and 1."""
+
+ROUGH = frozenset(["roughly"])
+"""Models that the reference computes in float, so that the differences must be large."""
+
+
+def side_by_side(*calls: str) -> str:
+    """Return a model that applies functions of one operand to an input each."""
+    names = [f"a{k}" for k in range(len(calls))]
+    inputs = ", ".join(f"double[2,2] {a}" for a in names)
+    nodes = " ".join(f"y{a} = {call}({a})" for a, call in zip(names, calls, strict=True))
+    joined = ", ".join(f"y{a}" for a in names)
+    return (f"({inputs}) => (double[2,{2 * len(calls)}] y) "
+            f"{{ {nodes} y = Concat<axis=1>({joined}) }}")  # fmt: skip
+
+
+CASES = {
+    "one operand": side_by_side(
+        *("Neg", "Exp", "Abs", "Tanh", "Sigmoid", "Softplus", "Relu", "Sin", "Cos", "Tan", "Asin"),
+        *("Acos", "Atan", "Sinh", "Cosh", "Asinh", "Atanh", "Identity", "Floor", "Ceil", "Round"),
+        *("Sign", "LeakyRelu", "Elu", "Celu<alpha=0.7>", "Selu", "HardSwish", "HardSigmoid"),
+        *("Mish", "Softsign", "Softmax", "LogSoftmax<axis=0>"),
+    ),
+    "above 1": side_by_side("Log", "Sqrt", "Reciprocal", "Acosh"),
+    "roughly": side_by_side("Erf", "Gelu"),
+    **{
+        op: f"(double[2,1,5] a, double[3,1] b) => (double[2,3,5] y) {{ y = {op}(a, b) }}"
+        for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "PRelu")
+    },
+    "Mean": "(double[2,3,5] a, double[3,1] b) => (double[2,3,5] y) { y = Mean(a, b) }",
+    "chain": "(double[3,4] a, double[4,2] b, double[2] c) => (double[3,2] y) "
+             "{ m = MatMul(a, b) s = Add(m, c) t = Tanh(s) u = Mul(t, m) y = Sub(u, a0) "
+             "a0 = ReduceMean<keepdims=1>(a) }",
+    "Clip": "(double[2,5] a) => (double[2,5] y) <double l = {-0.5}, double h = {0.6}> "
+            "{ y = Clip(a, l, h) }",
+    "Where": "(double[2,5] a, double[5] b) => (double[2,5] y) "
+             "{ c = Greater(a, b) y = Where(c, a, b) }",
+    "Cast": "(double[2,5] a) => (double[2,5] y) { f = Cast<to=11>(a) y = Mul(f, a) }",
+    "Dropout": "(double[2,5] a) => (double[2,5] y) <float r = {0.4}, bool t = {1}> "
+               "{ d = Dropout<seed=3>(a, r, t) y = Mul(d, d) }",
+    "moves": "(double[2,3,4] a) => (double y) <int64[2] s = {4, 6}, int64[1] x = {1}> "
+             "{ t = Transpose<perm=[2,0,1]>(a) r = Reshape(t, s) q = Flatten<axis=1>(r) "
+             "u = Unsqueeze(q, x) v = Squeeze(u, x) w = Mul(v, r) y = ReduceSum<keepdims=0>(w) }",
+    "Expand": "(double[3,1] a) => (double[2,3,4] y) <int64[3] s = {2, 3, 4}> "
+              "{ e = Expand(a, s) y = Mul(e, e) }",
+    "Slice": "(double[4,5] a) => (double[2,2] y) <int64[2] s = {1, -1}, int64[2] e = {3, -9}, "
+             "int64[2] x = {0, 1}, int64[2] p = {1, -3}> { t = Slice(a, s, e, x, p) "
+             "y = Mul(t, t) }",
+    "Concat": "(double[2,3] a, double[2,1] b) => (double[2,7] y) "
+              "{ c = Concat<axis=1>(a, b, a) y = Mul(c, c) }",
+    "Split": "(double[2,5] a) => (double[2,2] y) <int64[3] s = {2, 2, 1}> "
+             "{ p, q, r = Split<axis=1>(a, s) t = Mul(p, q) y = Mul(t, p) }",
+    "Gather": "(double[4,3] a) => (double[4,5] y) <int64[5] i = {2, 0, -1, 2, 2}> "
+              "{ t = Gather<axis=1>(a, i) y = Mul(t, t) }",
+    "GatherElements": "(double[4,3] a) => (double[2,3] y) <int64[2,3] i = {2, 0, 1, 2, 2, 3}> "
+                      "{ t = GatherElements<axis=0>(a, i) y = Mul(t, t) }",
+    **{
+        op: f"(double[2,3,4] a) => (double[2,4] y) <int64[1] x = {{1}}> "
+            f"{{ r = {op}<keepdims=0>(a, x) y = Mul(r, r) }}"
+        for op in ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceMax",
+                   "ReduceMin", "ReduceLogSumExp")
+    },
+    "MatMul": "(double[2,1,3,4] a, double[5,4,2] b) => (double[2,5,3,2] y) { y = MatMul(a, b) }",
+    "MatMul of vectors": "(double[4] a, double[2,4,3] b, double[3] c) => (double[2] y) "
+                         "{ t = MatMul(a, b) y = MatMul(t, c) }",
+    "Gemm": "(double[4,3] a, double[2,4] b, double[2] c) => (double[3,2] y) "
+            "{ y = Gemm<transA=1, transB=1, alpha=0.5, beta=2.0>(a, b, c) }",
+    "Conv": "(double[2,3,7,6] a, double[4,3,3,2] b, double[4] c) => (double[2,4,4,3] y) "
+            "{ y = Conv<strides=[2,2], pads=[1,0,1,1]>(a, b, c) }",
+    "Conv of groups": "(double[1,4,9] a, double[6,2,2] b) => (double[1,6,4] y) "
+                      "{ y = Conv<group=2, dilations=[3], strides=[2], auto_pad=\"VALID\">(a, b) }",
+    "GlobalAveragePool": "(double[2,3,4,5] a) => (double[2,3,1,1] y) { y = GlobalAveragePool(a) }",
+    "AveragePool": "(double[1,2,7,6] a) => (double[1,2,4,3] y) "
+                   "{ y = AveragePool<kernel_shape=[3,2], strides=[2,2], pads=[1,0,1,1]>(a) }",
+    "MaxPool": "(double[1,2,7,6] a) => (double[1,2,4,3] y) "
+               "{ y = MaxPool<kernel_shape=[3,2], strides=[2,2], pads=[1,0,1,1]>(a) }",
+    "BatchNormalization": "(double[2,3,4] a, double[3] s, double[3] t, double[3] m, double[3] v) "
+                          "=> (double[2,3,4] y) { q = Mul(v, v) "
+                          "y = BatchNormalization(a, s, t, m, q) }",
+    "CrossEntropy": "(double[3,5] a) => (double y) <int64[3] l = {1, 4, 0}> "
+                    "{ y = SoftmaxCrossEntropyLoss(a, l) }",
+}  # fmt: skip
+
+
+def forward(name: str) -> onnx.ModelProto:
+    graph = parser.parse_graph(f"g {CASES[name]}")
+    nodes = sorted(graph.node, key=lambda n: n.op_type in ("Sub",) and name == "chain")
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def with_gradient(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with one more output per input: y's gradient."""
+    made = onnx.ModelProto.FromString(model.SerializeToString())
+    xs = [v.name for v in made.graph.input]
+    made.graph.node.append(
+        helper.make_node(
+            "Gradient", xs, [f"d{x}" for x in xs], domain="ai.onnx.preview.training", xs=xs, y="y"
+        )
+    )
+    for x in model.graph.input:
+        made.graph.output.append(onnx.ValueInfoProto.FromString(x.SerializeToString()))
+        made.graph.output[-1].name = f"d{x.name}"
+    made.opset_import.append(helper.make_opsetid("ai.onnx.preview.training", 1))
+    return made
+
+
+MODELS = {name: with_gradient(forward(name)) for name in CASES}
+COMPILED = Batch(MODELS)
+
+
+def feeds(name: str, model: onnx.ModelProto) -> dict[str, Array]:
+    random = np.random.default_rng(len(name))
+    result = {}
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        if name in POSITIVE:
+            result[value.name] = random.uniform(1.2, 2, shape)
+        else:
+            result[value.name] = random.uniform(0.05, 0.95, shape) * random.choice([-1, 1], shape)
+    return result
+
+
+def differences(model: onnx.ModelProto, values: dict[str, Array], h: float) -> list[Array]:
+    """Return the central differences of the sum of y."""
+    reference = ReferenceEvaluator(model)
+
+    def total(changed: dict[str, Array]) -> float:
+        return float(np.sum(reference.run(None, changed)[0]))
+
+    results = []
+    for name, x in values.items():
+        slope = np.zeros(x.shape)
+        for at in np.ndindex(*x.shape):
+            step = np.zeros(x.shape)
+            step[at] = h
+            slope[at] = (total({**values, name: x + step}) - total({**values, name: x - step})) / 2
+        results.append(slope / h)
+    return results
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_central_differences(name: str) -> None:
+    model = forward(name)
+    values = feeds(name, model)
+    y, *got = COMPILED[name](list(values.values()))
+    np.testing.assert_allclose(y, ReferenceEvaluator(model).run(None, values)[0], rtol=1e-6)
+    h, tolerance = (1e-2, 5e-4) if name in ROUGH else (1e-5, 1e-6)
+    for slope, wanted in zip(got, differences(model, values, h), strict=True):
+        np.testing.assert_allclose(slope, wanted, rtol=tolerance, atol=tolerance / 10)
+
+
+def test_every_rule_is_tried() -> None:
+    tried = {node.op_type for name in CASES for node in forward(name).graph.node}
+    legacy = {"CastLike"}  # the bodies of functions have it
+    assert {op for _, op in DERIVATIVES} - legacy <= tried
+
+
+def gradient_model(nodes: list[Any], xs: list[str], y: str = "y", zs: tuple[str, ...] = ()) -> Any:
+    node = helper.make_node(
+        "Gradient", [*xs, *zs], [f"d{x}" for x in xs], domain="ai.onnx.preview.training",
+        xs=xs, y=y, **({"zs": list(zs)} if zs else {}),
+    )  # fmt: skip
+    declare = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [*nodes, node], "g", [declare(n, 1, [3]) for n in ("a", "b")],
+        [declare(f"d{x}", 1, [3]) for x in xs],
+    )  # fmt: skip
+    versions = (("", 21), ("ai.onnx.preview.training", 1))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid(*v) for v in versions])
+
+
+A, B = np.array([1, -2, 3], np.float32), np.array([4, 5, -6], np.float32)
+
+
+def test_a_gradient_may_be_taken_at_a_value_inside() -> None:
+    nodes = [helper.make_node("Mul", ["a", "b"], ["h"]), helper.make_node("Exp", ["h"], ["e"]),
+             helper.make_node("Mul", ["h", "h"], ["y"])]  # fmt: skip
+    got = run_model(gradient_model(nodes, ["h"]), [A, B])
+    np.testing.assert_allclose(got[0], 2 * A * B)
+
+
+def test_what_y_does_not_depend_on_has_the_gradient_0() -> None:
+    model = gradient_model([helper.make_node("Mul", ["a", "a"], ["y"])], ["a", "b"])
+    got = run_model(model, [A, B])
+    np.testing.assert_allclose(got, [2 * A, 0 * B])
+
+
+def test_other_variables_are_held() -> None:
+    model = gradient_model([helper.make_node("Mul", ["a", "b"], ["y"])], ["a"], zs=("b",))
+    np.testing.assert_allclose(run_model(model, [A, B])[0], B)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "y", "message"),
+    [
+        ([helper.make_node("Mul", ["a", "b"], ["y"])], "y", "y depends on 'b'"),
+        ([helper.make_node("CumSum", ["a", "z"], ["y"]),
+          helper.make_node("Constant", [], ["z"], value_int=0)][::-1], "y",
+         "the gradient of CumSum is not covered"),
+    ],
+)  # fmt: skip
+def test_limits_are_named(nodes: list[Any], y: str, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        compile_graph(gradient_model(nodes, ["a"], y))

@@ -1,0 +1,63 @@
+"""Three-dimensional convolutions through the two-dimensional kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from atc.ir.ops import Conv
+from atc.passes import run_passes
+from support import assert_close, compile_graph, run_models, runnable
+
+CASES: dict[str, dict[str, object]] = {
+    "same": {"pads": [1] * 6},
+    "valid": {},
+    "strided": {"pads": [1] * 6, "strides": [2, 2, 1]},
+    "dilated": {"dilations": [2, 1, 1], "pads": [2, 0, 1, 1, 2, 0]},
+    "one-sided": {"pads": [2, 0, 0, 0, 0, 0]},
+    "depthwise": {"pads": [1] * 6, "group": 20},
+    "far apart": {"pads": [1] * 6, "strides": [3, 1, 1]},
+}
+
+
+def model(name: str, batch: int = 1) -> onnx.ModelProto:
+    rng = np.random.default_rng(2)
+    group = int(str(CASES[name].get("group", 1)))
+    weights = rng.standard_normal((40, 20 // group, 3, 3, 3)) / 20
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], **CASES[name]),
+        helper.make_node("LeakyRelu", ["c"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 20, 6, 7, 9])],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(weights.astype(np.float32), "w"),
+         numpy_helper.from_array(rng.standard_normal(40).astype(np.float32), "b")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
+def test_results_are_those_of_the_definition(target: str) -> None:
+    if not runnable(target):
+        pytest.skip(f"{target} doesn't run here")
+    models = [model(name, batch) for name in CASES for batch in (1, 2)]
+    rng = np.random.default_rng(3)
+    inputs = [
+        [rng.standard_normal(
+            [d.dim_value for d in m.graph.input[0].type.tensor_type.shape.dim]
+        ).astype(np.float32)] for m in models
+    ]  # fmt: skip
+    for made, given, found in zip(models, inputs, run_models(models, inputs, target), strict=True):
+        assert not isinstance(found, Exception), found
+        want = ReferenceEvaluator(made).run(None, {"x": given[0]})
+        assert_close(found, want, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_convolution_over_three_axes_is_left(name: str) -> None:
+    graph = run_passes(compile_graph(model(name)), width=8)
+    assert all(n.op.window.rank == 2 for n in graph.nodes if isinstance(n.op, Conv))

@@ -1,0 +1,164 @@
+"""Attention in one node: where it is made, and that it computes what single operators do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from atc.ir.ops import Attention
+from atc.passes import run_passes
+from support import assert_close, compile_graph, compile_models, runnable
+
+F32 = TensorProto.FLOAT
+TARGETS = ("c99", "x86-64-avx2", "x86-64-avx512")
+
+
+@dataclass(frozen=True)
+class Case:
+    """q [*batch, rows, depth], k [*batch, keys, depth], v [*batch, keys, width] and what is done.
+
+    `mask` is added to the scores, `scale` multiplied before; `large` makes them hundreds; `order`
+    transposes the result; `tail` is applied to it.
+    """
+
+    batch: tuple[int, ...] = (2, 3)
+    rows: int = 5
+    keys: int = 19
+    depth: int = 8
+    width: int = 17
+    mask: tuple[int, ...] | None = None
+    blocked: float = -np.inf
+    scale: float | None = 0.4
+    large: float = 1.0
+    order: tuple[int, ...] | None = None
+    tail: Sequence[str] = ()
+    outputs: tuple[str, ...] = ()
+    wild: Mapping[str, float] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, Any]:
+        rng = np.random.default_rng(3)
+        shapes = {"q": (self.rows, self.depth), "k": (self.keys, self.depth),
+                  "v": (self.keys, self.width)}  # fmt: skip
+        found = {n: rng.standard_normal((*self.batch, *s)).astype(np.float32)
+                 for n, s in shapes.items()}  # fmt: skip
+        found["q"] *= np.float32(self.large)
+        if self.mask is not None:
+            mask = np.where(rng.random(self.mask) < 0.4, np.float32(self.blocked), np.float32(0))
+            if np.isinf(self.blocked):
+                mask[..., 0] = 0
+            found["mask"] = mask.astype(np.float32)
+        for name, value in self.wild.items():
+            found[name].flat[1] = value
+        return found
+
+    def model(self) -> onnx.ModelProto:
+        rank = len(self.batch)
+        turned = [*range(rank), rank + 1, rank]
+        nodes = [helper.make_node("Transpose", ["k"], ["kt"], perm=turned),
+                 helper.make_node("MatMul", ["q", "kt"], ["s"])]  # fmt: skip
+        last, constants = "s", {}
+        for op, name, value in (("Mul", "scale", self.scale), ("Add", "mask", self.mask)):
+            if value is not None:
+                nodes.append(helper.make_node(op, [last, name], [f"{last}_{name}"]))
+                last = f"{last}_{name}"
+        if self.scale is not None:
+            constants["scale"] = np.float32(self.scale)
+        nodes += [helper.make_node("Softmax", [last], ["p"], axis=-1),
+                  helper.make_node("MatMul", ["p", "v"], ["y0"])]  # fmt: skip
+        last = "y0"
+        if self.order is not None:
+            nodes.append(helper.make_node("Transpose", [last], ["turned"], perm=self.order))
+            last = "turned"
+        for op in self.tail:
+            nodes.append(helper.make_node(op, [last], [f"{last}_{op}"]))
+            last = f"{last}_{op}"
+        given = [helper.make_tensor_value_info(n, F32, a.shape) for n, a in self.arrays().items()]
+        outputs = [onnx.ValueInfoProto(name=n) for n in (last, *self.outputs)]
+        known = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
+        graph = helper.make_graph(nodes, "attention", given, outputs, known)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+
+
+FUSED = {
+    "plain": Case(scale=None),
+    "scaled": Case(),
+    "one batch": Case(batch=(3,)),
+    "no batch": Case(batch=()),
+    "row mask": Case(mask=(5, 19)),
+    "key mask": Case(mask=(2, 1, 1, 19)),
+    "full mask": Case(mask=(2, 3, 5, 19)),
+    "finite mask": Case(mask=(5, 19), blocked=-1e9),
+    "small mask": Case(mask=(1, 19), blocked=-3.0),
+    "large scores": Case(large=300.0),
+    "huge scores": Case(large=1e18, scale=None),
+    "turned": Case(order=(0, 2, 1, 3)),
+    "epilogue": Case(tail=("Tanh", "Abs")),
+    "turned and epilogue": Case(order=(0, 2, 1, 3), tail=("Relu",)),
+    "least": Case(rows=4, keys=8, depth=2, width=2),
+    "odd": Case(batch=(1, 1), rows=7, keys=33, depth=13, width=5, mask=(7, 33)),
+    "wide": Case(batch=(1,), rows=9, keys=130, depth=40, width=67, mask=(1, 130)),
+    "NaN in q": Case(wild={"q": np.nan}),
+    "NaN in v": Case(wild={"v": np.nan}),
+    "infinity in v": Case(wild={"v": np.inf}),
+    "NaN in the mask": Case(mask=(5, 19), wild={"mask": np.nan}),
+    "denormal values": Case(wild={"v": 1e-40}),
+}
+KEPT = {
+    "few rows": Case(rows=3),
+    "few keys": Case(keys=7),
+    "scores are read": Case(outputs=("s",)),
+    "weights are read": Case(outputs=("p",)),
+}
+
+
+def attentions(case: Case) -> int:
+    graph = run_passes(compile_graph(case.model()), width=16)
+    return sum(isinstance(n.op, Attention) for n in graph.nodes)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_the_pattern_becomes_one_node(name: str) -> None:
+    assert attentions(FUSED[name]) == 1
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_small_or_shared_products_stay_what_they_are(name: str) -> None:
+    assert attentions(KEPT[name]) == 0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_results_are_those_of_single_operators(target: str) -> None:
+    if target != "c99" and not runnable(target):
+        pytest.skip(f"this machine can't run {target}")
+    cases = {**FUSED, **KEPT}
+    models = [c.model() for c in cases.values()]
+    for (name, case), model, run in zip(
+        cases.items(), models, compile_models(models, target), strict=True
+    ):
+        if isinstance(run, Exception):
+            raise run
+        arrays = case.arrays()
+        with np.errstate(all="ignore"):
+            expected = ReferenceEvaluator(model).run(None, arrays)
+        try:
+            assert_close(run(list(arrays.values())), expected, rtol=2e-3, atol=2e-5)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error
+
+
+def test_a_row_without_any_key_is_nan_as_for_single_operators() -> None:
+    case = Case(mask=(5, 19))
+    arrays = case.arrays()
+    arrays["mask"][2] = -np.inf
+    (run,) = compile_models([case.model()])
+    assert not isinstance(run, Exception), run
+    (y,) = run(list(arrays.values()))
+    assert np.isnan(y[:, :, 2]).all()
+    assert np.isfinite(y[:, :, [0, 1, 3, 4]]).all()

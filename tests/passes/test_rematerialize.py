@@ -1,0 +1,101 @@
+"""Computing values again: less memory, the same graph otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from networks import training_net
+from onnx import parser
+
+from atc.ir.graph import Graph
+from atc.ir.ops import Map
+from atc.ir.verify import verify
+from atc.passes import run_passes
+from atc.passes.rematerialize import Wish, peak_bytes, recompute
+from support import compile_graph
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]>'
+
+SKIP = f"""{HEAD} g (float[64,64] x, float[64,64] w) => (float[64,64] y) {{
+  a = Exp(x) b = MatMul(a, w) c = Tanh(b) d = MatMul(c, w) e = MatMul(d, w) y = MatMul(e, a) }}"""
+"""A value of the beginning, which waits for the end."""
+
+RESHAPED = f"""{HEAD} g (float[64,64] x, float[64,64] w) => (float[64,64] y)
+  <int64[3] s = {{8, 8, 64}}, int64[2] t = {{64, 64}}> {{
+  a = Exp(x) r = Reshape(a, s) n = CumSum(r, zero) z = Reshape(n, t)
+  b = MatMul(z, w) c = MatMul(b, w) d = MatMul(c, w)
+  q = Reshape(r, t) m = MatMul(d, q) y = Add(m, q) }}"""
+"""The same, seen through reshapes on both sides of the worst step."""
+
+
+def graph_of(text: str) -> Graph:
+    model = parser.parse_model(text.replace("CumSum(r, zero)", "Softmax(r)"))
+    return run_passes(compile_graph(model))
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    path: Path = training_net(tmp_path_factory.mktemp("net") / "step.onnx")
+    return run_passes(compile_graph(onnx.load(path)))
+
+
+def copies(graph: Graph) -> list[str]:
+    return [n.outputs[0] for n in graph.nodes if "#again" in n.outputs[0]]
+
+
+def checked(graph: Graph, wish: Wish = Wish()) -> Graph:  # noqa: B008
+    changed = recompute(graph, wish)
+    verify(changed, "recompute")
+    assert (changed.inputs, changed.outputs) == (graph.inputs, graph.outputs)
+    assert peak_bytes(changed) <= peak_bytes(graph)
+    kept = [n.outputs for n in changed.nodes if "#again" not in n.outputs[0]]
+    assert kept == [n.outputs for n in graph.nodes]
+    return changed
+
+
+@pytest.mark.parametrize("text", [SKIP, RESHAPED], ids=["skip", "reshaped"])
+def test_a_value_that_waits_is_made_again(text: str) -> None:
+    graph = graph_of(text)
+    changed = checked(graph)
+    assert peak_bytes(changed) < peak_bytes(graph)
+    assert copies(changed)
+
+
+def test_a_training_step_needs_less(training: Graph) -> None:
+    changed = checked(training)
+    assert peak_bytes(changed) < peak_bytes(training)
+
+
+def test_cheap_ones_only(training: Graph) -> None:
+    changed = checked(training, Wish(cheap=True))
+    again = [n for n in changed.nodes if "#again" in n.outputs[0]]
+    assert again
+    assert all(isinstance(n.op, Map) for n in again)
+    assert peak_bytes(checked(training)) <= peak_bytes(changed) < peak_bytes(training)
+
+
+def test_no_more_than_the_goal_takes(training: Graph) -> None:
+    whole = peak_bytes(training)
+    least = peak_bytes(checked(training))
+    assert recompute(training, Wish(goal=whole)) is training
+    some = checked(training, Wish(goal=whole - 1))
+    assert least <= peak_bytes(some) < whole
+    assert len(copies(some)) <= len(copies(checked(training)))
+
+
+def test_what_is_small_is_kept(training: Graph) -> None:
+    assert recompute(training, Wish(minimum=1 << 30)) is training
+    for name in copies(checked(training, Wish(minimum=5000))):
+        assert training.types[name.partition("#again")[0]].nbytes > 0
+
+
+def test_more_tries_find_no_worse(training: Graph) -> None:
+    assert recompute(training, Wish(tries=0)) is training
+    few, many = (peak_bytes(checked(training, Wish(tries=n))) for n in (1, 50))
+    assert many <= few
+
+
+def test_it_is_the_same_every_time(training: Graph) -> None:
+    assert checked(training).nodes == checked(training).nodes

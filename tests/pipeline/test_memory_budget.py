@@ -1,0 +1,110 @@
+"""Plans within a budget of memory: the same bits from less, or an error that names the least."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from networks import training_net
+from setting_rows import options
+
+from atc.backends.targets import get_target
+from atc.compile import compile_model
+from atc.diagnostics import Listener
+from atc.errors import OptionError
+from atc.options.options import Options
+from atc.pipeline import pipeline
+from atc.runtime.load import load
+from atc.select.select import ANY
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_net(tmp_path_factory.mktemp("net") / "step.onnx")
+
+
+def planned(chosen: Options) -> pipeline.Project:
+    heard, target = Listener(), get_target("c99")
+    graph = pipeline.optimised_graph(pipeline.read_model(chosen, heard), chosen, heard)
+    return pipeline.write_project(graph, {}, chosen, target, ANY, heard)
+
+
+def arena(model: Path, **given: object) -> int:
+    return planned(options({}, model, target="c99", **given)).arena.plan.size
+
+
+def test_gradients_have_the_same_bits(model: Path, tmp_path: Path) -> None:
+    chosen = options({}, model, target="c99", jobs="2")
+    random = np.random.default_rng(0)
+    results, sizes = [], []
+    said: list[str] = []
+    for word in ("none", "all"):
+        own = replace(chosen, output=tmp_path / word / "net", recompute=word)
+        done = compile_model(own, listen=Listener(stage=said.append))
+        net = load(done.folder)
+        feeds = [random.standard_normal(t.shape).astype(t.dtype) for t in net.inputs]
+        random = np.random.default_rng(0)
+        results.append(net(*feeds))
+        sizes.append(done.arena.plan.size)
+    assert sizes[1] < sizes[0]
+    for plain, again in zip(*results, strict=True):
+        np.testing.assert_array_equal(plain, again)
+    assert [text for text in said if text.startswith("computing again: ")]
+
+
+def test_a_budget_is_kept_or_the_least_is_named(model: Path) -> None:
+    whole, least = arena(model), arena(model, recompute="all")
+    assert least < whole
+    assert arena(model, recompute="all", memory_budget=whole) == whole
+    between = arena(model, recompute="all", memory_budget=(whole + least) // 2)
+    assert least <= between <= (whole + least) // 2
+    assert arena(model, recompute="all", memory_budget=least) <= least
+    with pytest.raises(OptionError, match=r"E10013: the arena needs .*allow --recompute=all"):
+        arena(model, memory_budget=whole - 1)
+    with pytest.raises(OptionError, match=r"this is the least") as caught:
+        arena(model, recompute="all", memory_budget=64)
+    found = re.search(r"needs (\d+) bytes, more than 64", str(caught.value))
+    assert found is not None
+    assert int(found[1]) == least
+    with pytest.raises(OptionError, match=r"--recompute_minimum keeps smaller values: lower it"):
+        arena(model, recompute="all", memory_budget=64, recompute_minimum=1 << 30)
+
+
+def test_a_larger_budget_never_computes_more_again(model: Path) -> None:
+    whole, least = arena(model), arena(model, recompute="all")
+    budgets = np.linspace(least, whole, 9).astype(int).tolist()
+    work = []
+    for budget in budgets:
+        done = planned(
+            options({}, model, target="c99", recompute="all", memory_budget=budget)
+        )
+        assert done.arena.plan.size <= budget
+        work.append(sum("#again" in n.outputs[0] for n in done.graph.nodes))
+    assert work == sorted(work, reverse=True)
+    assert work[-1] == 0
+    assert 0 < work[-2] < work[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "line", "named"),
+    [
+        ({"MEGENGINE_DTR_EVICTION_THRESHOLD": "64"}, {}, "MEGENGINE_DTR_EVICTION_THRESHOLD"),
+        ({}, {"memory_budget": "64"}, "--memory_budget"),
+    ],
+    ids=["variable", "option"],
+)
+def test_what_gave_the_budget_is_named(
+    model: Path, environ: dict[str, str], line: dict[str, str], named: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        planned(options(environ, model, target="c99", **line))
+    assert caught.value.where == named
+
+
+def test_without_need_nothing_is_made_again(model: Path) -> None:
+    whole = arena(model)
+    until = planned(options({}, model, target="c99", recompute="all", recompute_until=whole))
+    assert not [n for n in until.graph.nodes if "#again" in n.outputs[0]]

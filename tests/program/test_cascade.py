@@ -1,0 +1,318 @@
+"""Cascades of calls, stripe by stripe: the same bits as one call after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import atc
+from atc.backends.cpu.conv.depthwise import PoolTiles
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.targets import get_target
+from atc.errors import InternalError
+from atc.ir.graph import DType, Node, TensorType
+from atc.ir.ops import Pool, Window
+from atc.memory.arena import plan_memory
+from atc.memory.audit import audit_memory
+from atc.passes import run_passes
+from atc.program import cascade
+from atc.program.build import Bands, Program, build_program
+from atc.program.cascade import Chain, Link, make_chain
+from atc.select.select import Choice, select
+from atc.tools.explain import explain, read_report
+from atc.tools.profile import profile_run
+from atc.tools.report_page.data import read_page
+from support import compile_graph
+
+RNG = np.random.default_rng(3)
+
+CHAINS: dict[str, tuple[tuple[int, ...], Sequence[dict[str, Any]]]] = {
+    "inverted residual": ((1, 24, 19, 23), [
+        {"filters": 72, "act": "Relu"}, {"kernel": 3, "each": True, "act": "Relu"},
+        {"filters": 24, "add": True},
+    ]),
+    "5x5, stride 2, ragged": ((1, 17, 21, 18), [
+        {"filters": 41, "act": "Sigmoid"}, {"kernel": 5, "each": True, "stride": 2, "act": "Relu"},
+        {"filters": 19}, {"filters": 33, "act": "HardSigmoid"},
+    ]),
+    "first layers": ((1, 3, 37, 30), [
+        {"kernel": 3, "filters": 20, "stride": 2, "act": "Relu"}, {"kernel": 3, "each": True},
+        {"kernel": 3, "each": True, "stride": 2}, {"filters": 16},
+    ]),
+    "pooled": ((1, 3, 40, 33), [
+        {"kernel": 7, "filters": 32, "stride": 2, "act": "Relu"}, {"kernel": 3, "pool": True},
+        {"filters": 48, "act": "Relu"},
+    ]),
+    "images, no padding": ((2, 16, 15, 14), [
+        {"filters": 32}, {"kernel": 3, "each": True, "pad": 0}, {"kernel": 3, "filters": 24,
+         "stride": 2, "pad": 0},
+    ]),
+    "steps over rows": ((1, 16, 24, 20), [
+        {"filters": 48}, {"kernel": 1, "filters": 16, "stride": 3}, {"filters": 32},
+    ]),
+    "dilated": ((1, 32, 17, 15), [
+        {"filters": 48, "act": "Relu"}, {"kernel": 3, "each": True, "dilation": 3, "pad": 3},
+        {"filters": 16},
+    ]),
+    "short rows": ((1, 64, 9, 7), [
+        {"filters": 96, "act": "Relu"}, {"kernel": 3, "each": True}, {"filters": 64, "add": True},
+    ]),
+}  # fmt: skip
+
+
+FEW = ("inverted residual",)
+"""What the default run compiles."""
+
+
+def model(names: Iterable[str] = CHAINS) -> onnx.ModelProto:
+    """Return a model with chains; each ends in an output of its own."""
+    nodes, weights, inputs, outputs = [], [], [], []
+    for k, (shape, links) in enumerate(CHAINS[name] for name in names):
+        start = value = f"x{k}"
+        inputs.append(helper.make_tensor_value_info(start, TensorProto.FLOAT, shape))
+        channels = shape[1]
+        for j, link in enumerate(links):
+            made, known, channels = _layer(f"{k}_{j}", value, channels, link, start)
+            nodes += made
+            weights += known
+            value = made[-1].output[0]
+        nodes.append(helper.make_node("GlobalMaxPool", [value], [f"most{k}"]))
+        outputs += [helper.make_empty_tensor_value_info(n) for n in (value, f"most{k}")]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def _layer(
+    name: str, x: str, channels: int, link: dict[str, Any], start: str
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], int]:
+    kernel, stride = link.get("kernel", 1), link.get("stride", 1)
+    dilation, pad = link.get("dilation", 1), link.get("pad", kernel // 2)
+    filters = link.get("filters", channels)
+    group = channels if link.get("each") else 1
+    window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
+    if link.get("pool"):
+        window["strides"] = [2, 2]
+        return [helper.make_node("MaxPool", [x], [f"y{name}"], **window)], [], channels
+    shape = (filters, channels // group, kernel, kernel)
+    w = RNG.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+    arrays = {f"w{name}": w, f"b{name}": RNG.standard_normal(filters)}
+    known = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items()]
+    made = [helper.make_node(
+        "Conv", [x, *arrays], [f"y{name}"], group=group, dilations=[dilation] * 2, **window
+    )]  # fmt: skip
+    if "act" in link:
+        made.append(helper.make_node(link["act"], [made[-1].output[0]], [f"a{name}"]))
+    if link.get("add"):
+        made.append(helper.make_node("Add", [made[-1].output[0], start], [f"s{name}"]))
+    return made, known, filters
+
+
+def eager(patch: pytest.MonkeyPatch, heights: Sequence[int]) -> None:
+    """Let every chain take turns, with bands of the first of the heights that it can have."""
+    patch.setattr(cascade, "HEIGHTS", tuple(heights))
+    patch.setattr(cascade, "_saved", lambda links, target: 1e9 * len(links))
+    patch.setattr(cascade, "_spent", lambda chain: 0.0)
+
+
+def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[Path, Path]:
+    """Return the folders of chains compiled without and with turns."""
+    onnx.save(model(names), root / "model.onnx")
+    folders = root / "whole" / "net", root / "turns" / "net"
+    common: dict[str, Any] = {
+        "build_config": "cc -O0", "num_threads": threads,
+        "precision_mode": "force_fp32",  # kernels on AMX's tiles know no bands
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cascade, "CALM", 1 << 40)
+        atc.compile(root / "model.onnx", folders[0], **common)
+        eager(patch, [height])
+        atc.compile(root / "model.onnx", folders[1], profile=threads == 1, **common)
+    return folders
+
+
+def check(root: Path, names: Iterable[str], height: int, threads: int) -> None:
+    """Compare networks without and with turns, and with the standard's evaluator."""
+    whole, turns = build(root, names, height, threads)
+    text = (turns / "src" / "net.c").read_text()
+    if get_target("host").vector_bytes > 4:
+        assert text.count(" keep_rows(") > len(tuple(names))
+        assert "keep_rows" not in (whole / "src" / "net.c").read_text()
+    rng = np.random.default_rng(11)
+    with atc.load(whole) as one, atc.load(turns) as other:
+        given = [rng.standard_normal(t.shape).astype(np.float32) for t in one.inputs]
+        named = {t.name: a for t, a in zip(one.inputs, given, strict=True)}
+        truth = ReferenceEvaluator(onnx.load(root / "model.onnx")).run(None, named)
+        for port, a, b, true in zip(one.outputs, one(*given), other(*given), truth, strict=True):
+            np.testing.assert_array_equal(b, a, err_msg=port.name)
+            np.testing.assert_allclose(b, true, rtol=1e-4, atol=1e-4, err_msg=port.name)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_calls_that_take_turns_cost_and_compute_what_they_did_one_after_the_other(
+    threads: int, tmp_path: Path
+) -> None:
+    """Threads compute some rows twice; the report's page shows it all, profiles have times."""
+    if get_target("host").vector_bytes == 4:
+        pytest.skip("portable kernels take no turns")
+    whole, turns = build(tmp_path, FEW[:1], height=3, threads=threads)
+    sums: list[dict[str, tuple[float, int]]] = []
+    for folder in (whole, turns):
+        found: dict[str, tuple[float, int]] = {}
+        for step in read_page(folder, None).steps:
+            cost, count = found.get(step.title, (0.0, 0))
+            share, record = step.share or 0.0, step.record
+            assert share > 0, record["kernel"]
+            assert record["candidate"] in {e["kernel"] for e in record["estimates"]}
+            found[step.title] = cost + record["cost"], count + record["operations"]
+        sums.append(found)
+    assert sums[0].keys() == sums[1].keys()
+    assert sum(count > 0 for _, count in sums[0].values()) >= 3
+    for title, (cost, count) in sums[0].items():
+        assert cost * 0.999 <= sums[1][title][0] <= cost * (1.001 if threads == 1 else 1.5)
+        assert count * 0.999 <= sums[1][title][1] <= count * (1 if threads == 1 else 1.5)
+        if title != "layout change":
+            text = explain(read_report(turns), title.partition(" + ")[0])
+            marks = re.findall(r"^  \* \S", text, re.MULTILINE)
+            assert len(marks) >= 2  # a row of the table, and the reason
+    if threads == 1:
+        net = atc.load(turns)
+        profile = profile_run(net, {t.name: np.zeros(t.shape, t.dtype) for t in net.inputs}, 2, "")
+        assert all(call.ns > 0 and call.calls == 1 for call in profile.calls)
+        assert [c.operations for c in profile.calls] == [
+            step.operations for step in read_page(turns, profile).steps
+        ]
+
+
+def test_turns_give_the_same_bits(tmp_path: Path) -> None:
+    check(tmp_path, FEW, height=3, threads=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("height", "threads"), [(1, 1), (2, 3), (4, 1), (5, 2), (8, 1)])
+def test_so_do_turns_of_any_height(tmp_path: Path, height: int, threads: int) -> None:
+    check(tmp_path, CHAINS, height, threads)
+
+
+def links() -> Iterator[list[Link]]:
+    """Yield chains of windows over rows, with kernels that compute some rows at a time."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        rows, made = int(rng.integers(6, 40)), []
+        for _ in range(int(rng.integers(2, 6))):
+            kernel, stride = int(rng.integers(1, 8)), int(rng.integers(1, 5))
+            pad, step = int(rng.integers(0, kernel + 1)), int(rng.integers(1, 5))
+            out = (rows + 2 * pad - kernel) // stride + 1
+            if out < 1:
+                break
+            made.append(_some_link(rows, out, kernel, stride, pad, step))
+            rows = out
+        if len(made) > 1:
+            yield made
+
+
+def _some_link(rows: int, out: int, kernel: int, stride: int, pad: int, step: int) -> Link:
+    op = Pool("Max", Window((kernel, 1), (stride, 1), (1, 1), (pad, 0)), (0, 0))
+    y = TensorType(DType.FLOAT, (1, 1, out, 1, 8))
+    w = Workload(op, (None,), (y,), (False,))
+    choice = Choice(w, Candidate(PoolTiles(), {}), ())
+    ends = (*range(step, out, step), out)
+    return Link(Node(op, ("x",), ("y",)), choice, {}, ends, rows, kernel, stride, pad)
+
+
+def rows_read(link: Link, begin: int, end: int) -> set[int]:
+    """Return the rows of its operand that a link reads for a range of rows."""
+    taps = {r * link.stride + k - link.pad for r in range(begin, end) for k in range(link.kernel)}
+    return {r for r in taps if 0 <= r < link.rows}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_turns_read_only_rows_that_are_there(threads: int) -> None:
+    for chain_links in links():
+        chain = make_chain(chain_links, int(RNG.integers(1, 6)), threads)
+        done: list[int] = []
+        for part in chain.parts:
+            run_part(chain, part)
+            done += [r for turn in part for r in range(turn[-1].begin, turn[-1].end)]
+        assert done == list(range(chain_links[-1].ends[-1]))
+
+
+def run_part(chain: Chain, part: Sequence[Sequence[cascade.Turn]]) -> None:
+    """Run turns on memory that holds the numbers of rows."""
+    memory: list[dict[int, int]] = [{} for _ in chain.rings]
+    for before, turn in pairwise([None, *part]):
+        for k, ring in enumerate(memory):
+            if before is not None:  # move the rows that are kept
+                kept = range(turn[k].y_first, turn[k].begin)
+                values = [ring[r - before[k].y_first] for r in kept]
+                ring.update(enumerate(values))
+        for k, (link, own) in enumerate(zip(chain.links, turn, strict=True)):
+            if k:
+                for r in rows_read(link, own.begin, own.end):
+                    assert memory[k - 1][r - own.x_first] == r
+            assert {own.begin, own.end} <= {0, *link.ends}
+            if k < len(memory):
+                assert own.end - own.y_first <= chain.rings[k]
+                memory[k].update((r - own.y_first, r) for r in range(own.begin, own.end))
+
+
+def program_in_turns(threads: int) -> Program:
+    target = get_target("x86-64-avx2")
+    graph = run_passes(compile_graph(model()), width=target.vector_bytes // 4)
+    selection = select(graph, target)
+    with pytest.MonkeyPatch.context() as patch:
+        eager(patch, [2])
+        return build_program(graph, selection, target, threads=threads, in_bands=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_audit_catches_turns_that_read_or_write_other_rows(threads: int) -> None:
+    program = program_in_turns(threads)
+    arena = plan_memory(program)
+    pieces = [p for s in program.steps for p in getattr(s, "pieces", (s,))]
+    chains = [p for p in pieces if isinstance(p, Bands)]
+    assert len(chains) >= threads * len(CHAINS) // 2
+    for name, by in {"begin": 1, "end": 3, "y_first": 1, "x_first": 2}.items():
+        for k in range(name == "x_first", 2):  # the first call reads what is whole
+            wrong = _changed(chains[0], (1, k), {name: by})
+            steps = tuple(_with(step, chains[0], wrong) for step in program.steps)
+            with pytest.raises(InternalError, match="memory plan: the chain"):
+                audit_memory(
+                    replace(program, steps=steps), arena.offsets, arena.scratch, arena.plan.size
+                )
+
+
+def _changed(chain: Bands, place: tuple[int, int], change: dict[str, int]) -> Bands:
+    at, k = place
+    turns = [list(turn) for turn in chain.turns]
+    moved = {name: getattr(turns[at][k], name) + by for name, by in change.items()}
+    turns[at][k] = replace(turns[at][k], **moved)
+    return replace(chain, turns=tuple(map(tuple, turns)))
+
+
+def _with(step: Any, old: Bands, new: Bands) -> Any:
+    if step is old:
+        return new
+    pieces = getattr(step, "pieces", None)
+    return replace(step, pieces=tuple(new if p is old else p for p in pieces)) if pieces else step
+
+
+def test_memory_holds_a_few_rows_of_what_lies_between() -> None:
+    program = program_in_turns(1)
+    rings = {v: t for v, t in program.types.items() if v.endswith("#rows0")}
+    assert rings
+    for value, type_ in rings.items():
+        whole = program.types[value.removesuffix("#rows0")]
+        assert type_.shape[2] < whole.shape[2]
+        assert value.removesuffix("#rows0") not in plan_memory(program).offsets

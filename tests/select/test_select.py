@@ -1,0 +1,121 @@
+"""Selection keeps to its limits and tells why a candidate was left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import atc.select
+from atc.backends.cpu.map.portable import MapLoops
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.backends.targets import get_target
+from atc.ir.graph import Graph
+from atc.ir.ops import ConvBlocked
+from atc.passes import run_passes
+from atc.select.select import ANY, Choice, Limits, Measurement, Timings, select
+from support import compile_graph, node_model
+
+TARGET = get_target("c99")
+
+
+class Greedy(MapLoops):
+    """A faster Map that wants scratch."""
+
+    name = "map_greedy"
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        return 1000
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        return super().cost(w, params, target) / 2
+
+
+class Rough(Greedy):
+    """The fastest Map, which rounds more and wants a little scratch."""
+
+    name = "map_rough"
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        return 10
+
+    def exact(self, params: Params) -> bool:
+        return False
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        return super().cost(w, params, target) / 2
+
+
+GRAPH: Graph = compile_graph(node_model("Exp", [np.zeros(100, np.float32)]))
+
+
+@pytest.fixture
+def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels: tuple[Kernel, ...] = (MapLoops(), Greedy(), Rough())
+    monkeypatch.setattr(atc.select.select, "KERNELS", kernels)
+
+
+def choose(limits: Limits = ANY, timings: Timings | None = None) -> Choice:
+    (choice,) = select(GRAPH, TARGET, timings, limits=limits).values()
+    return choice
+
+
+@pytest.mark.usefixtures("catalogue")
+@pytest.mark.parametrize(
+    ("limits", "chosen", "excluded"),
+    [
+        (ANY, "map_rough", []),
+        (Limits(exact=True), "map_greedy", ["map_rough"]),
+        (Limits(workspace=1000), "map_rough", []),
+        (Limits(workspace=999), "map_rough", ["map_greedy"]),
+        (Limits(workspace=0), "map", ["map_greedy", "map_rough"]),
+        (Limits(exact=True, workspace=999), "map", ["map_greedy", "map_rough"]),
+    ],
+)
+def test_limits(limits: Limits, chosen: str, excluded: list[str]) -> None:
+    choice = choose(limits)
+    assert choice.candidate.label == chosen
+    assert [label for label, _ in choice.excluded] == excluded
+    assert not {label for label, _ in choice.estimates} & set(excluded)
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_reasons() -> None:
+    reasons = dict(choose(Limits(exact=True, workspace=999)).excluded)
+    assert reasons == {
+        "map_greedy": "needs 1000 bytes of workspace",
+        "map_rough": "errs more than the operator's definition",
+    }
+
+
+def test_high_precision_leaves_out_large_winograd_tiles() -> None:
+    target = get_target("x86-64-avx512")
+    x, w = np.zeros((1, 64, 28, 28), np.float32), np.zeros((64, 64, 3, 3), np.float32)
+    model = node_model("Conv", [x, w], constant=[1], pads=[1, 1, 1, 1])
+    graph = run_passes(compile_graph(model), width=16)
+    (choice,) = (
+        c for c in select(graph, target, limits=Limits(exact=True)).values()
+        if isinstance(c.workload.op, ConvBlocked)
+    )  # fmt: skip
+    left = {label for label, _ in choice.estimates if label.startswith("conv_winograd")}
+    out = {label for label, _ in choice.excluded}
+    assert left
+    assert out
+    assert all("m=2" in label for label in left)
+    assert all(label.startswith(("conv_winograd(m=4", "conv_winograd(m=6")) for label in out)
+
+
+def test_the_least_scratch_is_taken_where_none_is_little_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(atc.select.select, "KERNELS", (Greedy(), Rough()))
+    assert choose(Limits(workspace=0)).candidate.label == "map_rough"
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_a_time_of_what_is_no_candidate_is_passed_over() -> None:
+    choice = choose()
+    timings = {choice.workload: (Measurement("gone", 1.0), Measurement("map_rough", None, "bad"))}
+    assert choose(timings=timings).candidate.label == choice.candidate.label
+    timings = {choice.workload: (Measurement("map_rough", 1.0), Measurement("map", 2.0))}
+    assert choose(Limits(exact=True), timings).candidate.label == "map"

@@ -1,0 +1,249 @@
+"""Every command line of the README, the documents and the samples does what it is there for.
+
+They are found in the text, so that one that nobody knows how to run fails. What stands for
+something of the reader's (FILE, FOLDER, a model that isn't here) is replaced; the rest is run as
+it stands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import pytest
+from importers.megengine_writer import Dump, write_v2
+
+import atc
+
+ROOT = Path(__file__).parents[2]
+_PLACES = ("README.md", "ARCHITECTURE.md", "cache/*.md", "atc/docs/*.md", "samples/**/*.md")
+DOCUMENTS = tuple(
+    str(p.relative_to(ROOT)) for place in _PLACES for p in sorted(ROOT.glob(place))
+)  # fmt: skip
+SAMPLES = (
+    "samples/external_op/leaky_clip.c", "samples/embed_c/CMakeLists.txt",
+    "samples/embed_python/read_digits.py", "samples/compare_precisions.py",
+    "samples/make_models.py", "samples/external_op/make_model.py",
+)  # fmt: skip
+PROGRAMS = (
+    r"(?:atc|load_and_run|compare_binary_iodump|python|pip|cmake|cc|H=\$\(|out/\S+/read_digits)"
+)
+_BLOCK = re.compile(rf"^    ({PROGRAMS}\b.*)$", re.MULTILINE)
+_INLINE = re.compile(rf"`({PROGRAMS}(?: [^`]*)?)`")
+_COMMENT = re.compile(
+    rf"^(?:usage: | \*   |#     |    )?({PROGRAMS}(?: |(?<=\()).+)$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Script:
+    """Commands that are run one after the other, in the top folder or one below it.
+
+    `instead` has what is replaced in them; `first` is run before.
+    """
+
+    commands: tuple[str, ...]
+    instead: dict[str, str] = field(default_factory=dict)
+    first: str = ""
+    folder: str = "."
+
+    @property
+    def text(self) -> str:
+        text = "\n".join(self.commands)
+        for old, new in self.instead.items():
+            assert old in text, f"{old} isn't in {text}"
+            text = text.replace(old, new)
+        return "\n".join(filter(None, ("set -e", self.first, text)))
+
+
+NET = "--model=samples/digits.onnx --target=c99 --op_compiler_cache_mode=enable"
+FAST = {
+    "quick start": Script(
+        ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
+         "--op_compiler_cache_mode=enable",),
+        {"pip install . && ": ""},  # see the installation below
+    ),
+    "load_and_run": Script(
+        ('load_and_run lenet.mge --input="data:digit.pgm" --iter=20 --thread=2 '
+         "--profile=lenet.json",),
+    ),
+    "help": Script(("atc --help", "load_and_run --help", "atc --help NAME"), {"NAME": "target"}),
+    "named tools": Script(
+        ("atc verify", "atc diff", "atc bisect", "atc quantize", "compare_binary_iodump"),
+        {"atc verify": "atc verify --help", "atc diff": "atc diff --help",
+         "atc bisect": "atc bisect --help", "atc quantize": "atc quantize --help",
+         "compare_binary_iodump": "compare_binary_iodump --help"},
+    ),
+    "check": Script(("atc check --model=FILE",), {"FILE": "samples/digits.onnx"}),
+    "float64": Script(
+        ("atc verify --float64",), {"--float64": f"--float64 {NET} --build_config='cc -O0'"}
+    ),
+    "explain": Script(("atc explain FOLDER NODE",), {"FOLDER": "made/digits", "NODE": "NODE_1"}),
+    "profile": Script(("atc profile FOLDER",), {"FOLDER": "made/digits"}),
+    "report": Script(("atc report FOLDER",), {"FOLDER": "made/digits"}),
+    "cache": Script(
+        ("atc cache stats", "atc cache verify", "atc cache why", "atc cache clear"),
+        {"why": "why $(ls cache/kernel_cache/c99 | head -c 12)"},
+        first="export ASCEND_CACHE_PATH=$PWD/cache\n"
+        f"atc {NET} --output=out/cached --build_config='cc -O0' >log",
+    ),
+    "env": Script(
+        ("atc env", "atc env --documentation", "atc env --documentation > atc/docs/settings.md",
+         "atc completion bash"),
+        first="mkdir -p atc/docs",
+    ),
+    "an operator of one's own": Script(
+        ("H=$(python -c \"import atc.templates as t; print(t.FOLDER / 'project')\")",
+         'cc -shared -fPIC -I"$H" -o libleaky_clip.so leaky_clip.c',
+         "python make_model.py leaky_clip.onnx",
+         'load_and_run leaky_clip.onnx --c-opr-lib=./libleaky_clip.so --input="x:[-3.0,0.5,9.0]" '
+         "--io-dump-stdout"),
+        folder="samples/external_op",
+    ),
+}  # fmt: skip
+"""By default."""
+
+SLOW = {
+    "installation": Script(
+        ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
+         "--op_compiler_cache_mode=enable",
+         "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
+         "pip install '.[converters]'"),
+        {"&& pytest": "&& pytest -n 0 tests/dims",
+         "install '.[converters]'": "install -q --dry-run '.[converters]'"},
+        first="python -m venv env && . env/bin/activate",
+    ),
+    "embedding in Python": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits",
+         "python samples/embed_python/read_digits.py out/digits samples/images/*.pgm"),
+        {"--output=out/digits": "--output=out/digits --op_compiler_cache_mode=enable"},
+    ),
+    "embedding in C": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits",
+         "cmake -S samples/embed_c -B out/read_digits && cmake --build out/read_digits",
+         "out/read_digits/read_digits samples/images/*.pgm"),
+    ),
+    "precisions": Script(
+        ("python samples/compare_precisions.py",
+         "python samples/compare_precisions.py [IMAGES]     (needs numpy and onnxruntime)"),
+        {" [IMAGES]     (needs numpy and onnxruntime)": " 20"},
+    ),
+    "models": Script(
+        ("python samples/make_models.py", "python make_model.py leaky_clip.onnx"),
+        {"make_models.py": "make_models.py made", "python make_model.py":
+         "python samples/external_op/make_model.py"},
+    ),
+    "coverage": Script(
+        ("python tests/suite.py --coverage", "python tests/suite.py --coverage > "
+         "atc/docs/coverage.md"),
+        {"--coverage\n": "--help\n"},  # the same without a file
+        first="mkdir -p atc/docs",
+    ),
+    "suite": Script(("python tests/suite.py",), {"suite.py": "suite.py simple"}),
+    "fuzz": Script(
+        ("python tests/fuzz/run.py --kind=graph --count=2000",), {"count=2000": "count=3"}
+    ),
+    "benchmark": Script(
+        ("python tests/benchmarks/compare.py resnet50.onnx --peers=onnxruntime,openvino --layers "
+         "--op_select_implmode=high_precision",
+         "python tests/benchmarks/compare.py resnet50.onnx --op_select_implmode=high_precision "
+         "--clock=cpu --rounds=8"),
+        {"resnet50.onnx": "samples/digits.onnx", "--layers": "--layers --rounds=2"},
+    ),
+}  # fmt: skip
+"""What installs, measures, or compiles many networks."""
+
+
+def lines(document: str) -> Iterator[str]:
+    """Yield the command lines of a document: those that stand alone, and those in sentences."""
+    text = (ROOT / document).read_text("utf-8")
+    if not document.endswith(".md"):
+        found = [m[1] for m in _COMMENT.finditer(text)]
+        yield from (re.split(r"`| \(a minute", line)[0] for line in found if "import " not in line
+                    or line.startswith("H="))  # fmt: skip
+        yield from (m[1] for m in _INLINE.finditer(text))
+        return
+    yield from (m[1] for m in _BLOCK.finditer(text))
+    for line in (m[1].replace("\\|", "|") for m in _INLINE.finditer(text)):
+        head, _, words = line.rpartition(" ")
+        yield from (f"{head} {word}".strip() for word in words.split("|"))
+
+
+def found_commands() -> set[str]:
+    found = {line for document in (*DOCUMENTS, *SAMPLES) for line in lines(document)}
+    return found - {"atc", "load_and_run"}  # names of the tools themselves
+
+
+def test_every_command_of_the_documents_is_run() -> None:
+    run = {c for script in (*FAST.values(), *SLOW.values()) for c in script.commands}
+    assert found_commands() == run
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of programs, and of the digits' network with times of its calls."""
+    folder = tmp_path_factory.mktemp("documents")
+    programs = {
+        "atc": "-P -m atc", "load_and_run": "-P -m atc load_and_run",
+        "compare_binary_iodump": "-P -m atc compare_binary_iodump", "python": "",
+    }  # fmt: skip
+    (folder / "bin").mkdir()
+    for name, words in programs.items():
+        program = folder / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        program.chmod(0o755)
+    options = {"target": "c99", "profile": True, "build_config": "cc -O0"}
+    atc.compile(ROOT / "samples/digits.onnx", folder / "made/digits", **options)  # type: ignore[arg-type]
+    return folder
+
+
+def top_folder(made: Path, folder: Path) -> dict[str, str]:
+    """Lay out what a reader has in front of him; returns the environment of his shell."""
+    shutil.copytree(ROOT / "samples", folder / "samples")
+    (folder / "tests").symlink_to(ROOT / "tests")
+    (folder / "made").symlink_to(made / "made")
+    dump = Dump()
+    data = dump.input("data", (1, 1, 28, 28))
+    dump.output(dump.op("Elemwise", [data], {"Elemwise": {"mode": "RELU"}}, name="y")[0], "y")
+    (folder / "lenet.mge").write_bytes(write_v2(dump))
+    shutil.copy(ROOT / "samples/images/2.pgm", folder / "digit.pgm")
+    paths = os.pathsep.join([str(made / "bin"), os.environ["PATH"]])
+    return {**os.environ, "PATH": paths, "ASCEND_CACHE_PATH": str(made / "cache")}
+
+
+def run_script(script: Script, made: Path, folder: Path) -> str:
+    environ = top_folder(made, folder)
+    node = onnx.load(folder / "samples/digits.onnx").graph.node[0]
+    text = script.text.replace("NODE_1", node.name or node.output[0])
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=folder / script.folder, env=environ, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    offline = ("Could not find a version", "Temporary failure", "Failed to establish")
+    if done.returncode and any(part in done.stdout + done.stderr for part in offline):
+        pytest.skip("packages can't be fetched here")
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_command_of_the_documents(name: str, made: Path, tmp_path: Path) -> None:
+    run_script(FAST[name], made, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_command_of_the_documents(name: str, made: Path, tmp_path: Path) -> None:
+    if name == "installation":
+        for part in ("atc", "backends", "cache", "templates", "pyproject.toml", "README.md",
+                     "LICENSE"):  # fmt: skip
+            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy(ROOT / part, tmp_path / part)
+    run_script(SLOW[name], made, tmp_path)

@@ -1,0 +1,137 @@
+"""The samples, end to end: models, the program that makes them, the embeddings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from projects import cmake, reference
+
+from atc.compile import compile_model
+from atc.options.options import Options
+from atc.runtime.load import load
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "samples"
+sys.path.insert(0, str(SAMPLES))
+
+import digits  # noqa: E402
+import make_models  # noqa: E402
+
+IMAGES = sorted((SAMPLES / "images").glob("*.pgm"))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the compiled digits."""
+    output = tmp_path_factory.mktemp("out") / "digits"
+    compile_model(Options(model=SAMPLES / "digits.onnx", output=output))
+    return output
+
+
+def test_the_committed_digits_are_read(compiled: Path) -> None:
+    net = load(compiled)
+    images, labels = digits.draw_digits(200, seed=11)
+    scores = np.concatenate([net(image[None]) for image in images])
+    assert (scores.argmax(1) == labels).mean() >= 0.97
+    model = onnx.load(SAMPLES / "digits.onnx")
+    (expected,) = reference(model, images[:1])
+    np.testing.assert_allclose(scores[:1], expected, atol=1e-5)
+
+
+def test_python_reads_the_images(compiled: Path) -> None:
+    program = SAMPLES / "embed_python" / "read_digits.py"
+    done = subprocess.run(
+        [sys.executable, "-P", program, compiled, *IMAGES],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert_right(done.stdout)
+
+
+def test_c_reads_the_images(compiled: Path, tmp_path: Path) -> None:
+    (tmp_path / "embed_c").symlink_to(SAMPLES / "embed_c")
+    build = cmake(tmp_path / "embed_c", f"-DDIGITS={compiled}", build=tmp_path / "build")
+    program = build / "read_digits"
+    done = subprocess.run([program, *IMAGES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_right(done.stdout)
+    wrong = subprocess.run([program, __file__], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 1
+    assert "not a plain PGM file" in wrong.stderr
+
+
+def assert_right(said: str) -> None:
+    """Check that every image's digit, its file's name, was read."""
+    read = [line.rpartition(": ") for line in said.splitlines()]
+    assert [Path(path).stem for path, _, _ in read] == [p.stem for p in IMAGES]
+    assert all(digit.startswith(f"{Path(path).stem} (") for path, _, digit in read)
+
+
+def test_a_batch_of_any_size_is_pinned(tmp_path: Path) -> None:
+    model = SAMPLES / "spiral.onnx"
+    options = Options(model=model, output=tmp_path / "spiral", input_shape={"points": (7, 2)})
+    compile_model(options)
+    points, arms = make_models.spiral(7, np.random.default_rng(5))
+    result = load(tmp_path / "spiral")(points)
+    np.testing.assert_allclose(result, reference(onnx.load(model), points)[0], atol=1e-5)
+    assert (result.argmax(1) == arms).all()
+
+
+def test_the_keywords_hand_their_state_on(tmp_path: Path) -> None:
+    model = SAMPLES / "keywords.onnx"
+    compile_model(Options(model=model, output=tmp_path / "keywords"))
+    net = load(tmp_path / "keywords")
+    random = np.random.default_rng(0)
+    state = expected_state = np.zeros((1, 1, 32), np.float32)
+    for _ in range(3):
+        features = random.standard_normal((16, 1, 20)).astype(np.float32)
+        scores, state = net(features, state)
+        expected, expected_state = reference(onnx.load(model), features, expected_state)
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+        np.testing.assert_allclose(state, expected_state, atol=1e-5)
+
+
+def test_the_gradients_are_those_of_the_loss() -> None:
+    images, labels = digits.draw_digits(3, seed=0)
+    random = np.random.default_rng(1)
+    p = {k: v.astype(np.float64) for k, v in digits.new_parameters(0).items()}
+    p = {k: v + 0.1 * random.standard_normal(v.shape) for k, v in p.items()}  # off ReLU's edge
+
+    def loss(changed: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+        scores, kept = digits.forward(changed, images)
+        return digits.gradients(changed, labels, scores, kept)
+
+    _, slopes = loss(p)
+    for name, slope in slopes.items():
+        direction = random.standard_normal(slope.shape)
+        ahead, behind = ({**p, name: p[name] + s * direction} for s in (1e-6, -1e-6))
+        numeric = (loss(ahead)[0] - loss(behind)[0]) / 2e-6
+        assert numeric == pytest.approx(float((slope * direction).sum()), rel=1e-3), name
+
+
+def test_the_committed_models_are_what_the_program_makes() -> None:
+    model, correct = make_models.spiral_model()
+    assert correct >= 0.98
+    for name, made in (("keywords", make_models.keywords_model()), ("spiral", model)):
+        kept = onnx.load(SAMPLES / f"{name}.onnx")
+        assert [n.op_type for n in made.graph.node] == [n.op_type for n in kept.graph.node]
+        for a, b in zip(made.graph.initializer, kept.graph.initializer, strict=True):
+            values = onnx.numpy_helper.to_array(a), onnx.numpy_helper.to_array(b)
+            np.testing.assert_allclose(*values, rtol=1e-2, atol=1e-2, err_msg=a.name)
+
+
+def test_the_samples_stay_small() -> None:
+    assert sum(p.stat().st_size for p in SAMPLES.glob("**/*.*")) < 300_000
+
+
+@pytest.mark.slow
+def test_all_models_can_be_made_again(tmp_path: Path) -> None:
+    program = [sys.executable, SAMPLES / "make_models.py", tmp_path]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert "digits: 9" in done.stdout
+    assert {p.name for p in tmp_path.glob("*.onnx")} == {p.name for p in SAMPLES.glob("*.onnx")}

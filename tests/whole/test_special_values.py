@@ -1,0 +1,272 @@
+"""Each sentence of atc/docs/numerics.md on denormals, NaN, infinities and saturation, as a test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from kernel_program import Call, run_calls, vector_target
+from onnx import TensorProto, helper, numpy_helper
+
+import atc
+from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit
+from atc.backends.cpu.matmul.bf16 import MatMulBf16
+from atc.backends.kernel import Kernel, Workload
+from atc.backends.target import host_features
+from atc.backends.targets import get_target
+from atc.ir.graph import Array, DType, TensorType
+from atc.ir.ops import MatMul, identity_epilogue
+from atc.ir.view import View
+from support import CONSTANT_INPUTS, compile_models, node_model
+
+PAGE = Path(__file__).parents[2] / "atc/docs/numerics.md"
+TIERS = ("c99", "host")
+OTHERS = ("x86-64-sse2", "x86-64-avx2", "x86-64-avx512")
+
+NAN, INF = float("nan"), float("inf")
+Case = tuple[str, Sequence[Array], Mapping[str, object], Array]
+"""An operator, its inputs, its attributes, and the result to the last bit."""
+
+
+def floats(*values: float, dtype: object = np.float32) -> Array:
+    """Return values often enough that vector kernels take them: 64 elements."""
+    return np.resize(np.array(values, dtype), 64)  # type: ignore[call-overload]
+
+
+def case(op: str, inputs: Sequence[Array], result: Array, **attributes: object) -> Case:
+    return op, inputs, attributes, result
+
+
+DENORMAL = floats(1e-45, -1e-40, 1.1e-38, 3e-39)
+SPECIAL = floats(NAN, INF, -INF, 1)
+ONE = floats(1)
+F16, BF16 = np.float16, ml_dtypes.bfloat16
+LOWEST = -(2**31)
+
+FACTS: Mapping[str, Sequence[Case]] = {
+    "Denormals are kept, as operands and as results; no kernel changes the processor's mode.": [
+        case("Add", [DENORMAL, DENORMAL], DENORMAL + DENORMAL),
+        case("Mul", [DENORMAL, floats(0.5)], DENORMAL * np.float32(0.5)),
+        case("Mul", [floats(1e-20), floats(1e-20)], floats(1e-20) * floats(1e-20)),
+        case("MatMul", [floats(2**-140).reshape(8, 8), floats(1).reshape(8, 8)],
+             floats(2**-137).reshape(8, 8)),
+    ],
+    "Zeros keep their signs, and what is too small for a type's denormals is a zero of its sign.": [
+        case("Add", [floats(-0.0, 0.0), floats(-0.0)], floats(-0.0, 0.0)),
+        case("Mul", [floats(-1, 1, -1e-30), floats(0.0, -0.0, 1e-30)], floats(-0.0)),
+        case("Div", [floats(-0.0, 1e-30, -1), floats(2, -1e30, INF)], floats(-0.0)),
+        case("Cast", [floats(-0.0, -(2**-26))], floats(-0.0, dtype=F16), to=10),
+        case("Cast", [floats(-0.0, -(2**-140))], floats(-0.0, dtype=BF16), to=16),
+    ],
+    "An overflow is an infinity of its sign, and so is a division by zero; 0 / 0 is NaN.": [
+        case("Mul", [floats(3e38, -3e38), floats(3e38)], floats(INF, -INF)),
+        case("Exp", [floats(100)], floats(INF)),
+        case("Div", [floats(1, -1, 0, INF), floats(0)], floats(INF, -INF, NAN, INF)),
+        case("Log", [floats(0, -0.0, -1, INF)], floats(-INF, -INF, NAN, INF)),
+    ],
+    "NaN is passed on by arithmetic, functions, activations, `Max`, `Min`, pooling and "
+    "reductions.": [
+        case("Max", [SPECIAL, ONE], floats(NAN, INF, 1, 1)),
+        case("Min", [ONE, SPECIAL], floats(NAN, 1, -INF, 1)),
+        case("Relu", [SPECIAL], floats(NAN, INF, 0, 1)),
+        case("Tanh", [floats(NAN, INF, -INF, 0)], floats(NAN, 1, -1, 0)),
+        case("Sigmoid", [floats(NAN, INF, -INF, 0)], floats(NAN, 1, 0, 0.5)),
+        case("Exp", [floats(NAN, INF, -INF, 0)], floats(NAN, INF, 0, 1)),
+        case("ReduceMax", [SPECIAL.reshape(1, 64), np.array([1])],
+             np.array([[NAN]], np.float32)),
+        case("MaxPool", [SPECIAL.reshape(1, 1, 8, 8)],
+             np.resize(np.array([NAN, 1], np.float32), (1, 1, 4, 4)),
+             kernel_shape=[2, 2], strides=[2, 2]),
+    ],
+    "A softmax is NaN in a row with NaN or plus infinity; minus infinity gives 0 beside "
+    "finite values.": [
+        case("Softmax", [np.array([[NAN, 1], [INF, 1], [-INF, 1]], np.float32)],
+             np.array([[NAN, NAN], [NAN, NAN], [0, 1]], np.float32)),
+    ],
+    "float16: rounded to nearest, ties to even; from 65520 on it is an infinity, below "
+    "2^-25 it is 0, and the type's denormals are kept.": [
+        case("Cast", [floats(65519, 65520, -7e4, 2**-24, 2**-25, 2**-26, 3 * 2**-25, 2049)],
+             floats(65504, INF, -INF, 2**-24, 0, 0, 2**-23, 2048, dtype=F16), to=10),
+        case("Add", [floats(65504, 2**-24, dtype=F16)] * 2, floats(INF, 2**-23, dtype=F16)),
+    ],
+    "bfloat16: rounded likewise; what rounds past 3.3895e38 is an infinity, and denormals "
+    "are kept; vectors of AVX512_BF16 store zero for them.": [
+        case("Cast", [floats(3.39e38, 3.4e38, -3.4e38, 2**-133, 257)],
+             floats(3.3895e38, INF, -INF, 2**-133, 256, dtype=BF16), to=16),
+        case("Add", [floats(3.3e38, 2**-133, dtype=BF16)] * 2, floats(INF, 2**-132, dtype=BF16)),
+    ],
+    "NaN stays NaN and an infinity an infinity in both, also when they are widened again.": [
+        case("Cast", [SPECIAL], SPECIAL.astype(F16), to=10),
+        case("Cast", [SPECIAL], SPECIAL.astype(BF16), to=16),
+        case("Cast", [SPECIAL.astype(F16)], SPECIAL, to=1),
+        case("Cast", [SPECIAL.astype(BF16)], SPECIAL, to=1),
+    ],
+    "`QuantizeLinear` rounds ties to even and saturates, infinities too; NaN becomes 0, "
+    "whatever the zero point is.": [
+        case("QuantizeLinear",
+             [floats(NAN, INF, -INF, 1000, -1000, 0.5, 1.5, 2.5), np.float32(1), zero],
+             floats(0, info.max, info.min, info.max, info.min, 3, 5, 5, dtype=zero.dtype))
+        for zero in (np.array(3, np.uint8), np.array(3, np.int8))
+        for info in (np.iinfo(zero.dtype),)
+    ],
+    "Integer sums and products wrap; `MatMulInteger` sums in 32 bits.": [
+        case("Add", [floats(127, -128, dtype=np.int8), floats(1, -1, dtype=np.int8)],
+             floats(-128, 127, dtype=np.int8)),
+        case("Add", [floats(2**31 - 1, dtype=np.int32), floats(1, dtype=np.int32)],
+             floats(LOWEST, dtype=np.int32)),
+        case("MatMulInteger", [np.full((1, 64), -128, np.int8), np.full((64, 2), 127, np.int8)],
+             np.full((1, 2), -128 * 127 * 64, np.int32)),
+    ],
+    "Division by zero gives 0, and the lowest integer divided by -1 itself.": [
+        case("Div", [floats(5, LOWEST, dtype=np.int32), floats(0, -1, dtype=np.int32)],
+             floats(0, LOWEST, dtype=np.int32)),
+    ],
+    "`Cast` from a float cuts the fraction off; NaN and what 32 bits can't hold become the "
+    "lowest integer, and narrower types keep the low bits of that.": [
+        case("Cast", [floats(NAN, INF, -INF, 3e9, -3e9, 300, 2.9, -2.9)],
+             floats(LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, 300, 2, -2, dtype=np.int32), to=6),
+        case("Cast", [floats(NAN, INF, -INF, 3e9, -3e9, 300, 2.9, -2.9)],
+             floats(0, 0, 0, 0, 0, 44, 2, -2, dtype=np.int8), to=3),
+    ],
+}  # fmt: skip
+
+WINOGRAD = (
+    "A convolution spreads NaN and infinities over the windows that hold them; Winograd kernels, "
+    "which subtract inputs, make NaN of whole tiles, up to 7 elements away."
+)
+MODES = (
+    "A precision mode rounds values between operators so: 300 * 300 is an infinity in float16 and "
+    "90112 in bfloat16."
+)
+
+
+@pytest.mark.parametrize(
+    "tier", [*TIERS, *(pytest.param(t, marks=pytest.mark.slow) for t in OTHERS)]
+)
+def test_the_sentences(tier: str) -> None:
+    if not get_target(tier).features <= host_features():
+        pytest.skip(f"this CPU can't run {tier}")
+    cases = [(fact, *each) for fact, some in FACTS.items() for each in some]
+    models = [node_model(op, inputs, **attributes) for _, op, inputs, attributes, _ in cases]
+    runs = compile_models(models, tier)
+    for (fact, op, inputs, _, expected), run in zip(cases, runs, strict=True):
+        assert not isinstance(run, Exception), run
+        known = CONSTANT_INPUTS.get(op, ())
+        (got,) = run([np.asarray(x) for k, x in enumerate(inputs) if k not in known])
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape), fact
+        wide = [a.astype(np.float64) for a in (got, expected)]
+        if "AVX512_BF16" in fact and "avx512_bf16" in get_target(tier).features:
+            wide[1] *= np.abs(wide[1]) >= 2.0**-126
+        np.testing.assert_array_equal(*wide, err_msg=f"{op}: {fact}")
+        signs = [np.signbit(a[wide[1] == 0]) for a in wide]
+        np.testing.assert_array_equal(*signs, err_msg=f"{op}: {fact}")
+
+
+def conv_model(path: Path) -> Path:
+    random = np.random.default_rng(0)
+    weights = numpy_helper.from_array(
+        random.uniform(0.1, 1, (64, 64, 3, 3)).astype(np.float32) / 64, "w"
+    )
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64, 56, 56]) for n in "xy")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1] * 4)
+    graph = helper.make_graph([node], "g", [x], [y], [weights])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("kernels", ["portable", "all"])
+def test_what_a_convolution_makes_of_infinities(kernels: str, tmp_path: Path) -> None:
+    """The sentence WINOGRAD."""
+    model = conv_model(tmp_path / "m.onnx")
+    done = atc.compile(model, tmp_path / "net", kernels=kernels)
+    sources = [p.read_text("utf-8") for p in done.folder.rglob("*.[ch]")]
+    assert sources
+    assert not [s for s in sources if re.search("setcsr|fesetenv|fesetround|ldmxcsr|fpcr", s)]
+    labels = [c.candidate.kernel.name for c in done.selection.values()]
+    x = np.ones((1, 64, 56, 56), np.float32)
+    x[0, 5, 20, 31] = INF
+    y = atc.load(done.folder)(x)[0]
+    rows, columns = (np.abs(np.arange(56) - at) for at in (20, 31))
+    distance = np.maximum(rows[:, None], columns[None, :])
+    reach = 7 if "conv_winograd" in labels else 1
+    assert not np.isfinite(y[:, distance <= 1]).any()
+    assert np.isfinite(y[:, distance > reach]).all()
+    if reach == 1:
+        assert (y[:, distance <= 1] == INF).all()
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("allow_fp32_to_fp16", INF), ("allow_fp32_to_bf16", 90112)]
+)
+def test_what_precision_modes_make_of_large_values(
+    mode: str, expected: float, tmp_path: Path
+) -> None:
+    """The sentence MODES."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [8]) for n in "xy")
+    nodes = [helper.make_node("Mul", ["x", "x"], ["m"]), helper.make_node("Abs", ["m"], ["y"])]
+    opset = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "m.onnx")
+    done = atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", precision_mode=mode)
+    result = atc.load(done.folder)(np.full(8, 300, np.float32))
+    assert result.astype(np.float64).tolist() == [expected] * 8
+
+
+PRODUCTS = {
+    "flushed": "Denormal operands, products and sums count as zero, whatever the processor's mode "
+    "is.",
+    "small": "In bf16x3 numbers below 2^-110 lose bits, as their lower halves are denormals.",
+    "special": "NaN stays NaN and an infinity an infinity; in bf16x3 what overflows only when it "
+    "is rounded stays finite, too: rows of results with NaN or an infinity are summed again in "
+    "float32.",
+    "large": "In bf16 an operand that rounds past 3.3895e38 is an infinity.",
+}
+
+
+def products(kernel: Kernel, a: Array, factor: float) -> Array:
+    """Return what each number of a, times a factor, is as the only product of a sum."""
+    m, k = a.size, 40
+    rows, column = np.zeros((m, k), np.float32), np.full((k, 3), 1, np.float32)
+    rows[np.arange(m), np.arange(m) % k], column[:, 1] = a, factor
+    views = View((k, 1)), View((3, 1))
+    op = MatMul((), m, 3, k, *views, identity_epilogue(DType.FLOAT))
+    types = tuple(TensorType(DType.FLOAT, x.shape) for x in (rows, column))
+    w = Workload(op, types, (TensorType(DType.FLOAT, (m, 3)),), (False, True))
+    target = vector_target("x86-64-amx")
+    params = kernel.parameters(w, target)[0]
+    ((result,),) = run_calls([Call(kernel, params, w, [rows, column])], target)
+    found: Array = result[:, 1]
+    return found
+
+
+@pytest.mark.parametrize("kernel", [MatMulAmxSplit(), MatMulAmx(), MatMulBf16()],
+                         ids=lambda k: k.name)  # fmt: skip
+def test_products_of_bfloat16(kernel: Kernel) -> None:
+    """The sentences PRODUCTS."""
+    a = np.array([2**-130, -(2**-127), 2**-80, 1, INF, -INF, NAN, 3.399e38], np.float32)
+    got = products(kernel, a, 2**-60)
+    np.testing.assert_array_equal(got[:4], [0, 0, 0, 2**-60])
+    np.testing.assert_array_equal(got[4:7], [INF, -INF, NAN])
+    split = kernel.precision == "bf16x3"
+    np.testing.assert_allclose(got[7], 3.399e38 * 2**-60 if split else INF, rtol=2**-16)
+    if split:
+        scales = np.array([2.0**-100, 2.0**-118], np.float32)
+        more = products(kernel, scales * np.float32(1 + 2**-12), 1)
+        np.testing.assert_array_equal(more, scales * np.array([1 + 2**-12, 1], np.float32))
+
+
+def test_the_page_says_just_that() -> None:
+    if not PAGE.exists():
+        pytest.skip("the checkout's documentation isn't here")
+    section = PAGE.read_text("utf-8").partition("## Special values by precision")[2]
+    section = section.partition("\n## ")[0]
+    bullets = re.findall(r"^- (.*?)(?=\n- |\n\n|\n?\Z)", section, re.S | re.M)
+    assert {" ".join(b.split()) for b in bullets} == {
+        *FACTS, WINOGRAD, MODES, *PRODUCTS.values(),
+    }  # fmt: skip
