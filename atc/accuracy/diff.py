@@ -242,10 +242,16 @@ def _summary(diff: Diff) -> Iterator[str]:
         yield f"all {len(diff.differences)} compared values agree ({where})"
         return
     d = diff.first
-    fused = f", which computes {len(d.nodes)} nodes at once: {_listed(d.nodes)}"
+    match len(d.nodes):
+        case 0:
+            of = ", which only moves data"
+        case 1:
+            of = f", node {_listed(d.nodes)}"
+        case count:
+            of = f", which computes {count} nodes at once: {_listed(d.nodes)}"
     yield (
         f"'{one_line(d.value, 60)}' is the first value that differs ({where}); it is made by call "
-        f"{d.step}, {d.kernel}{fused if len(d.nodes) > 1 else f', node {_listed(d.nodes)}'}"
+        f"{d.step}, {d.kernel}{of}"
     )
     yield (
         f"it differs most at {list(d.index)}: {d.got:.9g} is not {d.expected:.9g}; by "
@@ -255,4 +261,4 @@ def _summary(diff: Diff) -> Iterator[str]:
 
 
 def _listed(nodes: Sequence[str]) -> str:
-    return ", ".join(f"'{one_line(n, 60)}'" for n in nodes) or "a copy"
+    return ", ".join(f"'{one_line(n, 60)}'" for n in nodes)

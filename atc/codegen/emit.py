@@ -21,6 +21,7 @@ from atc.codegen.shape_tables import make_dynamic, make_gears
 from atc.codegen.weights import Blob
 from atc.ir.graph import STRING_BYTES, Array
 from atc.ir.ops.external import External
+from atc.ir.text import node_text
 from atc.memory.arena import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.options.values import Checks
@@ -316,7 +317,7 @@ def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list
     users: dict[str, list[str]] = {}
     labels: dict[str, str] = {}
     for call in (c for p in programs for c in calls(p.steps)):
-        origin = call.node.origin[0] if call.node.origin else "a copy"
+        origin = call.node.origin[0] if call.node.origin else node_text(call.node)
         users.setdefault(call.source.symbol, []).append(comment(origin, 40))
         labels[call.source.symbol] = call.choice.candidate.label
     return [

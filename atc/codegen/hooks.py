@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from atc.dims import concrete
 from atc.ir.graph import TensorType
+from atc.ir.text import node_text
 from atc.names import c_string
 from atc.program.build import Call, Program, calls
 
@@ -53,7 +54,7 @@ def observed(program: Program) -> Observed:
     numbers: dict[_Key, int] = {}
     steps = tuple(
         ObservedStep(
-            c_string((" + ".join(call.node.origin) or "a copy")[:_LONGEST]),
+            c_string(node_text(call.node)[:_LONGEST]),
             c_string(call.node.op.kind),
             c_string(call.choice.candidate.label),
             len(call.arguments) - len(call.node.outputs),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atc.ir.text import node_text
 from atc.names import c_string
 from atc.program.build import Program, calls
 
@@ -26,7 +27,7 @@ def profiled_calls(program: Program) -> tuple[ProfiledCall, ...]:
     """Return all kernel calls in the order in which they are written."""
     return tuple(
         ProfiledCall(
-            c_string((" + ".join(call.node.origin) or "a copy")[:_LONGEST]),
+            c_string(node_text(call.node)[:_LONGEST]),
             c_string(call.node.op.kind),
             c_string(call.choice.candidate.label),
             call.operations,

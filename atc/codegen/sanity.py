@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from atc.codegen.hooks import Observed, observed
 from atc.errors import UnsupportedError, chain_text
 from atc.ir.graph import DType, TensorType
+from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string
 from atc.options.values import Checks
@@ -112,7 +113,7 @@ def checked(program: Program, arena: Arena, what: Checks) -> Checked:
     )  # fmt: skip
     steps = tuple(
         CheckedStep(
-            _text(" + ".join(call.node.origin) or "a copy"),
+            _text(node_text(call.node)),
             _text(call.choice.candidate.label), path, time,
             tuple(places[name] for name in _written(call, arena)),
             tuple(_floats(call.node.outputs, call.choice.workload.outputs)),
@@ -134,7 +135,7 @@ def _paths(program: Program, wanted: bool) -> Iterator[str]:
     for call, read in zip(calls(program.steps), call_sources(program), strict=True):
         first = read[0] if read else ""
         before = chains[first] if isinstance(first, int) else [first] if first else []
-        chains.append([*before, call.node.origin[0] if call.node.origin else "a copy"])
+        chains.append([*before, call.node.origin[0] if call.node.origin else node_text(call.node)])
         yield _text(chain_text(before)) if wanted and before else "NULL"
 
 

@@ -11,6 +11,7 @@ from atc.codegen.interface import Port
 from atc.codegen.spans import life_of, spans_of
 from atc.codegen.tasks import Table, Task
 from atc.dims import Symbol, concrete, is_counted, plain, symbols_of
+from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, tensor_identifiers
 from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Slot, Step
@@ -189,7 +190,7 @@ class _Scribe:
         return f"{home} + {plain(shift)}" if shift else home
 
     def _head(self, step: Call | Branch | Repeat | Bands | Parallel, kind: str) -> str:
-        origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or "a copy"
+        origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or node_text(step.node)
         self.number += 1
         return f'{self.number - 1}: {kind} "{origin}"'
 
@@ -198,7 +199,7 @@ class _Scribe:
         if isinstance(step, Fork):
             text = f"step {self.number}, {len(step.branches)} branches"
         else:
-            nodes = (" + ".join(step.node.origin) or "a copy")[:200]
+            nodes = node_text(step.node)[:200]
             text = f"step {self.number}, {step.node.op.kind} of node '{nodes}'"
         return f"tell(ctx, {self.upper}_LOG_DEBUG, {c_string(text)}, NULL);"
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from atc.dims import plain
-from atc.ir.expr import Expr, text
+from atc.ir.expr import Expr, Input, text
 from atc.ir.graph import Graph, Node, Op
-from atc.ir.ops import Epilogue
-from atc.ir.view import View
+from atc.ir.ops import Block, Epilogue, Map, Unblock
+from atc.ir.ops.data import Pad
+from atc.ir.view import View, dense
 
 
 def dump(graph: Graph) -> str:
@@ -45,6 +46,28 @@ def op_text(op: Op) -> str:
         if not isinstance(value, Graph) and not empty:
             parts.append(f"{field.name}={_value(value)}")
     return f"{op.kind}({', '.join(parts)})"
+
+
+def node_text(node: Node) -> str:
+    """Return the model's nodes that a node computes, `conv1 + relu1`, or what the node is for.
+
+    Those of the compiler's own compute nothing: they bring values into the form that others read.
+    """
+    return " + ".join(node.origin) or _purpose(node.op)
+
+
+def _purpose(op: Op) -> str:
+    match op:
+        case Block(block=b):
+            return f"reorder to nchw{b}c"
+        case Unblock():
+            return "reorder to nchw"
+        case Map(shape=shape, expr=Input(), views=(view,)):
+            return "copy" if view == dense(shape) else "reorder"
+        case Pad():
+            return "padding"
+        case _:
+            return op.kind
 
 
 def _value(value: object) -> str:

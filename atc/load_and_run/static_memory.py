@@ -102,9 +102,7 @@ def _steps(report: Mapping[str, Any]) -> list[str]:
 
 def _names(report: Mapping[str, Any]) -> list[str]:
     """Return a name of its own for each kernel call: its nodes' and its number."""
-    return [
-        f"{' + '.join(node['origin']) or 'a copy'}[{k}]" for k, node in enumerate(report["nodes"])
-    ]
+    return [f"{node['name']}[{k}]" for k, node in enumerate(report["nodes"])]
 
 
 def _chunk(kind: str, begin: int, end: int, address: int, size: int) -> dict[str, str]:

@@ -11,6 +11,7 @@ import onnx_ir
 from atc.backends.flops import operations
 from atc.codegen.hooks import output_numbers
 from atc.dims import plain
+from atc.ir.text import node_text
 from atc.lower.context import node_name
 from atc.passes.layout import LayoutReport
 from atc.pipeline.float_fallbacks import in_float
@@ -51,6 +52,7 @@ def report_json(done: Compilation) -> str:
         **({} if done.cache.mode == "disable" else {"cache": _cache(done)}),
         "nodes": [
             {
+                "name": node_text(call.node),
                 "op": call.node.op.kind,
                 "operands": [None if t is None else str(t) for t in call.choice.workload.inputs],
                 "results": [str(t) for t in call.choice.workload.outputs],

@@ -18,6 +18,8 @@ from atc.runtime.network import Network
 
 _COPIES = ("Block", "Unblock")
 """Kinds of calls that only bring tensors into another layout."""
+_OWN = (("Map", "copy"), ("Map", "reorder"), ("Pad", "padding"))
+"""Kinds of calls of no node of the model, and what stands in place of the nodes."""
 
 _profiled: list[Library] = []
 """The libraries that profile.json will tell of."""
@@ -62,7 +64,7 @@ def _events(library: Library, own: bool) -> Iterator[dict[str, object]]:
         times = library.function("profile_times")(context.arguments[0])
         for k, (name, op, nodes) in enumerate(texts):
             took = times[k]
-            if not took.runs or (own and (op in _COPIES or nodes == "a copy")):
+            if not took.runs or (own and (op in _COPIES or (op, nodes) in _OWN)):
                 continue
             yield {
                 "name": name, "cat": op, "ph": "X", "ts": took.begin / 1000,

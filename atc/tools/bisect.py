@@ -316,6 +316,6 @@ def decision_text(decision: Decision) -> str:
     """Return a decision in words."""
     way = f"{one_line(decision.first, 80)} -> {one_line(decision.second, 80)}"
     if decision.kind == "kernel":
-        nodes = one_line(" + ".join(decision.nodes), 80) or "a copy"
+        nodes = one_line(" + ".join(decision.nodes), 80) or "what moves data"
         return f"kernel of {nodes} ({decision.name}): {way}"
     return f"{decision.kind} {decision.name}: {way}"

@@ -23,7 +23,7 @@ def read_report(folder: Path) -> Report:
         )
     try:
         report = json.loads(files[0].read_bytes())
-        _ = [(node["origin"], node["candidate"], node["excluded"]) for node in report["nodes"]]
+        _ = [(n["name"], n["origin"], n["candidate"], n["excluded"]) for n in report["nodes"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise OptionError(
             f"{files[0]} is no report: {one_line(reason_of(error), 200)}",

@@ -389,6 +389,7 @@ def test_l18_l19_blocked_layouts(
         output(run, model, *words, where=tmp_path / "out"), truth, atol=1e-5
     )
     assert f",{block}] = ConvBlocked" in (kept / "net.graph.txt").read_text()
+    assert '"reorder to nchw"' in (kept / "src" / "net.c").read_text()
 
 
 def test_l20_enable_nchw32(run: Any, plain: Path) -> None:

@@ -11,7 +11,6 @@ from atc.errors import OptionError, one_line
 from atc.tools.explain import Report, read_report
 from atc.tools.profile import Profile
 from atc.tools.report_page.elf import CodeSizes, code_sizes
-from atc.tools.report_page.text import nodes_text
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _steps(report: Report, profile: Profile | None) -> tuple[tuple[Step, ...], s
     nodes = report["nodes"]
     if profile is not None:
         known = [(c.kernel, c.nodes[:200]) for c in profile.calls]
-        own = [(n["kernel"], nodes_text(n["origin"])[:200]) for n in nodes]
+        own = [(n["kernel"], n["name"][:200]) for n in nodes]
         if known != own:
             raise OptionError(
                 f"the profile is of another library than {report['name']}", where="--profile",
@@ -96,7 +95,7 @@ def _steps(report: Report, profile: Profile | None) -> tuple[tuple[Step, ...], s
     for k, node in enumerate(nodes):
         call = profile.calls[k] if profile else None
         made.append(Step(
-            k, " + ".join(node["origin"]) or "layout change", node,
+            k, node["name"], node,
             times[k] if text == "measured" else None, times[k] / total if text else None,
             call.calls if call else 1,
             profile.share_of_peak(call) if profile and call else None,

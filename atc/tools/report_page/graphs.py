@@ -97,7 +97,7 @@ def kernel_picture(page: Page) -> Picture | None:
     for step in page.steps:
         origin = step.record["origin"]
         more = f" +{len(origin) - 1}" if len(origin) > 1 else ""
-        name = short(origin[0], _WIDEST - len(more)) + more if origin else "layout change"
+        name = short(origin[0], _WIDEST - len(more)) + more if origin else step.record["name"]
         tier = "" if step.record["tier"] == "tuned" else " portable"
         lines = (short(step.record["op"], _WIDEST), name)
         vertices.append(_Vertex("node" + tier, lines, step_tip(step), step.share, (step.number,)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from atc.errors import one_line
 
 
@@ -37,8 +35,3 @@ def short(name: str, limit: int) -> str:
         return text
     head = (limit - 1) // 3 if limit >= 20 else 0
     return f"{text[:head]}…{text[len(text) - (limit - 1 - head):]}"
-
-
-def nodes_text(origin: Sequence[str]) -> str:
-    """Return the model's nodes that a call computes, as a profile names them."""
-    return " + ".join(origin) or "a copy"
