@@ -27,7 +27,7 @@ from atc.errors import AtcError, ToolchainError
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, DType, Graph, TensorType
 from atc.ir.ops import Part, Recurrent, Reshape
-from atc.ir.text import op_text
+from atc.ir.text import op_key
 from atc.select.cost import enlarged, estimate
 from atc.select.select import ANY, Limits, Measurement, Timings, candidates
 from atc.templates import render
@@ -147,7 +147,7 @@ def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
 
 def workload_digest(w: Workload, target: Target) -> str:
     """Return the digest of a workload on a target: the op, its types, what is constant."""
-    parts = [op_text(w.op), str(w.inputs), str(w.outputs), str(w.constant), target.name]
+    parts = [op_key(w.op), str(w.inputs), str(w.outputs), str(w.constant), target.name]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterable, Iterator
+from dataclasses import Field, fields
 
 from atc.dims import plain
 from atc.ir.expr import Expr, Input, text
-from atc.ir.graph import Graph, Node, Op
+from atc.ir.graph import DType, Graph, Node, Op
 from atc.ir.ops import Block, Epilogue, Map, Unblock
 from atc.ir.ops.data import Pad
 from atc.ir.view import View, dense
@@ -33,18 +33,30 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
 def _node(graph: Graph, node: Node) -> str:
     outputs = ", ".join(f"{_name(o)}: {graph.types[o]}" for o in node.outputs)
     inputs = ", ".join(_name(i) if i else "-" for i in node.inputs)
-    origin = "; ".join(map(_name, node.origin))
-    return f"{outputs} = {op_text(node.op)} {inputs}  # {origin}"
+    origin = f"  # {'; '.join(map(_name, node.origin))}" if node.origin else ""
+    return f"{outputs} = {op_text(node.op)} {inputs}{origin}"
 
 
 def op_text(op: Op) -> str:
-    """Return an op with its attributes, e.g. `Map(shape=(4,), expr=Max(x0, 0.0), views=(1))`."""
-    parts = []
-    for field in fields(op):  # type: ignore[arg-type]
-        value = getattr(op, field.name)
-        empty = value == () == field.default
-        if not isinstance(value, Graph) and not empty:
-            parts.append(f"{field.name}={_value(value)}")
+    """Return an op with its attributes, e.g. `Map(shape=(4,), expr=Max(x0, 0.0), views=(1))`.
+
+    Those with their default values are left out.
+    """
+    return _called(op, [f for f in _attributes(op) if getattr(op, f.name) != f.default])
+
+
+def op_key(op: Op) -> str:
+    """Return an op with all of its attributes: a text that no other op has."""
+    return _called(op, _attributes(op))
+
+
+def _attributes(op: Op) -> list[Field[object]]:
+    own = fields(op)  # type: ignore[arg-type]
+    return [f for f in own if not isinstance(getattr(op, f.name), Graph)]
+
+
+def _called(op: Op, attributes: Iterable[Field[object]]) -> str:
+    parts = (f"{f.name}={_value(getattr(op, f.name))}" for f in attributes)
     return f"{op.kind}({', '.join(parts)})"
 
 
@@ -77,6 +89,8 @@ def _value(value: object) -> str:
         case View():
             offset = f"+{value.offset}" if value.offset else ""
             return f"<{','.join(map(str, value.strides))}{offset}>"
+        case DType():
+            return value.label
         case Epilogue():
             views = "".join(_value(v) for v in value.views)
             return f"{text(value.expr)}{views}"

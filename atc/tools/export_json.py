@@ -19,7 +19,7 @@ from atc.files.regular import regular
 _TYPED = re.compile(r"(?P<name>[^ :]+): (?P<type>\w+\[[0-9,]*\])")
 _NODE = re.compile(
     r"(?P<outputs>[^=]*) = (?P<op>\w+)\((?P<attributes>.*)\) ?"
-    r"(?P<inputs>[^()#]*?)\s*# ?(?P<origin>.*)"
+    r"(?P<inputs>[^()#]*?)(?:\s*# ?(?P<origin>.*))?"
 )
 _CONSTANT = re.compile(r"const (?P<name>[^ :]+): (?P<type>\S+) (?P<bytes>\d+) bytes")
 _HEAD = re.compile(r"graph (?P<name>\S+)\((?P<inputs>.*)\)")
@@ -82,7 +82,7 @@ def _node(found: re.Match[str]) -> Json:
     return {
         "op": found["op"], "attributes": found["attributes"],
         "inputs": [None if n == "-" else n for n in inputs], "outputs": _typed(found["outputs"]),
-        "origin": [n for n in found["origin"].split("; ") if n],
+        "origin": [n for n in (found["origin"] or "").split("; ") if n],
     }  # fmt: skip
 
 
