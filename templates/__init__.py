@@ -5,6 +5,7 @@ Values in, text out; imports nothing of ours.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +30,28 @@ def _require(condition: bool, message: str) -> str:
     return ""
 
 
+def _times(term: str, factor: object) -> str:
+    """Return the C of a term times a factor; a sum among terms is put into parentheses."""
+    if factor == 1:
+        return term
+    return f"({term}) * {factor}" if re.search(r" [+-] ", term) else f"{term} * {factor}"
+
+
+def _plus(term: str, offset: object) -> str:
+    """Return the C of a term and what is added to it."""
+    return term if offset == 0 else f"{term} + {offset}"
+
+
+def _minus(term: str, offset: object) -> str:
+    """Return the C of a term and what is taken off it."""
+    return term if offset == 0 else f"{term} - {offset}"
+
+
+def _over(term: str, divisor: int) -> str:
+    """Return the C of a quotient, rounded up; the term isn't negative."""
+    return term if divisor == 1 else f"({term} + {divisor - 1}) / {divisor}"
+
+
 @cache
 def environment() -> Environment:
     """Return the environment: undefined names are errors, block lines leave no blank lines."""
@@ -42,6 +65,7 @@ def environment() -> Environment:
         bytecode_cache=StoredBytecode(),
     )
     env.globals["require"] = _require
+    env.filters |= {"times": _times, "plus": _plus, "minus": _minus, "over": _over}
     return env
 
 

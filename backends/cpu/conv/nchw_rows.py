@@ -188,7 +188,8 @@ class ConvLines(Kernel):
         panels = column_panels(p.cols.out, int(params["nv"]), p.lanes)
         finish = TileFinish(_by_rows(op.epilogue), ("n", "r"), op.operands)
         whole = any(c.vectors > 1 or not c.part for c in panels)
-        row = f"(n * {p.group * p.filters} + i) * {p.rows.out} + r"
+        filters = p.group * p.filters
+        row = f"({'n' if filters == 1 else f'n * {filters}'} + i) * {p.rows.out} + r"
         given = [*finish.places, f"y0 + ({row}) * {p.cols.out} + j", *finish.extras]
         return {
             "p": p, "tiles": tiles, "panels": panels, "width": int(params["nv"]) * p.lanes,
