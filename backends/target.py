@@ -27,7 +27,6 @@ class Target:
     simd: str
     vector_bytes: int
     vector_registers: int
-    family: str = "cpu"
     features: frozenset[str] = frozenset()
     cflags: tuple[str, ...] = ()
     cpu_checks: tuple[str, ...] = ()

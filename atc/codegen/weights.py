@@ -1,20 +1,16 @@
-"""The ways of a network's weights: an included file, C text, or files beside the library."""
+"""The ways of a network's weights: an included file, or files beside the library."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO
 
-import numpy as np
-
 from atc.errors import InternalError
 from atc.names import identifier
 from atc.templates import render
-
-WORDS_PER_LINE = 4
 
 
 @dataclass(frozen=True)
@@ -45,17 +41,6 @@ def included_weights(name: str, file: str) -> str:
     return render("project/weights.S.j2", {"name": _checked(name), "file": file})
 
 
-def literal_weights(data: bytes, name: str) -> str:
-    """Return C99 text that defines the same array as the included blob `data` does.
-
-    64-bit words in hexadecimal, zeros after the end. For compilers without `.incbin`: 8 MB take
-    gcc 2 s and 260 MB of memory.
-    """
-    padded = data + bytes(-len(data) % 8) or bytes(8)
-    values = {"name": _checked(name), "words": len(padded) // 8, "lines": _lines(padded)}
-    return render("project/weights.c.j2", values)
-
-
 def split_weights(name: str, data: bytes, offsets: Mapping[str, int]) -> dict[str, bytes]:
     """Return a file for each constant; in the order of their names they are the blob `data`."""
     starts = {at: constant for constant, at in [*offsets.items()][::-1]}  # the first name counts
@@ -64,13 +49,6 @@ def split_weights(name: str, data: bytes, offsets: Mapping[str, int]) -> dict[st
         f"{_checked(name)}_weights/{k:05}_{identifier(starts[at], 't')}.bin": data[at:end]
         for k, (at, end) in enumerate(zip(sorted(starts), ends, strict=True))
     }
-
-
-def _lines(data: bytes) -> Iterator[str]:
-    digits = np.frombuffer(data, "<u8").astype(">u8").tobytes().hex()
-    for start in range(0, len(digits), 16 * WORDS_PER_LINE):
-        line = digits[start : start + 16 * WORDS_PER_LINE]
-        yield " ".join(f"0x{line[i : i + 16]}," for i in range(0, len(line), 16))
 
 
 def _checked(name: str) -> str:

@@ -61,11 +61,6 @@ def recomputed(graph: Graph, wish: Wish) -> Iterator[tuple[Graph, int]]:
         lives = next(_improved(lives, wish), None)
 
 
-def peak_bytes(graph: Graph) -> int:
-    """Return the most bytes that values need at any step, outside of inputs and outputs."""
-    return _Lives(graph).peak
-
-
 class _Lives:
     """When the values of a graph are live: places by name, steps by place, bytes by step."""
 

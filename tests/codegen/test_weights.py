@@ -11,7 +11,7 @@ import pytest
 from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target
 from atc.backends.toolchain import compile_flags, compile_object, link_shared
-from atc.codegen.weights import included_weights, literal_weights
+from atc.codegen.weights import included_weights
 from atc.errors import InternalError
 
 GETTER = """\
@@ -56,36 +56,22 @@ def rights(address: int) -> str:
 @pytest.mark.parametrize(
     "cc", [pytest.param(cc, marks=pytest.mark.slow if cc == "clang" else ()) for cc in COMPILERS]
 )
-@pytest.mark.parametrize("form", ["included", "literal"])
 @pytest.mark.parametrize(
     "size", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 8)), 31, 10_003]
 )
-def test_both_forms_hold_the_bytes_aligned_and_read_only(
-    form: str, size: int, cc: str, tmp_path: Path
-) -> None:
+def test_the_included_file_is_aligned_and_read_only(size: int, cc: str, tmp_path: Path) -> None:
     data = DATA[:size]
-    if form == "included":
-        text = included_weights("net", "net_weights.bin").encode()
-        sources = {"src/w.S": text, "blobs/net_weights.bin": data}
-    else:
-        sources = {"src/w.c": literal_weights(data, "net").encode()}
+    text = included_weights("net", "net_weights.bin").encode()
+    sources = {"src/w.S": text, "blobs/net_weights.bin": data}
     address = load(tmp_path, cc, sources)
     assert ctypes.string_at(address, size) == data
     assert address % 64 == 0
-    if size or form == "literal":
+    if size:
         assert rights(address) == "r--p"
-
-
-def test_the_text_is_the_same_each_time_and_has_short_lines() -> None:
-    text = literal_weights(DATA, "net")
-    assert text == literal_weights(DATA, "net")
-    assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("name", ["", "a b", "1a", 'a";', "ä", "a\n"])
 def test_a_name_that_is_no_identifier_never_reaches_the_text(name: str) -> None:
-    with pytest.raises(InternalError):
-        literal_weights(b"", name)
     with pytest.raises(InternalError):
         included_weights(name, "w.bin")
 

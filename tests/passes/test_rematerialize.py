@@ -9,11 +9,11 @@ import pytest
 from networks import training_net
 from onnx import parser
 
-from atc.ir.graph import Graph
-from atc.ir.ops import Map
+from atc.ir.graph import Graph, reads
+from atc.ir.ops import Map, Reshape
 from atc.ir.verify import verify
 from atc.passes import run_passes
-from atc.passes.rematerialize import Wish, peak_bytes, recompute
+from atc.passes.rematerialize import Wish, recompute
 from support import compile_graph
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
@@ -39,6 +39,27 @@ def graph_of(text: str) -> Graph:
 def training(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     path: Path = training_net(tmp_path_factory.mktemp("net") / "step.onnx")
     return run_passes(compile_graph(onnx.load(path)))
+
+
+def peak_bytes(graph: Graph) -> int:
+    """Return the most bytes that values need at any step, outside of inputs and outputs."""
+    home: dict[str, str] = {}
+    made: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for step, node in enumerate(graph.nodes):
+        for name in reads(node):
+            last[home.get(name, name)] = step
+        for name in node.outputs:
+            if isinstance(node.op, Reshape):
+                home[name] = home.get(node.inputs[0], node.inputs[0])
+            else:
+                made[name] = step
+    outside = {home.get(n, n) for n in (*graph.inputs, *graph.constants, *graph.outputs)}
+    live = [0] * len(graph.nodes)
+    for name in made.keys() - outside:
+        for step in range(made[name], last.get(name, made[name]) + 1):
+            live[step] += graph.types[name].nbytes
+    return max(live)
 
 
 def copies(graph: Graph) -> list[str]:
