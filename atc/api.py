@@ -157,7 +157,7 @@ def _chosen(keywords: Mapping[str, object]) -> dict[str, object]:
 
 def verify_compilation(done: Compilation) -> Verification:
     """Compare the library of a compilation with a reference, on random inputs."""
-    return verify_library(subject_of(done.options), done.folder)
+    return verify_library(subject_of(done.request), done.folder)
 
 
 def _listener(level: str) -> Listener:

@@ -17,21 +17,25 @@ from atc.diagnostics import Listener
 from atc.options.options import Options
 from atc.pipeline.multi_target import multi_target
 from atc.pipeline.pipeline import Compilation, compile_one
+from atc.pipeline.request import Decisions, resolve_request
 from atc.quantize.calibrated import calibrated
 
-_COMPILE = calibrated(multi_target(within_error(bf16x3_settled(compile_one))))
+compile_request = calibrated(multi_target(within_error(bf16x3_settled(compile_one))))
+"""Compiles a request, by searching over compilations where its options ask for that."""
 
 
 def compile_model(
-    options: Options, environ: Mapping[str, str] | None = None, listen: Listener | None = None
-) -> Compilation:
+    options: Options, environ: Mapping[str, str] | None = None, listen: Listener | None = None,
+    decisions: Decisions | None = None,
+) -> Compilation:  # fmt: skip
     """Compile a model as the options say and write the output folder.
 
-    `environ` is the environment that variables are read from, this process's by default. Raises
-    AtcError; the output folder is then as it was before.
+    `environ` is the environment that variables are read from, this process's by default;
+    `decisions` are what the caller decided for it. Raises AtcError; the output folder is then as
+    it was before.
     """
     env = dict(os.environ) if environ is None else environ
     if options.cal_conf is not None or options.max_error or "," in options.target:
         check_folder(options.output, "--output")  # before anything long begins
         check_compilers(options, env)
-    return _COMPILE(options, env, listen or Listener())
+    return compile_request(resolve_request(options, env, decisions), listen or Listener())

@@ -20,7 +20,7 @@ from atc import __version__
 from atc.accuracy.compare import random_inputs
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
 from atc.backends.kernel import workload_of
-from atc.backends.targets import get_target
+from atc.backends.target import Target
 from atc.build.compilers import check_compilers
 from atc.cache import ERRORS, ProvedFiles
 from atc.diagnostics import Listener
@@ -28,18 +28,13 @@ from atc.dims import low, most
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.lower.context import node_name
-from atc.options.options import Options
 from atc.options.shape_profiles import gears_of
 from atc.pipeline.caches import file_store
-from atc.pipeline.debug_build import read_debugging
-from atc.pipeline.pipeline import (
-    Compilation,
-    Compile,
-    optimised_graph,
-    read_model,
-)
+from atc.pipeline.contract import DEFAULT_BOUND
+from atc.pipeline.lowering import optimise, read_model
+from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.precision import HEAVY
-from atc.pipeline.request import DEFAULT_BOUND, limits_of, policy_of
+from atc.pipeline.request import Request
 from atc.select.select import Limits, candidates
 
 SPLIT = "bf16x3"
@@ -70,38 +65,37 @@ class _Products:
 def bf16x3_settled(inner: Compile) -> Compile:
     """Wrap a compilation: on targets with AMX it is told first which products may be in bf16x3."""
 
-    def compile(options: Options, environ: Mapping[str, str], heard: Listener) -> Compilation:
-        target = get_target(options.target, options.target_option)
-        if "amx_bf16" in target.features and options.plain_nodes is None:
-            check_compilers(options, environ)  # before anything long begins
-            store = file_store(options, read_debugging(options), environ, ERRORS)
-            options = with_split_settled(options, heard, store)
-        return inner(options, environ, heard)
+    def compile(request: Request, heard: Listener) -> Compilation:
+        if "amx_bf16" in request.target.features and request.decisions.plain_nodes is None:
+            check_compilers(request.options, request.environ)  # before anything long begins
+            store = file_store(request, ERRORS)
+            request = with_split_settled(request, heard, store)
+        return inner(request, heard)
 
     return compile
 
 
 def with_split_settled(
-    options: Options, heard: Listener, store: ProvedFiles | None = None
-) -> Options:
-    """Return options that name the nodes whose products are in float32 (`plain_nodes`).
+    request: Request, heard: Listener, store: ProvedFiles | None = None
+) -> Request:
+    """Return a request that decides which nodes' products are in float32 (`plain_nodes`).
 
     What is foreseen is kept in `store`, by the whole model.
     """
-    shown = (gears_of(options) or (options,))[-1]
+    gears = gears_of(request.options)
+    shown = replace(request, options=gears[-1]) if gears else request
+    shown = shown.with_options(dump=None).decide(plain_nodes=frozenset())
     quiet = replace(heard, warn=lambda text: None)
-    shown = replace(shown, plain_nodes=frozenset(), dump=None)
     model = read_model(shown, quiet)
-    limits = limits_of(shown, model)
-    if SPLIT not in limits.precisions or policy_of(options).epsilon:
-        return replace(options, plain_nodes=frozenset())
-    target = get_target(options.target)
-    graph = optimised_graph(model, shown, quiet, target.vector_bytes // 4)
-    products = _products(graph, model, shown, limits)
+    limits = shown.limits(model)
+    if SPLIT not in limits.precisions or request.policy.epsilon:
+        return request.decide(plain_nodes=frozenset())
+    graph = optimise(model, shown, quiet).graph
+    products = _products(graph, model, request.target, limits)
     if not products.nodes:
-        return replace(options, plain_nodes=products.unknown)
+        return request.decide(plain_nodes=products.unknown)
     if any(n.op_type in INTEGER_OPS for n in model.graph):  # a last bit decides what they give
-        return replace(options, plain_nodes=products.unknown)
+        return request.decide(plain_nodes=products.unknown)
     feeds = {name: _type(graph, name) for name in graph.inputs}
     key = _digest(model, feeds, products) if store else b""
     found = _kept(store, key)
@@ -111,10 +105,10 @@ def with_split_settled(
             found = _least_plain(model, feeds, products)
         except UnsupportedError as no:
             heard.warn(f"{no}, so that the error of {SPLIT} is unknown: products are in float32")
-            return replace(options, plain_nodes=products.unknown | {*products.nodes})
+            return request.decide(plain_nodes=products.unknown | {*products.nodes})
         _keep(store, key, found)
     plain, error = found
-    return replace(options, plain_nodes=products.unknown | {*plain}, split_error=error)
+    return request.decide(plain_nodes=products.unknown | {*plain}, split_error=error)
 
 
 def _kept(store: ProvedFiles | None, key: bytes) -> _Foreseen | None:
@@ -147,9 +141,8 @@ def _digest(model: onnx_ir.Model, feeds: _Types, products: _Products) -> bytes:
     return digest.digest()
 
 
-def _products(graph: Graph, model: onnx_ir.Model, options: Options, limits: Limits) -> _Products:
+def _products(graph: Graph, model: onnx_ir.Model, target: Target, limits: Limits) -> _Products:
     """Return what may have products in bf16x3."""
-    target = get_target(options.target)
     graphs = (model.graph, *model.graph.subgraphs())
     heavy = {node_name(n) for g in graphs for n in g if n.op_type in HEAVY}
     nodes: dict[str, None] = {}

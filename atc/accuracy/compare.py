@@ -30,10 +30,9 @@ from atc.files.regular import regular
 from atc.files.temporary import temporary_folder
 from atc.importers import load_model
 from atc.ir.graph import Array
-from atc.options.options import Options
 from atc.options.shape_profiles import gears_of
 from atc.options.values import InputShape
-from atc.pipeline.request import adaptation_of, policy_of
+from atc.pipeline.request import Request
 from atc.runtime.load import open_network
 from atc.runtime.network import Network
 from atc.runtime.values import Value
@@ -121,12 +120,13 @@ class Subject:
     """Where the library has gears: the shapes of the one to run, as --input_shape gives them."""
 
 
-def subject_of(options: Options) -> Subject:
+def subject_of(request: Request) -> Subject:
     """Return the model of a compilation, as its library takes it."""
+    options = request.options
     gears = gears_of(options)
     return Subject(
         options.model, options.framework, options.weight, options.out_nodes, options.input_shape,
-        adaptation_of(options), policy_of(options).epsilon, gears[-1].input_shape if gears else {},
+        request.adaptation, request.policy.epsilon, gears[-1].input_shape if gears else {},
     )  # fmt: skip
 
 

@@ -20,7 +20,8 @@ from atc.errors import one_line
 from atc.ir.graph import Array
 from atc.ir.strict_json import dumps
 from atc.options.options import Options
-from atc.pipeline.pipeline import Compilation, read_model
+from atc.pipeline.lowering import read_model
+from atc.pipeline.pipeline import Compilation
 from atc.program.build import Call, calls
 from atc.runtime.load import open_network
 from atc.runtime.session import Session
@@ -96,7 +97,7 @@ def diff_compiled(
     session = Session(open_network(done.folder), feeds)
     results = observed_results(session)
     steps = list(calls(done.program.steps))
-    model = read_model(done.options, Listener())
+    model = read_model(done.request, Listener())
     known = {v.name for node in model.graph for v in node.outputs if v.name}
     named = {key: name for key in results if (name := _model_name(key[1], known))}
     reference, arrays = run(model, list(dict.fromkeys(named.values())), feeds)

@@ -22,17 +22,17 @@ from atc.accuracy.diff import BLOCKED, diff_compiled
 from atc.accuracy.float64 import run_in_double
 from atc.accuracy.predict import foreseen_error
 from atc.accuracy.search import Group, groups, lowered, most_within, sensitivities
-from atc.backends.target import host_arch, host_features
+from atc.backends.target import Target, host_arch, host_features
 from atc.backends.targets import get_target
 from atc.diagnostics import Listener
 from atc.errors import OptionError
 from atc.fast_run.timings import times_root
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
-from atc.options.options import Options
 from atc.options.shape_profiles import gears_of
+from atc.pipeline.contract import DEFAULT_BOUND
 from atc.pipeline.pipeline import Compilation, Compile
-from atc.pipeline.request import DEFAULT_BOUND
+from atc.pipeline.request import Decisions, Request
 from atc.program.build import Call, calls
 from atc.runtime.load import open_network
 
@@ -62,53 +62,58 @@ def within_error(inner: Compile) -> Compile:
     It raises OptionError, which says what was reached, where no choice of kernels does.
     """
 
-    def compile(options: Options, environ: Mapping[str, str], heard: Listener) -> Compilation:
-        if not options.max_error or (options.measured_error, options.split_error) != (None, None):
-            return inner(options, environ, heard)
+    def compile(request: Request, heard: Listener) -> Compilation:
+        options, decided = request.options, request.decisions
+        if not options.max_error or (decided.measured_error, decided.split_error) != (None, None):
+            return inner(request, heard)
         if gears_of(options):
             raise _several_shapes()
         with temporary_folder("error") as folder:
-            if options.measures and times_root(options, environ) is None:  # the same to the end
-                options = replace(options, op_bank_path=Path(folder, "times"))
-            trials = _Trials(inner, options, environ, heard, Path(folder))
-            return inner(_chosen(options, trials), environ, heard)
+            if options.measures and times_root(options, request.environ) is None:
+                times = Path(folder, "times")  # the same to the end
+                request = request.with_options(op_bank_path=times)
+            trials = _Trials(inner, request, heard, Path(folder))
+            return inner(replace(request, decisions=_chosen(trials)), heard)
 
     return compile
 
 
-def _chosen(options: Options, trials: _Trials) -> Options:
-    """Return options with which the error is at most `options.max_error`, and what it is."""
+def _chosen(trials: _Trials) -> Decisions:
+    """Return decisions with which the error is at most --max_error, and what it is."""
+    options = trials.request.options
     if not trials.measures and options.max_error < DEFAULT_BOUND:
         raise OptionError(
             f"an error of {options.max_error:g} must be measured, and this machine can't run "
             f"{options.target}", where="--max_error",
             hint=f"compile where it runs, or allow {DEFAULT_BOUND:g}",
         )  # fmt: skip
-    options = replace(options, bf16=options.max_error >= BF16_ERROR, plain_nodes=frozenset())
+    decided = replace(
+        trials.request.decisions, bf16=options.max_error >= BF16_ERROR, plain_nodes=frozenset()
+    )
     for precision in LOW:
-        options, error = _with_low(trials, options, precision)
+        decided, error = _with_low(trials, decided, precision)
         if error <= trials.allowed and trials.measures:
-            return replace(options, measured_error=error)
+            return replace(decided, measured_error=error)
         if error <= trials.allowed:
-            return replace(options, split_error=error)
-    return _with_exact(trials, options)
+            return replace(decided, split_error=error)
+    return _with_exact(trials, decided)
 
 
-def _with_low(trials: _Trials, options: Options, precision: str) -> tuple[Options, float]:
-    """Return options with as much as the error allows in a low precision, and the error.
+def _with_low(trials: _Trials, decided: Decisions, precision: str) -> tuple[Decisions, float]:
+    """Return decisions with as much as the error allows in a low precision, and the error.
 
     The error is too large where it is even without that precision.
     """
     most = trials.allowed
-    fast, every = trials(options, f"with {precision}")
+    fast, every = trials(decided, f"with {precision}")
     low = lowered(fast, precision)
     if every <= most or not low:
-        return options, every
+        return decided, every
 
-    def without(kept: frozenset[str]) -> Options:
+    def without(kept: frozenset[str]) -> Decisions:
         if precision == "bf16":
-            return replace(options, float_nodes=kept)
-        return replace(options, plain_nodes=kept)
+            return replace(decided, float_nodes=kept)
+        return replace(decided, plain_nodes=kept)
 
     plain, error = trials(without(low), f"without {precision}")
     if error > most:
@@ -121,21 +126,22 @@ def _with_low(trials: _Trials, options: Options, precision: str) -> tuple[Option
 
     trials.heard.stage(f"measuring how far {len(found)} products move the outputs")
     if not trials.measures:
-        plain = trials.compiled(replace(without(low), target="host", bf16=False), "host")
+        plain = trials.compiled(replace(without(low), bf16=False), "host", get_target("host"))
     moved = sensitivities(plain, found, SEEDS[0])
     chosen, measured = most_within(most, found, moved, every, measure)
     kept = low - frozenset(name for group in chosen for name in group.nodes)
     return without(kept), measured.get(len(chosen), error)
 
 
-def _with_exact(trials: _Trials, options: Options) -> Options:
-    """Return options that name the nodes whose kernels err no more than the definition."""
-    exact, reached = options.exact_nodes, np.inf
+def _with_exact(trials: _Trials, decided: Decisions) -> Decisions:
+    """Return decisions that name the nodes whose kernels err no more than the definition."""
+    most = trials.request.options.max_error
+    exact, reached = decided.exact_nodes, np.inf
     for step in count():
-        tried = replace(options, exact_nodes=exact)
+        tried = replace(decided, exact_nodes=exact)
         done, error = trials(tried, f"{len(exact)} nodes with more precise kernels")
         reached = min(reached, error)
-        if error <= options.max_error:
+        if error <= most:
             return replace(tried, measured_error=error)
         found = sorted(offenders(done), key=lambda o: o.added, reverse=True)[: 2**step]
         more = {name for each in found for name in each.nodes} - exact
@@ -143,14 +149,10 @@ def _with_exact(trials: _Trials, options: Options) -> Options:
             break
         exact |= more
     raise OptionError(
-        f"an error of {options.max_error:g} of the outputs' scale can't be kept: {reached:.2g} is "
+        f"an error of {most:g} of the outputs' scale can't be kept: {reached:.2g} is "
         "the least that was reached", where="--max_error",
         hint="with all kernels precise, float32 itself errs so much; allow more",
     )  # fmt: skip
-
-
-Named = tuple[frozenset[str], frozenset[str], frozenset[str] | None]
-"""The nodes that options name: with precise kernels, not in bf16, in float32."""
 
 
 @dataclass
@@ -158,30 +160,31 @@ class _Trials:
     """Compiles networks to measure their errors; what a reference computes is kept."""
 
     compile: Compile
-    options: Options
-    environ: Mapping[str, str]
+    request: Request
     heard: Listener
     folder: Path
     wanted: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)
     """What float64 gives, by the seed of the inputs."""
-    known: dict[Named, tuple[Compilation, float]] = field(default_factory=dict)
+    known: dict[Decisions, tuple[Compilation, float]] = field(default_factory=dict)
 
-    def __call__(self, options: Options, what: str) -> tuple[Compilation, float]:
+    def __call__(self, decided: Decisions, what: str) -> tuple[Compilation, float]:
         """Return a network with hooks and the largest error of its outputs."""
-        key = options.exact_nodes, options.float_nodes, options.plain_nodes
-        if key not in self.known:
+        if decided not in self.known:
             self.heard.stage(f"measuring the error {what}")
-            done = self.compiled(options, f"try{len(self.known)}")
-            self.known[key] = done, self._error(done)
-        return self.known[key]
+            done = self.compiled(decided, f"try{len(self.known)}")
+            self.known[decided] = done, self._error(done)
+        return self.known[decided]
 
-    def compiled(self, options: Options, name: str) -> Compilation:
-        """Return a network with hooks."""
-        trial = replace(
-            options, output=self.folder / name / "net", hooks=True, strip=False, max_error=0.0,
+    def compiled(
+        self, decided: Decisions, name: str, target: Target | None = None
+    ) -> Compilation:
+        """Return a network with hooks, for another target than the request's if one is given."""
+        request = self.request.for_target(target) if target else self.request
+        trial = replace(request, decisions=decided).with_options(
+            output=self.folder / name / "net", hooks=True, strip=False, max_error=0.0,
             dump=None, profile=False, build_dir=None,
         )  # fmt: skip
-        done = self.compile(trial, self.environ, replace(self.heard, warn=lambda text: None))
+        done = self.compile(trial, replace(self.heard, warn=lambda text: None))
         if done.graph.dims:
             raise _several_shapes()
         return done
@@ -189,13 +192,13 @@ class _Trials:
     @property
     def measures(self) -> bool:
         """Whether this machine can run the target; else errors are foreseen."""
-        target = get_target(self.options.target)
+        target = self.request.target
         return target.arch in ("", host_arch()) and target.features <= host_features()
 
     @property
     def allowed(self) -> float:
         """The error that may be measured, or foreseen for products alone."""
-        return self.options.max_error * (1.0 if self.measures else FORESEEN)
+        return self.request.options.max_error * (1.0 if self.measures else FORESEEN)
 
     def _error(self, done: Compilation) -> float:
         if self.measures:
@@ -227,7 +230,7 @@ def measured_error(
                 known[seed] = run_in_double(model, outputs, feeds)
             return known[seed]
 
-        subject = subject_of(done.options)
+        subject = subject_of(done.request)
         return verify_library(subject, done.folder, seed=seed, float64=True, run=run).error
 
     return max(map(error, SEEDS))

@@ -11,7 +11,8 @@ from atc.accuracy.compare import random_inputs
 from atc.accuracy.float64 import run_in_double
 from atc.diagnostics import Listener
 from atc.lower.context import node_name
-from atc.pipeline.pipeline import Compilation, read_model
+from atc.pipeline.lowering import read_model
+from atc.pipeline.pipeline import Compilation
 from atc.pipeline.precision import HEAVY
 from atc.program.build import calls
 
@@ -24,7 +25,7 @@ def foreseen_error(
     Their operands are, to what the chosen kernels multiply. What float64 gives is taken from
     `wanted`, by seed, and kept there. Raises UnsupportedError where the model can't be evaluated.
     """
-    model = read_model(done.options, Listener())
+    model = read_model(done.request, Listener())
     outputs = [str(value.name) for value in model.graph.outputs]
     types = {name: done.graph.types[name] for name in done.graph.inputs}
     shown = {name: (tuple(t.shape), np.dtype(t.dtype.numpy)) for name, t in types.items()}

@@ -94,7 +94,7 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
         def finished(done: Compilation) -> None:
             screen.finished(done)
             if values["verify"]:
-                result = compare(done.options, done.folder, screen.listener())
+                result = compare(done.request, done.folder, screen.listener())
                 with screen.aside():
                     _show_verification(result)
 
@@ -115,7 +115,7 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
         if values["verify"]:
             from atc.tools.verify import compare
 
-            result = compare(options, done.folder, heard)
+            result = compare(done.request, done.folder, heard)
     if values["display_model_info"]:
         from atc.tools.model_info import model_info
 

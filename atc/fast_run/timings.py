@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from atc.backends.kernel import Workload
@@ -12,7 +11,7 @@ from atc.build.library import Shop
 from atc.cache import find_root
 from atc.cache.algo import open_algo_cache
 from atc.diagnostics import Listener
-from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here, workloads
+from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here
 from atc.fast_run.policy import (
     picks,
     pieces_pick,
@@ -23,34 +22,12 @@ from atc.fast_run.policy import (
     write_policy,
 )
 from atc.fast_run.threads import call_digest, long_calls, measure_counts
-from atc.ir.graph import Graph
 from atc.options.options import Options
-from atc.passes.layout import LayoutReport
 from atc.program.build import ThreadCounts
-from atc.select.layout_costs import Weighing
 from atc.select.select import Limits, Selection, Timings
 
 _NO_TIMEOUT = 86400.0
 """Seconds that stand for no limit: a day."""
-
-
-def timed_graphs(
-    optimised: Callable[[Weighing], list[Graph]], weighing: Weighing,
-    timed: Callable[[Sequence[Workload], Timings, bool], Timings], options: Options,
-) -> tuple[list[Graph], Timings, tuple[LayoutReport, ...]]:  # fmt: skip
-    """Return graphs, their kernels' times, and what was told of layouts.
-
-    Where times are known or measured, layouts are chosen by them: once the estimates have said
-    which forms are worth a look.
-    """
-    weighing.conversions = options.measured_layouts
-    graphs = optimised(weighing)
-    timings = timed(list(weighing.contested()), {}, False)
-    if timings:
-        weighing = weighing.measured(timings)
-        graphs = optimised(weighing)
-    timings = timed([w for graph in graphs for w in workloads(graph, {})], timings, True)
-    return graphs, timings, tuple(weighing.reports)
 
 
 def replayed(
@@ -75,23 +52,14 @@ def replayed(
     return timings
 
 
-def measuring(options: Options, chosen: bool) -> Options:
-    """Return options that say whether to measure: for kernels that are `chosen`, or for layouts.
-
-    For layouts the time of an only candidate is of interest, too, and no policy is written.
-    """
-    if not options.measured_layouts or chosen:
-        return replace(options, measured_layouts=False)
-    return replace(options, fast_run=True, fast_run_algo_policy=None)
-
-
 def measured(
     wanted: Iterable[Workload], known: Timings, options: Options, limits: Limits, shop: Shop,
-    env: Mapping[str, str], heard: Listener,
+    env: Mapping[str, str], heard: Listener, alone: bool = False,
 ) -> Timings:  # fmt: skip
     """Measure what isn't known; the times are kept in the algo cache, the picks in the policy.
 
-    Without measuring, what a bank of earlier times knows is all that is new.
+    Without measuring, what a bank of earlier times knows is all that is new. With `alone`, the
+    time of an only candidate is of interest, too.
     """
     if options.measures and not runs_here(shop.target):
         name = shop.target.name
@@ -102,8 +70,7 @@ def measured(
     algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
     timeout = options.fast_run_timeout or _NO_TIMEOUT
     bench = Bench(
-        shop, algo, options.full_run, limits, timeout, options.measures, options.measured_layouts,
-        heard.warn,
+        shop, algo, options.full_run, limits, timeout, options.measures, alone, heard.warn
     )  # fmt: skip
     fresh = fast_run(
         [w for w in wanted if w not in known], bench,

@@ -34,6 +34,7 @@ from atc.passes import RESIDUAL
 from atc.pipeline.graph_file import write_graph
 from atc.pipeline.input_types import input_types
 from atc.pipeline.pipeline import Compilation
+from atc.pipeline.request import Decisions
 from atc.program.build import calls
 
 _SHARED = ("target", "weight", "framework", "op_compiler_cache_mode", "op_compiler_cache_dir",
@@ -54,7 +55,7 @@ def compile_subject(
     Open dimensions are those of the inputs given. Raises AtcError; --fast_run also for a
     convolution or product that has no optimised kernel.
     """
-    options, environ = compile_options(wishes, given, folder)
+    options, environ, decided = compile_options(wishes, given, folder)
     check_compilers(options, environ)
     if wishes["model_dump"] is None and not runs_natively(options.target):
         raise OptionError(
@@ -69,13 +70,13 @@ def compile_subject(
         if given:
             _check_given(options, given, wishes["batch_size"])
         if wishes["layout_transform"]:
-            options = replace(options, layout_transform="auto", measured_layouts=True)
+            options = replace(options, layout_transform="auto")
         if batch := wishes["fast_run_shared_batch_size"]:
             (place / "shared").mkdir()
             other = with_batch(options, batch, place / "shared")
             policy = place / "shared.policy"
-            options = with_shared_batch(options, other, environ, policy, listener)
-        done = compile_model(options, environ, listener)
+            options = with_shared_batch(options, other, environ, decided, policy, listener)
+        done = compile_model(options, environ, listener, decided)
     if wishes["fast_run"]:
         _refuse_naive(done)
     if wishes["layout_transform"]:
@@ -105,8 +106,8 @@ def _write_graph(done: Compilation, path: Path) -> None:
 
 def compile_options(
     wishes: Wishes, given: Sequence[Given], folder: Path
-) -> tuple[Options, dict[str, str]]:
-    """Return the options of the compilation and the environment that goes with them."""
+) -> tuple[Options, dict[str, str], Decisions]:
+    """Return the options of the compilation, the environment, and what is decided beside them."""
     texts: dict[str, object] = {k: v for k, v in wishes.texts.items() if k in _SHARED}
     texts.setdefault("op_compiler_cache_mode", "enable")
     settled = settle({**texts, "model": wishes.subject, "output": folder}, "compile")
@@ -121,10 +122,15 @@ def compile_options(
         num_threads=wanted_threads(wishes),
         kernels="optimized" if wishes["fast_run"] else options.kernels,
         disable_reuse_memory=wishes["disable_mem_opt"] or options.disable_reuse_memory,
-        skip_passes=options.skip_passes | frozenset(_skipped(wishes)),
         strip=wishes["record_comp_seq2"],
         sanity_check=None if wishes["no_sanity_check"] else options.sanity_check,
-    ), settled.environ  # fmt: skip
+    ), settled.environ, _decisions(wishes)  # fmt: skip
+
+
+def _decisions(wishes: Wishes) -> Decisions:
+    return Decisions(
+        skip_passes=frozenset(_skipped(wishes)), measured_layouts=bool(wishes["layout_transform"])
+    )
 
 
 def _skipped(wishes: Wishes) -> Iterator[str]:

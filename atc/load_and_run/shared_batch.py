@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from atc.backends.kernel import workload_of
-from atc.backends.targets import get_target
 from atc.compile import compile_model
 from atc.diagnostics import Listener
 from atc.fast_run.measure import workload_digest
@@ -15,31 +14,33 @@ from atc.fast_run.policy import Pick, workload_summary, write_policy
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Graph, Node
 from atc.options.options import Options
-from atc.pipeline.pipeline import Compilation, optimised_graph, read_model
-from atc.pipeline.request import limits_of
+from atc.pipeline.lowering import optimise, read_model
+from atc.pipeline.pipeline import Compilation
+from atc.pipeline.request import Decisions, Request, resolve_request
 from atc.select.select import candidates
 
 
 def with_shared_batch(
-    options: Options, measured: Options, environ: Mapping[str, str], policy: Path, heard: Listener
-) -> Options:
+    options: Options, measured: Options, environ: Mapping[str, str], decided: Decisions,
+    policy: Path, heard: Listener,
+) -> Options:  # fmt: skip
     """Return the options with the choices for another batch size, which are written to `policy`.
 
     `measured` are the options for that size. Kernels that suit it, but not the batch at hand, are
     left out; where no other was measured, the estimates choose.
     """
     with temporary_folder("load_and_run") as folder:
-        done = compile_model(replace(measured, output=Path(folder, "net")), environ, heard)
-    write_policy(policy, dict(_picks(options, done)))
+        own = replace(measured, output=Path(folder, "net"))
+        done = compile_model(own, environ, heard, decided)
+    request = resolve_request(options, environ, decided)
+    write_policy(policy, dict(_picks(request, done)))
     return replace(options, fast_run=False, full_run=False, fast_run_algo_policy=policy)
 
 
-def _picks(options: Options, done: Compilation) -> Iterator[tuple[str, Pick]]:
+def _picks(request: Request, done: Compilation) -> Iterator[tuple[str, Pick]]:
     """Yield a policy's lines for the nodes of the graph at hand."""
-    model = read_model(options, Listener())
-    target = get_target(options.target)
-    graph = optimised_graph(model, options, Listener(), target.vector_bytes // 4)
-    limits = limits_of(options, model)
+    model, target = read_model(request, Listener()), request.target
+    graph, limits = optimise(model, request, Listener()).graph, request.limits(model)
     for node in _nodes(graph):
         choice = done.selection.get(node.outputs[0])
         if choice is None:

@@ -103,26 +103,10 @@ class Options:
     keep_build: bool = False
     notes: tuple[str, ...] = ()
     """Warnings of what is set, but has no effect."""
-    measured_layouts: bool = False
-    """Whether layouts are chosen by measured times even where kernels are by estimates."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Where values come from that are neither the command line's nor defaults, by option."""
     target_option: str = "target"
     """The option that gave the target: `soc_version` is its twin."""
-    skip_passes: frozenset[str] = frozenset()
-    """Passes of the graph that are left out."""
-    exact_nodes: frozenset[str] = frozenset()
-    """Nodes whose kernels err no more than the operator's definition."""
-    bf16: bool = False
-    """Whether kernels may compute in bf16 without a precision mode that says so."""
-    float_nodes: frozenset[str] = frozenset()
-    """Nodes for which they may not, even so."""
-    plain_nodes: frozenset[str] | None = None
-    """Nodes whose products are in float32, None until it is foreseen what bf16x3 would err."""
-    split_error: float | None = None
-    """What products below float32 are foreseen to err by, as a part of the output's scale."""
-    measured_error: float | None = None
-    """What --max_error came to, as a part of the output's scale."""
 
     @property
     def name(self) -> str:

@@ -1,5 +1,5 @@
 """One compilation, from model file to output folder, stage by stage.
 
-Takes `Options`, gives a `Compilation`; searches over compilations are above it. May import every
-stage.
+Takes a `Request` (`request.py`: options, their files and the environment, resolved once), gives a
+`Compilation`; searches over compilations are above it. May import every stage.
 """

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from atc import __version__
-from atc.backends.target import Target
+from atc.backends.toolchain import Compiler
+from atc.build.library import Shop, library_flags
 from atc.cache import Cache, ProvedFiles, find_root, mode_under_debug, open_cache, open_proved
-from atc.options.options import Options
-from atc.pipeline.debug_build import Debugging
+from atc.diagnostics import Listener
+from atc.pipeline.request import Request
 
 
-def operator_cache(
-    options: Options, target: Target, debugging: Debugging, env: Mapping[str, str],
-    warn: Callable[[str], None],
-) -> Cache:  # fmt: skip
+def operator_cache(request: Request, warn: Callable[[str], None]) -> Cache:
     """Open the op compiler cache of a target."""
     versions = {"atc_version": __version__, "ops_version": __version__}
     return open_cache(
-        _mode(options, debugging), options.op_compiler_cache_dir, target.name,
-        versions=versions, environ=env, warn=warn,
+        _mode(request), request.options.op_compiler_cache_dir, request.target.name,
+        versions=versions, environ=request.environ, warn=warn,
     )  # fmt: skip
 
 
-def file_store(
-    options: Options, debugging: Debugging, env: Mapping[str, str], name: str
-) -> ProvedFiles | None:
+def shop_of(request: Request, compiler: Compiler, cache: Cache, heard: Listener) -> Shop:
+    """Return what objects are compiled with; the user's own flags come last and count."""
+    flags = (*library_flags(compiler, request.target), *request.options.compiler_flags)
+    workers = request.options.jobs or os.cpu_count() or 1
+    return Shop(request.target, compiler, flags, cache, workers, heard.process)
+
+
+@contextmanager
+def open_shop(request: Request, compiler: Compiler, heard: Listener) -> Iterator[Shop]:
+    """Open the op compiler cache for what objects are compiled with."""
+    with operator_cache(request, heard.warn) as cache:
+        yield shop_of(request, compiler, cache, heard)
+
+
+def file_store(request: Request, name: str) -> ProvedFiles | None:
     """Return where files of a kind (`TEMPLATES`, `ERRORS`) are kept, if operators are."""
-    mode = _mode(options, debugging)
-    root = None if mode == "disable" else find_root(options.op_compiler_cache_dir, env)
+    mode, env = _mode(request), request.environ
+    root = None if mode == "disable" else find_root(request.options.op_compiler_cache_dir, env)
     return None if root is None else open_proved(root, name, env, fresh=mode == "force")
 
 
-def _mode(options: Options, debugging: Debugging) -> str:
+def _mode(request: Request) -> str:
+    debugging = request.debugging
     return mode_under_debug(
-        options.op_compiler_cache_mode, level=debugging.level,
+        request.options.op_compiler_cache_mode, level=debugging.level,
         configured=bool(debugging.config.switches), listed=not debugging.of_all,
     )  # fmt: skip

@@ -14,7 +14,8 @@ from atc.dims import Range, Sum
 from atc.lower.inputs import axis_name, open_axes
 from atc.options.options import Options
 from atc.options.shape_profiles import gears_of
-from atc.pipeline.pipeline import read_model
+from atc.pipeline.lowering import read_model
+from atc.pipeline.request import resolve_request
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def input_types(options: Options) -> dict[str, InputType] | None:
     """Return the types by name; None where there are strings or sequences, which C decides."""
     found: dict[str, InputType] = {}
     gears = gears_of(options)
-    model = read_model(gears[-1] if gears else options, Listener())
+    model = read_model(resolve_request(gears[-1] if gears else options), Listener())
     inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
     ranges = {
         axis_name(value, axis, dim): given

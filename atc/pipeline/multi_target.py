@@ -13,7 +13,6 @@ from pathlib import Path
 
 from atc.backends.compiler import STRIP, THREADS
 from atc.backends.target import Target
-from atc.backends.targets import get_target
 from atc.backends.toolchain import (
     Job,
     archive_static,
@@ -29,6 +28,7 @@ from atc.errors import OptionError
 from atc.names import LIMIT, module_name
 from atc.options.options import Options
 from atc.pipeline.pipeline import Compilation, Compile
+from atc.pipeline.request import Request
 from atc.templates import render
 
 _ALONE = (
@@ -65,44 +65,22 @@ class Part:
         return self.name.upper()
 
 
-def targets_of(options: Options) -> tuple[Target, ...]:
-    """Return the targets that the options list, the best first.
-
-    Raises OptionError for an unknown one, one listed twice, and those of several architectures.
-    """
-    text, where = options.target, f"--{options.target_option}"
-    targets = tuple(get_target(name, options.target_option) for name in text.split(","))
-    names = [target.name for target in targets]
-    again = next((name for k, name in enumerate(names) if name in names[:k]), None)
-    if again is not None:
-        raise OptionError(f"{again} is listed twice", where=where)
-    kinds = {target.arch for target in targets if target.arch}
-    if len(kinds) > 1:
-        raise OptionError(
-            f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
-            where=where, hint="compile a library for each",
-        )  # fmt: skip
-    return targets
-
-
 def multi_target(inner: Compile) -> Compile:
     """Wrap a compilation: for several targets, one for each and a library that chooses.
 
     The result is the compilation for the first of them, as the folder's.
     """
 
-    def compile(options: Options, environ: Mapping[str, str], heard: Listener) -> Compilation:
-        if "," not in options.target:
-            return inner(options, environ, heard)
-        return _compile_all(inner, options, environ, heard)
+    def compile(request: Request, heard: Listener) -> Compilation:
+        if len(request.targets) == 1:
+            return inner(request, heard)
+        return _compile_all(inner, request, heard)
 
     return compile
 
 
-def _compile_all(
-    inner: Compile, options: Options, environ: Mapping[str, str], heard: Listener
-) -> Compilation:
-    targets = targets_of(options)
+def _compile_all(inner: Compile, request: Request, heard: Listener) -> Compilation:
+    options = request.options
     for name in _ALONE:
         if getattr(options, name, None):
             raise OptionError(
@@ -112,9 +90,9 @@ def _compile_all(
     name = network_name(options.output)
     with work_folder(options.build_dir) as cwd:
         done = []
-        for target in targets:
+        for target in request.targets:
             heard.stage(f"for {target.name}")
-            done.append(inner(_of_one(options, target, cwd, name), environ, heard))
+            done.append(inner(_of_one(request, target, cwd, name), heard))
         parts = tuple(_part(k, each) for k, each in enumerate(done))
         heard.stage("joining the targets")
         texts = {**_texts(name, done[0].emission, parts), f"{name}.report.json": _report(done)}
@@ -125,17 +103,17 @@ def _compile_all(
         }  # fmt: skip
         made = _build(cwd, files, name, done, options, heard)
         write_tree({**files, **inside, **made}, options.output)
-    return replace(done[0], folder=options.output, name=name, options=options)
+    return replace(done[0], folder=options.output, name=name, request=request)
 
 
-def _of_one(options: Options, target: Target, cwd: Path, name: str) -> Options:
-    """Return the options of one target's network."""
+def _of_one(request: Request, target: Target, cwd: Path, name: str) -> Request:
+    """Return the request for one target's network."""
     suffix = target.name.replace("-", "_")
     own = f"{name[: LIMIT - len(suffix) - 1]}_{suffix}"
-    return replace(
-        options, target=target.name, output=cwd / "targets" / own,
-        dump=None if options.dump is None else options.dump / target.name,
-    )  # fmt: skip
+    dump = request.options.dump
+    return request.for_target(target).with_options(
+        output=cwd / "targets" / own, dump=None if dump is None else dump / target.name
+    )
 
 
 def _part(index: int, done: Compilation) -> Part:

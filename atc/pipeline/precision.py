@@ -285,28 +285,36 @@ def _may_multiply(policy: Policy, node: onnx_ir.Node) -> bool:
     return node.op_type in policy.heavy and not policy.keep.holds(node)
 
 
+@dataclass(frozen=True)
+class OperatorModes:
+    """What the file of `--op_precision_mode` says: whether types, and nodes, are to be precise."""
+
+    types: Mapping[str, bool] = field(default_factory=dict)
+    nodes: Mapping[str, bool] = field(default_factory=dict)
+
+
 def exact_nodes(
-    model: onnx_ir.Model, mode: str, listed: Iterable[str], by_operator: Path | None
+    model: onnx_ir.Model, mode: str, listed: Iterable[str], by_operator: OperatorModes
 ) -> frozenset[str]:
     """Return the names of the nodes whose kernels mustn't round more than their operator does.
 
     `mode` is `--op_select_implmode`'s, for the types of `--optypelist_for_implmode` or, if that
-    is empty, for all; the file of `--op_precision_mode` has the last word.
+    is empty, for all; `by_operator` has the last word.
     """
     only, precise = frozenset(listed), mode.startswith("high_precision")
-    types, names = _operator_modes(by_operator) if by_operator else ({}, {})
     found = set()
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in graph:
             own = precise and (not only or node.op_type in only)
-            own = names.get(node_name(node), types.get(node.op_type, own))
+            own = by_operator.types.get(node.op_type, own)
+            own = by_operator.nodes.get(node_name(node), own)
             if own:
                 found.add(node_name(node))
     return frozenset(found)
 
 
-def _operator_modes(path: Path) -> tuple[dict[str, bool], dict[str, bool]]:
-    """Return whether types, and whether nodes, are to be precise, as an ini file says."""
+def read_operator_modes(path: Path) -> OperatorModes:
+    """Return what an ini file says of types and nodes; raises OptionError for a wrong line."""
     option = "op_precision_mode"
     sections: dict[str, dict[str, bool]] = {"[ByOpType]": {}, "[ByNodeName]": {}}
     modes = {
@@ -326,4 +334,4 @@ def _operator_modes(path: Path) -> tuple[dict[str, bool], dict[str, bool]]:
             raise wrong(f"'{line}' is no mode of an operator", path, option, line=number,
                         hint=f"name={'|'.join(modes)}")  # fmt: skip
         current[name] = modes[mode]
-    return sections["[ByOpType]"], sections["[ByNodeName]"]
+    return OperatorModes(sections["[ByOpType]"], sections["[ByNodeName]"])

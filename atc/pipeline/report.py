@@ -14,8 +14,8 @@ from atc.dims import plain
 from atc.ir.text import node_text
 from atc.lower.context import node_name
 from atc.passes.layout import LayoutReport
+from atc.pipeline.contract import contract_of
 from atc.pipeline.float_fallbacks import in_float
-from atc.pipeline.request import contract_of
 from atc.program.build import call_sources, calls
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def report_json(done: Compilation) -> str:
         "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
         "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
         "output_variables": list(output_numbers(done.program)),
-        "precision": asdict(contract_of(done.options, done.selection)),
+        "precision": asdict(contract_of(done.request, done.selection)),
         "memory": {
             "arena_bytes": plan.size,
             "lower_bound_bytes": plan.lower_bound,

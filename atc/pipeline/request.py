@@ -1,30 +1,200 @@
-"""What the options say of the model, its files read: interface, precision, passes, kernels."""
+"""What a compilation is asked for: options, their files and the environment, resolved once.
+
+Every file that an option names is opened here and nowhere after. What is decided above a
+compilation, by a search or a tool, stands beside the options and never in them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
+from atc.backends.target import Target
+from atc.backends.targets import get_target
+from atc.errors import InternalError, OptionError
 from atc.options.options import Options
+from atc.options.shape_profiles import gears_of, general_of
+from atc.pipeline.debug_build import Debugging, read_debugging
 from atc.pipeline.pass_switches import LEVELS, RULES, Switches, parse_switches, read_switches
 from atc.pipeline.precision import (
     MODES_V2,
+    OperatorModes,
     Policy,
     bf16_nodes,
     exact_nodes,
     node_names,
+    read_operator_modes,
     read_policy,
     stored_nodes,
 )
 from atc.program.forks import Workers
 from atc.program.partition import Worth
-from atc.select.select import Limits, Selection
+from atc.select.select import Limits
+
+_RESOLVED = frozenset({
+    "target", "insert_op_conf", "input_format", "input_fp16_nodes", "output_type",
+    "precision_mode", "precision_mode_v2", "keep_dtype", "modify_mixlist", "customize_dtypes",
+    "op_precision_mode", "oo_level", "fusion_switch_file", "optimization_switch",
+    "op_debug_config", "op_debug_level",
+})  # fmt: skip
+"""Options that parts of a request were made from: they don't change any more."""
 
 
-def adaptation_of(options: Options) -> Adaptation:
-    """Return what inputs and outputs are to be; raises OptionError for a wrong AIPP file."""
+@dataclass(frozen=True)
+class Decisions:
+    """What was decided for a compilation above it: by a search over compilations, or by a tool."""
+
+    exact_nodes: frozenset[str] = frozenset()
+    """Nodes whose kernels err no more than the operator's definition."""
+    bf16: bool = False
+    """Whether kernels may compute in bf16 without a precision mode that says so."""
+    float_nodes: frozenset[str] = frozenset()
+    """Nodes for which they may not, even so."""
+    plain_nodes: frozenset[str] | None = None
+    """Nodes whose products are in float32, None until it is foreseen what bf16x3 would err."""
+    split_error: float | None = None
+    """What products below float32 are foreseen to err by, as a part of the output's scale."""
+    measured_error: float | None = None
+    """What --max_error came to, as a part of the output's scale."""
+    skip_passes: frozenset[str] = frozenset()
+    """Passes of the graph that are left out, whatever switches say."""
+    measured_layouts: bool = False
+    """Whether layouts are chosen by measured times even where kernels are by estimates."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that a compilation depends on but the model's own files; see `resolve_request`.
+
+    `targets` are several where a library is to choose among them; every stage of one compilation
+    sees one.
+    """
+
+    options: Options
+    environ: Mapping[str, str]
+    targets: tuple[Target, ...]
+    adaptation: Adaptation
+    policy: Policy
+    given_switches: Switches
+    operator_modes: OperatorModes | None
+    debugging: Debugging
+    decisions: Decisions = field(default_factory=Decisions)
+
+    @property
+    def target(self) -> Target:
+        """The target of one compilation."""
+        (target,) = self.targets
+        return target
+
+    @property
+    def width(self) -> int:
+        """The number of floats in a vector that passes may count on, 1 for portable kernels."""
+        return 1 if self.options.kernels == "portable" else self.target.vector_bytes // 4
+
+    @property
+    def switches(self) -> Switches:
+        """The passes that are off, those that were decided to be left out among them."""
+        off = self.given_switches.off | self.decisions.skip_passes
+        return replace(self.given_switches, off=off)
+
+    @property
+    def profiles(self) -> tuple[Request, ...]:
+        """The requests for the shapes of one library: of the largest first, of all shapes last."""
+        general = general_of(self.options)
+        every = (*gears_of(self.options), *([general] if general else []))
+        return tuple(replace(self, options=each) for each in every) or (self,)
+
+    @property
+    def sharing(self) -> tuple[Workers, Worth]:
+        """How many branches run at the same time, and which calls are divided among threads."""
+        options = self.options
+        wanted = options.parallel_branches or options.num_threads
+        copies = options.parallel_copy_size
+        branches = min(wanted, options.workspaces or wanted)
+        return (
+            Workers(branches, options.sharers, always=options.parallel_branches > 1),
+            Worth(not options.thread_tuning, None if copies < 0 else copies),
+        )
+
+    def limits(self, model: onnx_ir.Model) -> Limits:
+        """Return what kernels must keep to."""
+        options, decided = self.options, self.decisions
+        workspace = None if options.workspace_limit < 0 else options.workspace_limit
+        mode, listed = options.op_select_implmode, options.optypelist_for_implmode
+        limits = Limits(
+            mode.startswith("high_precision"), workspace, options.kernels, decided.exact_nodes,
+            weight_price=options.weight_price,
+        )  # fmt: skip
+        if listed or self.operator_modes is not None:
+            exact = exact_nodes(model, mode, listed, self.operator_modes or OperatorModes())
+            limits = replace(limits, exact=False, exact_nodes=exact | decided.exact_nodes)
+        if self.policy.mode in ("force_fp32", "must_keep_origin_dtype"):
+            return replace(limits, precisions=frozenset({"float32"}))
+        low = bf16_nodes(model, self.policy)
+        if decided.bf16 and not self.policy.mode:
+            low |= node_names(model) - decided.float_nodes
+        return replace(
+            limits, precisions=limits.precisions | ({"bf16"} if low else set()), bf16_nodes=low,
+            float_nodes=node_names(model, self.policy.keep) | (decided.plain_nodes or frozenset()),
+            stored_nodes=stored_nodes(model, self.policy),
+        )  # fmt: skip
+
+    def decide(self, **decisions: Any) -> Request:
+        """Return the request with these decisions in the place of what was decided before."""
+        return replace(self, decisions=replace(self.decisions, **decisions))
+
+    def with_options(self, **changes: Any) -> Request:
+        """Return the request with other values of options that no part of it was made from."""
+        if _RESOLVED & changes.keys():
+            raise InternalError(f"{min(_RESOLVED & changes.keys())} is resolved already")
+        return replace(self, options=replace(self.options, **changes))
+
+    def for_target(self, target: Target) -> Request:
+        """Return the request for one target."""
+        return replace(self, options=replace(self.options, target=target.name), targets=(target,))
+
+
+def resolve_request(
+    options: Options, environ: Mapping[str, str] | None = None, decisions: Decisions | None = None
+) -> Request:
+    """Read the files that options name and return what they all come to.
+
+    Raises OptionError for a wrong file, and for options that contradict each other.
+    """
+    return Request(
+        options, environ or {}, _targets(options), _adaptation(options), _policy(options),
+        _switches(options),
+        read_operator_modes(options.op_precision_mode) if options.op_precision_mode else None,
+        read_debugging(options), decisions or Decisions(),
+    )  # fmt: skip
+
+
+def _targets(options: Options) -> tuple[Target, ...]:
+    """Return the targets that the options list, the best first.
+
+    Raises OptionError for an unknown one, one listed twice, and those of several architectures.
+    """
+    text, where = options.target, f"--{options.target_option}"
+    targets = tuple(get_target(name, options.target_option) for name in text.split(","))
+    names = [target.name for target in targets]
+    again = next((name for k, name in enumerate(names) if name in names[:k]), None)
+    if again is not None:
+        raise OptionError(f"{again} is listed twice", where=where)
+    kinds = {target.arch for target in targets if target.arch}
+    if len(kinds) > 1:
+        raise OptionError(
+            f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
+            where=where, hint="compile a library for each",
+        )  # fmt: skip
+    return targets
+
+
+def _adaptation(options: Options) -> Adaptation:
+    """Return what inputs and outputs are to be."""
     conf = options.insert_op_conf
     return Adaptation(
         read_aipp(conf) if conf is not None else (), options.input_format,
@@ -32,70 +202,15 @@ def adaptation_of(options: Options) -> Adaptation:
     )  # fmt: skip
 
 
-DEFAULT_BOUND, PRECISE_BOUND = 1e-4, 1e-5
-"""What errors of float32 kernels are to stay under, as a part of the output's scale."""
-
-PRECISIONS = ("float32", "bf16x3", "bf16", "int8")
-"""What kernels compute products in, most precise first."""
-
-_ROUNDINGS = 32  # roundings to 16 bits, one on another
+def _policy(options: Options) -> Policy:
+    """Return which tensors are kept in which types."""
+    mode = options.precision_mode or MODES_V2[options.precision_mode_v2]
+    return read_policy(mode, options.keep_dtype, options.modify_mixlist, options.customize_dtypes)
 
 
-@dataclass(frozen=True)
-class Contract:
-    """What a library states of its precision: `error_bound` is a part of the output's scale.
-
-    `products` is what the chosen kernels multiply in, of PRECISIONS. `measured_error` is against
-    float64, where it was measured when compiling; `split_error` what products in bf16x3 or bf16
-    alone add, as far as that was foreseen.
-    """
-
-    precision: str
-    implmode: str
-    error_bound: float
-    measured_error: float | None
-    products: tuple[str, ...]
-    split_error: float | None = None
-
-    @property
-    def text(self) -> str:
-        """The contract as `<name>_build_info()` tells it."""
-        told = f"precision={self.precision}; implmode={self.implmode}; "
-        told += f"products={'+'.join(self.products)}; error_bound={self.error_bound:.3g}"
-        if self.split_error is not None:
-            told += f"; split_error={self.split_error:.2e}"
-        if self.measured_error is None:
-            return told
-        return f"{told}; measured_error={self.measured_error:.2e}"
-
-
-def contract_of(options: Options, selection: Selection) -> Contract:
-    """Return what a library of these options and kernels states of its precision."""
-    implmode = options.op_select_implmode
-    precise = implmode.startswith("high_precision") and not options.optypelist_for_implmode
-    plain = PRECISE_BOUND if precise else DEFAULT_BOUND
-    bound = options.max_error or max(plain, _ROUNDINGS * policy_of(options).epsilon)
-    name = precision_mode(options) or ("high_precision" if precise else "default")
-    used = {choice.candidate.kernel.precision for choice in selection.values()}
-    products = tuple(p for p in PRECISIONS if p in used or p == PRECISIONS[0])
-    split = options.split_error if {"bf16x3", "bf16"} & used else None
-    return Contract(name, implmode, bound, options.measured_error, products, split)
-
-
-def precision_mode(options: Options) -> str:
-    """Return the precision mode in its older spelling."""
-    return options.precision_mode or MODES_V2[options.precision_mode_v2]
-
-
-def policy_of(options: Options) -> Policy:
-    """Return which tensors are kept in which types; raises OptionError for a wrong file."""
-    files = (options.keep_dtype, options.modify_mixlist, options.customize_dtypes)
-    return read_policy(precision_mode(options), *files)
-
-
-def switches_of(options: Options) -> Switches:
+def _switches(options: Options) -> Switches:
     """Return the passes that are off: by level, then file, then single switches."""
-    off = options.skip_passes | (frozenset(RULES) - LEVELS[options.oo_level])
+    off = frozenset(RULES) - LEVELS[options.oo_level]
     unknown: tuple[str, ...] = ()
     given = []
     if options.fusion_switch_file is not None:
@@ -103,45 +218,6 @@ def switches_of(options: Options) -> Switches:
     if options.optimization_switch:
         given.append(parse_switches(options.optimization_switch))
     for each in given:
-        off = (off | each.off) - (each.on - options.skip_passes)
+        off = (off | each.off) - each.on
         unknown += each.unknown
     return Switches(off=off, unknown=unknown)
-
-
-def limits_of(options: Options, model: onnx_ir.Model) -> Limits:
-    """Return what kernels must keep to."""
-    workspace = None if options.workspace_limit < 0 else options.workspace_limit
-    mode, listed = options.op_select_implmode, options.optypelist_for_implmode
-    own = options.exact_nodes
-    limits = Limits(mode.startswith("high_precision"), workspace, options.kernels, own)
-    limits = replace(limits, weight_price=options.weight_price)
-    if listed or options.op_precision_mode is not None:
-        exact = exact_nodes(model, mode, listed, options.op_precision_mode)
-        limits = replace(limits, exact=False, exact_nodes=exact | own)
-    return _with_precisions(limits, options, model)
-
-
-def _with_precisions(limits: Limits, options: Options, model: onnx_ir.Model) -> Limits:
-    """Return limits with what kernels may compute products in, as the precision options say."""
-    policy = policy_of(options)
-    if policy.mode in ("force_fp32", "must_keep_origin_dtype"):
-        return replace(limits, precisions=frozenset({"float32"}))
-    low = bf16_nodes(model, policy)
-    if options.bf16 and not policy.mode:
-        low |= node_names(model) - options.float_nodes
-    allowed = limits.precisions | ({"bf16"} if low else set())
-    kept = node_names(model, policy.keep) | (options.plain_nodes or frozenset())
-    stored = stored_nodes(model, policy)
-    return replace(
-        limits, precisions=allowed, bf16_nodes=low, float_nodes=kept, stored_nodes=stored
-    )
-
-
-def sharing_of(options: Options) -> tuple[Workers, Worth]:
-    """Return how many branches run at the same time, and which calls are divided among threads."""
-    wanted, copies = options.parallel_branches or options.num_threads, options.parallel_copy_size
-    branches = min(wanted, options.workspaces or wanted)
-    return (
-        Workers(branches, options.sharers, always=options.parallel_branches > 1),
-        Worth(not options.thread_tuning, None if copies < 0 else copies),
-    )

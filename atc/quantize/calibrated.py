@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +9,19 @@ from atc.diagnostics import Listener
 from atc.errors import OptionError
 from atc.files.temporary import temporary_folder
 from atc.options.files import lines_of, read_text, wrong
-from atc.options.options import Options
 from atc.options.table.quantize import QUANTIZE
 from atc.pipeline.pipeline import Compilation, Compile
+from atc.pipeline.request import Request
 from atc.quantize.quantize import Job, quantize_model
 
 
 def calibrated(inner: Compile) -> Compile:
     """Wrap a compilation: with `--cal_conf` the model is quantised before it is compiled."""
 
-    def compile(options: Options, environ: Mapping[str, str], heard: Listener) -> Compilation:
+    def compile(request: Request, heard: Listener) -> Compilation:
+        options = request.options
         if options.cal_conf is None:
-            return inner(options, environ, heard)
+            return inner(request, heard)
         said = read_calibration(options.cal_conf)
         heard.stage("quantising the model")
         with temporary_folder("calibration") as folder:
@@ -31,10 +30,10 @@ def calibrated(inner: Compile) -> Compile:
                 options.model, result, framework=options.framework, weight=options.weight,
                 input_shape=options.input_shape, target=options.target, **said,
             ), inner)  # fmt: skip
-            quantised = replace(
-                options, model=result, framework="", weight=None, input_shape={}, cal_conf=None
+            quantised = request.with_options(
+                model=result, framework="", weight=None, input_shape={}, cal_conf=None
             )
-            return inner(quantised, environ, heard)
+            return inner(quantised, heard)
 
     return compile
 

@@ -30,6 +30,7 @@ from atc.lower.context import node_name
 from atc.options.options import Options
 from atc.options.values import InputShape
 from atc.pipeline.pipeline import Compile
+from atc.pipeline.request import resolve_request
 from atc.quantize.calibration import Feeds, Labelled, Types, read_labelled, read_samples
 from atc.quantize.layer_noise import Layer, measure_layers
 from atc.runtime.load import open_network
@@ -263,7 +264,8 @@ def _accuracy(
         input_shape={},
     )  # fmt: skip
     env, quiet = dict(os.environ), Listener()
-    shares = [classified(compile(o, env, quiet).folder, labelled) for o in (wide, narrow)]
+    requests = [resolve_request(o, env) for o in (wide, narrow)]
+    shares = [classified(compile(r, quiet).folder, labelled) for r in requests]
     return Accuracy(len(labelled.labels), *shares)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
@@ -19,20 +19,19 @@ from atc.select.cost import estimate as priced
 from atc.select.select import Limits, Measurement, Timings, candidates
 
 
-@dataclass
+@dataclass(frozen=True)
 class Weighing:
-    """Weighs the layouts of a compilation's graphs, and remembers what was weighed."""
+    """Weighs the layouts of a compilation's graphs; what was estimated once isn't again."""
 
     target: Target
     limits: Limits
     timings: Timings = field(default_factory=dict)
-    reports: list[LayoutReport] = field(default_factory=list)
     estimates: dict[Workload, float | None] = field(default_factory=dict)
     quotes: dict[tuple[Workload, Limits], Quote | None] = field(default_factory=dict)
-    conversions: bool = False
-    """Whether relayouts are contested like the forms between them."""
 
-    def layouts(self, wanted: str) -> Layouts:
+    def layouts(
+        self, wanted: str, tell: Callable[[LayoutReport], None] = lambda report: None
+    ) -> Layouts:
         """Return how the passes are to choose layouts; OptionError for one that isn't there."""
         width = self.target.vector_bytes // 4
         names = ("auto", *(layout_names(width).values() if width > 1 else ("nchw",)))
@@ -41,7 +40,7 @@ class Weighing:
                 f"target {self.target.name} has no layout {wanted}", where="--layout_transform",
                 hint=f"it has {', '.join(names)}",
             )  # fmt: skip
-        return Layouts(wanted, self.price, self.reports.append)
+        return Layouts(wanted, self.price, tell)
 
     def storing(self) -> Storing | None:
         """Return how a pass is to choose what is stored in bfloat16; None where nothing may be."""
@@ -80,18 +79,13 @@ class Weighing:
                 ratios.append(round(min(times), 1) / cycles)
         return median(ratios) or 1.0 if ratios else 1.0  # a policy's times may all be 0
 
-    def contested(self) -> Iterator[Workload]:
-        """Yield the workloads of forms that measuring might prefer."""
-        tasks = [task for report in self.reports for task in report.contested]
-        if self.conversions and tasks:
-            tasks += (task for report in self.reports for task in report.conversions)
-        yield from dict.fromkeys(map(workload, tasks))
 
-    def measured(self, timings: Timings) -> Weighing:
-        """Return a new weighing by the times of what was contested."""
-        own = set(self.contested())
-        known = {w: times for w, times in timings.items() if w in own}
-        return Weighing(self.target, self.limits, known, [], self.estimates, self.quotes)
+def contested(reports: Sequence[LayoutReport], conversions: bool = False) -> list[Workload]:
+    """Return the workloads of forms that measuring might prefer, relayouts too if asked."""
+    tasks = [task for report in reports for task in report.contested]
+    if conversions and tasks:
+        tasks += (task for report in reports for task in report.conversions)
+    return list(dict.fromkeys(map(workload, tasks)))
 
 
 def workload(task: Task) -> Workload:

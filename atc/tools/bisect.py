@@ -28,7 +28,7 @@ from atc.ir.strict_json import dumps
 from atc.options.options import Options
 from atc.pipeline.pass_switches import RULES
 from atc.pipeline.pipeline import Compilation
-from atc.pipeline.request import switches_of
+from atc.pipeline.request import Decisions, resolve_request
 from atc.program.build import calls
 from atc.runtime.load import open_network
 from atc.runtime.session import Session
@@ -48,7 +48,7 @@ _PASSING = {"oo_level": "O3", "fusion_switch_file": None, "optimization_switch":
 """Options whose only effect is which passes run, with the values that leave out none."""
 _SILENT = frozenset({
     "model", "output", "jobs", "dump", "op_compiler_cache_mode", "op_compiler_cache_dir", "notes",
-    "skip_passes", "profile", "hooks", "runtime_log", "op_debug_level", "op_debug_config",
+    "profile", "hooks", "runtime_log", "op_debug_level", "op_debug_config",
     "debug_dir", "build_dir", "compiler_timeout", "keep_build", "strip", "sources",
 })  # fmt: skip
 """Options that change no result, or are looked at in another way."""
@@ -99,14 +99,22 @@ def bisect(
     `output` of the options names a folder to work in. Raises OptionError where the two can't be
     told apart by their outputs: other inputs, other shapes.
     """
-    search = _Search(_plain(first), _plain(second), dict(environ), given, seed, tolerance, tell)
+    search = _Search(_end(first), _end(second), dict(environ), given, seed, tolerance, tell)
     return search.run()
+
+
+@dataclass(frozen=True)
+class _End:
+    """One of the two compilations: its options, less those of passes, and the passes left out."""
+
+    options: Options
+    skipped: frozenset[str]
 
 
 @dataclass
 class _Search:
-    first: Options
-    second: Options
+    first: _End
+    second: _End
     environ: dict[str, str]
     given: str
     seed: int
@@ -119,8 +127,8 @@ class _Search:
     trials: dict[int, bool] = field(default_factory=dict)
 
     def run(self) -> Bisection:
-        check_given(self.first, self.given)
-        ends = [self._compile(options, name) for options, name in
+        check_given(self.first.options, self.given)
+        ends = [self._compile(end, name) for end, name in
                 ((self.first, "first"), (self.second, "second"))]  # fmt: skip
         self.labels = _labels(ends[0])
         self.expected = self._outputs(ends[0].folder)
@@ -156,40 +164,42 @@ class _Search:
 
     def _made(self, taken: int) -> dict[str, Array]:
         """Return the outputs of the library that takes the first `taken` decisions."""
-        options = self._mixed(taken)
-        return self._outputs(self._compile(options, f"trial{taken}").folder)
+        return self._outputs(self._compile(self._mixed(taken), f"trial{taken}").folder)
 
-    def _mixed(self, taken: int) -> Options:
-        """Return the options of a trial; a policy file holds the kernels."""
+    def _mixed(self, taken: int) -> _End:
+        """Return what a trial compiles; a policy file holds the kernels."""
         chosen = dict(self.labels)
         values: dict[str, Any] = {}
-        skipped = set(self.first.skip_passes)
+        skipped = set(self.first.skipped)
         for number, decision in enumerate(self.decisions):
             other = number < taken
             match decision.kind:
                 case "option" if other:
-                    values[decision.name] = getattr(self.second, decision.name)
+                    values[decision.name] = getattr(self.second.options, decision.name)
                 case "pass" if other:
                     skipped ^= {decision.name}
                 case "kernel" if decision.workload is not None:
                     chosen[decision.workload] = decision.second if other else decision.first
-        return replace(
-            self.first, **values, skip_passes=frozenset(skipped), fast_run=False, full_run=False,
-            op_bank_path=None, fast_run_algo_policy=self._policy(chosen, taken), **_LIMITING,
+        options = replace(
+            self.first.options, **values, fast_run=False, full_run=False, op_bank_path=None,
+            fast_run_algo_policy=self._policy(chosen, taken), **_LIMITING,
         )  # fmt: skip
+        return _End(options, frozenset(skipped))
 
     def _policy(self, chosen: Mapping[Workload, str], taken: int) -> Path:
-        path = self.first.output.parent / f"trial{taken}.policy"
+        path = self.first.options.output.parent / f"trial{taken}.policy"
         lines: dict[str, Any] = {}
-        for name in {self.first.target, self.second.target}:
+        for name in {self.first.options.target, self.second.options.target}:
             timings = {w: (Measurement(label, 0.0),) for w, label in chosen.items()}
             lines |= picks(timings, get_target(name))
         write_policy(path, lines)
         return path
 
-    def _compile(self, options: Options, name: str) -> Compilation:
-        folder = self.first.output.parent / name / self.first.output.name
-        return compile_model(replace(options, output=folder), self.environ, Listener())
+    def _compile(self, end: _End, name: str) -> Compilation:
+        output = self.first.options.output
+        options = replace(end.options, output=output.parent / name / output.name)
+        decided = Decisions(skip_passes=end.skipped)
+        return compile_model(options, self.environ, Listener(), decided)
 
     def _outputs(self, folder: Path) -> dict[str, Array]:
         net = open_network(folder)
@@ -211,14 +221,15 @@ class _Search:
         return False
 
 
-def _plain(options: Options) -> Options:
-    """Return options that name the passes to be left out one by one."""
-    skipped = frozenset(switches_of(options).off)
-    return replace(options, **_PASSING, skip_passes=skipped)  # type: ignore[arg-type]
+def _end(options: Options) -> _End:
+    """Return options with the passes that they leave out named one by one."""
+    skipped = resolve_request(options).switches.off
+    return _End(replace(options, **_PASSING), skipped)  # type: ignore[arg-type]
 
 
-def _options(first: Options, second: Options) -> list[Decision]:
+def _options(one: _End, other: _End) -> list[Decision]:
     """Return the options and passes that differ; passes in the order of the pipeline."""
+    first, second = one.options, other.options
     named = (f.name for f in fields(Options) if f.name not in {*_SILENT, *_CHOOSING, *_LIMITING})
     found = [
         Decision("option", name, str(getattr(first, name)), str(getattr(second, name)))
@@ -227,9 +238,9 @@ def _options(first: Options, second: Options) -> list[Decision]:
     ]
     words = {True: "off", False: "on"}
     return found + [
-        Decision("pass", name, words[name in first.skip_passes], words[name in second.skip_passes])
+        Decision("pass", name, words[name in one.skipped], words[name in other.skipped])
         for name in RULES
-        if (name in first.skip_passes) != (name in second.skip_passes)
+        if (name in one.skipped) != (name in other.skipped)
     ]
 
 

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from atc.backends.kernel import workload_of
 from atc.backends.target import Target
-from atc.backends.targets import get_target
 from atc.diagnostics import Listener
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Part, Reshape
 from atc.lower.trace import Visit
+from atc.options.files import file_digest
 from atc.options.options import Options
-from atc.options.shape_profiles import gears_of, general_of
-from atc.pipeline.multi_target import targets_of
-from atc.pipeline.pipeline import optimised_graph, read_model, write_project
-from atc.pipeline.request import limits_of
+from atc.pipeline.lowering import optimise, read_model
+from atc.pipeline.planning import plan_all
+from atc.pipeline.request import Request, resolve_request
+from atc.pipeline.timing import Timed
+from atc.pipeline.writing import write_project
 from atc.select.select import Limits, choose
 
 FAILED = "fails"
@@ -74,12 +75,13 @@ def check_model(options: Options, listen: Listener | None = None) -> Check:
     OptionError; the model's own errors are in the result. Of several targets the result is the
     first one's that refuses, or the best one's.
     """
-    if "," in options.target:
-        targets = targets_of(options)
-        every = [check_model(replace(options, target=t.name), listen) for t in targets]
-        return next((check for check in every if check.exit_status), every[0])
-    heard = listen or Listener()
-    target = get_target(options.target, options.target_option)
+    request, heard = resolve_request(options), listen or Listener()
+    every = [_checked(request.for_target(target), heard) for target in request.targets]
+    return next((check for check in every if check.exit_status), every[0])
+
+
+def _checked(request: Request, heard: Listener) -> Check:
+    """Check a model for one target."""
     visits: dict[int, Visit] = {}
 
     def visit(seen: Visit) -> None:
@@ -88,12 +90,13 @@ def check_model(options: Options, listen: Listener | None = None) -> Check:
             visits[seen.node] = seen
 
     try:
-        kernels, errors = _dry_run(options, target, heard, visit, visits)
+        kernels, errors = _dry_run(request, heard, visit, visits)
     except (ModelError, UnsupportedError) as error:
         kernels, errors = None, [error]
     refused = [v.error for v in visits.values() if v.error is not None and v.certain]
     findings = tuple(_finding(v, kernels, errors) for v in visits.values())
-    return Check(options.model.name, target.name, findings, (*refused, *errors))
+    name = request.options.model.name
+    return Check(name, request.target.name, findings, (*refused, *errors))
 
 
 def check_text(check: Check) -> str:
@@ -136,30 +139,28 @@ Kernels = Mapping[str, Sequence[tuple[str, str]]]
 
 
 def _dry_run(
-    options: Options,
-    target: Target,
+    request: Request,
     heard: Listener,
     visit: Callable[[Visit], None],
     visits: Mapping[int, Visit],
 ) -> tuple[Kernels | None, list[AtcError]]:
     """Return each node's kernels and what failed after the lowering."""
-    general = general_of(options)
-    every = (*gears_of(options), *([general] if general else [])) or (options,)
-    first, *others = every
+    first, *others = request.profiles
     model = read_model(first, heard)
-    limits, width = limits_of(options, model), target.vector_bytes // 4
+    limits = request.limits(model)
     try:
-        graph = optimised_graph(model, options, heard, width, visit)
+        network = optimise(model, request, heard, visit=visit)
     except AtcError:
         if all(v.error is None for v in visits.values()):
             raise
         return None, []  # only because of what stands in for the results of failing nodes
-    kernels, errors = _kernels(graph, target, limits)
+    kernels, errors = _kernels(network.graph, request.target, limits)
     if not errors and all(v.error is None for v in visits.values()):
-        if graph.dims:  # again, without listening: then the range is compared with single shapes
-            optimised_graph(read_model(first, heard), options, heard, width)
-        more = [optimised_graph(read_model(gear, heard), options, heard, width) for gear in others]
-        write_project(graph, {}, options, target, limits, heard, more)
+        if network.graph.dims:  # again, unheard: the range is compared with single shapes
+            optimise(read_model(first, heard), request, heard)
+        more = [optimise(read_model(each, heard), request, heard) for each in others]
+        plans = plan_all(Timed((network, *more), {}, limits), request, heard)
+        write_project(plans, request, file_digest(request.options.model), heard)
     return kernels, errors
 
 

@@ -107,12 +107,12 @@ def _profile(argv: Sequence[str]) -> Answer:
 
 
 def _quantize(argv: Sequence[str]) -> Answer:
-    from atc.compile import compile_model
+    from atc.compile import compile_request
     from atc.quantize.quantize import Job, quantize_model
     from atc.quantize.report import quantised_json, quantised_text
 
     values: dict[str, Any] = settle(parse_arguments(argv, "quantize").given, "quantize").values
-    result = quantize_model(Job(**{f.name: values[f.name] for f in fields(Job)}), compile_model)
+    result = quantize_model(Job(**{f.name: values[f.name] for f in fields(Job)}), compile_request)
     return Answer((quantised_json if values["json"] else quantised_text)(result))
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from atc.accuracy.compare import Verification, check_inputs, subject_of, verify_library
 from atc.diagnostics import Listener
 from atc.files.temporary import temporary_folder
-from atc.options.options import Options, make_options
+from atc.options.options import make_options
 from atc.options.resolve import Settled
+from atc.pipeline.request import Request, resolve_request
 
 
 def verify(settled: Settled, heard: Listener) -> Verification:
@@ -27,10 +28,10 @@ def verify(settled: Settled, heard: Listener) -> Verification:
             if types is not None:
                 check_inputs(values["input"], types)
             library = compile_model(options, settled.environ, heard).folder
-        return compare(options, library, heard, inputs=values["input"], **chosen)
+        return compare(resolve_request(options), library, heard, inputs=values["input"], **chosen)
 
 
-def compare(options: Options, library: Path, heard: Listener, **chosen: Any) -> Verification:
-    """Compare a library of the options' model with a reference."""
+def compare(request: Request, library: Path, heard: Listener, **chosen: Any) -> Verification:
+    """Compare a library of the request's model with a reference."""
     heard.stage("comparing with a reference")
-    return verify_library(subject_of(options), library, **chosen)
+    return verify_library(subject_of(request), library, **chosen)

@@ -19,7 +19,7 @@ from atc.accuracy.feeds import given_inputs
 from atc.cli.main import main
 from atc.codegen.emit import Emission, emit
 from atc.errors import OptionError
-from atc.pipeline import pipeline
+from atc.pipeline import writing
 
 
 def doctored(node: str, statement: str) -> Callable[..., Emission]:
@@ -36,7 +36,7 @@ def test_the_first_wrong_node_is_named(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(pipeline, "emit", doctored("conv1", "{out}[1] += 2.0f;"))
+    monkeypatch.setattr(writing, "emit", doctored("conv1", "{out}[1] += 2.0f;"))
     arguments = [f"--model={conv_net(tmp_path / 'm.onnx')}", f"--target={target}"]
     assert main(["diff", *arguments, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
@@ -52,7 +52,7 @@ def test_the_first_wrong_node_is_named(
 def test_the_text_says_which_nodes_are_fused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pipeline, "emit", doctored("conv2", "{out}[0] = 1e30f;"))
+    monkeypatch.setattr(writing, "emit", doctored("conv2", "{out}[0] = 1e30f;"))
     model = conv_net(tmp_path / "m.onnx")
     assert main(["diff", f"--model={model}", "--target=c99"]) == 1
     out = capsys.readouterr().out

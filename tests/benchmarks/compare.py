@@ -59,8 +59,8 @@ from atc.importers import load_model
 from atc.options.options import Options, make_options
 from atc.options.parse import parse_arguments
 from atc.options.table import read_values
+from atc.pipeline.contract import contract_of
 from atc.pipeline.pipeline import Compilation
-from atc.pipeline.request import contract_of
 from atc.program.build import calls
 
 HERE = Path(__file__).parent
@@ -156,7 +156,7 @@ def measure(model: Path, given: argparse.Namespace, options: Sequence[str]) -> R
 
 def stated(done: Compilation) -> str:
     """Return a library's precision and the bound of its error."""
-    contract = contract_of(done.options, done.selection)
+    contract = contract_of(done.request, done.selection)
     return f"{contract.precision} ({'+'.join(contract.products)}) <{contract.error_bound:.1g}"
 
 

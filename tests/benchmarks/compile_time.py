@@ -29,13 +29,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from atc.backends.targets import get_target
 from atc.compile import compile_model
 from atc.diagnostics import Listener
 from atc.ir.graph import Graph
+from atc.options.files import file_digest
 from atc.options.options import Options, make_options
-from atc.pipeline.pipeline import optimised_graph, read_model, write_project
-from atc.pipeline.request import limits_of
+from atc.pipeline.lowering import optimise, read_model
+from atc.pipeline.planning import plan_all
+from atc.pipeline.request import resolve_request
+from atc.pipeline.timing import Timed
+from atc.pipeline.writing import write_project
 
 SHORTEST = 0.1
 """Seconds from which on a stage is told of."""
@@ -309,10 +312,10 @@ def measure(graph: str, nodes: int, target: str, c: bool, passes: bool) -> dict[
 
 def write_without_c(options: Options, heard: Listener) -> None:
     """Do what a compilation does before the C compiler."""
-    model, target = read_model(options, heard), get_target(options.target)
-    limits = limits_of(options, model)
-    graph = optimised_graph(model, options, heard, target.vector_bytes // 4)
-    write_project(graph, {}, options, target, limits, heard)
+    request = resolve_request(options)
+    model = read_model(request, heard)
+    timed = Timed((optimise(model, request, heard),), {}, request.limits(model))
+    write_project(plan_all(timed, request, heard), request, file_digest(options.model), heard)
 
 
 def growth(sizes: Sequence[float], seconds: Sequence[float]) -> list[float]:

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 import atc
 from atc.accuracy.compare import run_reference
 from atc.cli.main import main
-from atc.pipeline import pipeline
+from atc.pipeline import planning, writing
 
 START = "ATC start working now, please wait for a moment."
 FAILED = "ATC run failed, Please check the detail log, Try 'atc --help' for more information"
@@ -139,7 +139,7 @@ def test_a_mistake_of_the_compiler_is_one_line(
     def broken(*arguments: Any, **keywords: Any) -> None:
         raise ZeroDivisionError("by\nzero")
 
-    monkeypatch.setattr(pipeline, "plan_memory", broken)
+    monkeypatch.setattr(planning, "plan_memory", broken)
     assert main(line(model, tmp_path / "out")) == 4
     out, err = capsys.readouterr()
     assert err.startswith("E19999: ZeroDivisionError: by\\nzero")
@@ -156,7 +156,7 @@ def test_an_interrupt_leaves_nothing(
     def interrupted(*arguments: Any, **keywords: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "build_library", interrupted)
+    monkeypatch.setattr(writing, "build_library", interrupted)
     assert main(line(model, tmp_path / "out/net")) == 130
     out, err = capsys.readouterr()
     assert err == "interrupted\n"
@@ -217,7 +217,7 @@ def test_wrong_inputs_are_told_before_compiling(
     def built(*arguments: object, **keywords: object) -> None:
         raise AssertionError("the compiler was called")
 
-    monkeypatch.setattr(pipeline, "build_library", built)
+    monkeypatch.setattr(writing, "build_library", built)
     np.savez(tmp_path / "in.npz", x=np.zeros((1, 3, 8, 8)))
     more = ["--first=", "--second=--oo_level=O0"] if command == "bisect" else []
     assert main([command, f"--model={model}", f"--input={tmp_path / 'in.npz'}", *more]) == 1

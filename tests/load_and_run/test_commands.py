@@ -295,7 +295,7 @@ def test_what_is_wrong_is_told_before_compiling(
         raise AssertionError("the compiler was called")
 
     monkeypatch.setattr("atc.load_and_run.compilation.compile_model", compiled)
-    monkeypatch.setattr("atc.pipeline.pipeline.optimised_graph", compiled)
+    monkeypatch.setattr("atc.pipeline.lowering.run_passes", compiled)
     np.save(tmp_path / "x.npy", np.zeros((1, 1, 28, 28)))
     places = (("{float64}", tmp_path / "x.npy"), ("{file}", tmp_path / "x.npy"))
     for place, path in places:
@@ -311,7 +311,8 @@ def test_a_missing_compiler_is_told_before_the_model_is_looked_at(
         raise AssertionError("the model was read")
 
     monkeypatch.setenv("CC", "no-such-compiler")
-    monkeypatch.setattr("atc.pipeline.pipeline.read_model", read)
+    monkeypatch.setattr("atc.pipeline.lowering.load_model", read)
+    monkeypatch.setattr("atc.load_and_run.compilation.load_model", read)
     found = run(model, *words, status=3)
     assert found.err.startswith("E19010: CC names a program that isn't there: no-such-compiler")
     assert found.err.count("\n") == 1

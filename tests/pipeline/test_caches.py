@@ -11,7 +11,7 @@ import pytest
 from atc.cache import TEMPLATES
 from atc.options.options import Options
 from atc.pipeline.caches import file_store
-from atc.pipeline.debug_build import read_debugging
+from atc.pipeline.request import resolve_request
 
 
 def options(tmp_path: Path, mode: str) -> Options:
@@ -24,15 +24,15 @@ def options(tmp_path: Path, mode: str) -> Options:
 @pytest.mark.parametrize(("mode", "fresh"), [("enable", False), ("force", True)])
 def test_templates_lie_beside_the_operators(tmp_path: Path, mode: str, fresh: bool) -> None:
     given = options(tmp_path, mode)
-    store = file_store(given, read_debugging(given), os.environ, TEMPLATES)
+    store = file_store(resolve_request(given, os.environ), TEMPLATES)
     assert store is not None
     assert (store.root, store.fresh) == (tmp_path / "cache", fresh)
 
 
 def test_templates_are_not_kept_where_operators_are_not(tmp_path: Path) -> None:
     given = options(tmp_path, "disable")
-    assert file_store(given, read_debugging(given), os.environ, TEMPLATES) is None
+    assert file_store(resolve_request(given, os.environ), TEMPLATES) is None
     debug = replace(options(tmp_path, "enable"), op_debug_level=1)
-    assert file_store(debug, read_debugging(debug), os.environ, TEMPLATES) is None
+    assert file_store(resolve_request(debug, os.environ), TEMPLATES) is None
     homeless = replace(options(tmp_path, "enable"), op_compiler_cache_dir=None)
-    assert file_store(homeless, read_debugging(homeless), {}, TEMPLATES) is None
+    assert file_store(resolve_request(homeless, {}), TEMPLATES) is None

@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 from networks import training_net
 from setting_rows import options
+from stages import project_of
 
-from atc.backends.targets import get_target
 from atc.compile import compile_model
 from atc.diagnostics import Listener
 from atc.errors import OptionError
-from atc.options.options import Options
-from atc.pipeline import pipeline
 from atc.runtime.load import load
-from atc.select.select import ANY
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +23,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training_net(tmp_path_factory.mktemp("net") / "step.onnx")
 
 
-def planned(chosen: Options) -> pipeline.Project:
-    heard, target = Listener(), get_target("c99")
-    graph = pipeline.optimised_graph(pipeline.read_model(chosen, heard), chosen, heard)
-    return pipeline.write_project(graph, {}, chosen, target, ANY, heard)
-
-
 def arena(model: Path, **given: object) -> int:
-    return planned(options({}, model, target="c99", **given)).arena.plan.size
+    return project_of(options({}, model, target="c99", **given)).arena.plan.size
 
 
 def test_gradients_have_the_same_bits(model: Path, tmp_path: Path) -> None:
@@ -78,7 +69,7 @@ def test_a_larger_budget_never_computes_more_again(model: Path) -> None:
     budgets = np.linspace(least, whole, 9).astype(int).tolist()
     work = []
     for budget in budgets:
-        done = planned(
+        done = project_of(
             options({}, model, target="c99", recompute="all", memory_budget=budget)
         )
         assert done.arena.plan.size <= budget
@@ -100,11 +91,11 @@ def test_what_gave_the_budget_is_named(
     model: Path, environ: dict[str, str], line: dict[str, str], named: str
 ) -> None:
     with pytest.raises(OptionError) as caught:
-        planned(options(environ, model, target="c99", **line))
+        project_of(options(environ, model, target="c99", **line))
     assert caught.value.where == named
 
 
 def test_without_need_nothing_is_made_again(model: Path) -> None:
     whole = arena(model)
-    until = planned(options({}, model, target="c99", recompute="all", recompute_until=whole))
+    until = project_of(options({}, model, target="c99", recompute="all", recompute_until=whole))
     assert not [n for n in until.graph.nodes if "#again" in n.outputs[0]]

@@ -16,7 +16,16 @@ from atc.errors import OptionError
 from atc.ir.graph import Array
 from atc.ir.text import op_text
 from atc.lower import lower_model
-from atc.pipeline.precision import MODES, MODES_V2, Policy, bf16_nodes, exact_nodes, read_policy
+from atc.pipeline.precision import (
+    MODES,
+    MODES_V2,
+    OperatorModes,
+    Policy,
+    bf16_nodes,
+    exact_nodes,
+    read_operator_modes,
+    read_policy,
+)
 from support import Runner, compile_models
 
 HALF, BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -263,7 +272,8 @@ def test_precise_kernels_for_some(
 ) -> None:
     path = tmp_path / "modes.ini"
     path.write_text(text)
-    assert exact_nodes(net(), mode, types, path if text else None) == set(expected.split())
+    said = read_operator_modes(path) if text else OperatorModes()
+    assert exact_nodes(net(), mode, types, said) == set(expected.split())
 
 
 @pytest.mark.parametrize("text", ["[Other]\n", "Conv\n", "Conv=fast\n"])
@@ -271,4 +281,4 @@ def test_a_wrong_mode_of_an_operator(text: str, tmp_path: Path) -> None:
     path = tmp_path / "modes.ini"
     path.write_text("# modes\n" + text)
     with pytest.raises(OptionError, match="--op_precision_mode: .*modes.ini, line 2"):
-        exact_nodes(net(), "high_precision", (), path)
+        read_operator_modes(path)

@@ -16,19 +16,21 @@ from networks import save
 from onnx import TensorProto, helper, numpy_helper
 from projects import compile_c, sources, write_project
 from setting_rows import options
+from stages import project_of
 
 import atc
 from atc.backends.targets import get_target
 from atc.codegen.emit import emit
+from atc.diagnostics import Listener
 from atc.errors import InternalError
 from atc.ir.graph import Graph
 from atc.memory.arena import Arena, plan_memory
 from atc.memory.audit import audit_memory
 from atc.passes import run_passes
-from atc.pipeline import pipeline as driver
+from atc.pipeline.writing import Project
 from atc.program.build import Fork, Program, build_program, calls
 from atc.program.forks import Workers, forked
-from atc.select.select import ANY, select
+from atc.select.select import select
 from support import compile_graph
 
 TARGET = get_target("c99")
@@ -244,11 +246,8 @@ def test_a_branch_reuses_its_own_memory() -> None:
     assert arena(4) == arena(12)
 
 
-def planned(model: Path, **given: object) -> driver.Project:
-    chosen = options({}, model, target="c99", **given)
-    heard = driver.Listener()
-    graph = driver.optimised_graph(driver.read_model(chosen, heard), chosen, heard)
-    return driver.write_project(graph, {}, chosen, TARGET, ANY, heard)
+def planned(model: Path, **given: object) -> Project:
+    return project_of(options({}, model, target="c99", **given))
 
 
 def test_a_budget_comes_before_branches(tmp_path: Path) -> None:
@@ -266,9 +265,7 @@ def test_networks_of_several_shapes_say_that_they_use_one_thread(tmp_path: Path)
     model = save([relu], {"x": ["n", 4]}, {"y": ["n", 4]}, tmp_path / "m.onnx")
     chosen = options({}, model, target="c99", input_shape="x:1~3,4", parallel_branches="2")
     told: list[str] = []
-    heard = driver.Listener(warn=told.append)
-    graph = driver.optimised_graph(driver.read_model(chosen, heard), chosen, heard)
-    driver.write_project(graph, {}, chosen, TARGET, ANY, heard)
+    project_of(chosen, Listener(warn=told.append))
     assert told == ["--parallel_branches=2: networks of several shapes use one"]
 
 

@@ -10,15 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from stages import project_of
 from suite import case_names, load_cases
 
-from atc.backends.targets import get_target
 from atc.cli.main import main
-from atc.diagnostics import Listener
 from atc.errors import AtcError
 from atc.options.options import Options
-from atc.pipeline.pipeline import optimised_graph, read_model, write_project
-from atc.pipeline.request import limits_of
 from atc.tools.check import Check, check_json, check_model, check_text
 
 SAMPLES = sorted((Path(__file__).parents[2] / "samples").glob("*.onnx"))
@@ -34,11 +31,8 @@ def check(model: onnx.ModelProto, folder: Path, target: str = "c99") -> Check:
 def compiling_fails_with(path: Path, target: str = "c99") -> AtcError | None:
     """Return the error of a compilation up to the C compiler."""
     options = Options(path, path.with_name("net"), target=target)
-    record, listener = get_target(target), Listener()
     try:
-        model = read_model(options, listener)
-        graph = optimised_graph(model, options, listener, record.vector_bytes // 4)
-        write_project(graph, {}, options, record, limits_of(options, model), listener)
+        project_of(options)
     except AtcError as error:
         return error
     return None

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from atc import errors
 from atc.cli.main import main
 from atc.errors import AtcError, OptionError, one_line, reason_of, way_out
-from atc.pipeline import pipeline
+from atc.pipeline import planning, writing
 
 Make = Callable[[Path], object]
 
@@ -161,7 +161,7 @@ def test_a_wrong_input_shape(
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make sure that nothing is compiled: what can't be written is told before the work."""
-    monkeypatch.setattr(pipeline, "build_library", lambda *a, **k: pytest.fail("compiled"))
+    monkeypatch.setattr(writing, "build_library", lambda *a, **k: pytest.fail("compiled"))
 
 
 @pytest.mark.parametrize("output", ["file", "file/net", "link", "model.onnx"])
@@ -291,7 +291,7 @@ def test_an_error_of_the_system_anywhere_is_no_mistake_of_the_compiler(
     def refused(*arguments: object, **keywords: object) -> None:
         raise PermissionError(13, "Permission denied", "/closed/x")
 
-    monkeypatch.setattr(pipeline, "plan_memory", refused)
+    monkeypatch.setattr(planning, "plan_memory", refused)
     net = conv_net(tmp_path / "net.onnx")
     assert main([f"--model={net}", f"--output={tmp_path / 'out'}", "--target=c99"]) == 1
     assert capsys.readouterr().err == (

@@ -20,8 +20,9 @@ from atc.diagnostics import Listener
 from atc.errors import OptionError
 from atc.options.options import Options
 from atc.passes import run_passes
-from atc.pipeline.pipeline import optimised_graph, read_model
-from atc.pipeline.request import contract_of, limits_of
+from atc.pipeline.contract import contract_of
+from atc.pipeline.lowering import optimise, read_model
+from atc.pipeline.request import Decisions, resolve_request
 from atc.select.select import Limits, select
 from support import compile_graph, run_model
 
@@ -56,15 +57,16 @@ def chosen(tmp_path: Path, target: str, **given: Any) -> dict[str, str]:
     path = tmp_path / "model.onnx"
     onnx.save(two_products(), path)
     options = Options(model=path, output=tmp_path / "net", target=target, **given)
-    model = read_model(options, Listener())
-    graph = optimised_graph(model, options, Listener(), 16)
-    selection = select(graph, get_target(target), limits=limits_of(options, model))
+    request = resolve_request(options)
+    model = read_model(request, Listener())
+    graph = optimise(model, request, Listener()).graph
+    selection = select(graph, get_target(target), limits=request.limits(model))
     found: dict[str, str] = {}
     for node in graph.nodes:
         choice = selection.get(node.outputs[0])
         for name in node.origin if choice else ():
             found[name] = choice.candidate.kernel.precision
-    return {**found, "products": "+".join(contract_of(options, selection).products)}
+    return {**found, "products": "+".join(contract_of(request, selection).products)}
 
 
 KEEP = "first\n"
@@ -124,10 +126,10 @@ def near_copies(apart: float) -> onnx.ModelProto:
 
 def settled(
     path: Path, model: onnx.ModelProto, listener: Listener | None = None, **given: Any
-) -> Options:
+) -> Decisions:
     onnx.save(model, path)
     options = Options(model=path, output=path.with_suffix(""), target=AMX, **given)
-    return with_split_settled(options, listener or Listener())
+    return with_split_settled(resolve_request(options), listener or Listener()).decisions
 
 
 def test_products_are_split_only_where_the_network_does_not_magnify_their_errors(
@@ -145,13 +147,13 @@ def test_products_are_split_only_where_the_network_does_not_magnify_their_errors
 
 def test_what_was_foreseen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(near_copies(1.0), tmp_path / "m.onnx")
-    options = Options(model=tmp_path / "m.onnx", output=tmp_path / "m", target=AMX)
+    request = resolve_request(Options(tmp_path / "m.onnx", tmp_path / "m", target=AMX))
     store = ProvedFiles(tmp_path, "kept", Secret(b"key"))
-    first = with_split_settled(options, Listener(), store)
+    first = with_split_settled(request, Listener(), store)
     monkeypatch.setattr("atc.accuracy.bf16x3.SHARES", ())  # which would leave all in float32
-    assert with_split_settled(options, Listener(), store) == first
+    assert with_split_settled(request, Listener(), store) == first
     onnx.save(near_copies(0.5), tmp_path / "m.onnx")
-    other = with_split_settled(options, Listener(), store)
+    other = with_split_settled(request, Listener(), store).decisions
     assert (other.plain_nodes, other.split_error) == ({"one", "other"}, 0.0)
 
 

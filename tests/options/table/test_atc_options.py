@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import stages
 from importers.megengine_writer import write_v2
 from importers.mxnet_files import node, symbol, variable
 from importers.test_megengine_reader import small
 from networks import content, conv_net, counting_compiler, save
 from onnx import helper, numpy_helper
 from setting_rows import rows_of
+from stages import project_of
 
 import atc
 from atc.backends.targets import get_target
@@ -34,9 +36,10 @@ from atc.ir.graph import Graph
 from atc.options.options import Options, make_options
 from atc.options.table import IGNORED_OPTIONS, read_values
 from atc.options.unsupported import LATER
+from atc.pipeline.lowering import read_model
 from atc.pipeline.pass_switches import TURNS
-from atc.pipeline.pipeline import Compilation, Project, optimised_graph, read_model, write_project
-from atc.pipeline.request import limits_of, switches_of
+from atc.pipeline.pipeline import Compilation
+from atc.pipeline.request import resolve_request
 from atc.select.select import Measurement
 from atc.tools.model_info import model_info
 
@@ -85,17 +88,7 @@ def options(folder: Path, **given: object) -> Options:
 
 
 def graph_of(own: Options, warnings: list[str] | None = None) -> Graph:
-    heard = Listener(warn=(warnings if warnings is not None else []).append)
-    width = get_target(own.target).vector_bytes // 4
-    return optimised_graph(read_model(own, heard), own, heard, width)
-
-
-def project_of(own: Options) -> Project:
-    """Do all of a compilation but the C compiler's part."""
-    model = read_model(own, Listener())
-    target = get_target(own.target)
-    graph = optimised_graph(model, own, Listener(), target.vector_bytes // 4)
-    return write_project(graph, {}, own, target, limits_of(own, model), Listener())
+    return stages.graph_of(own, Listener(warn=(warnings if warnings is not None else []).append))
 
 
 def run(done: Compilation, x: np.ndarray = X) -> np.ndarray:
@@ -205,10 +198,10 @@ def test_a_02_weights_of_a_model_that_takes_none_are_told(folder: Path, tmp_path
     for model in (folder / "net.onnx", mge):
         warnings: list[str] = []
         own = options(folder, model=model, weight=weight)
-        read_model(own, Listener(warn=warnings.append))
+        read_model(resolve_request(own), Listener(warn=warnings.append))
         (told,) = [w for w in warnings if "--weight" in w]
         assert told == f"--weight has no effect: {model.name} is no MXNet model, it has its own"
-        read_model(options(folder, model=model), Listener(warn=pytest.fail))
+        read_model(resolve_request(options(folder, model=model)), Listener(warn=pytest.fail))
 
 
 def test_a_04_27_the_output_folder_and_what_is_told_of_it(base: Compilation) -> None:
@@ -365,9 +358,9 @@ def test_a_21_fusion_switches(folder: Path, tmp_path: Path) -> None:
 
 def test_a_21_taking_turns_is_a_rule_too(folder: Path, tmp_path: Path) -> None:
     lines = written(tmp_path / "lines", "take_turns:off\n")
-    assert TURNS in switches_of(options(folder, fusion_switch_file=lines)).off
-    assert TURNS in switches_of(options(folder, oo_level="O2")).off
-    assert TURNS not in switches_of(options(folder)).off
+    assert TURNS in resolve_request(options(folder, fusion_switch_file=lines)).switches.off
+    assert TURNS in resolve_request(options(folder, oo_level="O2")).switches.off
+    assert TURNS not in resolve_request(options(folder)).switches.off
 
 
 @pytest.mark.parametrize(

@@ -14,19 +14,18 @@ import pytest
 from networks import conv_net, save, training_net
 from onnx import helper, numpy_helper
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
+from stages import graph_of, project_of
 
-from atc.backends.targets import get_target
 from atc.cli.main import main
 from atc.compile import compile_model
 from atc.diagnostics import Listener
 from atc.errors import AtcError, OptionError
+from atc.fast_run.timings import times_root
 from atc.options.environment import Surroundings
 from atc.options.resolve import settle
 from atc.options.table import VARIABLES
 from atc.passes.rematerialize import AGAIN
-from atc.pipeline import pipeline
 from atc.runtime.load import load
-from atc.select.select import ANY
 from atc.tools.check import check_model
 from atc.tools.version import capabilities
 
@@ -271,9 +270,7 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def memory(step: Path, **environ: str) -> tuple[int, int]:
     """Return the bytes of the arena and how many calls compute something again."""
     chosen = options(environ, step, target="c99")
-    heard, target = Listener(), get_target("c99")
-    graph = pipeline.optimised_graph(pipeline.read_model(chosen, heard), chosen, heard)
-    project = pipeline.write_project(graph, {}, chosen, target, ANY, heard)
+    project = project_of(chosen)
     return project.arena.plan.size, sum(AGAIN in n.outputs[0] for n in project.graph.nodes)
 
 
@@ -307,9 +304,7 @@ def test_m_18_one_shape(tmp_path: Path) -> None:
     for value in ("0", "1"):
         environ = {"MEGENGINE_INPUT_NODE_USE_STATIC_SHAPE": value}
         chosen = options(environ, model, target="c99", input_shape="x:1~3,4")
-        heard, target = Listener(), get_target("c99")
-        graph = pipeline.optimised_graph(pipeline.read_model(chosen, heard), chosen, heard)
-        project = pipeline.write_project(graph, {}, chosen, target, ANY, heard)
+        project = project_of(chosen)
         headers[value] = (bool(project.graph.dims), project.graph.types["x"].shape)
     assert headers["0"][0]
     assert headers["1"] == (False, (3, 4))
@@ -370,9 +365,8 @@ def test_m_27_errors_tell_the_computing_path(tmp_path: Path) -> None:
     texts = []
     for value in ("0", "1"):
         chosen = options({"MEGENGINE_RECORD_COMPUTING_PATH": value}, model, target="c99")
-        heard = pipeline.Listener()
         with pytest.raises(AtcError, match="node 'the product'") as caught:
-            pipeline.optimised_graph(pipeline.read_model(chosen, heard), chosen, heard)
+            graph_of(chosen)
         texts.append(caught.value.message)
     path = "; computed by x -> the exponential -> turned; w -> the negative"
     assert texts[1] == texts[0] + path
@@ -580,13 +574,13 @@ def test_m_36_measured_times_are_kept_or_not(built: Path, tmp_path: Path) -> Non
     assert len(list((built / "times").rglob("*.json"))) == 1
     environ = {"ASCEND_CACHE_PATH": str(tmp_path)}
     memory = {**environ, "MGE_FASTRUN_CACHE_TYPE": "MEMORY"}
-    assert pipeline.times_root(options(memory), memory) is None
-    assert pipeline.times_root(options({}, fast_run_cache_type="MEMORY"), environ) is None
+    assert times_root(options(memory), memory) is None
+    assert times_root(options({}, fast_run_cache_type="MEMORY"), environ) is None
     for mode in ("disable", "enable"):  # of the op compiler cache; times are kept in any case
-        assert pipeline.times_root(options({}, op_compiler_cache_mode=mode), environ) == tmp_path
+        assert times_root(options({}, op_compiler_cache_mode=mode), environ) == tmp_path
     home = {"HOME": str(tmp_path)}
-    assert pipeline.times_root(options({}), home) == tmp_path / "atc_data"
-    assert pipeline.times_root(options({}), {}) is None
+    assert times_root(options({}), home) == tmp_path / "atc_data"
+    assert times_root(options({}), {}) is None
     with pytest.raises(OptionError, match="E10001: .*use one of FILE, MEMORY"):
         options({"MGE_FASTRUN_CACHE_TYPE": "REDIS"})
 
@@ -598,7 +592,7 @@ def test_m_36_a_second_run_measures_nothing(tmp_path: Path) -> None:
     chosen = replace(options({}, model, fast_run="1"), output=tmp_path / "out/net")
     stages = [list[int](), list[int]()]
     for totals in stages:
-        heard = pipeline.Listener(
+        heard = Listener(
             progress=lambda what, done, total, to=totals: to.append(total)
             if what == "measuring kernels" else None
         )  # fmt: skip
@@ -610,12 +604,12 @@ def test_m_36_a_second_run_measures_nothing(tmp_path: Path) -> None:
 def test_m_37_where_measured_times_are_kept(built: Path, tmp_path: Path) -> None:
     assert (built / "times/algo_cache/cache.lock").is_file()
     chosen = options({"MGE_FASTRUN_CACHE_DIR": str(tmp_path)})
-    assert pipeline.times_root(chosen, {}) == tmp_path
-    assert pipeline.times_root(options({}, fast_run_cache_dir=str(tmp_path)), {}) == tmp_path
+    assert times_root(chosen, {}) == tmp_path
+    assert times_root(options({}, fast_run_cache_dir=str(tmp_path)), {}) == tmp_path
     both = {"MGE_FASTRUN_CACHE_DIR": str(tmp_path), "MGE_FASTRUN_CACHE_TYPE": "MEMORY"}
-    assert pipeline.times_root(options(both), both) is None
+    assert times_root(options(both), both) is None
     both |= {"MGE_FASTRUN_CACHE_TYPE": "FILE"}
-    assert pipeline.times_root(options(both), both) == tmp_path
+    assert times_root(options(both), both) == tmp_path
 
 
 def test_m_37_the_default_is_megengines_folder(
@@ -623,10 +617,10 @@ def test_m_37_the_default_is_megengines_folder(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     kept = options({"MGE_FASTRUN_CACHE_TYPE": "FILE"})
-    assert pipeline.times_root(kept, {}) == tmp_path / ".cache/megengine/persistent_cache"
+    assert times_root(kept, {}) == tmp_path / ".cache/megengine/persistent_cache"
     assert variable_of("M-37").default == "~/.cache/megengine/persistent_cache"
     given = options({"MGE_FASTRUN_CACHE_TYPE": "FILE"}, fast_run_cache_dir="/mine")
-    assert pipeline.times_root(given, {}) == Path("/mine")
+    assert times_root(given, {}) == Path("/mine")
 
 
 def test_m_38_capabilities(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,10 +20,9 @@ from caller_threads import run_at_once
 from networks import conv_net, save, training_net
 from onnx import helper, numpy_helper
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
+from stages import project_of
 
-from atc.backends.targets import get_target
 from atc.compile import compile_model
-from atc.diagnostics import Listener
 from atc.errors import OptionError
 from atc.ir.ops import Map
 from atc.memory.arena import Arena
@@ -33,11 +32,10 @@ from atc.options.resolve import settle
 from atc.options.table import SETTINGS
 from atc.passes import pass_names
 from atc.passes.rematerialize import AGAIN
-from atc.pipeline import pipeline
+from atc.pipeline.request import Decisions
 from atc.program.steps import Bands, Fork, Parallel, calls, most_branches
 from atc.runtime.load import load
 from atc.runtime.queue import CallQueue
-from atc.select.select import ANY
 from atc.tools.check import check_model
 
 ROWS = [f"X-{k:02}" for k in range(1, 43)]
@@ -128,13 +126,6 @@ def branches(path: Path, size: int = 6) -> Path:
     return path
 
 
-def project_of(chosen: Options, width: int = 1) -> pipeline.Project:
-    """Return what is planned and written for options; no C is compiled."""
-    heard, target = pipeline.Listener(), get_target(chosen.target)
-    graph = pipeline.optimised_graph(pipeline.read_model(chosen, heard), chosen, heard, width)
-    return pipeline.write_project(graph, {}, chosen, target, ANY, heard)
-
-
 def at_a_time(model: Path, environ: dict[str, str]) -> int:
     """Return how many operators of a model run at a time."""
     return most_branches(project_of(options(environ, model, target="c99")).program.steps)
@@ -189,10 +180,7 @@ def test_x_06_threads() -> None:
 
 def arena_of(chosen: Options) -> Arena:
     """Return the memory plan of a compilation without fusion; no C is compiled."""
-    heard, target = Listener(), get_target(chosen.target)
-    plain = replace(chosen, skip_passes=frozenset(pass_names()))
-    graph = pipeline.optimised_graph(pipeline.read_model(plain, heard), plain, heard)
-    return pipeline.write_project(graph, {}, plain, target, ANY, heard).arena
+    return project_of(chosen, decisions=Decisions(skip_passes=frozenset(pass_names()))).arena
 
 
 def taken_over(arena: Arena) -> set[str]:
@@ -306,9 +294,7 @@ def test_x_28_mirrored_activations(tmp_path: Path) -> None:
     sizes = []
     for value in ("0", "1"):
         chosen = options({"MXNET_BACKWARD_DO_MIRROR": value}, model, target="c99")
-        heard, target = Listener(), get_target("c99")
-        graph = pipeline.optimised_graph(pipeline.read_model(chosen, heard), chosen, heard)
-        project = pipeline.write_project(graph, {}, chosen, target, ANY, heard)
+        project = project_of(chosen)
         sizes.append(project.arena.plan.size)
         again = [n for n in project.graph.nodes if AGAIN in n.outputs[0]]
         assert bool(again) == (value == "1")

@@ -1,0 +1,58 @@
+"""What a library states of its precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atc.pipeline.request import Request
+from atc.select.select import Selection
+
+DEFAULT_BOUND, PRECISE_BOUND = 1e-4, 1e-5
+"""What errors of float32 kernels are to stay under, as a part of the output's scale."""
+
+PRECISIONS = ("float32", "bf16x3", "bf16", "int8")
+"""What kernels compute products in, most precise first."""
+
+_ROUNDINGS = 32  # roundings to 16 bits, one on another
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a library states of its precision: `error_bound` is a part of the output's scale.
+
+    `products` is what the chosen kernels multiply in, of PRECISIONS. `measured_error` is against
+    float64, where it was measured when compiling; `split_error` what products in bf16x3 or bf16
+    alone add, as far as that was foreseen.
+    """
+
+    precision: str
+    implmode: str
+    error_bound: float
+    measured_error: float | None
+    products: tuple[str, ...]
+    split_error: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The contract as `<name>_build_info()` tells it."""
+        told = f"precision={self.precision}; implmode={self.implmode}; "
+        told += f"products={'+'.join(self.products)}; error_bound={self.error_bound:.3g}"
+        if self.split_error is not None:
+            told += f"; split_error={self.split_error:.2e}"
+        if self.measured_error is None:
+            return told
+        return f"{told}; measured_error={self.measured_error:.2e}"
+
+
+def contract_of(request: Request, selection: Selection) -> Contract:
+    """Return what a library of this request and these kernels states of its precision."""
+    options, decisions = request.options, request.decisions
+    implmode = options.op_select_implmode
+    precise = implmode.startswith("high_precision") and not options.optypelist_for_implmode
+    plain = PRECISE_BOUND if precise else DEFAULT_BOUND
+    bound = options.max_error or max(plain, _ROUNDINGS * request.policy.epsilon)
+    name = request.policy.mode or ("high_precision" if precise else "default")
+    used = {choice.candidate.kernel.precision for choice in selection.values()}
+    products = tuple(p for p in PRECISIONS if p in used or p == PRECISIONS[0])
+    split = decisions.split_error if {"bf16x3", "bf16"} & used else None
+    return Contract(name, implmode, bound, decisions.measured_error, products, split)

@@ -1,0 +1,121 @@
+"""Kernels, their order and their memory, for every network of a library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from atc.backends.toolchain import Compiler
+from atc.codegen.sanity import GUARD
+from atc.diagnostics import Listener
+from atc.fast_run.timings import counted
+from atc.ir.graph import Graph
+from atc.memory.arena import plan_memory
+from atc.pipeline.caches import open_shop
+from atc.pipeline.memory_budget import Planned, plan_within
+from atc.pipeline.pass_switches import TURNS
+from atc.pipeline.request import Request
+from atc.pipeline.timing import Timed
+from atc.program.build import ThreadCounts, build_program
+from atc.program.forks import ALONE
+from atc.program.steps import most_branches
+from atc.select.select import Limits, Selection, Timings, packings, select
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of a library's networks.
+
+    `shown` is the one that is told of: the largest, or the one for all shapes of ranges. `gears`
+    are those of single shapes where a library has several; `threads` share a call at most.
+    """
+
+    shown: Planned
+    gears: tuple[Planned, ...]
+    threads: int
+
+
+def plan_all(
+    timed: Timed, request: Request, heard: Listener, compiler: Compiler | None = None
+) -> Plans:
+    """Choose kernels and plan memory for the networks of one library.
+
+    The last of several may hold for all shapes of ranges that are no gear's. Without a compiler
+    it isn't measured how many threads share a call.
+    """
+    graphs = [each.graph for each in timed.networks]
+    gears = len(graphs) > 1
+    several = gears or bool(graphs[0].dims)
+    for option in request.options.asks_for_threads() if several else ():
+        heard.warn(f"{option}: networks of several shapes use one")
+    planner = _Planner(request, timed.timings, timed.limits, several, heard, compiler)
+    plans: list[Planned] = []
+    for graph in graphs:
+        plans.append(plan_within(graph, request.options, planner.plan, heard.stage))
+        if gears:
+            planner = planner.preferring(packings(plans[-1].selection, request.target))
+    if gears and plans[-1].program.dims:
+        return Plans(plans[-1], tuple(plans[:-1]), planner.threads)
+    shown = max(reversed(plans), key=lambda p: p.arena.plan.size)
+    return Plans(shown, tuple(plans) if gears else (), planner.threads)
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """What the plans of a library's graphs have in common."""
+
+    request: Request
+    timings: Timings
+    limits: Limits
+    several: bool
+    heard: Listener
+    compiler: Compiler | None
+
+    def preferring(self, packed: frozenset[str]) -> _Planner:
+        """Return a planner that knows of more arrangements of constants that are there anyway."""
+        limits = replace(self.limits, packed=self.limits.packed | packed)
+        return replace(self, limits=limits)
+
+    @property
+    def plain(self) -> bool:
+        """Whether calls stand one after the other, whole: shapes vary, or values are looked at."""
+        options = self.request.options
+        return self.several or bool(options.hooks or options.sanity_check)
+
+    @property
+    def threads(self) -> int:
+        """The most threads that share one call."""
+        return 1 if self.plain else self.request.options.sharers
+
+    def plan(self, graph: Graph) -> Planned:
+        """Return a graph's plan: with branches at the same time, if memory allows that."""
+        planned = self._planned(graph, forks=not self.plain)
+        budget = self.request.options.memory_budget
+        if 0 < budget < planned.arena.plan.size and most_branches(planned.program.steps) > 1:
+            return self._planned(graph, forks=False)  # branches that overlap need more memory
+        return planned
+
+    def _planned(self, graph: Graph, forks: bool) -> Planned:
+        options, target = self.request.options, self.request.target
+        workers, worth = self.request.sharing
+        self.heard.stage("choosing kernels")
+        selection = select(graph, target, self.timings, limits=self.limits)
+        program = build_program(
+            graph, selection, target, in_place=options.memory_in_place, threads=self.threads,
+            in_bands=not self.plain and TURNS not in self.request.switches.off,
+            in_planes=not self.plain, counts=self._counts(selection),
+            workers=workers if forks else ALONE, worth=worth,
+        )  # fmt: skip
+        self.heard.stage("planning memory")
+        arena = plan_memory(
+            program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
+            guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
+            tries=options.memory_tries,
+        )  # fmt: skip
+        return Planned(graph, selection, program, arena)
+
+    def _counts(self, selection: Selection) -> ThreadCounts:
+        """Return how many threads share which calls, as far as that is known or measured."""
+        if self.threads == 1 or self.compiler is None:
+            return {}
+        with open_shop(self.request, self.compiler, self.heard) as shop:
+            return counted(selection, self.request.options, shop, self.request.environ, self.heard)

@@ -1,0 +1,78 @@
+"""Graphs whose layouts, and kernels that will be chosen, by times: replayed, known or measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir
+
+from atc.backends.kernel import Workload
+from atc.backends.toolchain import Compiler
+from atc.diagnostics import Listener
+from atc.fast_run.measure import workloads
+from atc.fast_run.timings import measured, replayed
+from atc.pipeline.caches import open_shop
+from atc.pipeline.lowering import Optimised, optimise_all
+from atc.pipeline.request import Request
+from atc.select.layout_costs import Weighing, contested
+from atc.select.select import Limits, Timings
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The graphs of a library, the times that kernels are chosen by, and the limits they keep."""
+
+    networks: tuple[Optimised, ...]
+    timings: Timings
+    limits: Limits
+
+
+def optimise_by_times(
+    models: Sequence[onnx_ir.Model], request: Request, compiler: Compiler, heard: Listener
+) -> Timed:
+    """Lower the models of one library and run the passes, by times where there are any.
+
+    Where times are known or measured, layouts are chosen by them: once the estimates have said
+    which forms are worth a look.
+    """
+    limits = request.limits(models[0])
+    weighing = Weighing(request.target, limits)
+    networks = optimise_all(models, request, weighing, heard)
+    reports = [report for each in networks for report in each.layouts]
+    forms = contested(reports, conversions=request.decisions.measured_layouts)
+    timings = _layout_times(forms, request, limits, compiler, heard)
+    if timings:
+        networks = optimise_all(models, request, replace(weighing, timings=timings), heard)
+    todo = [w for each in networks for w in workloads(each.graph, {})]
+    return Timed(networks, _kernel_times(todo, timings, request, limits, compiler, heard), limits)
+
+
+def _layout_times(
+    forms: Sequence[Workload], request: Request, limits: Limits, compiler: Compiler, heard: Listener
+) -> Timings:
+    """Return the times of the forms that measuring might prefer to the estimates' choice.
+
+    Where layouts are to be measured in any case, the time of an only candidate is of interest,
+    too, and no policy is written.
+    """
+    options, always = request.options, request.decisions.measured_layouts
+    known = replayed(forms, options, request.target, limits, heard, all_chosen=False)
+    if not always and not options.measures and options.op_bank_path is None:
+        return known
+    own = replace(options, fast_run=True, fast_run_algo_policy=None) if always else options
+    with open_shop(request, compiler, heard) as shop:
+        return measured(forms, known, own, limits, shop, request.environ, heard, alone=always)
+
+
+def _kernel_times(
+    todo: Sequence[Workload], known: Timings, request: Request, limits: Limits,
+    compiler: Compiler, heard: Listener,
+) -> Timings:  # fmt: skip
+    """Return the times of the kernels that may be chosen, those that are known among them."""
+    options = request.options
+    found = {**known, **replayed(todo, options, request.target, limits, heard)}
+    if not options.measures and options.op_bank_path is None:
+        return found
+    with open_shop(request, compiler, heard) as shop:
+        return measured(todo, found, options, limits, shop, request.environ, heard)

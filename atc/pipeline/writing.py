@@ -1,0 +1,126 @@
+"""The text of the C project, and the library that is built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS
+from atc.backends.toolchain import Compiler
+from atc.build.library import BuildResult, Unit, build_library, kernel_unit, written_down
+from atc.build.output_folder import Content, network_name
+from atc.cache import CacheStats
+from atc.codegen.emit import Emission, emit
+from atc.codegen.weights import included_weights, split_weights
+from atc.diagnostics import Listener
+from atc.pipeline.caches import operator_cache, shop_of
+from atc.pipeline.contract import contract_of
+from atc.pipeline.debug_build import Debugging
+from atc.pipeline.memory_budget import Planned
+from atc.pipeline.planning import Plans
+from atc.pipeline.request import Request
+from atc.program.steps import most_branches
+
+
+@dataclass(frozen=True)
+class Project(Planned):
+    """All that comes before the C compiler: what was chosen, planned and written."""
+
+    emission: Emission
+
+
+def write_project(plans: Plans, request: Request, model_hash: str, heard: Listener) -> Project:
+    """Write the C of a library; nothing is stored. `model_hash` is its file's SHA-256."""
+    options, shown = request.options, plans.shown
+    heard.stage("writing C")
+    emission = emit(
+        shown.program, shown.arena, request.target, name=network_name(options.output),
+        model=options.model.name, model_hash=model_hash,
+        options=contract_of(request, shown.selection).text,
+        external_weights=options.external_weight > 0, split_weights=options.external_weight == 1,
+        profile=options.profile,
+        hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
+        threads=max(plans.threads, most_branches(shown.program.steps)),
+        gears=[(p.program, p.arena) for p in plans.gears],
+    )  # fmt: skip
+    return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the library is built from: the whole tree with the weights, and its units."""
+
+    files: Mapping[str, Content]
+    units: tuple[Unit, ...]
+
+
+def recipe(emission: Emission, request: Request, listed: frozenset[str]) -> Recipe:
+    """Return what a project's library is built from; `listed` kernels are debugged."""
+    options, debugging, name = request.options, request.debugging, emission.name
+    files: dict[str, Content] = dict(emission.files)
+    everywhere = debugging.flags if debugging.of_all else ()
+    own = (f"include/{name}.h", f"src/{name}_kernels.h")
+    linking = (*[STRIP] * options.strip, *[OPEN_ENDED] * (options.c_opr_lib is not None))
+    linking += (THREADS,) if emission.threads > 1 else ()
+    units = _kernel_units(emission, debugging, listed)
+    units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
+    runs = sorted(path for path in files if path.startswith(f"src/{name}_gear"))
+    units += [Unit(path, PurePosixPath(path).stem, own, flags=everywhere) for path in runs]
+    if emission.blob.size and options.external_weight == 1:
+        files |= split_weights(name, emission.weights, emission.offsets)
+    elif emission.blob.size:
+        data, text = f"{name}_weights.bin", f"{name}_weights.S"
+        files[data] = emission.blob
+        if options.external_weight != 2:
+            files[text] = included_weights(name, data).encode()
+            units.append(Unit(text, f"{name}_weights", (data,), cacheable=False))
+    return Recipe(files, tuple(units))
+
+
+def _kernel_units(emission: Emission, debugging: Debugging, listed: frozenset[str]) -> list[Unit]:
+    everywhere = debugging.flags if debugging.of_all else ()
+    return [
+        replace(
+            kernel_unit(k), bypass=k.symbol in listed,
+            flags=debugging.flags if k.symbol in listed else everywhere,
+        )
+        for k in emission.kernels
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Built:
+    """A library in the folder of its build: all files of its output, and what made them."""
+
+    files: Mapping[str, Content | Path]
+    result: BuildResult
+    cache: CacheStats
+    flags: tuple[str, ...]
+    """What every source was compiled with."""
+
+
+def build_project(
+    made_from: Recipe, name: str, request: Request, compiler: Compiler, cwd: Path, heard: Listener
+) -> Built:
+    """Compile and link a project's library in the folder `cwd`."""
+    keep = request.options.keep_build
+    log = written_down(heard.process, cwd) if keep else heard.process
+    with operator_cache(request, heard.warn) as cache:
+        shop = shop_of(request, compiler, cache, replace(heard, process=log))
+        made, result = build_library(
+            cwd, made_from.files, made_from.units, name, shop,
+            lambda done, total: heard.progress("compiling C", done, total), repeatable=keep,
+        )  # fmt: skip
+    files = {**made_from.files, **_large_files(made, cwd, made_from.files, keep)}
+    return Built(files, result, cache.stats, shop.flags)
+
+
+def _large_files(
+    made: Mapping[str, Path], cwd: Path, files: Mapping[str, Content], keep: bool
+) -> Mapping[str, Content | Path]:
+    """Return what is taken from the build's folder: the libraries and the blob they include."""
+    if keep:  # no file of the output may be one with what is kept
+        return {path: file.read_bytes() for path, file in made.items()}
+    blobs = (path for path in files if path.endswith("_weights.bin") and (cwd / path).is_file())
+    return {**made, **{path: cwd / path for path in blobs}}

@@ -1,0 +1,33 @@
+"""The pipeline's stages up to the C text, for tests that look at what options come to."""
+
+from __future__ import annotations
+
+from atc.diagnostics import Listener
+from atc.ir.graph import Graph
+from atc.options.options import Options
+from atc.pipeline.lowering import optimise, read_model
+from atc.pipeline.planning import plan_all
+from atc.pipeline.request import Decisions, resolve_request
+from atc.pipeline.timing import Timed
+from atc.pipeline.writing import Project, write_project
+
+
+def graph_of(
+    options: Options, heard: Listener | None = None, decisions: Decisions | None = None
+) -> Graph:
+    """Return the graph after all passes."""
+    request = resolve_request(options, decisions=decisions)
+    heard = heard or Listener()
+    return optimise(read_model(request, heard), request, heard).graph
+
+
+def project_of(
+    options: Options, heard: Listener | None = None, decisions: Decisions | None = None
+) -> Project:
+    """Do all of a compilation but the C compiler's part; kernels are chosen by estimates."""
+    request = resolve_request(options, decisions=decisions)
+    heard = heard or Listener()
+    models = [read_model(each, heard) for each in request.profiles]
+    networks = tuple(optimise(model, request, heard) for model in models)
+    plans = plan_all(Timed(networks, {}, request.limits(models[0])), request, heard)
+    return write_project(plans, request, "", heard)
