@@ -254,7 +254,7 @@ def test_x_17_in_bulk_or_each_call_by_itself(tmp_path: Path) -> None:
     )
     for value, bulk in (("0", False), ("1", True)):
         environ = {"MXNET_EXEC_BULK_EXEC_INFERENCE": value}
-        steps = project_of(options(environ, model, target="x86-64-avx2"), 8).program.steps
+        steps = project_of(options(environ, model, target="x86-64-avx2")).program.steps
         assert any(isinstance(step, Bands) for step in steps) == bulk
 
 

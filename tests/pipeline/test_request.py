@@ -1,0 +1,119 @@
+"""What a compilation is asked for is resolved once, however many compilations a search makes."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import atc
+from atc.backends.target import host_arch
+from atc.compile import compile_model
+from atc.diagnostics import Listener
+from atc.errors import InternalError, OptionError
+from atc.options.options import Options
+from atc.pipeline import request as requests
+from atc.pipeline.request import Decisions, resolve_request
+
+FILES = {
+    "keep_dtype": "OpType::Relu\n",
+    "modify_mixlist": '{"white-list": {"to-add": ["Mul"]}}',
+    "customize_dtypes": "product::InputDtype:float16,float16,OutputDtype:float16\n",
+    "fusion_switch_file": "fold_affine:off\n",
+    "op_precision_mode": "MatMul=high_precision\n",
+    "op_debug_config": "op_debug_config=dump_bin\n",
+}
+READERS = ("read_policy", "read_switches", "read_operator_modes", "read_debugging")
+TARGETS = {"x86_64": "x86-64,c99", "aarch64": "aarch64-neon,c99"}
+
+
+def small_net(path: Path) -> Path:
+    """Write a model of one product and a Relu."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "product"),
+             helper.make_node("Relu", ["a"], ["y"], "relu")]  # fmt: skip
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 4]) for n in "xy")
+    known = [numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")]
+    graph = helper.make_graph(nodes, "g", [x], [y], known)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+def written(folder: Path) -> dict[str, Path]:
+    """Write the files of options; return them by option."""
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    return {name: folder / name for name in FILES}
+
+
+@pytest.mark.parametrize(
+    ("given", "compilations"),
+    [({}, 1), ({"max_error": 0.05}, 2), ({"target": TARGETS[host_arch()]}, 2)],
+    ids=["one", "a search", "two targets"],
+)
+def test_every_file_is_opened_once_and_every_policy_derived_once(
+    given: dict[str, Any], compilations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = written(tmp_path)
+    options = Options(
+        small_net(tmp_path / "m.onnx"), tmp_path / "net", **{"target": "c99", **given}, **files,
+        precision_mode="allow_mix_precision", debug_dir=tmp_path / "debug",
+    )  # fmt: skip
+    opened, derived, stages = Counter[str](), Counter[str](), Counter[str]()
+
+    def opening(file: Any, *rest: Any, **named: Any) -> Any:
+        opened[str(file)] += 1
+        return plain(file, *rest, **named)
+
+    def counting(name: str) -> Any:
+        own = getattr(requests, name)
+
+        def read(*arguments: Any) -> Any:
+            derived[name] += 1
+            return own(*arguments)
+
+        return read
+
+    plain = builtins.open
+    monkeypatch.setattr(io, "open", opening)
+    monkeypatch.setattr(builtins, "open", opening)
+    for name in READERS:
+        monkeypatch.setattr(requests, name, counting(name))
+    compile_model(options, listen=Listener(stage=lambda text: stages.update([text])))
+    assert stages["compiling C"] == compilations
+    assert {name: opened[str(path)] for name, path in files.items()} == dict.fromkeys(files, 1)
+    assert derived == dict.fromkeys(READERS, 1)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("keep_dtype", "OpType::\n"), ("op_precision_mode", "Conv=fast\n")]
+)
+def test_a_wrong_file_is_told_before_the_model_is_looked_at(
+    option: str, text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(OptionError, match=f"--{option}: .*file, line 1"):
+        atc.compile(tmp_path / "absent.onnx", tmp_path / "net", **{option: tmp_path / "file"})
+
+
+def test_what_is_decided_stands_beside_the_options() -> None:
+    options = Options(Path("m.onnx"), Path("net"), optimization_switch="fold_affine:on")
+    assert "fold_affine" not in resolve_request(options).switches.off
+    decided = resolve_request(options, decisions=Decisions(skip_passes=frozenset({"fold_affine"})))
+    assert decided.switches.off == {"fold_affine"}
+    assert decided.options == options
+
+
+def test_options_that_were_resolved_change_no_more() -> None:
+    request = resolve_request(Options(Path("m.onnx"), Path("net"), target="c99"))
+    assert request.with_options(hooks=True).options.hooks
+    for name, value in (("target", "host"), ("keep_dtype", Path("other"))):
+        with pytest.raises(InternalError, match=f"{name} is resolved already"):
+            request.with_options(**{name: value})
