@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from atc.backends.find_compiler import find_compiler
+from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.backends.toolchain import Compiler, Log, no_log
 from atc.options.options import Options
 
 
-def compiler_of(options: Options, environ: Mapping[str, str], log: Log = no_log) -> Compiler:
-    """Return the compiler for the one target of the options; ToolchainError where there is none."""
-    target = get_target(options.target, options.target_option)
+def compiler_of(
+    target: Target, options: Options, environ: Mapping[str, str], log: Log = no_log
+) -> Compiler:
+    """Return the compiler for a target as the options name it; ToolchainError if there is none."""
     timeout = options.compiler_timeout
     return find_compiler(target, environ, options.compiler_words, log=log, timeout=timeout)
 

@@ -1,4 +1,4 @@
-"""All that one compilation depends on, as one value; the command line and `compile` fill it."""
+"""What the user asks of a compilation, as one value; the command line and `compile` fill it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CPU_TARGETS = {"x86_64": "x86-64", "aarch64": "aarch64-neon"}
 
 @dataclass(frozen=True)
 class Options:
-    """One field per option of a compilation, parsed and validated; see `atc/settings/`."""
+    """One field per option of a compilation, parsed and validated; see `table/`."""
 
     model: Path
     output: Path

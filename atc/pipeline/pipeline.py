@@ -102,7 +102,7 @@ def _compiled(request: Request, listen: Listener) -> Compilation:
     for text in options.warnings():
         heard.warn(text)
     _check_folders(request)
-    compiler = compiler_of(options, request.environ, heard.process)
+    compiler = compiler_of(request.target, options, request.environ, heard.process)
     models = [read_model(each, heard) for each in request.profiles]
     operators = operator_types(models[0])
     for text in request.debugging.warnings(operators):

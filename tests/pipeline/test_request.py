@@ -103,6 +103,11 @@ def test_a_wrong_file_is_told_before_the_model_is_looked_at(
         atc.compile(tmp_path / "absent.onnx", tmp_path / "net", **{option: tmp_path / "file"})
 
 
+def test_an_unknown_target_is_told_by_the_option_that_gave_it(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"unknown target 'none'.*\[--soc_version\]"):
+        atc.compile(small_net(tmp_path / "m.onnx"), tmp_path / "net", soc_version="none")
+
+
 def test_what_is_decided_stands_beside_the_options() -> None:
     options = Options(Path("m.onnx"), Path("net"), optimization_switch="fold_affine:on")
     assert "fold_affine" not in resolve_request(options).switches.off
