@@ -2,7 +2,9 @@
 
 After a line of magic comes JSON: {"target": name, "graph": ...}, where a record is {"is": class,
 field: value, ...}, a tuple a list, an element type {"type": code}, a constant's array {"array":
-base64, "type": code, "shape": [...]}.
+base64, "type": code, "shape": [...]}. An expression in which calls occur more than once is
+{"shared": [call, ...], "value": expression}: there, and in calls further behind, {"shared": k}
+stands for the call number k.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +76,8 @@ def stored_graph(model: onnx_ir.Model, target: str) -> Graph | None:
 
 def _encoded(value: Any) -> Any:
     match value:
+        case expr.Call():
+            return _encoded_expression(value)
         case None | bool() | int() | str():
             return value
         case float():
@@ -91,6 +96,26 @@ def _encoded(value: Any) -> Any:
         fields = {f.name: _encoded(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"is": type(value).__name__, **fields}
     raise InternalError(f"a graph holds a {type(value).__name__}, which no file can hold")
+
+
+def _encoded_expression(whole: expr.Call) -> Any:
+    """Return an expression with what it shares written once: as a tree it may be without end."""
+    inner = [e for e in expr.walk(whole) if isinstance(e, expr.Call)]
+    uses = Counter(a for e in inner for a in e.args)
+    number = {e: k for k, e in enumerate(e for e in inner if uses[e] > 1)}
+
+    def call(e: expr.Call) -> Any:
+        args = [argument(a) for a in e.args]
+        return {"is": "Call", "dtype": _encoded(e.dtype), "fn": e.fn, "args": args}
+
+    def argument(e: expr.Expr) -> Any:
+        if e in number:
+            return {"shared": number[e]}
+        return call(e) if isinstance(e, expr.Call) else _encoded(e)
+
+    if not number:
+        return call(whole)
+    return {"shared": [call(e) for e in number], "value": call(whole)}
 
 
 # ---- decoding -----------------------------------------------------------------------------------
@@ -114,16 +139,16 @@ _CLASSES: Mapping[str, type[Any]] = {c.__name__: c for c in _classes()}
 """The records that a graph is made of, by name."""
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: Any, shared: Sequence[Any] = ()) -> Any:
     match value:
         case None | bool() | int() | float() | str():
             return value
         case list():
-            return tuple(_decoded(v) for v in value)
+            return tuple(_decoded(v, shared) for v in value)
         case {"is": str(name), **fields}:
             made = _CLASSES[name]
             known = {f.name for f in dataclasses.fields(made)}
-            given = {str(key): _decoded(v) for key, v in fields.items()}
+            given = {str(key): _decoded(v, shared) for key, v in fields.items()}
             if not set(given) <= known:
                 raise ValueError(f"{name} has no field {min(set(given) - known)}")
             return made(**given)
@@ -132,10 +157,19 @@ def _decoded(value: Any) -> Any:
             return raw.view(DType.from_onnx(code).numpy).reshape([int(d) for d in shape])
         case {"type": int(code)}:
             return DType.from_onnx(code)
+        case {"shared": int(k)} if 0 <= k < len(shared):
+            return shared[k]
+        case {"shared": list(items), "value": inner}:
+            calls: list[expr.Call] = []
+            for item in items:
+                if not isinstance(found := _decoded(item, calls), expr.Call):
+                    raise ValueError("what is shared is no call")  # only those are walked once
+                calls.append(found)
+            return _decoded(inner, calls)
         case {"float": str(text)}:
             return float(text)
         case {"map": list(pairs)}:
-            return {str(key): _decoded(v) for key, v in pairs}
+            return {str(key): _decoded(v, shared) for key, v in pairs}
     raise ValueError(f"unknown value {str(value)[:60]}")
 
 
@@ -167,6 +201,9 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, tuple):
         for item in value:
             yield from _texts(item)
+    elif isinstance(value, expr.Call):
+        for e in expr.walk(value):
+            yield from [e.fn] if isinstance(e, expr.Call) else _texts(e)
     elif dataclasses.is_dataclass(value) and not isinstance(value, Graph):
         for f in dataclasses.fields(value):
             yield from _texts(getattr(value, f.name))

@@ -103,17 +103,22 @@ class _Scribe:
         self.constants.update(graph.constants)
         steps: list[Step] = []
         made: set[str] = set()
+        kept = {self._same(o) for o in graph.outputs}
         for branches in forked(graph, self.selection, self.target, self.workers):
             threads = self.threads if len(branches) == 1 else 1
-            parts = [self._steps(graph, nodes, threads, made) for nodes in branches]
+            parts = [self._steps(graph, nodes, threads, made, kept) for nodes in branches]
             steps += _joined(parts)
         self._bind_outputs(graph, outputs, made, steps)
         return tuple(steps)
 
     def _steps(
-        self, graph: Graph, nodes: tuple[Node, ...], threads: int, made: set[str]
-    ) -> list[Step]:
-        """Return the steps of some nodes of a graph, and add what they make."""
+        self, graph: Graph, nodes: tuple[Node, ...], threads: int, made: set[str],
+        kept: set[str],
+    ) -> list[Step]:  # fmt: skip
+        """Return the steps of some nodes of a graph; add what they make.
+
+        `kept` are the graph's outputs and, added here, what those so far are reshapes of.
+        """
         steps: list[Step] = []
         chains = self._chains(part_of(graph, nodes), threads)
         for node in nodes:
@@ -126,13 +131,15 @@ class _Scribe:
             match node.op:
                 case Reshape():
                     self._alias(node)
+                    if node.outputs[0] in kept:
+                        kept.add(self._same(node.outputs[0]))
                 case Part():
                     self._part(node, node.op)
                     if node.outputs[0] in graph.ends:
                         steps.append(self._detached(node.outputs[0]))
                         made.add(node.outputs[0])
                 case Concat(outer=1) if self.in_place:
-                    steps += self._join(graph, node, made)
+                    steps += self._join(node, made, kept)
                 case If():
                     steps.append(self._branch(node))
                 case Loop():
@@ -200,14 +207,13 @@ class _Scribe:
         if shift:
             self.shifts[value] = shift
 
-    def _join(self, graph: Graph, node: Node, made: set[str]) -> Iterator[Call]:
+    def _join(self, node: Node, made: set[str], kept: set[str]) -> Iterator[Call]:
         """Let a Concat's operands be made where they end up; yield copies of the others.
 
-        A value stays where it is that isn't made here, that is an output of its own, or that is
+        A value stays where it is that isn't made here, that is `kept` as an output, or that is
         joined already.
         """
         result = node.outputs[0]
-        kept = {self._same(o) for o in graph.outputs}
         shift = 0
         for k, operand in enumerate(node.inputs):
             size = self.types[operand].nbytes

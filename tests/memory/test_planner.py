@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -239,6 +240,48 @@ def test_random_plans_are_legal_and_not_below_the_bound(
     )
     assert lower_bound(buffers) == plan.lower_bound == -(-full // 64) * 64
     assert plan.lower_bound <= plan.size <= plan_no_reuse(buffers).size
+
+
+def nested(count: int) -> list[Buffer]:
+    """Values that are read in the opposite order, as between an encoder and its decoder."""
+    rng = random.Random(count)
+    return [
+        Buffer(f"b{i}", 64 * rng.randrange(1, 100), i, 2 * count - i) for i in range(count)
+    ]
+
+
+def crossing(count: int, alignments: Sequence[int] = (64,)) -> list[Buffer]:
+    """Values that live for any time up to the half of all."""
+    rng = random.Random(count)
+    lives = [(i, i + rng.randrange(count // 2)) for i in range(count)]
+    return [
+        Buffer(f"b{i}", rng.randrange(1, 9000), *life, rng.choice(alignments))
+        for i, life in enumerate(lives)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("buffers", "limit"),
+    [(nested(4000), 1.0), (crossing(4000), 1.05), (crossing(4000, MIXED), 1.1)],
+    ids=["nested", "crossing", "crossing, mixed alignments"],
+)
+def test_thousands_of_buffers_live_at_once_pack_close_to_the_bound(
+    buffers: list[Buffer], limit: float
+) -> None:
+    plan = plan_arena(buffers, iterations=0)
+    check_plan(buffers, plan)
+    assert plan.lower_bound <= plan.size <= limit * plan.lower_bound
+    assert plan == plan_arena(random.Random(0).sample(buffers, len(buffers)), iterations=0)
+
+
+def test_twenty_thousand_buffers_live_at_once_take_seconds() -> None:
+    """Comparing all pairs of them takes minutes."""
+    buffers = nested(20_000)
+    begin = time.process_time()
+    plan = plan_arena(buffers)
+    assert time.process_time() - begin < 20
+    check_plan(buffers, plan)
+    assert plan.size == plan.lower_bound
 
 
 def test_the_bound_counts_no_padding_that_a_smaller_alignment_can_use() -> None:

@@ -16,8 +16,11 @@ from onnx import TensorProto, helper
 from atc.errors import ModelError
 from atc.importers import load_model
 from atc.importers.optimised_graph import MAGIC
-from atc.ir.graph import Graph
+from atc.ir.expr import Expr, Input, call
+from atc.ir.graph import DType, Graph, Node, TensorType
+from atc.ir.ops import Map
 from atc.ir.text import dump
+from atc.ir.view import View
 from atc.passes import run_passes
 from atc.pipeline.graph_file import stored_graph, write_graph
 from support import compile_graph, node_model
@@ -66,6 +69,48 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
         for name, array in graph.constants.items():
             np.testing.assert_array_equal(found.constants[name], array)
             assert found.constants[name].dtype == array.dtype
+
+
+def doubled(times: int) -> Graph:
+    """Return a graph of one Map whose expression reads each of its calls twice."""
+    x: Expr = Input(DType.FLOAT, 0)
+    for _ in range(times):
+        x = call("Add", x, x)
+    node = Node(Map((2,), x, (View((1,)),)), ("x",), ("y",), ("sums",))
+    type_ = TensorType(DType.FLOAT, (2,))
+    return Graph("doubled", ("x",), ("y",), (node,), {"x": type_, "y": type_})
+
+
+def test_what_expressions_share_is_written_once(tmp_path: Path) -> None:
+    """As a tree, the expression has 2^100 leaves."""
+    graph = doubled(100)
+    data = write_graph(graph, "t")
+    assert len(data) < 20_000
+    found = read(data, tmp_path / "g.graph")
+    assert found is not None
+    assert found.nodes == graph.nodes
+
+
+@pytest.mark.parametrize("number", [-1, 98, 99, 1000])
+def test_shared_calls_that_come_later_are_an_error(number: int, tmp_path: Path) -> None:
+    content = json.loads(write_graph(doubled(100), "t").removeprefix(MAGIC))
+    content["graph"]["nodes"][0]["op"]["expr"]["shared"][98]["args"][0] = {"shared": number}
+    with pytest.raises(ModelError, match="the graph is damaged"):
+        read(MAGIC + json.dumps(content).encode(), tmp_path / "g.graph")
+
+
+def test_only_calls_are_shared(tmp_path: Path) -> None:
+    content = json.loads(write_graph(doubled(100), "t").removeprefix(MAGIC))
+    content["graph"]["nodes"][0]["op"]["expr"]["shared"][5] = [1, 2]
+    with pytest.raises(ModelError, match="what is shared is no call"):
+        read(MAGIC + json.dumps(content).encode(), tmp_path / "g.graph")
+
+
+def test_texts_in_shared_calls_are_checked(tmp_path: Path) -> None:
+    content = json.loads(write_graph(doubled(100), "t").removeprefix(MAGIC))
+    content["graph"]["nodes"][0]["op"]["expr"]["shared"][5]["fn"] = "Add; system(0)"
+    with pytest.raises(ModelError):
+        read(MAGIC + json.dumps(content).encode(), tmp_path / "g.graph")
 
 
 def test_passes_of_another_target_are_an_error(tmp_path: Path) -> None:
