@@ -94,6 +94,9 @@ class Options:
     recompute_until: int = 0
     recompute_minimum: int = 0
     recompute_tries: int = 10
+    recompute_rounds: int = 0
+    recompute_pool: int = 20
+    recompute_workers: int = 0
     jobs: int = 0
     dump: Path | None = None
     op_debug_level: int = 0
@@ -191,6 +194,11 @@ def make_options(values: Mapping[str, Any]) -> Options:
         raise OptionError(
             "--fast_run and --full_run exclude each other", where="--full_run",
             hint="--full_run measures all candidates, --fast_run the most promising ones",
+        )  # fmt: skip
+    if own.get("recompute_rounds") and not own.get("recompute_pool", 1):
+        raise OptionError(
+            "no rules are left for the rounds of --recompute_rounds", where="--recompute_pool",
+            hint="give a pool of 1 or more", code="E10013",
         )  # fmt: skip
     return Options(**own)
 

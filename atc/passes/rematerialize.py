@@ -11,7 +11,7 @@ is computed again has the same bits, since the same kernel gets the same operand
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from atc.ir.graph import Graph, Node, TensorType, reads
 from atc.ir.ops import Map, Reshape
@@ -25,17 +25,36 @@ _HEAVY = 64  # what an op that sums products costs, per byte, where an elementwi
 
 
 @dataclass(frozen=True)
+class Rule:
+    """Which value goes first: that of the least cost^a / (size^b * idle^c), times its `bias`.
+
+    A value without one has 1; what was computed again before has that of the first one.
+    """
+
+    cost: float = 1.0
+    size: float = 1.0
+    idle: float = 1.0
+    bias: Mapping[str, float] = field(default_factory=dict)
+
+    def price(self, value: str, cost: float, size: int, idle: int) -> float:
+        """Return the price of dropping a value, in no unit."""
+        price: float = cost**self.cost / (size**self.size * idle**self.idle)
+        return price * self.bias.get(value.partition(AGAIN)[0], 1.0)
+
+
+@dataclass(frozen=True)
 class Wish:
     """How far to go: until no step needs more than `goal` bytes, or nothing helps any more.
 
     `cheap` leaves out all but elementwise ops. Values under `minimum` bytes are kept. `tries` is
-    how many values are tried at a time before the search ends.
+    how many values are tried at a time before the search ends, in the order of the `rule`.
     """
 
     goal: int = 0
     cheap: bool = False
     minimum: int = 0
     tries: int = 10
+    rule: Rule = Rule()  # noqa: RUF009
 
 
 def recompute(graph: Graph, wish: Wish) -> Graph:
@@ -59,6 +78,16 @@ def recomputed(graph: Graph, wish: Wish) -> Iterator[tuple[Graph, int]]:
     while lives is not None:
         yield lives.graph, lives.peak
         lives = next(_improved(lives, wish), None)
+
+
+def work_again(graph: Graph) -> float:
+    """Return about how long it takes to compute again what is: bytes moved, or as long."""
+    return sum(map(_Cost(graph.types), (n for n in graph.nodes if AGAIN in n.outputs[0])))
+
+
+def droppable(graph: Graph) -> tuple[str, ...]:
+    """Return the values that might be computed again, in the order in which they are made."""
+    return tuple(_Lives(graph).sizes)
 
 
 class _Lives:
@@ -145,7 +174,8 @@ def _plans(lives: _Lives, step: int, wish: Wish) -> Iterator[_Plan]:
         if not nodes:
             continue
         idle = at - max((k for k in uses if k < step), default=lives.made[value])
-        yield _Plan(value, at, nodes, sum(map(_cost(lives), nodes)) / (size * idle))
+        price = wish.rule.price(value, sum(map(_cost(lives), nodes)), size, idle)
+        yield _Plan(value, at, nodes, price)
 
 
 def _needed(lives: _Lives, value: str, step: int, wish: Wish, depth: int) -> Iterator[Node]:

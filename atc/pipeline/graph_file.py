@@ -102,7 +102,8 @@ def _encoded_expression(whole: expr.Call) -> Any:
     """Return an expression with what it shares written once: as a tree it may be without end."""
     inner = [e for e in expr.walk(whole) if isinstance(e, expr.Call)]
     uses = Counter(a for e in inner for a in e.args)
-    number = {e: k for k, e in enumerate(e for e in inner if uses[e] > 1)}
+    shared = [e for e in inner if uses[e] > 1]
+    number: dict[expr.Expr, int] = {e: k for k, e in enumerate(shared)}
 
     def call(e: expr.Call) -> Any:
         args = [argument(a) for a in e.args]
@@ -113,9 +114,9 @@ def _encoded_expression(whole: expr.Call) -> Any:
             return {"shared": number[e]}
         return call(e) if isinstance(e, expr.Call) else _encoded(e)
 
-    if not number:
+    if not shared:
         return call(whole)
-    return {"shared": [call(e) for e in number], "value": call(whole)}
+    return {"shared": [call(e) for e in shared], "value": call(whole)}
 
 
 # ---- decoding -----------------------------------------------------------------------------------

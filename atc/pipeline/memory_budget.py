@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from atc.errors import OptionError, one_line
 from atc.ir.graph import Graph
 from atc.memory.arena import Arena
 from atc.options.options import Options
-from atc.passes.rematerialize import AGAIN, Wish, recomputed
+from atc.passes.recomputation_search import Found, Search, plans
+from atc.passes.rematerialize import AGAIN, Wish
 from atc.program.build import Program
 from atc.select.select import Selection
 
-_ALL = 64
-"""Graphs that are all planned, before only some are."""
 _OVERLAP = 2
 """How many times its arena the values of a graph may take: results overwrite operands."""
 
@@ -34,18 +34,15 @@ def plan_within(
 ) -> Planned:
     """Return the first plan within --memory_budget, or without one the smallest that is found.
 
-    Plans are looked at in the order in which more and more is computed again, whatever the budget
-    is: a larger one never takes more work. What is computed again is told; nothing is where shapes
-    are known only when running. Raises OptionError, which names the least bytes that were found,
-    where no plan is within the budget.
+    Plans are looked at in the order of what is computed again, whatever the budget is: a larger one
+    never takes more work. What is computed again is told; nothing is where shapes are known only
+    when running. Raises OptionError, which names the least bytes that were found, where no plan is
+    within the budget.
     """
     enough = max(options.memory_budget, options.recompute_until)
     best = plan(graph)
     if best.arena.plan.size > enough and options.recompute != "none" and not graph.dims:
-        for changed in _candidates(graph, options, enough):
-            best = min(best, plan(changed), key=lambda p: p.arena.plan.size)
-            if best.arena.plan.size <= enough:
-                break
+        best = _recomputing(best, options, plan, enough)
     if options.memory_budget and best.arena.plan.size > options.memory_budget:
         raise OptionError(
             f"the arena needs {best.arena.plan.size} bytes, more than {options.memory_budget}",
@@ -57,24 +54,32 @@ def plan_within(
     return best
 
 
-def _candidates(graph: Graph, options: Options, enough: int) -> Iterator[Graph]:
-    """Yield graphs that compute more and more again and might need no more than `enough` bytes.
-
-    Without a limit that is only the last of them. Which ones are yielded of a longer row doesn't
-    depend on the limit: all of the first 64, then every second, of twice as many every fourth, ...
-    """
-    wish = Wish(
-        cheap=options.recompute == "cheap", minimum=options.recompute_minimum,
-        tries=options.recompute_tries,
+def _recomputing(
+    plain: Planned, options: Options, plan: Callable[[Graph], Planned], enough: int
+) -> Planned:
+    """Return the plan of least work that takes no more than `enough` bytes, else the smallest."""
+    wish = Wish(cheap=options.recompute == "cheap", minimum=options.recompute_minimum)
+    search = Search(
+        options.recompute_tries, options.recompute_rounds, options.recompute_pool,
+        options.recompute_workers or max(1, (os.cpu_count() or 1) // 2),
     )  # fmt: skip
-    last = yielded = graph
-    for k, (last, need) in enumerate(recomputed(graph, wish)):
-        turn = k % (1 << (k // _ALL).bit_length()) == 0
-        if k and turn and need <= _OVERLAP * enough:
-            yielded = last
-            yield last
-    if last is not yielded:
-        yield last
+    tried: list[Found] = []
+    for found in plans(plain.graph, wish, search, complete=not enough):
+        tried.append(found)
+        if found.need <= _OVERLAP * enough:
+            planned = plan(found.graph)
+            if planned.arena.plan.size <= enough:
+                return planned
+    ends = {(f.need, f.work): f.graph for f in reversed(tried) if f.end}
+    planned = min([plain, *map(plan, ends.values())], key=lambda p: p.arena.plan.size)
+    least = planned.arena.plan.size
+    if least < plain.arena.plan.size and not options.memory_budget:
+        for found in tried:  # the least work for the least memory
+            if found.graph is planned.graph:
+                break
+            if found.need <= _OVERLAP * least and (p := plan(found.graph)).arena.plan.size <= least:
+                return p
+    return planned
 
 
 def _way_out(options: Options) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,23 +50,24 @@ def pooled_net(path: Path, seed: int = 0) -> Path:
     return save(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 1, 1]}, path, constants)
 
 
-def training_net(path: Path) -> Path:
-    """Write a model of a training step: the gradients of three layers' weights."""
+def training_net(path: Path, widths: Sequence[int] = (16, 16, 16, 16)) -> Path:
+    """Write a model of a training step: the gradients of the weights of three layers, or more."""
     nodes, value = [helper.make_node("Sin", ["x"], ["s"], "sine")], "s"
-    for k in range(3):
+    layers = range(len(widths) - 1)
+    for k in layers:
         nodes.append(helper.make_node("MatMul", [value, f"w{k}"], [f"m{k}"], f"product{k}"))
         nodes.append(helper.make_node("Tanh", [f"m{k}"], [f"h{k}"], f"tanh{k}"))
         value = f"h{k}"
     nodes.append(helper.make_node("ReduceSumSquare", [value], ["loss"], "loss", keepdims=0))
-    weights = [f"w{k}" for k in range(3)]
+    weights: dict[str, list[int | str]] = {f"w{k}": [widths[k], widths[k + 1]] for k in layers}
     nodes.append(
         helper.make_node(
             "Gradient", [*weights, "x"], [f"d{w}" for w in weights], "gradient",
-            domain="ai.onnx.preview.training", xs=weights, zs=["x"], y="loss",
+            domain="ai.onnx.preview.training", xs=[*weights], zs=["x"], y="loss",
         )
     )  # fmt: skip
-    shapes: dict[str, list[int | str]] = {"x": [64, 16], **{w: [16, 16] for w in weights}}
-    results: dict[str, list[int | str]] = {f"d{w}": [16, 16] for w in weights}
+    shapes: dict[str, list[int | str]] = {"x": [64, widths[0]], **weights}
+    results: dict[str, list[int | str]] = {f"d{w}": shape for w, shape in weights.items()}
     return save(nodes, shapes, results, path, domains=("ai.onnx.preview.training",))
 
 

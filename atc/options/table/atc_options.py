@@ -288,8 +288,17 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "computed again", "BYTES", integer(0), 0),
     Setting("recompute_minimum", "Optimisation", "values of fewer bytes are kept", "BYTES",
             integer(0), 0),
-    Setting("recompute_tries", "Optimisation", "values that are tried at the step that needs most "
-            "memory", "N", integer(0), 10),
+    Setting("recompute_tries", "Optimisation", "rules by which the search chooses what is computed "
+            "again, each of which leads to plans of its own", "N", integer(0, 10_000), 10,
+            documentation="The best of all their plans counts. Of more than 630 nodes fewer rules "
+            "are tried, of 2,000 one."),
+    Setting("recompute_rounds", "Optimisation", "rounds of a genetic search that crosses and "
+            "changes those rules", "N", integer(0, 10_000), 0,
+            documentation="More rounds take longer and never need more memory."),
+    Setting("recompute_pool", "Optimisation", "rules that are alive in the genetic search", "N",
+            integer(0, 10_000), 20),
+    Setting("recompute_workers", "Optimisation", "threads of the search for what is computed again "
+            "(0: half of the cores); the plan doesn't depend on them", "N", integer(0, 4096), 0),
     Setting("jobs", "Optimisation", "C compilers that run at a time (0: one per core); also -j N",
             "N", integer(0, 4096), 0),
     # ---- debugging ---------------------------------------------------------------------------

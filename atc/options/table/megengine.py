@@ -26,8 +26,9 @@ _N = r"\d{1,4}"
 _POOL = rf"multithread((?P<threads>{_N})(:{_N})?|:default:(?P<own>{_N}))"
 _MOST_THREADS = 1024
 
-_SEARCH = "the search for recomputation has no random part"
 _GPU = "there is no CUDA target"
+_SMALLEST_DROPPED = 1 << 20
+"""Bytes: what automatic dropping keeps is smaller, unless a variable says otherwise."""
 
 
 def device(value: object) -> str:
@@ -144,21 +145,26 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           works_for=("0",), meaning="reserves memory of the GPU", accepted=_GPU),
     _once("MGB_ROCM_RESERVE_MEMORY", row="M-12", values="0|1", default="0",
           meaning="reserves memory of the GPU", accepted="there is no ROCm target"),
-    _dynamic("MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY", row="M-13", values="N", parse=integer(0),
-             default="10", meaning="values tried at a time by the search for recomputation, as "
-             "--recompute_tries", gives={"recompute_tries": _same}),
-    _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_NR_ITER", row="M-14", values="N", default="0",
-             works_for=("0",), meaning="rounds of the genetic search for recomputation",
-             accepted=_SEARCH),
-    _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_POOL_SIZE", row="M-15", values="N", default="20",
-             meaning="population of the genetic search for recomputation", accepted=_SEARCH),
+    _dynamic("MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY", row="M-13", values="N",
+             parse=integer(0, 10_000), default="10",
+             meaning="rules that the search for recomputation tries, as --recompute_tries",
+             gives={"recompute_tries": _same}),
+    _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_NR_ITER", row="M-14", values="N",
+             parse=integer(0, 10_000), default="0",
+             meaning="rounds of the genetic search for recomputation, as --recompute_rounds",
+             gives={"recompute_rounds": _same}),
+    _dynamic("MGB_SUBLINEAR_MEMORY_GENETIC_POOL_SIZE", row="M-15", values="N",
+             parse=integer(0, 10_000), default="20",
+             meaning="population of the genetic search for recomputation, as --recompute_pool",
+             gives={"recompute_pool": _same}),
     _dynamic("MGB_SUBLINEAR_MEMORY_LOWER_BOUND_MB", row="M-16", values="MB", parse=integer(0),
              default="0", meaning="memory below which nothing is computed again, as "
              "--recompute_until", gives={"recompute_until": lambda mb: mb << 20}),
     _dynamic("MGB_SUBLINEAR_MEMORY_WORKERS", row="M-17", values="N",
              parse=integer(1, 4 * (os.cpu_count() or 1)),
-             meaning="threads of the search for recomputation", works_for=(1,),
-             accepted="it runs in one thread, and its result depends on nothing else"),
+             meaning="threads of the search for recomputation, as --recompute_workers",
+             documentation="Half of the cores without it; up to four times the cores.",
+             gives={"recompute_workers": _same}),
     _dynamic("MEGENGINE_INPUT_NODE_USE_STATIC_SHAPE", row="M-18", values="0|1", parse=switch,
              default="0", meaning="inputs have one shape, memory is settled when compiling, as "
              "--static_shapes", documentation="Shapes without ranges are static in any case.",
@@ -168,16 +174,18 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MEGENGINE_ENABLE_DROP", row="M-20", values="0|1", parse=switch, default="0",
           meaning="tensors may be dropped and computed again, as --recompute=all",
           gives={"recompute": lambda on: "all" if on else "none"}),
+    _dynamic("MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE", row="M-23", values="BYTES", parse=integer(0),
+             default="1048576", meaning="the smallest tensors to drop, as --recompute_minimum",
+             documentation="The default is that of MEGENGINE_DTR_AUTO_DROP=1.",
+             gives={"recompute_minimum": _same}),
     _once("MEGENGINE_DTR_AUTO_DROP", row="M-21", values="0|1", parse=switch, default="0",
           meaning="tensors are dropped by dynamic rematerialization's rule, as --recompute=all; "
           "the order is settled when compiling",
-          gives={"recompute": lambda on: "all" if on else None}),
+          gives={"recompute": lambda on: "all" if on else None,
+                 "recompute_minimum": lambda on: _SMALLEST_DROPPED if on else None}),
     _dynamic("MEGENGINE_DTR_EVICTION_THRESHOLD", row="M-22", values="BYTES", parse=integer(0),
              default="0", meaning="memory above which tensors are dropped, as --memory_budget",
              gives={"memory_budget": _same}),
-    _dynamic("MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE", row="M-23", values="BYTES", parse=integer(0),
-             meaning="the smallest tensors to drop, as --recompute_minimum",
-             gives={"recompute_minimum": _same}),
     _once("MEGENGINE_INTERP_ASYNC_LEVEL", row="M-24", values="0|1|2", parse=integer(0, 2),
           default="2", meaning="0: locate faults: compile with --sanity_check, so that the first "
           "kernel call that goes wrong is named, and net.submit runs a call before it returns; 1: "
@@ -241,7 +249,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           meaning="operators don't forward memory",
           accepted="--memory_in_place=0 keeps results out of their operands' memory"),
     _once("MEGENGINE_DTR_SQRT_SAMPLING", values="0|1", default="0",
-          meaning="samples the tensors to drop", accepted=_SEARCH),
+          meaning="samples the tensors to drop", accepted="all of them are looked at"),
     _once("MGB_COMP_GRAPH_OPT", values="NAME=VALUE", meaning="options of MegEngine's graphs",
           accepted="the options of atc are for that"),
     _once("MGE_FASTRUN_CACHE_URL", values="URL", meaning="a redis server of measured times",

@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ from atc.fast_run.timings import times_root
 from atc.options.environment import Surroundings
 from atc.options.resolve import settle
 from atc.options.table import VARIABLES
+from atc.passes import recomputation_search
 from atc.passes.rematerialize import AGAIN
 from atc.runtime.load import load
 from atc.tools.check import check_model
@@ -33,8 +37,7 @@ ROWS = [f"M-{k:02}" for k in range(1, 39)]
 
 VALUES = {
     "M-02": "0", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
-    "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-14": "20", "M-15": "0", "M-17": "2",
-    "M-19": "1",
+    "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-19": "1",
     "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -274,14 +277,54 @@ def memory(step: Path, **environ: str) -> tuple[int, int]:
     return project.arena.plan.size, sum(AGAIN in n.outputs[0] for n in project.graph.nodes)
 
 
-def test_m_13_values_that_are_tried(step: Path) -> None:
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the model of a training step of layers for which rules lead to other plans."""
+    folder = tmp_path_factory.mktemp("deep")
+    return training_net(folder / "deep.onnx", widths=(32, 16, 32, 16, 32, 32))
+
+
+DROP = {"MEGENGINE_ENABLE_DROP": "1"}
+
+
+def test_m_13_rules_that_are_tried(deep: Path) -> None:
     none, few, many = (
-        memory(step, MEGENGINE_ENABLE_DROP="1", MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY=tries)
-        for tries in ("0", "1", "50")
+        memory(deep, **DROP, MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY=tries) for tries in ("0", "1", "10")
     )
-    assert none == memory(step)
-    assert many[0] <= few[0] <= none[0]
-    assert many[0] < none[0]
+    assert none == memory(deep)
+    assert many[0] <= few[0] < none[0]
+    assert many[1] < few[1]
+    assert many == memory(deep, **DROP)
+
+
+def test_m_14_rounds_of_the_genetic_search(deep: Path) -> None:
+    one = {**DROP, "MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY": "1",
+           "MGB_SUBLINEAR_MEMORY_GENETIC_POOL_SIZE": "6"}  # fmt: skip
+    none, more = (
+        memory(deep, **one, MGB_SUBLINEAR_MEMORY_GENETIC_NR_ITER=rounds) for rounds in ("0", "3")
+    )
+    assert none == memory(deep, **one)
+    assert more[0] <= none[0]
+    assert more[1] < none[1]
+    assert more == memory(deep, **one, MGB_SUBLINEAR_MEMORY_GENETIC_NR_ITER="3")
+
+
+def test_m_15_population_of_the_genetic_search(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, bred = "MGB_SUBLINEAR_MEMORY_GENETIC_POOL_SIZE", []
+    child = recomputation_search._child
+
+    def counted(pool: Sequence[Any], *rest: Any) -> Any:
+        bred.append(len(pool))
+        return child(pool, *rest)
+
+    monkeypatch.setattr(recomputation_search, "_child", counted)
+    rounds = {**DROP, "MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY": "1",
+              "MGB_SUBLINEAR_MEMORY_GENETIC_NR_ITER": "2"}  # fmt: skip
+    memory(deep, **rounds, **{name: "3"})
+    assert bred == [3] * 6
+    with pytest.raises(OptionError, match=r"E10013: no rules are left .*--recompute_pool"):
+        options({**rounds, name: "0"})
+    assert options({name: "0"}).recompute_pool == 0
 
 
 def test_m_16_memory_that_is_low_enough(step: Path) -> None:
@@ -292,9 +335,24 @@ def test_m_16_memory_that_is_low_enough(step: Path) -> None:
     assert enough[1] == 0
 
 
-def test_m_17_threads_of_the_search() -> None:
-    with pytest.raises(OptionError, match="E10013"):
-        options({"MGB_SUBLINEAR_MEMORY_WORKERS": "0"})
+def test_m_17_threads_of_the_search(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, used = "MGB_SUBLINEAR_MEMORY_WORKERS", []
+
+    class Threads(ThreadPoolExecutor):
+        def __init__(self, count: int) -> None:
+            used.append(count)
+            super().__init__(count)
+
+    monkeypatch.setattr(recomputation_search, "ThreadPoolExecutor", Threads)
+    rounds = {**DROP, "MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY": "2",
+              "MGB_SUBLINEAR_MEMORY_GENETIC_NR_ITER": "1",
+              "MGB_SUBLINEAR_MEMORY_GENETIC_POOL_SIZE": "4"}  # fmt: skip
+    one, four = (memory(deep, **rounds, **{name: workers}) for workers in ("1", "4"))
+    assert one == four
+    assert used == [1, 4, 4]
+    for wrong in ("0", str(4 * (os.cpu_count() or 1) + 1)):
+        with pytest.raises(OptionError, match="E10013"):
+            options({name: wrong})
 
 
 def test_m_18_one_shape(tmp_path: Path) -> None:
@@ -310,33 +368,42 @@ def test_m_18_one_shape(tmp_path: Path) -> None:
     assert headers["1"] == (False, (3, 4))
 
 
+AUTO = {"MEGENGINE_DTR_AUTO_DROP": "1", "MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE": "0"}
+
+
 def test_m_20_dropping_is_allowed(step: Path) -> None:
     least, _ = memory(step, MEGENGINE_ENABLE_DROP="1")
-    budget = {"MEGENGINE_DTR_EVICTION_THRESHOLD": str(least), "MEGENGINE_DTR_AUTO_DROP": "1"}
+    budget = {"MEGENGINE_DTR_EVICTION_THRESHOLD": str(least), **AUTO}
     assert memory(step, MEGENGINE_ENABLE_DROP="1", **budget)[0] <= least
     with pytest.raises(OptionError, match=r"E10013: .*\[MEGENGINE_DTR_EVICTION_THRESHOLD\]"):
         memory(step, MEGENGINE_ENABLE_DROP="0", **budget)
 
 
 def test_m_21_dropping_by_itself(step: Path) -> None:
-    assert memory(step, MEGENGINE_DTR_AUTO_DROP="1")[0] < memory(step)[0]
-    assert memory(step, MEGENGINE_DTR_AUTO_DROP="0") == memory(step)
+    assert memory(step, **AUTO)[0] < memory(step)[0]
+    assert memory(step, **{**AUTO, "MEGENGINE_DTR_AUTO_DROP": "0"}) == memory(step)
 
 
 def test_m_22_budgets(step: Path) -> None:
-    whole, least = memory(step)[0], memory(step, MEGENGINE_DTR_AUTO_DROP="1")[0]
+    whole, least = memory(step)[0], memory(step, **AUTO)[0]
     for budget in (least, (least + whole) // 2, whole):
-        environ = {"MEGENGINE_DTR_EVICTION_THRESHOLD": str(budget), "MEGENGINE_DTR_AUTO_DROP": "1"}
+        environ = {"MEGENGINE_DTR_EVICTION_THRESHOLD": str(budget), **AUTO}
         assert memory(step, **environ)[0] <= budget
     with pytest.raises(OptionError, match=rf"the arena needs {least} bytes.*this is the least"):
-        memory(step, MEGENGINE_DTR_EVICTION_THRESHOLD="64", MEGENGINE_DTR_AUTO_DROP="1")
+        memory(step, MEGENGINE_DTR_EVICTION_THRESHOLD="64", **AUTO)
 
 
 def test_m_23_the_smallest_to_drop(step: Path) -> None:
-    environ = {"MEGENGINE_DTR_AUTO_DROP": "1", "MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE": "1048576"}
+    name = "MEGENGINE_DTR_EVICTEE_MINIMUM_SIZE"
+    environ = {**AUTO, name: "1048576"}
     assert memory(step, **environ) == memory(step)
     with pytest.raises(OptionError, match="E10013: the arena needs"):
         memory(step, MEGENGINE_DTR_EVICTION_THRESHOLD="64", **environ)
+    assert options(environ) == options({"MEGENGINE_DTR_AUTO_DROP": "1"})
+    assert options({"MEGENGINE_DTR_AUTO_DROP": "1"}).recompute_minimum == 1 << 20
+    assert options({"MEGENGINE_DTR_AUTO_DROP": "1"}, recompute_minimum=64).recompute_minimum == 64
+    assert options({"MEGENGINE_DTR_AUTO_DROP": "0"}).recompute_minimum == 0
+    assert options({"MEGENGINE_ENABLE_DROP": "1", name: "128"}).recompute_minimum == 128
 
 
 @pytest.mark.parametrize(("level", "named"), [("0", True), ("1", False)])
