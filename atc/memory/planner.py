@@ -20,15 +20,15 @@ whatever order they are listed.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atc.errors import InternalError, UnsupportedError
+from atc.memory.step_packings import stacked, swept
 
 ARENA_ALIGNMENT = 64  # bytes; divides an arena's size, and a buffer's offset unless it asks less
 
@@ -285,95 +285,24 @@ def _best_greedy(
 
 def _packed_by_steps(items: Sequence[Buffer], orders: int) -> Iterator[_Packing]:
     """Yield packings, as many as orders at most, whose time doesn't depend on the conflicts."""
-    yield _packing(items, _stacked(items, "life"), "life order, stacked")
-    if orders > 1:
-        yield _packing(items, _swept(items), "sweep forwards, best fit")
-    if orders > 2:
-        mirrored = [replace(b, first=-b.last, last=-b.first) for b in items]
-        yield _packing(items, _swept(mirrored), "sweep backwards, best fit")
-    for order in ("size", "area")[: max(orders - 3, 0)]:
-        yield _packing(items, _stacked(items, order), f"{order} order, stacked")
-
-
-def _stacked(items: Sequence[Buffer], order: str) -> list[int]:
-    """Place each buffer in its turn on top of all that were placed in its life.
-
-    Where each life holds another one or is apart from it, longest first is best possible.
-    """
-    steps = np.unique([b.first for b in items])  # buffers that meet do at one of these
-    begin = np.searchsorted(steps, [b.first for b in items]).tolist()
-    end = np.searchsorted(steps, [b.last for b in items], side="right").tolist()
-    height = np.zeros(len(steps), np.int64)
-    offsets = [_UNPLACED] * len(items)
-    for i in sorted(range(len(items)), key=lambda i: _priority(order, items[i], 0)):
-        life = height[begin[i] : end[i]]
-        offsets[i] = _align_up(int(life.max()), items[i].alignment)
-        life[:] = offsets[i] + items[i].size
-    return offsets
-
-
-def _swept(items: Sequence[Buffer]) -> list[int]:
-    """Place the buffers as their lives begin, each in the smallest free gap that has room."""
+    lives = [(b.first, b.last) for b in items]
     unit = max(b.alignment for b in items)
     sizes = [_align_up(b.size, unit) for b in items]
-    gaps = _Gaps()
-    offsets = [_UNPLACED] * len(items)
-    live: list[tuple[int, int]] = []
-    for i in sorted(range(len(items)), key=lambda i: _priority("start", items[i], 0)):
-        while live and live[0][0] < items[i].first:
-            _, dead = heappop(live)
-            gaps.free(offsets[dead], sizes[dead])
-        offsets[i] = gaps.take(sizes[i])
-        heappush(live, (items[i].last, i))
-    return offsets
 
+    def turn(order: str) -> list[int]:
+        return sorted(range(len(items)), key=lambda i: _priority(order, items[i], 0))
 
-@dataclass
-class _Gaps:
-    """Free bytes below the top of an arena that grows, in gaps that don't touch."""
-
-    by_size: list[tuple[int, int]] = field(default_factory=list)
-    """Size and offset of each gap, ascending."""
-    size_at: dict[int, int] = field(default_factory=dict)
-    begin_of: dict[int, int] = field(default_factory=dict)
-    """Where the gap begins that ends somewhere."""
-    top: int = 0
-
-    def take(self, size: int) -> int:
-        """Take bytes from the smallest gap that has so many, else from above the top."""
-        at = bisect_left(self.by_size, (size, 0))
-        if at < len(self.by_size):
-            room, offset = self.by_size[at]
-            self._remove(offset)
-            if room > size:
-                self._add(offset + size, room - size)
-            return offset
-        offset = self.begin_of.get(self.top, self.top)
-        if offset < self.top:
-            self._remove(offset)
-        self.top = offset + size
-        return offset
-
-    def free(self, offset: int, size: int) -> None:
-        """Give bytes back; gaps on both sides become one with them."""
-        end = offset + size
-        if end in self.size_at:
-            end += self._remove(end)
-        if offset in self.begin_of:
-            offset = self.begin_of[offset]
-            self._remove(offset)
-        self._add(offset, end - offset)
-
-    def _add(self, offset: int, size: int) -> None:
-        insort(self.by_size, (size, offset))
-        self.size_at[offset] = size
-        self.begin_of[offset + size] = offset
-
-    def _remove(self, offset: int) -> int:
-        size = self.size_at.pop(offset)
-        del self.begin_of[offset + size]
-        del self.by_size[bisect_left(self.by_size, (size, offset))]
-        return size
+    begun = turn("start")
+    ended = sorted(begun, key=lambda i: -items[i].last)
+    backwards = [(-last, -first) for first, last in lives]
+    yield _packing(items, stacked(lives, sizes, turn("life")), "life order, stacked")
+    if orders > 1:
+        yield _packing(items, swept(lives, sizes, begun), "sweep forwards, best fit")
+    if orders > 2:
+        yield _packing(items, swept(backwards, sizes, ended), "sweep backwards, best fit")
+    for order in ("size", "area")[: max(orders - 3, 0)]:
+        offsets = stacked(lives, sizes, turn(order))
+        yield _packing(items, offsets, f"{order} order, stacked")
 
 
 def _place_in_turn(
