@@ -32,17 +32,19 @@ def test_gradients_have_the_same_bits(model: Path, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     results, sizes = [], []
     said: list[str] = []
-    for word in ("none", "all"):
-        own = replace(chosen, output=tmp_path / word / "net", recompute=word)
+    for word, rounds in (("none", 0), ("all", 0), ("all", 2)):
+        folder = tmp_path / f"{word}{rounds}" / "net"
+        own = replace(chosen, output=folder, recompute=word, recompute_rounds=rounds)
         done = compile_model(own, listen=Listener(stage=said.append))
         net = load(done.folder)
         feeds = [random.standard_normal(t.shape).astype(t.dtype) for t in net.inputs]
         random = np.random.default_rng(0)
         results.append(net(*feeds))
         sizes.append(done.arena.plan.size)
-    assert sizes[1] < sizes[0]
-    for plain, again in zip(*results, strict=True):
+    assert sizes[2] <= sizes[1] < sizes[0]
+    for plain, again, searched in zip(*results, strict=True):
         np.testing.assert_array_equal(plain, again)
+        np.testing.assert_array_equal(plain, searched)
     assert [text for text in said if text.startswith("computing again: ")]
 
 
