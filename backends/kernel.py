@@ -67,6 +67,11 @@ class Team:
         return (*["piece"] * (self.pieces > 1), *["turn"] * (self.turns > 1))
 
 
+def loop_cycles(w: Workload) -> float:
+    """Return the cycles of a plain loop over the largest operand or result, one an element."""
+    return float(max(1, *(t.size for t in (*w.inputs, *w.outputs) if t is not None)))
+
+
 class Kernel:
     """An algorithm for one op. Subclasses are stateless; override what differs."""
 
@@ -183,8 +188,8 @@ class Kernel:
         return {**params, "exact": True} if rough else params
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Return an estimate of the time in arbitrary units; the lowest is chosen unmeasured."""
-        return 1.0 if self.portable else 0.5
+        """Return the estimated cycles on the target's machine; unmeasured, the least counts."""
+        return loop_cycles(w) * (1.0 if self.portable else 0.5)
 
 
 def banded(params: Params, x_rows: int, y_rows: int) -> Params:

@@ -7,6 +7,8 @@ import platform
 import sys
 from dataclasses import dataclass
 
+from atc.backends.machine import Machine
+
 TILES = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
 """Features that are of use only where the operating system keeps AMX's registers."""
 
@@ -19,7 +21,8 @@ class Target:
     its vectors (one float for the scalar table). `features` are the names that GCC, clang,
     /proc/cpuinfo and archspec agree on; `cpu_checks` are those that the generated library asks
     `__builtin_cpu_supports` for before it runs. `arch` is empty where any processor will do.
-    `compiler` is a program name, `cc` for the host's; `runner` starts a program on this machine.
+    `machine` is what estimates count on. `compiler` is a program name, `cc` for the host's;
+    `runner` starts a program on this machine.
     """
 
     name: str
@@ -27,6 +30,7 @@ class Target:
     simd: str
     vector_bytes: int
     vector_registers: int
+    machine: Machine
     features: frozenset[str] = frozenset()
     cflags: tuple[str, ...] = ()
     cpu_checks: tuple[str, ...] = ()

@@ -19,16 +19,14 @@ from atc.ir.graph import Graph, Node, TensorType
 from atc.ir.ops import ConvBlocked, Pool
 from atc.select.select import Choice, Selection
 
-CACHE = 1 << 20
-"""Bytes of second-level cache that the estimate counts on."""
-CALM = CACHE * 3 // 4
-"""Bytes of a result that cost next to nothing to write and read again."""
-RESIDENT = CACHE * 5 // 8
-"""Bytes of rows and weights that a chain may keep in it."""
-STREAM = 40.0
-"""Bytes per cycle that go to and from memory beyond it."""
-COPY = 16.0
-"""Bytes per cycle of rows that are moved within it."""
+CALM = 3 / 4
+"""Part of the second-level cache's size that a result costs next to nothing to write and read."""
+RESIDENT = 5 / 8
+"""Part of it that a chain's rows and weights may take."""
+STREAM = 5 / 3
+"""Bytes that go to and from the third-level cache while it delivers one to a tile."""
+COPY = 1 / 2
+"""Part of the second-level cache's rate at which rows are moved within it."""
 TURN = 150.0
 """Cycles that a call loses in each of its turns."""
 LONGEST = 8
@@ -184,7 +182,7 @@ def _best_height(
         if saved <= best[0] or height >= links[-1].ends[-1]:
             break
         chain = make_chain(links, height, threads)
-        gain = saved - _spent(chain)
+        gain = saved - _spent(chain, target)
         if gain > best[0]:
             best = gain, chain
     return best
@@ -192,7 +190,9 @@ def _best_height(
 
 def _saved(links: Sequence[Link], target: Target) -> float:
     """Return the cycles that results in the middle cost beyond the cache, less what tiles lose."""
-    streams = sum(2 * max(0, link.result.nbytes - CALM) / STREAM for link in links[:-1])
+    machine = target.machine
+    far = (max(0.0, k.result.nbytes - CALM * machine.l2.size) for k in links[:-1])
+    streams = 2 * sum(far) / (STREAM * machine.l3.rate)
     lost = 0.0
     for link in links:
         w, chosen = link.choice.workload, link.choice.candidate
@@ -201,11 +201,11 @@ def _saved(links: Sequence[Link], target: Target) -> float:
     return streams - lost
 
 
-def _spent(chain: Chain) -> float:
+def _spent(chain: Chain, target: Target) -> float:
     """Return the cycles that turns cost; infinite where they keep too much in the cache."""
     rings = list(chain.ring_types())
     weights = sum(t.nbytes for link in chain.links for t in link.choice.workload.inputs[1:2] if t)
-    if sum(t.nbytes for t in rings) + weights > RESIDENT:
+    if sum(t.nbytes for t in rings) + weights > RESIDENT * target.machine.l2.size:
         return float("inf")
     turns = [t for part in chain.parts for t in part]
     moved = sum(
@@ -213,7 +213,7 @@ def _spent(chain: Chain) -> float:
         for each in turns
         for turn, ring in zip(each, rings, strict=False)
     )
-    return moved / COPY + TURN * len(turns) * len(chain.links)
+    return moved / (COPY * target.machine.l2.rate) + TURN * len(turns) * len(chain.links)
 
 
 def make_chain(links: Sequence[Link], height: int, threads: int) -> Chain:

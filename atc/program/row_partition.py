@@ -14,10 +14,10 @@ from atc.backends.target import Target
 from atc.ir.ops import ConvBlocked, Pool
 from atc.program.partition import ESTIMATED, Piece, Worth, is_long
 
-WEIGHTS = 27.0
-"""Bytes of weights that a core reads per cycle."""
-OTHERS = 20.0
-"""Bytes per cycle that a core reads of what another one has written."""
+WEIGHTS = 9 / 8
+"""How much faster than the third-level cache delivers to a tile a core reads weights."""
+OTHERS = 5 / 6
+"""Part of that rate at which a core reads what another one has written."""
 
 Rows = tuple[tuple[int, int], ...]
 """Begin and end of each thread's rows."""
@@ -43,7 +43,7 @@ def rows_of_threads(
     longest = max(end - begin for begin, end in rows)
     time = kernel.cost(w, params, target) * longest / y.shape[2]
     again = 1 - 1 / threads  # of what would be read by one core
-    time += again * sum(t.nbytes for t in w.inputs[1:2] if t) / WEIGHTS
+    time += again * sum(t.nbytes for t in w.inputs[1:2] if t) / (WEIGHTS * target.machine.l3.rate)
     if time >= _time_of(w, candidate, target, cut, again):
         return None
     return Candidate(kernel, params), rows
@@ -55,8 +55,9 @@ def _time_of(
     """Return the estimated cycles of pieces, of the whole call where there are none."""
     if not cut:
         return candidate.kernel.cost(w, candidate.params, target)
+    rate = OTHERS * target.machine.l3.rate
     costs = (p.candidate.kernel.cost(p.workload(w), p.candidate.params, target) for p in cut)
-    return max(costs) + again * sum(t.nbytes for t in w.inputs[:1] if t) / OTHERS
+    return max(costs) + again * sum(t.nbytes for t in w.inputs[:1] if t) / rate
 
 
 def _divided(ends: Sequence[int], threads: int) -> Rows:

@@ -18,7 +18,7 @@ from atc.ir.ops import ConvBlocked, MatMul
 from atc.ir.verify import verify
 from atc.passes import Observer
 from atc.passes.rewriting import Rewriting, rewrite
-from atc.select.cost import CYCLE_UNITS, estimate
+from atc.select.cost import estimate
 from atc.select.select import Limits, candidates
 
 LEAST = 1024
@@ -84,7 +84,7 @@ def _pays(graph: Graph, node: Node, dtype: DType, target: Target, limits: Limits
         return False
     least = _best(half, target, own)
     saved = weights.nbytes - narrow.nbytes
-    worth = own.weight_price * CYCLE_UNITS[type(node.op)] * saved
+    worth = own.weight_price * saved
     return least is not None and least[0] <= wide[0] + worth
 
 

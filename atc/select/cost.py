@@ -6,12 +6,10 @@ weights are most of the memory that its process takes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from atc.backends.cpu.matmul.cost import UNITS
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import Target
 from atc.dims import concrete
+from atc.ir.graph import Op
 from atc.ir.ops import Block, ConvBlocked, MatMul, Pool, Unblock
 
 CYCLES = 0.2
@@ -25,10 +23,8 @@ Measured on Zen 5, ResNet-50 gives some 5 % of its speed for 46 of 159 MB, YOLOv
 NANOSECONDS = 0.25
 """The price of a cycle where times are measured: cores run at some 4 GHz."""
 
-CYCLE_UNITS: Mapping[type, float] = {
-    ConvBlocked: 1.0, MatMul: UNITS, Pool: 1.0, Block: 1.0, Unblock: 1.0,
-}  # fmt: skip
-"""Ops whose kernels estimate their cost in cycles, and the units of it that make one."""
+MODELLED: tuple[type[Op], ...] = (ConvBlocked, MatMul, Pool, Block, Unblock)
+"""Ops of which all kernels' estimates are good enough to compare with those of other ops."""
 
 
 def enlarged(c: Candidate, w: Workload, target: Target) -> int:
@@ -37,6 +33,5 @@ def enlarged(c: Candidate, w: Workload, target: Target) -> int:
 
 
 def estimate(c: Candidate, w: Workload, target: Target, price: float = CYCLES) -> float:
-    """Return the estimated cost of a candidate, memory's price in cycles for a byte included."""
-    cost = c.kernel.cost(concrete(w), c.params, target)
-    return cost + price * CYCLE_UNITS.get(type(w.op), 0.0) * enlarged(c, w, target)
+    """Return the estimated cycles of a candidate, memory's price in cycles for a byte included."""
+    return c.kernel.cost(concrete(w), c.params, target) + price * enlarged(c, w, target)

@@ -14,7 +14,7 @@ from atc.ir.graph import Node
 from atc.ir.ops import Conv
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
 from atc.passes.layout.store_bf16 import Quote, Storing
-from atc.select.cost import CYCLE_UNITS
+from atc.select.cost import MODELLED
 from atc.select.cost import estimate as priced
 from atc.select.select import Limits, Measurement, Timings, candidates
 
@@ -94,16 +94,14 @@ def workload(task: Task) -> Workload:
 
 
 def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
-    """Return the estimated cycles of the best kernel; None where they aren't in cycles."""
-    units = CYCLE_UNITS.get(type(w.op))
-    if units is None and not isinstance(w.op, Conv):
+    """Return the estimated cycles of the best kernel; None where they say too little."""
+    modelled = isinstance(w.op, MODELLED)
+    if not modelled and not isinstance(w.op, Conv):
         return None
     found = candidates(w, target, limits)
-    if units is None:  # of convolutions of planes, cycles are those of the portable kernel
-        if not all(c.kernel.portable for c in found):
-            return None
-        units = 1.0
-    return min((priced(c, w, target, limits.weight_price) for c in found), default=inf) / units
+    if not modelled and not all(c.kernel.portable for c in found):  # of convolutions of planes
+        return None
+    return min((priced(c, w, target, limits.weight_price) for c in found), default=inf)
 
 
 def quote(w: Workload, target: Target, limits: Limits) -> Quote | None:
@@ -112,5 +110,5 @@ def quote(w: Workload, target: Target, limits: Limits) -> Quote | None:
     if not found:
         return None
     costs = [priced(c, w, target, limits.weight_price) for c in found]
-    best, units = found[costs.index(min(costs))].kernel, CYCLE_UNITS.get(type(w.op))
-    return Quote(min(costs) / units if units else None, not best.portable, best.precision == "bf16")
+    best, modelled = found[costs.index(min(costs))].kernel, isinstance(w.op, MODELLED)
+    return Quote(min(costs) if modelled else None, not best.portable, best.precision == "bf16")

@@ -54,7 +54,7 @@ def _call(node: Mapping[str, Any]) -> Iterator[str]:
     yield f"{origin}: {node['op']} {operands} -> {', '.join(node['results'])}"
     measured = {m["kernel"]: m for m in node["measurements"]}
     larger = {e["kernel"]: e["bytes"] for e in node.get("enlarged", ())}
-    rows = [("", "candidate", "estimate", "time", "")]
+    rows = [("", "candidate", "cycles", "time", "")]
     for entry in node["estimates"]:
         kernel = entry["kernel"]
         mark = "*" if kernel == node["candidate"] else ""

@@ -6,6 +6,7 @@ Single `-m` flags are used instead of `-march` levels because zig and older comp
 
 from __future__ import annotations
 
+from atc.backends.machines import MACHINES
 from atc.backends.target import Target
 
 _AVX2 = ("avx2", "fma")
@@ -24,6 +25,7 @@ TARGETS: tuple[Target, ...] = (
         simd="scalar",
         vector_bytes=4,
         vector_registers=16,
+        machine=MACHINES["zen5"],
     ),
     Target(
         name="x86-64",
@@ -31,13 +33,15 @@ TARGETS: tuple[Target, ...] = (
         simd="scalar",
         vector_bytes=4,
         vector_registers=16,
+        machine=MACHINES["zen5"],
     ),
     Target(
         name="x86-64-sse2",
         arch="x86_64",
         simd="sse2",
         vector_bytes=16,
-        vector_registers=16,  # SSE2 is the architecture's baseline: nothing to check
+        vector_registers=16,
+        machine=MACHINES["zen5"],  # SSE2 is the architecture's baseline: nothing to check
     ),
     Target(
         name="x86-64-avx2",
@@ -45,6 +49,7 @@ TARGETS: tuple[Target, ...] = (
         simd="avx2",
         vector_bytes=32,
         vector_registers=16,
+        machine=MACHINES["zen5"],
         features=frozenset({*_AVX2, "f16c"}),
         cflags=("-mavx2", "-mfma", "-mf16c"),
         cpu_checks=_AVX2,  # every CPU with AVX2 has F16C; older compilers can't ask for it
@@ -55,6 +60,7 @@ TARGETS: tuple[Target, ...] = (
         simd="avx2",
         vector_bytes=32,
         vector_registers=16,
+        machine=MACHINES["zen5"],
         features=frozenset({*_AVX2, "f16c", "avx_vnni"}),
         cflags=("-mavx2", "-mfma", "-mf16c", "-mavxvnni"),
         cpu_checks=(*_AVX2, "avx_vnni"),
@@ -65,6 +71,7 @@ TARGETS: tuple[Target, ...] = (
         simd="avx512",
         vector_bytes=64,
         vector_registers=32,
+        machine=MACHINES["zen5"],
         features=frozenset({*_AVX2, "f16c", *_AVX512}),
         cflags=_AVX512_FLAGS,
         cpu_checks=(*_AVX2, *_AVX512),
@@ -75,6 +82,7 @@ TARGETS: tuple[Target, ...] = (
         simd="avx512",
         vector_bytes=64,
         vector_registers=32,
+        machine=MACHINES["zen5"],
         features=frozenset({*_AVX2, "f16c", *_AVX512, "avx512_vnni"}),
         cflags=(*_AVX512_FLAGS, "-mavx512vnni"),
         cpu_checks=(*_AVX2, *_AVX512, "avx512_vnni"),
@@ -85,6 +93,7 @@ TARGETS: tuple[Target, ...] = (
         simd="avx512",
         vector_bytes=64,
         vector_registers=32,
+        machine=MACHINES["zen5"],
         features=frozenset({*_AVX2, "f16c", *_AVX512, "avx512_vnni", "avx512_bf16"}),
         cflags=(*_AVX512_FLAGS, "-mavx512vnni", "-mavx512bf16"),
         cpu_checks=(*_AVX2, *_AVX512, "avx512_vnni", "avx512_bf16"),
@@ -95,6 +104,7 @@ TARGETS: tuple[Target, ...] = (
         simd="avx512",
         vector_bytes=64,
         vector_registers=32,
+        machine=MACHINES["sapphirerapids"],
         features=frozenset({*_AVX2, "f16c", *_AVX512, "avx512_vnni", "avx512_bf16", *_TILES}),
         cflags=(
             *(*_AVX512_FLAGS, "-mavx512vnni", "-mavx512bf16"),
@@ -108,6 +118,7 @@ TARGETS: tuple[Target, ...] = (
         simd="neon",
         vector_bytes=16,
         vector_registers=32,
+        machine=MACHINES["zen5"],
         features=frozenset({"neon", "fma"}),  # the architecture's baseline: nothing to check
         compiler="aarch64-linux-gnu-gcc",
         runner=("qemu-aarch64-static",),
@@ -118,6 +129,7 @@ TARGETS: tuple[Target, ...] = (
         simd="neon",
         vector_bytes=16,
         vector_registers=32,
+        machine=MACHINES["zen5"],
         features=frozenset({"neon", "fma", "asimddp"}),
         cflags=("-march=armv8.2-a+dotprod",),
         cpu_checks=("asimddp",),
@@ -130,6 +142,7 @@ TARGETS: tuple[Target, ...] = (
         simd="neon",
         vector_bytes=16,
         vector_registers=32,
+        machine=MACHINES["zen5"],
         features=frozenset({"neon", "fma", "asimddp", "i8mm"}),
         cflags=("-march=armv8.2-a+dotprod+i8mm",),
         cpu_checks=("asimddp", "i8mm"),

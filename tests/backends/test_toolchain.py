@@ -14,6 +14,7 @@ import pytest
 
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.find_compiler import find_compiler
+from atc.backends.machines import MACHINES
 from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain import (
@@ -134,7 +135,7 @@ def test_zig_never_builds_for_this_machines_own_cpu() -> None:
 
 
 def test_a_cross_target_takes_its_own_compiler_unless_cc_builds_for_it(tmp_path: Path) -> None:
-    cross = Target("cross", "sparc64", "scalar", 4, 16, compiler="sparc64-cc")
+    cross = Target("cross", "sparc64", "scalar", 4, 16, MACHINES["zen3"], compiler="sparc64-cc")
     path = fake_compilers(tmp_path, "gcc", "clang")
     fake_compilers(tmp_path, "sparc64-cc", "other-cc", machine="sparc64")
     env = {"PATH": path}
@@ -146,7 +147,7 @@ def test_a_cross_target_takes_its_own_compiler_unless_cc_builds_for_it(tmp_path:
 def test_cc_for_another_machine_is_refused_for_the_host(tmp_path: Path) -> None:
     path = fake_compilers(tmp_path, "gcc")
     fake_compilers(tmp_path, "other-cc", machine="sparc64")
-    native = Target("native", host_arch(), "scalar", 4, 16)
+    native = Target("native", host_arch(), "scalar", 4, 16, MACHINES["zen3"])
     with pytest.raises(ToolchainError, match=r"CC builds for sparc64-linux-gnu, not .* native"):
         find_compiler(native, {"PATH": path, "CC": "other-cc"})
 

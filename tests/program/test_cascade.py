@@ -123,7 +123,7 @@ def eager(patch: pytest.MonkeyPatch, heights: Sequence[int]) -> None:
     """Let every chain take turns, with bands of the first of the heights that it can have."""
     patch.setattr(cascade, "HEIGHTS", tuple(heights))
     patch.setattr(cascade, "_saved", lambda links, target: 1e9 * len(links))
-    patch.setattr(cascade, "_spent", lambda chain: 0.0)
+    patch.setattr(cascade, "_spent", lambda chain, target: 0.0)
 
 
 def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[Path, Path]:

@@ -17,7 +17,7 @@ from atc.backends.cpu.amx.matmul import BLOCK_END, ROW_END, SIDE, STEP, panel_cy
 from atc.backends.cpu.attention.bf16 import MODES
 from atc.backends.cpu.attention.portable import attention
 from atc.backends.cpu.attention.tile import EXPONENTIAL, AttentionTile, Operand, panel_mode
-from atc.backends.cpu.matmul.cost import UNITS, Panel, column_panels
+from atc.backends.cpu.matmul.cost import Panel, column_panels
 from atc.backends.cpu.matmul.text import TileFinish, wrapped
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.cpu.render.expr import address
@@ -127,7 +127,7 @@ class AttentionAmx(AttentionTile):
         cycles += op.queries * (s.row / 16 * (EXPONENTIAL + 2 * self.planes) + s.depth * 12)
         for view, count in ((op.k_view, s.depth * s.keys), (op.v_view, s.keys * s.value_panels)):
             cycles += count * panel_cycles(MODES[panel_mode(view)], self.planes)
-        return (prod(op.batch) * cycles + 600.0) * UNITS
+        return prod(op.batch) * cycles + 600.0
 
 
 class AttentionAmxSplit(AttentionAmx):

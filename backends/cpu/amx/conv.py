@@ -40,6 +40,7 @@ from atc.backends.cpu.conv.int8 import behind_starts, conv_of_bytes
 from atc.backends.cpu.render.tile_geometry import Geometry, geometry
 from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.machine import Machine
 from atc.backends.packed_layout import Planes
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
@@ -163,7 +164,7 @@ class Cut(Panels):
             turn += self.steps * self.block * self.pixel / REACHED
         return g.batch * g.supers * self.passing(turn, self.flat.blocks, from_panels)
 
-    def spreading(self) -> float:
+    def spreading(self, machine: Machine) -> float:
         """Estimate the cycles to bring the input near, and to copy it to planes.
 
         The solver of layouts can't know which call before writes planes: it is every other one.
@@ -172,7 +173,7 @@ class Cut(Panels):
         pixels = self.steps * len(flat.phases) * flat.lines * flat.pitch
         strided = max(g.rows.stride, g.cols.stride) > 1
         copied = pixels * (SPREAD + halving(self.parts)) * (1.0 if strided else COPIED)
-        return g.batch * g.supers * (copied + far_cycles(self.steps * self.plane))
+        return g.batch * g.supers * (copied + far_cycles(machine, self.steps * self.plane))
 
 
 def product_of(w: Workload) -> str:
@@ -350,7 +351,7 @@ class ConvTiles(Kernel):
         shape = 1.0 if not c.tall else 0.95 if c.g.taps > 1 and self.sums is DType.FLOAT else 1.08
         order = 1.03 if by_panels and near and c.panels > 1 else 1.0
         products = c.cycles(by_panels, end_cycles(w)) * shape * order
-        return COMPARED * (products + c.spreading())
+        return COMPARED * (products + c.spreading(target.machine))
 
 
 class ConvTilesBf16(ConvTiles):

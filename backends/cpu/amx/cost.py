@@ -7,6 +7,7 @@ weights that no cache held; in cycles of the clock that vectors run at without t
 from __future__ import annotations
 
 from atc.backends.kernel import Workload
+from atc.backends.machine import Machine
 
 PRODUCT = 21.5
 """Cycles of a product of tiles with its loads, of real numbers."""
@@ -17,9 +18,8 @@ FIRST = 5.25
 RESIDENT, STREAM = 300_000, 4.0
 """Bytes of weights that stay in that cache while the other operand goes by; bytes per cycle where
 they come from beyond it again."""
-L2, FAR, SPILLED = 1 << 20, 13.5, 4.0
-"""Bytes of an operand that it holds; bytes per cycle of a larger one, and where that is read in
-short pieces."""
+SPILLED = 4.0
+"""Bytes per cycle of an operand beyond that cache that is read in short pieces."""
 FINISHED, MOVED = 5.0, 20.0
 """Cycles of a vector of results from sums to y, and bytes per cycle that this reads and writes."""
 ROUNDED, SPLIT = 3.0, 14.0
@@ -43,6 +43,11 @@ def halving(parts: int) -> float:
     return SPLIT if parts == 2 else ROUNDED
 
 
-def far_cycles(size: int) -> float:
+def l2_share(machine: Machine) -> int:
+    """Return the bytes of an operand that the second-level cache holds beside weights."""
+    return machine.l2.size // 2
+
+
+def far_cycles(machine: Machine, size: int) -> float:
     """Return the cycles that an operand of so many bytes takes to come from beyond that cache."""
-    return size / FAR if size > L2 else 0.0
+    return size / machine.l3.rate if size > l2_share(machine) else 0.0

@@ -129,7 +129,7 @@ class FirstTiles(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         window = self.window(w, params)
-        return COMPARED * window.g.batch * window.cycles(end_cycles(w))
+        return COMPARED * window.g.batch * window.cycles(target.machine, end_cycles(w))
 
 
 class FirstTilesBf16(FirstTiles):

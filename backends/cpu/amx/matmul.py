@@ -21,7 +21,6 @@ import numpy as np
 from atc.backends.cpu.amx.cost import (
     COMPARED,
     FIRST,
-    L2,
     PRODUCT,
     REACHED,
     SPILLED,
@@ -29,9 +28,10 @@ from atc.backends.cpu.amx.cost import (
     end_cycles,
     far_cycles,
     halving,
+    l2_share,
 )
 from atc.backends.cpu.matmul.bf16 import is_float_product, kept_batch, packed_base
-from atc.backends.cpu.matmul.cost import UNITS, largest_divisor
+from atc.backends.cpu.matmul.cost import largest_divisor
 from atc.backends.cpu.matmul.operands import matmul, read_mode
 from atc.backends.cpu.matmul.text import TileFinish, wrapped
 from atc.backends.cpu.render.expr import address
@@ -109,20 +109,21 @@ class MatMulAmx(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Cycles of products, splitting both operands, epilogues, and what arrives late."""
         op, mode, shape = matmul(w), read_mode(w), _shape(w, self.planes)
-        blocks = -(-op.m // SIDE) * shape.panels
+        blocks, machine = -(-op.m // SIDE) * shape.panels, target.machine
         step = {1: 4, 2: 12}[self.planes] * PRODUCT + SIDE * 64 * self.planes / REACHED
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
         packed = shape.panels * shape.steps * shape.step * 4
         if mode == "packed":
-            again = sum(b.count for b in shape.blocks) - 1 if packed > L2 else 0
+            again = sum(b.count for b in shape.blocks) - 1 if packed > l2_share(machine) else 0
             cycles += packed / FIRST + again * packed / STREAM
         else:
             cycles += shape.panels * shape.steps * panel_cycles(mode, self.planes)
-            cycles += op.k * op.n * 4 / SPILLED if op.k * op.n * 4 > L2 else 0.0
+            cycles += op.k * op.n * 4 / SPILLED if op.k * op.n * 4 > l2_share(machine) else 0.0
         split = halving(self.planes) + (0.0 if op.a_view.strides[-1] == 1 else GATHERED / 2)
         a = op.m * op.k * 4
-        cycles += op.m * shape.steps * split + (a / FIRST if w.constant[0] else far_cycles(a))
-        return COMPARED * prod(op.batch) * (cycles + 600.0) * UNITS
+        cycles += op.m * shape.steps * split
+        cycles += a / FIRST if w.constant[0] else far_cycles(machine, a)
+        return COMPARED * prod(op.batch) * (cycles + 600.0)
 
 
 class MatMulAmxSplit(MatMulAmx):

@@ -15,16 +15,15 @@ import numpy as np
 from atc.backends.cpu.amx.cost import (
     COMPARED,
     FIRST,
-    L2,
     PRODUCT,
     REACHED,
     STREAM,
     end_cycles,
     far_cycles,
+    l2_share,
 )
 from atc.backends.cpu.amx.matmul import NEAR, SIDE, RowBlock, row_blocks, step_orders
 from atc.backends.cpu.matmul.bf16 import packed_base
-from atc.backends.cpu.matmul.cost import UNITS
 from atc.backends.cpu.matmul.int8 import BYTES, QUAD, operand_type, pack_quads, zeros
 from atc.backends.cpu.matmul.int8_text import BytesFinish, typed_finish
 from atc.backends.cpu.matmul.operands import matmul
@@ -100,10 +99,11 @@ class MatMulAmxBytes(Kernel):
         blocks = -(-op.m // SIDE) * shape.panels
         step = 4 * PRODUCT + SIDE * 64 / REACHED
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
-        again = sum(b.count for b in shape.blocks) - 1 if shape.packed > L2 else 0
+        large = shape.packed > l2_share(target.machine)
+        again = sum(b.count for b in shape.blocks) - 1 if large else 0
         cycles += shape.packed / FIRST + again * shape.packed / STREAM
-        cycles += op.m * shape.steps * COPIED + far_cycles(op.m * op.k)
-        return COMPARED * prod(op.batch) * (cycles + 600.0) * UNITS
+        cycles += op.m * shape.steps * COPIED + far_cycles(target.machine, op.m * op.k)
+        return COMPARED * prod(op.batch) * (cycles + 600.0)
 
 
 @dataclass(frozen=True)

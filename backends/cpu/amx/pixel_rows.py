@@ -15,7 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from atc.backends.cpu.amx.conv import LINE, Panels
-from atc.backends.cpu.amx.cost import L2, PRODUCT, halving
+from atc.backends.cpu.amx.cost import PRODUCT, halving, l2_share
+from atc.backends.machine import Machine
 from atc.ir.graph import Array
 
 BAND = 3 << 16
@@ -209,15 +210,15 @@ class Window(Panels):
         tiles = steps.reshape(self.panels, self.halves, VECTOR, self.lines, self.turns, 16, word)
         return tiles.transpose(0, 3, 4, 1, 5, 2, 6)
 
-    def cycles(self, end: float) -> float:
+    def cycles(self, machine: Machine, end: float) -> float:
         """Estimate the cycles of an image, `end` of them for each vector of results."""
         turn = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
-        return self.passing(turn, self.blocks(), self.whole) + self.making()
+        return self.passing(turn, self.blocks(), self.whole) + self.making(machine)
 
-    def making(self) -> float:
+    def making(self, machine: Machine) -> float:
         """Estimate the cycles to make the pixels, and to bring them near for each panel again."""
         vector = self.words * halving(self.parts) + self.parts * self.words**2 * WOVEN
         pixels = self.parts * self.apart
         passing = self.results(self.g.rows.out) * self.halves * VECTOR * (4 if self.size > 1 else 1)
-        spilled = self.whole and pixels + passing > L2
+        spilled = self.whole and pixels + passing > l2_share(machine)
         return self.made() * vector + (pixels * self.panels / SPILLED if spilled else 0)

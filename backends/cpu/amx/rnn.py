@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from atc.backends.cpu.amx.cost import L2, PRODUCT, REACHED, STREAM, halving
+from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, halving, l2_share
 from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP, halves
 from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.cpu.rnn.batch import GROUPS, RecurrentTogether, grouped, part_rows, phases_of
@@ -102,7 +102,7 @@ class RecurrentAmx(RecurrentTogether):
         phases, cut = self.phases(w, params, target), self.cut(w, params, target)
         blocks = -(-rows // SIDE)
         far = sum(self.panel(op, p, lanes(target)) for p in phases) * len(op.cells) * 4 * (
-            -(-op.hidden // (int(params["u"]) * 16))) > L2  # fmt: skip
+            -(-op.hidden // (int(params["u"]) * 16))) > l2_share(target.machine)  # fmt: skip
         heights = {n for each in part_rows(op, cut) for n in _tiles(each)}
         return {
             **super().values(w, params, target), "planes": self.planes, "steps": steps,
@@ -136,7 +136,7 @@ class RecurrentAmx(RecurrentTogether):
                 ends = BLOCK_END + tall * 16 * p.vectors * ROW_END / 2
                 cycles += groups * (products + panel / REACHED + 0.2 * ends)
             nbytes += groups * panel
-        streamed = nbytes / STREAM if nbytes * len(op.cells) > L2 else 0.0
+        streamed = nbytes / STREAM if nbytes * len(op.cells) > l2_share(target.machine) else 0.0
         copied = len(phases) * op.batch * steps * halving(self.planes)
         return op.steps * len(op.cells) * (max(cycles, streamed) + copied)
 

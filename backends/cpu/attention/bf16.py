@@ -22,7 +22,7 @@ from atc.backends.cpu.attention.tile import (
     tile_arguments,
 )
 from atc.backends.cpu.matmul.bf16 import CONVERTED
-from atc.backends.cpu.matmul.cost import UNITS, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import column_panels, row_tiles
 from atc.backends.cpu.matmul.text import TileFinish
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.cpu.render.expr import address
@@ -114,13 +114,13 @@ class AttentionBf16(AttentionTile):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Cycles of all tiles, of exponentials and of rounding."""
         op, step = attention(w), lanes(target)
-        cycles = product_cycles(op, params, step, pair=2)
+        cycles = product_cycles(target.machine, op, params, step, pair=2)
         cycles += op.queries * -(-op.keys // step) * (EXPONENTIAL + 1)
         rows = "rows" if op.q_view.strides[-1] == 1 else "any"
         cycles += op.queries * op.depth / step * CONVERTED[rows]
         cycles += op.keys * op.depth / step * CONVERTED[MODES[panel_mode(op.k_view)]]
         cycles += op.keys * op.width / step * CONVERTED[MODES[panel_mode(op.v_view)]]
-        return prod(op.batch) * cycles * UNITS
+        return prod(op.batch) * cycles
 
 
 KERNELS = (AttentionBf16(),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from atc.backends.cpu.matmul.portable import COLUMNS
+from atc.backends.cpu.matmul.portable import COLUMNS, PRODUCTS
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.cpu.render.expr import address
 from atc.backends.cpu.render.loops import finish, loop_names
@@ -60,9 +60,9 @@ class AttentionRows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Scalar work of both products and of the exponentials."""
+        """Cycles of both products and of the exponentials."""
         op = attention(w)
-        return float(prod((*op.batch, op.queries, op.keys)) * (op.depth + op.width + 20))
+        return prod((*op.batch, op.queries, op.keys)) * (op.depth + op.width + 20) / PRODUCTS
 
 
 def _computed(w: Workload) -> DType:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from atc.backends.cpu.attention.portable import attention
-from atc.backends.cpu.matmul.cost import UNITS, Panel, Tile, column_panels, row_tiles, tile_cycles
+from atc.backends.cpu.matmul.cost import Panel, Tile, column_panels, row_tiles, tile_cycles
 from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
 from atc.backends.cpu.normalize.portable import lowest
 from atc.backends.cpu.render.expr import address
 from atc.backends.cpu.render.loops import loop_names
 from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.dims import is_dynamic, low, most
 from atc.ir.graph import DType, TensorType
@@ -58,13 +59,15 @@ def layout(op: Attention, width: int, step: int) -> Layout:
     return Layout(keys, values, row + step if row % 1024 == 0 else row)  # not one set of the cache
 
 
-def product_cycles(op: Attention, params: Params, step: int, pair: int = 1) -> float:
+def product_cycles(
+    machine: Machine, op: Attention, params: Params, step: int, pair: int = 1
+) -> float:
     """Return the cycles of all tiles of both products, which multiply `pair` numbers at a time."""
     cycles = 0.0
     for columns, depth in ((op.keys, op.depth), (op.width, op.keys)):
         for p in column_panels(columns, int(params["nv"]), step):
             for t in row_tiles(op.queries, int(params["mr"])):
-                one = tile_cycles(t.rows, p.vectors, step, -(-depth // pair), 1)
+                one = tile_cycles(machine, t.rows, p.vectors, step, -(-depth // pair), 1)
                 cycles += p.count * t.count * one
     return cycles
 
@@ -149,12 +152,12 @@ class AttentionTile(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Cycles of all tiles, exponentials and copies."""
         op, step = attention(w), lanes(target)
-        cycles = product_cycles(op, params, step)
+        cycles = product_cycles(target.machine, op, params, step)
         cycles += op.queries * -(-op.keys // step) * EXPONENTIAL
         per_element = {"columns": 2.5 / step, "any": 1.5, "direct": 0}
         cycles += op.keys * op.depth * per_element[panel_mode(op.k_view)]
         cycles += op.keys * op.width * per_element[panel_mode(op.v_view)]
-        return prod(op.batch) * cycles * UNITS
+        return prod(op.batch) * cycles
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ class ConvBf16(Kernel):
         words = in_words(sampled(w), params, PAIR)
         g = words.g
         vectors = g.batch * g.supers * g.icb * g.in_plane / g.block
-        return words.cycles() + (0 if is_rounded(w) else vectors * ROUNDING)
+        return words.cycles(target.machine) + (0 if is_rounded(w) else vectors * ROUNDING)
 
 
 KERNELS = (ConvBf16(),)

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from atc.backends.cpu.conv.cost import L2, image_cycles
+from atc.backends.cpu.conv.cost import image_cycles
 from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.render.stored_weights import stored_weights
 from atc.backends.cpu.render.tile_geometry import (
@@ -24,6 +24,7 @@ from atc.backends.cpu.render.tile_geometry import (
 )  # fmt: skip
 from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.graph import Array
@@ -46,8 +47,8 @@ NARROW = ((6, 2), (4, 3), (5, 2), (12, 1), (6, 1), (1, 7), (1, 4))
 """Pixels and vectors of a tile, for 32 and for 16 registers."""
 
 
-INPUT, BESIDE = 1 << 17, 5 << 17
-"""Bytes of inputs that all panels of weights pass over, and of weights that L2 keeps beside."""
+INPUT, BESIDE = 1 / 8, 5 / 8
+"""Parts of L2 for inputs that all panels of weights pass over, and weights that it keeps beside."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class ConvDirect(Kernel):
             g = geometry(w, p)
             if nv > g.mb:
                 continue
-            one, more = (_row_blocks(w, cut, p, nv) for cut in (g, in_rows(g, p)))
+            one, more = (_row_blocks(target.machine, cut, p, nv) for cut in (g, in_rows(g, p)))
             for rb in dict.fromkeys((*one, *more)):
                 found.append({"p": p, "nv": nv, "u": 4, "rb": rb, "pf": True})
         return found
@@ -281,8 +282,8 @@ class ConvDirect(Kernel):
         """Estimated cycles."""
         p, nv = int(params["p"]), int(params["nv"])
         g = _cut(w, params)
-        tiles = image_cycles(g, p, nv, g.depth, stored_weights(w).widening(target))
-        return g.batch * g.supers * tiles * _locality(w, g, nv, int(params["rb"]))
+        tiles = image_cycles(target.machine, g, p, nv, g.depth, stored_weights(w).widening(target))
+        return g.batch * g.supers * tiles * _locality(w, target.machine, g, nv, int(params["rb"]))
 
 
 def _cut(w: Workload, params: Params) -> Geometry:
@@ -292,12 +293,12 @@ def _cut(w: Workload, params: Params) -> Geometry:
     return in_rows(g, p) if params["rb"] else g
 
 
-def _locality(w: Workload, g: Geometry, nv: int, rb: int) -> float:
+def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:
     """Return a factor for what is read again from beyond L2: inputs, or weights."""
     assert w.inputs[0] is not None
     weights = g.mb * g.block * g.depth * 4
-    again = len(panels(g.mb, nv)) > 1 and w.inputs[0].nbytes > L2 // 2
-    pays = again and weights <= BESIDE
+    again = len(panels(g.mb, nv)) > 1 and w.inputs[0].nbytes > machine.l2.size // 2
+    pays = again and weights <= BESIDE * machine.l2.size
     if rb:
         return 1.0 if pays else 1.03
     return 1.05 if pays else 1.0
@@ -309,15 +310,15 @@ def tile_name(rows: int, vectors: int, columns: Columns) -> str:
     return f"tile_{rows}x{columns.width}x{vectors}{border}"
 
 
-def _row_blocks(w: Workload, g: Geometry, p: int, nv: int) -> list[int]:
+def _row_blocks(machine: Machine, g: Geometry, p: int, nv: int) -> list[int]:
     """Return the row blocks worth trying: all rows, or as many as stay in L2 for all panels."""
     weights = g.mb * g.block * g.depth * 4
-    if len(panels(g.mb, nv)) == 1 or weights > 1 << 20:
+    if len(panels(g.mb, nv)) == 1 or weights > machine.l2.size:
         return [0]
     rows = tile_rows(g, p)
     apart = g.cols.kernel if g.cols.open and g.cols.dilation > g.cols.size else 1
     of_tile = rows * min(g.rows.kernel, g.rows.stride) * g.cols.size * g.ic * 4 * apart
-    count = -(-g.rows.out // (max(1, INPUT // of_tile) * rows))
+    count = -(-g.rows.out // (max(1, int(INPUT * machine.l2.size) // of_tile) * rows))
     return [0, -(-g.rows.out // (count * rows)) * rows] if count > 1 else [0]
 
 

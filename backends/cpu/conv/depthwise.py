@@ -20,6 +20,7 @@ from atc.backends.cpu.render.expr import literal
 from atc.backends.cpu.render.tile_geometry import NO_PARAMS, Axis, Columns, Geometry, cut_columns
 from atc.backends.cpu.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.expr import Input, cast
 from atc.ir.graph import Array, DType
@@ -133,22 +134,26 @@ def _length(g: Geometry, rows: int, cols: int) -> int:
     return sum(d.width for d in down) * sum(a.width for a in across) * g.taps
 
 
-def window_cycles(g: Geometry, params: Params, registers: int) -> float:
+def window_cycles(g: Geometry, params: Params, target: Target) -> float:
     """Estimate the cycles of a windowed kernel: arithmetic, loads, and what spills."""
-    return _window_cycles(g, int(params["r"]), int(params["c"]), registers)
+    return _window_cycles(
+        target.machine, g, int(params["r"]), int(params["c"]), target.vector_registers
+    )
 
 
 @cache  # costs are asked for several times
-def _window_cycles(g: Geometry, rows: int, cols: int, registers: int) -> float:
+def _window_cycles(
+    machine: Machine, g: Geometry, rows: int, cols: int, registers: int
+) -> float:
     _, _, tiles = tiles_of(g, rows, cols)
-    total = 0.0
+    size, total = g.block * 4, 0.0
     for tile in tiles:
         taps = tile.taps()
         uses = sum(len(t.users) for t in taps)
         outputs = tile.down.width * tile.across.width
         spilled = max(0, outputs + min(g.taps, 9) + 2 - registers) * g.taps / 2
-        loads = (len(taps) + (uses if g.taps > 9 else g.taps)) / 2
-        time = CALL + max(uses / 2, loads) + 1.5 * outputs + spilled
+        loads = (len(taps) + (uses if g.taps > 9 else g.taps)) / machine.load_rate(size)
+        time = CALL + max(uses / machine.fma_rate(size), loads) + 1.5 * outputs + spilled
         total += time * tile.down.count * tile.across.count
     return g.batch * g.supers * total
 
@@ -222,7 +227,7 @@ class DepthwiseTiles(WindowTiles):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return window_cycles(channelwise(w), params, target.vector_registers)
+        return window_cycles(channelwise(w), params, target)
 
 
 def is_bytes(w: Workload) -> bool:
@@ -306,7 +311,7 @@ class PoolTiles(WindowTiles):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return window_cycles(channelwise(w), params, target.vector_registers)
+        return window_cycles(channelwise(w), params, target)
 
 
 def as_stored(dtype: DType) -> Epilogue:

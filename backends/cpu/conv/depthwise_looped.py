@@ -15,6 +15,7 @@ from atc.backends.cpu.render.epilogue import TileEpilogue
 from atc.backends.cpu.render.tile_geometry import Geometry
 from atc.backends.cpu.render.vector_expr import LOADS
 from atc.backends.kernel import Params, Workload
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic
 from atc.ir.ops import ConvBlocked, Pool
@@ -32,12 +33,13 @@ def loop_values(g: Geometry, c: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def loop_cycles(g: Geometry, c: int) -> float:
+def loop_cycles(machine: Machine, g: Geometry, c: int) -> float:
     """Estimate cycles: the loads of `c` outputs at a time, or one by one at the borders."""
     low, high = g.cols.interior
     tiles = (high - low) // c
     alone = g.cols.out - tiles * c
-    row = tiles * (CALL + g.taps * (c + 1) / 2 + 1.5 * c) + alone * (CALL + 1.2 * g.taps)
+    loads = g.taps * (c + 1) / machine.load_rate(g.block * 4)
+    row = tiles * (CALL + loads + 1.5 * c) + alone * (CALL + 1.2 * g.taps)
     return g.batch * g.supers * g.rows.out * row
 
 
@@ -87,7 +89,7 @@ class DepthwiseLoops(DepthwiseTiles):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return loop_cycles(channelwise(w), int(params["c"]))
+        return loop_cycles(target.machine, channelwise(w), int(params["c"]))
 
 
 class PoolLoops(PoolTiles):
@@ -131,7 +133,7 @@ class PoolLoops(PoolTiles):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return loop_cycles(channelwise(w), int(params["c"]))
+        return loop_cycles(target.machine, channelwise(w), int(params["c"]))
 
 
 KERNELS = (DepthwiseLoops(), PoolLoops())

@@ -23,6 +23,7 @@ from atc.backends.cpu.render.tile_geometry import (
     unroll,
 )  # fmt: skip
 from atc.backends.kernel import Params, Workload
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.graph import Array
 
@@ -119,10 +120,10 @@ class Words:
                     parts.append(words.transpose(3, 1, 0, 2).reshape(-1))
         return np.concatenate(parts)
 
-    def cycles(self) -> float:
+    def cycles(self, machine: Machine) -> float:
         """Estimate the cycles of all tiles."""
         g = self.g
-        return g.batch * g.supers * image_cycles(g, self.p, self.nv, self.depth)
+        return g.batch * g.supers * image_cycles(machine, g, self.p, self.nv, self.depth)
 
 
 def in_words(w: Workload, params: Params, per: int) -> Words:

@@ -94,7 +94,7 @@ class ConvOpen(Kernel):
             counts[n] = counts.get(n, 0) + rest // n
             rest %= n
         tiles = sum(
-            count * tile_cycles(g, 1, width, n, g.depth)
+            count * tile_cycles(target.machine, g, 1, width, n, g.depth)
             for n in panels(g.mb, nv)
             for width, count in counts.items()
         )

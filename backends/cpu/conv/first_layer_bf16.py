@@ -162,7 +162,7 @@ class ConvBf16Few(Kernel):
         """Estimated cycles."""
         words, g = in_pixels(w, params), geometry(w, 1)
         rounding = g.batch * g.ic * g.rows.size * (g.cols.size / g.block + 4) * ROUNDING
-        return words.cycles() + rounding
+        return words.cycles(target.machine) + rounding
 
 
 KERNELS = (ConvBf16Few(),)

@@ -121,7 +121,7 @@ class ConvBytesFew(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         copying = COPIED * w.outputs[0].shape[0] * self.scratch(w, params, target)
-        return quad_cycles(in_pixels(w, params, target)) + copying
+        return quad_cycles(target.machine, in_pixels(w, params, target)) + copying
 
 
 KERNELS = (ConvBytesFew(),)

@@ -22,6 +22,7 @@ from atc.backends.cpu.render.epilogue import TileEpilogue
 from atc.backends.cpu.render.tile_geometry import Axis, geometry
 from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
@@ -63,9 +64,9 @@ def quad_sets(w: Workload, target: Target) -> list[Params]:
     return [{"p": p, "nv": nv} for p, nv in shapes if nv <= geometry(w, p).mb]
 
 
-def quad_cycles(words: Words) -> float:
+def quad_cycles(machine: Machine, words: Words) -> float:
     """Estimate the cycles of all tiles; split words take longer."""
-    return words.cycles() * (1 if words.size == WORD else 2 + 1 / words.nv)
+    return words.cycles(machine) * (1 if words.size == WORD else 2 + 1 / words.nv)
 
 
 def packed_quads(words: Words, dense: Array) -> Array:
@@ -144,7 +145,7 @@ class ConvBytes(Kernel):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return quad_cycles(in_quads(in_words(w, params, QUAD), target))
+        return quad_cycles(target.machine, in_quads(in_words(w, params, QUAD), target))
 
 
 def byte_values(w: Workload, words: Words, target: Target) -> dict[str, object]:

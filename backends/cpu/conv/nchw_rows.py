@@ -14,7 +14,7 @@ from math import ceil, prod
 
 from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.portable import operand_types
-from atc.backends.cpu.matmul.cost import CALL, LATENCY, Panel, Tile, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import CALL, LATE, Panel, Tile, column_panels, row_tiles
 from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
 from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Params, Workload
@@ -23,8 +23,6 @@ from atc.ir.graph import DType
 from atc.ir.ops import Conv, Epilogue, Window
 from atc.ir.view import View
 
-BAND = 3 << 17
-"""Bytes of a band that stay in the L2 cache."""
 UNROLLED = 160
 """Multiply-adds of a line of taps that are written one by one."""
 VECTORS = (6, 4, 3, 2, 8, 12, 1)
@@ -72,6 +70,8 @@ class Planes:
     rows: Line
     cols: Line
     lanes: int
+    near: int
+    """Bytes of a band that stay in the L2 cache."""
 
     @property
     def taps(self) -> int:
@@ -110,7 +110,7 @@ class Planes:
         if self.direct:
             return self.rows.out
         line = self.channels * self.pitch * 4
-        most = (BAND // line - self.rows.reach - 1) // self.rows.stride + 1
+        most = (self.near // line - self.rows.reach - 1) // self.rows.stride + 1
         return -(-self.rows.out // ceil(self.rows.out / max(1, most)))
 
     def place(self, column: int) -> int:
@@ -129,7 +129,7 @@ class Planes:
         return found
 
 
-def planes_of(w: Workload, width: int) -> Planes:
+def planes_of(w: Workload, target: Target) -> Planes:
     """Return the convolution of a workload of one or two spatial axes."""
     op = w.op
     assert isinstance(op, Conv)
@@ -138,7 +138,10 @@ def planes_of(w: Workload, width: int) -> Planes:
     axes = _lines(op.window, x.shape[2:], y.shape[2:])
     rows = axes[0] if len(axes) == 2 else Line(1, 1)
     filters = weights.shape[0] // op.group
-    return Planes(x.shape[0], op.group, weights.shape[1], filters, rows, axes[-1], width)
+    return Planes(
+        x.shape[0], op.group, weights.shape[1], filters, rows, axes[-1], lanes(target),
+        target.machine.l2.size * 3 // 8,
+    )  # fmt: skip
 
 
 def _lines(window: Window, size: tuple[int, ...], out: tuple[int, ...]) -> list[Line]:
@@ -166,7 +169,7 @@ class ConvLines(Kernel):
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Tiles that fill the registers."""
-        p = planes_of(w, lanes(target))
+        p = planes_of(w, target)
         sets: list[Params] = []
         for nv in VECTORS:
             high = min((target.vector_registers - 1 - nv) // nv, p.filters)
@@ -176,14 +179,14 @@ class ConvLines(Kernel):
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """A band of all channels of a group."""
-        p = planes_of(w, lanes(target))
+        p = planes_of(w, target)
         return 0 if p.direct else p.channels * p.plane * 4
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """The planes, the tiles and how they are called."""
         op = w.op
         assert isinstance(op, Conv)
-        p = planes_of(w, lanes(target))
+        p = planes_of(w, target)
         tiles = row_tiles(p.filters, int(params["mr"]))
         panels = column_panels(p.cols.out, int(params["nv"]), p.lanes)
         finish = TileFinish(_by_rows(op.epilogue), ("n", "r"), op.operands)
@@ -200,10 +203,10 @@ class ConvLines(Kernel):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        p = planes_of(w, lanes(target))
+        p = planes_of(w, target)
         panels = column_panels(p.cols.out, int(params["nv"]), p.lanes)
         row = sum(
-            c.count * t.count * (CALL + p.taps * _tap_cycles(t.rows, c.vectors))
+            c.count * t.count * (CALL + p.taps * _tap_cycles(target, t.rows, c.vectors))
             for c in panels
             for t in row_tiles(p.filters, int(params["mr"]))
         )
@@ -213,9 +216,11 @@ class ConvLines(Kernel):
         return p.batch * p.group * (p.rows.out * row * SLACK + copied)
 
 
-def _tap_cycles(rows: int, vectors: int) -> float:
+def _tap_cycles(target: Target, rows: int, vectors: int) -> float:
     """Return the cycles of a tap: multiply-adds, loads, or waiting for the sums."""
-    return max(rows * vectors / 2, (UNALIGNED * vectors + rows) / 2, LATENCY)
+    machine, size = target.machine, target.vector_bytes
+    loads = UNALIGNED * vectors / machine.load_rate(size) + rows / machine.loads
+    return max(rows * vectors / machine.fma_rate(size), loads, machine.fma_latency * LATE)
 
 
 def _by_rows(epilogue: Epilogue) -> Epilogue:

@@ -171,7 +171,7 @@ class ConvTransposeScatter(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Scalar work: one unit per multiplication."""
+        """A cycle for each multiplication."""
         x, weights = operand_types(w)
         return float(x.size * prod(weights.shape[1:]))
 
@@ -207,7 +207,7 @@ class PoolWindows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Scalar work: some units per element of a window."""
+        """Some cycles for each element of a window."""
         assert isinstance(w.op, Pool)
         return 4.0 * w.outputs[0].size * prod(w.op.window.kernel)
 

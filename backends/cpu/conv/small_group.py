@@ -76,12 +76,13 @@ class ConvNarrow(ConvDirect):
         """Estimated cycles: those of products, or of permutations."""
         p, width = int(params["p"]), _width(w)
         g = geometry(w, p, params)
-        total = 0.0
+        total, rate = 0.0, target.machine.fma_rate(target.vector_bytes)
         for c in cut_columns(g.cols, p):
             for rows, times in tile_row_counts(g, p):
                 columns = columns_of(Tile("", rows, 1, c, g))
                 products = sum(len(users) for _, users in columns)
-                step = max(products / 2, len(columns), 4.0) + len(c.taps) / 2 + 2.0
+                step = max(products / rate, len(columns), target.machine.fma_latency)
+                step += len(c.taps) / 2 + 2.0
                 tile = CALL + g.rows.kernel * width * step + 1.5 * rows * c.width
                 total += c.count * times * tile
         return g.batch * g.supers * total

@@ -80,11 +80,13 @@ class ConvFew(ConvDirect):
         """Estimated cycles: the loads or products of taps, what is more, and the ends of tiles."""
         p, filters = int(params["p"]), _filters(w)
         g = geometry(w, p)
-        total = 0.0
+        machine, total = target.machine, 0.0
+        products = machine.fma_rate(target.vector_bytes)
+        loads = machine.load_rate(target.vector_bytes)
         for columns in cut_columns(g.cols, p):
             for rows, times in tile_row_counts(g, p):
                 pixels = rows * columns.width
-                tap = max(pixels * filters, pixels + filters) / 2 + 1.0
+                tap = max(pixels * filters / products, (pixels + filters) / loads) + 1.0
                 end = pixels * (filters * ADD_UP + FINISH)
                 total += columns.count * times * (g.icb * g.taps * tap + end)
         return g.batch * total

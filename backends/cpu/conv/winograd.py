@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 
 from atc.backends.cpu.conv.blocked import LINE, PART, Run, cheapest, name_of_panels, packed_panels
-from atc.backends.cpu.conv.cost import FAR, L2, NEAR, tile_cycles
+from atc.backends.cpu.conv.cost import FAR, NEAR, tile_cycles
 from atc.backends.cpu.conv.winograd_matrices import (
     by_points,
     combinations,
@@ -33,6 +33,7 @@ from atc.backends.cpu.render.tile_geometry import (
 )
 from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
@@ -222,7 +223,7 @@ class ConvWinograd(Kernel):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return winograd_cycles(w, params)
+        return winograd_cycles(target.machine, w, params)
 
 
 def grid(g: Geometry, params: Params) -> Grid:
@@ -269,11 +270,11 @@ READ = 60.0
 """Cycles to read a vector of filters that a run transforms."""
 NEAR_COMPONENT, FAR_COMPONENT = 3.0, 10.0
 """Cycles to compute a component and write it, where U is one panel and where it is all."""
-STREAM = 7.0
-"""Bytes of filters per cycle from beyond L2."""
+STREAM = 0.7
+"""Part of memory's rate at which filters come from beyond L2."""
 
 
-def winograd_cycles(w: Workload, params: Params) -> float:
+def winograd_cycles(machine: Machine, w: Workload, params: Params) -> float:
     """Estimate cycles: transforms, products, or the filters' way from memory if it is longer."""
     g, m, p, nv = geometry(w, 1), int(params["m"]), int(params["p"]), int(params["nv"])
     tiles = grid(g, params)
@@ -282,21 +283,21 @@ def winograd_cycles(w: Workload, params: Params) -> float:
     total = 0.0
     raw = raw_filters(g, params)
     filters = 4.0 * (9 if raw else n) * g.ic * g.mb * g.block
-    again = filters if filters > L2 / 2 and not raw else 0.0
+    again = filters if filters > machine.l2.size / 2 and not raw else 0.0
     rate = FAR if again else NEAR
     blocks = [tiles.block] * (tiles.down // tiles.rows) + ([tiles.rest] if tiles.rest else [])
     for count in blocks:
         cuts = cut_columns(Axis(count, count, 1, 1, 1, 0), p)
         products = n * sum(
-            c.count * tile_cycles(flat, 1, c.width, vectors, g.ic, rate)
+            c.count * tile_cycles(machine, flat, 1, c.width, vectors, g.ic, rate)
             for c in cuts
             for vectors in panels(g.mb, nv)
         )
-        total += max(products, again / STREAM)
+        total += max(products, again / (STREAM * machine.memory))
         into, back = TRANSFORMS[m]
         total += count * (g.icb * into + g.mb * back)
     workspace = 4.0 * n * tiles.block * g.block * (g.icb + g.mb)
-    total *= g.batch * (1.15 if workspace > L2 else 1.0)
+    total *= g.batch * (1.15 if workspace > machine.l2.size else 1.0)
     if raw:
         each = READ + n * (NEAR_COMPONENT if raw.once else FAR_COMPONENT)
         total += g.ic * g.mb * each

@@ -11,7 +11,7 @@ from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.cpu.render.expr import address
 from atc.backends.cpu.render.loops import loop_names
 from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload, loop_cycles
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.expr import Call, Input
@@ -70,8 +70,8 @@ class MapCopy(Kernel):
         return _loops(w.op)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Against 1 of the scalar loops."""
-        return 0.3
+        """A part of the scalar loops' cycles."""
+        return 0.3 * loop_cycles(w)
 
 
 class MapTable(Kernel):
@@ -111,8 +111,8 @@ class MapTable(Kernel):
         return in_place_operands(w)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Against 1 of the scalar loops."""
-        return 0.1
+        """A part of the scalar loops' cycles."""
+        return 0.1 * loop_cycles(w)
 
 
 KERNELS = (MapCopy(), MapTable())

@@ -20,7 +20,7 @@ from atc.backends.cpu.render.vector_expr import (
     vector_reader,
     vectorisable,
 )
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.target import Target
 from atc.dims import most
 from atc.ir.expr import Call, Expr, Input, call, cast, const, cost
@@ -157,9 +157,10 @@ class ReduceRows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Against 1 of the scalar loops: lanes, and the sum across them."""
+        """A part of the scalar loops' cycles: lanes, and the sum across them."""
         assert isinstance(w.op, Reduce)
-        return 0.5 / lanes(target) + min(0.4, 5 / prod(merged(w.op).reduced))
+        part = 0.5 / lanes(target) + min(0.4, 5 / prod(merged(w.op).reduced))
+        return part * loop_cycles(w)
 
 
 def _bodies(
@@ -214,9 +215,10 @@ class ReduceColumns(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Against 1 of the scalar loops."""
+        """A part of the scalar loops' cycles."""
         assert isinstance(w.op, Reduce)
-        return 0.7 / lanes(target) + min(0.4, 1 / prod(w.op.reduced))
+        part = 0.7 / lanes(target) + min(0.4, 1 / prod(w.op.reduced))
+        return part * loop_cycles(w)
 
 
 def _column_views(op: Reduce) -> list[View]:

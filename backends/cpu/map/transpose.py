@@ -7,7 +7,7 @@ from math import prod
 from atc.backends.cpu.render.expr import address
 from atc.backends.cpu.render.loops import loop_names
 from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -51,8 +51,8 @@ class MapTurn(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Against 1 of the scalar loops."""
-        return 0.2
+        """A part of the scalar loops' cycles."""
+        return 0.2 * loop_cycles(w)
 
 
 def turned_loop(op: Map, width: int) -> int | None:

@@ -17,7 +17,7 @@ from atc.backends.cpu.render.vector_expr import (
     vector_reader,
     vectorisable,
 )  # fmt: skip
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.target import Target
 from atc.dims import most
 from atc.ir.expr import Input, walk
@@ -79,8 +79,8 @@ class MapVectors(Kernel):
         return in_place_operands(w)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Against 1 of the scalar loops."""
-        return 0.5
+        """A part of the scalar loops' cycles."""
+        return 0.5 * loop_cycles(w)
 
 
 def _sorted_operands(op: Map) -> tuple[set[int], set[int]]:

@@ -15,14 +15,11 @@ import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
-    L1,
-    L2_RATE,
-    MEMORY_RATE,
-    UNITS,
     Panel,
     Tile,
     column_panels,
     row_tiles,
+    streamed,
     tile_cycles,
 )
 from atc.backends.cpu.matmul.operands import matmul, read_mode
@@ -31,6 +28,7 @@ from atc.backends.cpu.render.expr import address
 from atc.backends.cpu.render.loops import loop_names
 from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
@@ -38,10 +36,6 @@ from atc.ir.view import View, dense, gather_view
 
 WIDTHS, STREAMING_WIDTHS = (2, 3, 4, 1), (8, 4, 6, 2, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
-BLOCK_BYTES = 3 << 17
-"""Bytes of A's rows, as pairs, that are multiplied by all of B before the next ones are rounded."""
-STREAMED = 1 << 19
-"""Bytes of B above which what comes next is prefetched."""
 AHEAD = 1 << 14
 """Bytes that a single row tile, which streams B once, asks for in advance."""
 CONVERTED = {"rows": 2.0, "columns": 4.0, "any": 40.0}
@@ -124,7 +118,7 @@ class MatMulBf16(Kernel):
         panels = column_panels(op.n, int(params["nv"]), lanes(target))
         finish = TileFinish(op.epilogue, tuple(outer), 2)
         pairs, width = shape.pairs, shape.width
-        prefetch = _prefetch(w, shape)
+        prefetch = _prefetch(w, shape, target.machine)
         text = _TileText(finish, op.n, lanes(target), shape.stride, prefetch)
         tiles = {t.rows: t for b in shape.blocks for t in b.tiles}.values()
         bk, bn = op.b_view.strides[-2:]
@@ -150,23 +144,25 @@ class MatMulBf16(Kernel):
         """Cycles of all tiles, of rounding both operands, and of what memory delivers late."""
         op, mode, shape = matmul(w), read_mode(w), _shape(w, params, target)
         nv, phases, wide = int(params["nv"]), int(params["phases"]), lanes(target)
-        far = int(shape.block * shape.stride * 4 > L1)
+        machine = target.machine
+        far = int(shape.block * shape.stride * 4 > machine.l1_kept)
         columns = -(-op.n // shape.width) * shape.width
         cycles = op.m * op.k / wide * CONVERTED["rows" if op.a_view.strides[-1] == 1 else "any"]
         for b in shape.blocks:
             tiles = sum(
-                p.count * t.count * tile_cycles(t.rows, p.vectors, wide, shape.pairs, phases, far)
+                p.count * t.count
+                * tile_cycles(machine, t.rows, p.vectors, wide, shape.pairs, phases, far)
                 for p in column_panels(op.n, nv, wide)
                 for t in b.tiles
             )
             if far:  # every panel reads the block from the L2 cache
-                tiles += 0.5 * b.rows * shape.stride * 4 / L2_RATE * columns / shape.width
+                tiles += 0.5 * b.rows * shape.stride * 4 / machine.l2.rate * columns / shape.width
             copied = 0 if mode == "packed" else op.k * columns / wide * CONVERTED[mode]
             stream = shape.pairs * columns * 4
-            if mode == "packed" and stream > STREAMED and int(params["mr"]) < b.rows:
-                tiles += 0.1 * (nv - 1) * stream / MEMORY_RATE  # late for tiles that share it
+            if mode == "packed" and stream > streamed(machine) and int(params["mr"]) < b.rows:
+                tiles += 0.1 * (nv - 1) * stream / machine.memory  # late for tiles that share it
             cycles += b.count * (copied + tiles)
-        return prod(op.batch) * cycles * UNITS
+        return prod(op.batch) * cycles
 
 
 @dataclass(frozen=True)
@@ -197,7 +193,8 @@ def _shape(w: Workload, params: Params, target: Target) -> _Shape:
     pairs = -(-op.k // 2)
     whole = -(-pairs // lanes(target)) * lanes(target)
     stride = whole + lanes(target) * (whole % 1024 == 0)  # rows a page apart would crowd
-    blocks = -(-op.m * stride * 4 // BLOCK_BYTES)
+    most = target.machine.l2.size * 3 // 8  # of rows that meet all of B before the next ones
+    blocks = -(-op.m * stride * 4 // most)
     rows = min(op.m, -(-op.m // blocks // mr) * mr)
     cut = [(0, op.m // rows, rows), (op.m // rows * rows, 1, op.m % rows)]
     found = tuple(_Block(f, n, r, tuple(row_tiles(r, mr))) for f, n, r in cut if r)
@@ -217,8 +214,8 @@ class _Prefetch:
     share: int
 
 
-def _prefetch(w: Workload, shape: _Shape) -> _Prefetch | None:
-    if read_mode(w) != "packed" or matmul(w).k * matmul(w).n * 2 <= STREAMED:
+def _prefetch(w: Workload, shape: _Shape, machine: Machine) -> _Prefetch | None:
+    if read_mode(w) != "packed" or matmul(w).k * matmul(w).n * 2 <= streamed(machine):
         return None
     tiles = sum(t.count for t in shape.blocks[0].tiles)
     lines = shape.width // 16

@@ -1,29 +1,18 @@
-"""How a matrix product is cut into register tiles, and what that costs: a model of one core."""
+"""How a matrix product is cut into register tiles, and what that costs on a core, in cycles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atc.backends.machine import PAGE, Machine
 from atc.dims import Dim, unlike
 
-UNITS = 10.0
-"""Multiply-adds that the portable kernel makes per cycle: cycles in its unit of cost."""
 CALL = 12.0
 """Cycles to enter and leave a tile."""
-LATENCY = 4.4
-"""Cycles from one FMA to the next on the same accumulator, and a little; two start per cycle."""
-ROW = 16.0
-"""Cycles until a row of A that isn't in the L1 cache arrives."""
-FAR = 2.2
-"""Cycles per vector that a dot product reads from the L2 cache."""
-WAYS, PAGE = 12, 4096
-"""Lines of the L1 cache a page apart that fit into it; rows a multiple of it apart crowd there."""
-L1, L2 = 1 << 15, 1 << 20
-"""Bytes of cache that are counted on."""
-L2_RATE, L3_RATE, MEMORY_RATE = 32.0, 24.0, 10.0
-"""Bytes per cycle from the caches and from memory."""
-STREAM_RATE, PORTABLE_RATE = 24.0, 9.0
-"""Bytes of B per cycle of dot products, a few columns at a time, and of the portable kernel."""
+LATE = 1.1
+"""How much longer than the FMA's latency a sum waits for the one before."""
+AWAITED = 2.0
+"""Cycles beyond the L2 cache's latency until a row of A that isn't in the L1 cache arrives."""
 
 
 @dataclass(frozen=True)
@@ -93,25 +82,32 @@ def largest_divisor(n: int, most: float) -> int:
     return next((d for d in range(int(min(n, most)), 0, -1) if n % d == 0), 1)
 
 
-def crowding(rows: int, stride: int) -> float:
+def streamed(machine: Machine) -> int:
+    """Return the bytes of B above which what comes next is prefetched: it leaves the L2 cache."""
+    return machine.l2.size // 2
+
+
+def crowding(machine: Machine, rows: int, stride: int) -> float:
     """Return how many times slower a tile is whose rows, `stride` bytes apart, evict each other."""
     crowded = stride and stride % PAGE == 0
-    return 4.0 if crowded and rows > WAYS + 4 else 1.08 if crowded and rows > WAYS else 1.0
+    ways = machine.l1_ways
+    return 4.0 if crowded and rows > ways + 4 else 1.08 if crowded and rows > ways else 1.0
 
 
 def tile_cycles(
-    rows: int, vectors: int, lanes: int, depth: int, phases: int, far: int = 0, size: int = 4,
-    widening: float = 0.0,
+    machine: Machine, rows: int, vectors: int, lanes: int, depth: int, phases: int, far: int = 0,
+    size: int = 4, widening: float = 0.0,
 ) -> float:
     """Return the cycles of one tile that sums `depth` products for each of its elements.
 
     `far` is how many matrices of that many rows it meets for the first time. Numbers of B have
     `size` bytes; making floats of a vector of them takes `widening` cycles.
     """
-    arithmetic = rows * vectors / 2 + vectors * widening
-    loads = (rows + vectors) / 2
+    arithmetic = rows * vectors / machine.fma_rate(lanes * 4) + vectors * widening
+    loads = rows / machine.loads + vectors / machine.load_rate(lanes * 4)
     row = vectors * lanes * size
-    memory = row / L2_RATE if row * depth > L1 else 0
-    step = max(arithmetic, loads, memory, LATENCY / phases) + memory * 0.07
-    enter = CALL + far * rows * ROW
+    memory = row / machine.l2.rate if row * depth > machine.l1_kept else 0
+    waiting = machine.fma_latency * LATE / phases
+    step = max(arithmetic, loads, memory, waiting) + memory * 0.07
+    enter = CALL + far * rows * (machine.l2.latency + AWAITED)
     return enter + depth * step + rows * vectors * (1.5 + (phases - 1) / 2)

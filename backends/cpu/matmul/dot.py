@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL, FAR, L1, LATENCY, STREAM_RATE, UNITS, Tile, row_tiles
+from atc.backends.cpu.matmul.cost import CALL, LATE, Tile, row_tiles
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
 from atc.backends.cpu.render.expr import address
 from atc.backends.cpu.render.loops import loop_names
@@ -27,6 +27,8 @@ COLUMNS = (4, 2, 1, 3)
 """Columns of a tile, the most useful first."""
 ACROSS = 3.0
 """Cycles to add a vector across its lanes."""
+FAR = 1.1
+"""How much longer than the L2 cache's rate has it a dot product reads a vector from there."""
 
 
 class MatMulDot(Kernel):
@@ -102,16 +104,20 @@ class MatMulDot(Kernel):
         op = w.op
         assert isinstance(op, MatMul)
         mr, nr, phases = (int(params[k]) for k in ("mr", "nr", "phases"))
-        far_a, far_b = op.m * op.k * 4 > L1, nr * op.k * 4 > L1
+        machine, size = target.machine, target.vector_bytes
+        far_a, far_b = op.m * op.k * 4 > machine.l1_kept, nr * op.k * 4 > machine.l1_kept
+        late = FAR * 64 / machine.l2.rate
         cycles = 0.0
         for columns in _column_tiles(op.n, nr):
             wide = columns.rows
-            far = FAR * ((mr if far_a else 0) + (wide if far_b else 0))
-            step = max(mr * wide / 2, (mr + wide) / 2, far, LATENCY / phases)
+            far = late * ((mr if far_a else 0) + (wide if far_b else 0))
+            products, loads = mr * wide / machine.fma_rate(size), mr + wide
+            waiting = machine.fma_latency * LATE / phases
+            step = max(products, loads / machine.load_rate(size), far, waiting)
             ends = mr * wide * (ACROSS + (phases - 1) / 2)
             cycles += columns.count * (CALL + -(-op.k // lanes(target)) * step + ends)
         cycles *= -(-op.m // mr)
-        return prod(op.batch) * max(cycles, op.k * op.n * 4 / STREAM_RATE) * UNITS
+        return prod(op.batch) * max(cycles, op.k * op.n * 4 / machine.l3.rate)
 
 
 def _column_tiles(n: int, nr: int) -> list[Tile]:

@@ -18,10 +18,6 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
-    L1,
-    L2_RATE,
-    MEMORY_RATE,
-    UNITS,
     column_panels,
     crowding,
     row_tiles,
@@ -186,25 +182,26 @@ class MatMulBytes(Kernel):
         mr, nv, phases = (int(params[k]) for k in ("mr", "nv", "phases"))
         native = bool(DOT_FEATURES & target.features)
         quads, width = -(-op.k // QUAD), lanes(target)
-        far = 0 if op.m * op.k <= L1 else 1
+        machine, rate = target.machine, target.machine.fma_rate(width * 4)
+        far = 0 if op.m * op.k <= machine.l1_kept else 1
         panels = column_panels(op.n, nv, width)
         cycles = 0.0
         for panel in panels:
             for t in row_tiles(op.m, mr):
-                each = tile_cycles(t.rows, panel.vectors, width, quads, phases, far)
+                each = tile_cycles(machine, t.rows, panel.vectors, width, quads, phases, far)
                 if not native:
-                    each += quads * t.rows * panel.vectors / 2 * (SPLIT - 1)
+                    each += quads * t.rows * panel.vectors / rate * (SPLIT - 1)
                 each += t.rows * panel.vectors * 3.0  # bytes out take more than floats
                 cycles += panel.count * t.count * each
-        cycles *= crowding(mr, op.a_view.strides[-2])
+        cycles *= crowding(machine, mr, op.a_view.strides[-2])
         columns = sum(p.count * p.vectors for p in panels) * width
-        if op.m * op.k > L1:  # every panel reads A from the L2 cache
-            cycles += op.m * op.k / L2_RATE * columns / (nv * width)
+        if far:  # every panel reads A from the L2 cache
+            cycles += op.m * op.k / machine.l2.rate * columns / (nv * width)
         per_word = {"rows": 12.0 / width, "columns": 2.0, "any": 8.0}
         cycles += quads * columns * per_word.get(mode, 0)
         if mode == "packed":
-            cycles = max(cycles, op.k * op.n / MEMORY_RATE / 2)
-        return prod(op.batch) * cycles * UNITS
+            cycles = max(cycles, op.k * op.n / machine.memory / 2)
+        return prod(op.batch) * cycles
 
 
 class _Scratch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from atc.backends.cpu.matmul.portable import PRODUCTS
 from atc.backends.cpu.render.expr import load
 from atc.backends.cpu.render.loops import finish
 from atc.backends.kernel import Kernel, Params, Workload
@@ -38,10 +39,10 @@ class MatMulUnpacking(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Scalar work: one unit per multiplication and per unpacked weight."""
+        """Cycles of the multiplications and of the weights that are unpacked."""
         op = w.op
         assert isinstance(op, MatMulPacked)
-        return float((op.m + 1) * op.n * op.k)
+        return (op.m + 1) * op.n * op.k / PRODUCTS
 
 
 KERNELS = (MatMulUnpacking(),)

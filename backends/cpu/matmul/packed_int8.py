@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL, MEMORY_RATE, UNITS, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import CALL, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed_tile import block_packs, packed, tile_function
+from atc.backends.cpu.matmul.portable import PRODUCTS
 from atc.backends.cpu.matmul.text import TileFinish
 from atc.backends.cpu.render.loops import finish
 from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
@@ -76,9 +77,9 @@ class MatMulRounding(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Less than of the kernel that unpacks floats."""
+        """Cycles: fewer than of the kernel that unpacks floats."""
         op = packed(w)
-        return 0.8 * (op.m + 1) * op.n * op.k
+        return 0.8 * (op.m + 1) * op.n * op.k / PRODUCTS
 
 
 def pack_nibbles(op: MatMulPacked, q: Array, width: int) -> Array:
@@ -176,7 +177,7 @@ class MatMulRoundingTile(Kernel):
                 block = op.block / QUAD * max(sums * dot, 1.2) + unpacking + 2.5 * sums + 4
                 tiles += panel.count * tile.count * (CALL + op.blocks * block)
         bytes_ = op.n * op.blocks * (op.block * op.bits / 8 + 4)
-        return (cycles + max(tiles, bytes_ / MEMORY_RATE)) * UNITS
+        return cycles + max(tiles, bytes_ / target.machine.memory)
 
 
 KERNELS = (MatMulRounding(), MatMulRoundingTile())

@@ -13,10 +13,7 @@ import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
     CALL,
-    LATENCY,
-    MEMORY_RATE,
-    PAGE,
-    UNITS,
+    LATE,
     Panel,
     Tile,
     column_panels,
@@ -25,6 +22,7 @@ from atc.backends.cpu.matmul.cost import (
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
 from atc.backends.cpu.render.vector_expr import LOADS, lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.machine import PAGE
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array
@@ -141,15 +139,17 @@ class MatMulUnpackingTile(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Cycles of all tiles, and of what memory delivers late."""
         op, nv = packed(w), int(params["nv"])
-        width, cycles = lanes(target), 0.0
+        machine, width, cycles = target.machine, lanes(target), 0.0
+        products, vectors = machine.fma_rate(4 * width), machine.load_rate(4 * width)
         for panel in column_panels(op.n, nv, width):
             for tile in row_tiles(op.m, int(params["mr"])):
                 sums = tile.rows * panel.vectors
                 unpacking = UNPACKING * panel.vectors
-                step = max(sums / 2, (tile.rows + panel.vectors / 8) / 2) + unpacking
-                each = CALL + op.k * max(step, LATENCY) + sums * 2
+                loads = tile.rows / machine.loads + panel.vectors / 8 / vectors
+                step = max(sums / products, loads) + unpacking
+                each = CALL + op.k * max(step, machine.fma_latency * LATE) + sums * 2
                 cycles += panel.count * tile.count * each
-        return max(cycles, op.n * op.k * op.bits / 8 / MEMORY_RATE) * UNITS
+        return max(cycles, op.n * op.k * op.bits / 8 / machine.memory)
 
 
 def _crowd(op: MatMulPacked) -> bool:

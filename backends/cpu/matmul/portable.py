@@ -7,7 +7,6 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import PORTABLE_RATE, UNITS
 from atc.backends.cpu.render.expr import address, load
 from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.kernel import Kernel, Pack, Params, Workload
@@ -18,6 +17,8 @@ from atc.ir.view import View, dense, gather_view
 
 COLUMNS = 16
 """Columns computed together: one cache line of floats."""
+PRODUCTS, RATE = 10.0, 9.0
+"""Multiply-adds, and bytes of B, per cycle of a loop that compilers make vectors of."""
 
 
 def multiply_add(w: Workload, accumulator: str, a: str, b: str) -> str:
@@ -89,12 +90,12 @@ class MatMulRows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Scalar work: one unit per multiplication of whole panels, more where none are packed."""
+        """Cycles of the multiplications of whole panels, more where none are packed."""
         op = w.op
         assert isinstance(op, MatMul)
         factor = 1 if w.constant[1] else 2 if op.b_view.strides[-1] == 1 else 8
         products = op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor
-        return float(prod(op.batch) * max(products, op.k * op.n * 4 / PORTABLE_RATE * UNITS))
+        return prod(op.batch) * max(products / PRODUCTS, op.k * op.n * 4 / RATE)
 
 
 def _centred(value: str, zero: int) -> str:

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.backends.cpu.render.epilogue import NEAR
 from atc.backends.cpu.render.expr import address
 from atc.backends.cpu.render.vector_expr import vector_finish
 from atc.dims import Dim, is_dynamic, is_open
@@ -91,12 +90,15 @@ class TileFinish:
         arguments = [result, *places, *([str(part)] if part else []), *self.operands, *extents]
         return f"{self.name}{'_part' if part else ''}({', '.join(arguments)})"
 
-    def awaited(self, sizes: Sequence[int], rows: int, columns: Sequence[int]) -> list[str]:
-        """The places that a tile asks for when it begins: of large operands, as far away as y."""
+    def awaited(
+        self, sizes: Sequence[int], nearby: int, rows: int, columns: Sequence[int]
+    ) -> list[str]:
+        """The places that a tile asks for when it begins: of operands larger than `nearby` bytes,
+        which are as far away as y."""
         found = []
         for k, (view, size) in enumerate(zip(self.epilogue.views, sizes, strict=True)):
             operand = f"x{self.first + k}"
-            if is_dynamic((view, size)) or size <= NEAR or operand not in self.operands:
+            if is_dynamic((view, size)) or size <= nearby or operand not in self.operands:
                 continue
             if view.strides[-2] and view.strides[-1] == 1:
                 start = f"{operand} + {address(view, [*self.outer, 'i', 'j'])}"

@@ -14,17 +14,13 @@ from dataclasses import dataclass
 from math import prod
 
 from atc.backends.cpu.matmul.cost import (
-    L1,
-    L2,
-    L3_RATE,
-    MEMORY_RATE,
-    UNITS,
     Panel,
     Tile,
     column_panels,
     crowding,
     largest_divisor,
     row_tiles,
+    streamed,
     tile_cycles,
 )
 from atc.backends.cpu.matmul.operands import matmul
@@ -35,6 +31,7 @@ from atc.backends.cpu.render.loops import loop_names
 from atc.backends.cpu.render.stored_weights import Weights, stored_weights
 from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic, most
 from atc.ir.expr import cost
@@ -45,8 +42,6 @@ from atc.ir.view import View, dense
 WIDTHS = (2, 3, 4, 1, 5, 6)
 STREAMING_WIDTHS = (4, 8, 6, 5, 2, 3, 1)
 """Vectors of a panel, the most useful first; for one or two rows what B streams through best."""
-STREAMED = 1 << 19
-"""Bytes of B above which what comes next is prefetched: it no longer stays in the L2 cache."""
 AHEAD = 16384
 """Bytes that a single row tile, which streams B once, asks for in advance."""
 LINE = 16
@@ -107,7 +102,7 @@ class MatMulTile(Kernel):
                 found.append({"mr": mr, "nv": nv, "phases": phases})
         if is_dynamic((op.m, op.k)):
             return found
-        blocked = [{**p, "kb": kb} for kb in _depth_blocks(op) for p in found]
+        blocked = [{**p, "kb": kb} for kb in _depth_blocks(op, target.machine) for p in found]
         copied = [{**p, "copy": True} for p in found if _worth_copying(w, int(p["mr"]))]
         return (*found, *blocked, *copied)
 
@@ -148,13 +143,15 @@ class MatMulTile(Kernel):
         inside = is_dynamic((depth, am, ak, op.n, bk if mode == "direct" else width))
         finish = TileFinish(op.epilogue, tuple(outer), 2, open=inside)
         weights = stored_weights(w)
-        prefetch = _prefetch(w, tiles, width, depth, weights) if mode == "packed" else None
+        packed = mode == "packed"
+        prefetch = _prefetch(w, target, tiles, width, depth, weights) if packed else None
         shared = prefetch is not None and prefetch.next
         y = address(dense(op.loops), [*outer, "i", "j"])
         free = target.vector_registers - 1 - int(params["nv"]) if is_dynamic(op.m) else 0
         text = _TileText(
             finish, f"y0 + {y}", weights, op.n, lanes(target), op.k - depth, shared,
             int(params["phases"]), free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
+            target.machine.nearby,
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
@@ -175,33 +172,37 @@ class MatMulTile(Kernel):
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Cycles of all tiles, of copying B, and of what memory delivers late."""
-        op, mode = matmul(w), read_mode(w, params)
+        op, mode, machine = matmul(w), read_mode(w, params), target.machine
         mr, nv, phases = (int(params[k]) for k in ("mr", "nv", "phases"))
-        depth = int(params.get("kb", op.k))
-        far = 0 if op.m * depth * 4 <= L1 else 1 if depth == op.k else 3  # reloaded results too
+        depth, width = int(params.get("kb", op.k)), lanes(target)
+        near = op.m * depth * 4 <= machine.l1_kept
+        far = 0 if near else 1 if depth == op.k else 3  # reloaded results too
         panels = column_panels(op.n, nv, lanes(target))
         weights = stored_weights(w)
         size, widening = weights.dtype.itemsize, weights.widening(target)
         cycles = sum(
             p.count * t.count
-            * tile_cycles(t.rows, p.vectors, lanes(target), depth, phases, far, size, widening)
+            * tile_cycles(
+                machine, t.rows, p.vectors, width, depth, phases, far, size, widening
+            )
             for p in panels
             for t in row_tiles(op.m, mr)
         ) * (op.k // depth)
         if cost(op.epilogue.expr) > HEAVY and mr * nv > target.vector_registers - 8:
             cycles += SPILLED * op.m * sum(p.count * p.vectors for p in panels)
-        cycles *= max(crowding(mr, op.a_view.strides[-2] * 4), crowding(mr, op.n * 4))
+        strides = op.a_view.strides[-2] * 4, op.n * 4
+        cycles *= max(crowding(machine, mr, stride) for stride in strides)
         columns = sum(p.count * p.vectors for p in panels) * lanes(target)
         per_element = {"rows": 1.5 / lanes(target), "columns": 2.5 / lanes(target), "any": 1.5}
         cycles += op.k * columns * per_element.get(mode, 0)
-        if op.m * depth * 4 > L1:  # every panel reads A from the L2 cache
+        if not near:  # every panel reads A from the L2 cache
             cycles += 0.5 * op.m * op.k / LINE * columns / (nv * lanes(target))
-        if op.m * depth * 4 > L2 // 2:  # every panel reads A from beyond the L2 cache
-            cycles += 0.3 * op.m * op.k * 4 / L3_RATE * columns / (nv * lanes(target))
-        if mode == "packed" and op.k * columns * size > STREAMED:
-            stream = op.k * columns * size / MEMORY_RATE
+        if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
+            cycles += 0.3 * op.m * op.k * 4 / machine.l3.rate * columns / (nv * lanes(target))
+        if mode == "packed" and op.k * columns * size > streamed(machine):
+            stream = op.k * columns * size / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # late for tiles that share it
-        return prod(op.batch) * cycles * UNITS
+        return prod(op.batch) * cycles
 
 
 @dataclass(frozen=True)
@@ -224,10 +225,10 @@ class _Prefetch:
 
 
 def _prefetch(
-    w: Workload, tiles: list[Tile], width: int, depth: int, weights: Weights
+    w: Workload, target: Target, tiles: list[Tile], width: int, depth: int, weights: Weights
 ) -> _Prefetch | None:
     op, line, size = matmul(w), weights.line, weights.dtype.itemsize
-    if op.k * op.n * size <= STREAMED:
+    if op.k * op.n * size <= streamed(target.machine):
         return None
     count = most(sum(t.count for t in tiles))
     if count == 1:
@@ -251,11 +252,12 @@ def _phases(accumulators: int, spare: int) -> int:
     return max(1, min(-(-10 // accumulators), spare, 4))
 
 
-def _depth_blocks(op: MatMul) -> list[int]:
+def _depth_blocks(op: MatMul, machine: Machine) -> list[int]:
     """Return the block of the depth worth trying: where A doesn't fit into the L2 cache."""
-    if op.m * op.k * 4 <= L2 // 2:
+    half = machine.l2.size // 2
+    if op.m * op.k * 4 <= half:
         return []
-    kb = largest_divisor(op.k, max(128, L2 // 2 // (4 * op.m)))
+    kb = largest_divisor(op.k, max(128, half // (4 * op.m)))
     return [kb] if 128 <= kb < op.k else []
 
 
@@ -297,6 +299,8 @@ class _TileText:
     """Registers for sums, where tiles are of many heights and each has its own phases; else 0."""
     sizes: tuple[int, ...]
     """Bytes of the epilogue's operands."""
+    nearby: int
+    """Bytes of one that is read without being asked for."""
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
@@ -314,7 +318,8 @@ class _TileText:
         lines = range(0, panel.vectors * self.lanes, LINE)
         return {
             "name": name, "panel": panel, "tile": tile, "head": head, "results": results,
-            "phases": phases, "awaited": self.finish.awaited(self.sizes, tile.rows, lines),
+            "phases": phases,
+            "awaited": self.finish.awaited(self.sizes, self.nearby, tile.rows, lines),
         }  # fmt: skip
 
     def _result(self, panel: Panel, row: int, vector: int) -> dict[str, object]:

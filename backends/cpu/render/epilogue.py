@@ -32,10 +32,6 @@ LONG = 8
 be long code, and its constants would push them out of their registers."""
 
 
-NEAR = 1 << 17
-"""Bytes of an operand that may still be in a near cache when its turn comes."""
-
-
 def leading_bias(epilogue: Epilogue, sums: DType = DType.FLOAT) -> tuple[int | None, Expr]:
     """Take a first addition of a per-channel operand to the `sums` out of an epilogue.
 
@@ -145,6 +141,7 @@ class TileEpilogue:
         first = len(w.inputs) - len(epilogue.views)
         self.types = [t.dtype for t in w.inputs[first:] if t is not None]
         self.sizes = [t.nbytes for t in w.inputs[first:] if t is not None]
+        self.nearby = target.machine.nearby
         self.out = w.outputs[0].dtype
         if lanes(target) < 2 or not typed_epilogue(epilogue, w, first):
             self.late = late_epilogue(epilogue, w)
@@ -267,7 +264,7 @@ class TileEpilogue:
     def _is_large(self, k: int) -> bool:
         view, floats = self.views[k - 1], self.types[k - 1] is DType.FLOAT
         vectors = spatial_strides(view, self.g)[1] != 0 and view.strides[-1] == 1
-        return floats and vectors and self.sizes[k - 1] > NEAR
+        return floats and vectors and self.sizes[k - 1] > self.nearby
 
     def _read(self, k: int, row: int | str, column: int | str, vector: int | str) -> str:
         place = self._place(k, row, column, vector)

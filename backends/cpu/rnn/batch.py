@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import L1, row_tiles, tile_cycles
+from atc.backends.cpu.matmul.cost import row_tiles, tile_cycles
 from atc.backends.cpu.render.vector_expr import lanes, vectorisable
 from atc.backends.cpu.rnn.cells import Phase, cells_of, kind_of, recurrent, resets_of, size_of
 from atc.backends.cpu.rnn.portable import LINE, Cut, cut_of, cuts, padded, products, team_of
@@ -92,7 +92,7 @@ class RecurrentTogether(Kernel):
         """Into directions, rows, or groups of units."""
         op, weights = recurrent(w), w.inputs[1]
         assert weights is not None
-        found = cuts(op, weights, threads, int(params["u"]) * lanes(target))
+        found = cuts(target.machine, op, weights, threads, int(params["u"]) * lanes(target))
         return [{**params, **cut} for cut in found]
 
     def team(self, w: Workload, params: Params, target: Target) -> Team:
@@ -223,18 +223,19 @@ class RecurrentBatch(RecurrentTogether):
         """Cycles of all tiles, or of reading the weights; cells cost the same in all kernels."""
         op, lane, mr = recurrent(w), lanes(target), int(params["mr"])
         depth = self.depth(op)
-        far = int(op.batch * self.stride(op, lane) * 4 > L1)
+        machine = target.machine
+        far = int(op.batch * self.stride(op, lane) * 4 > machine.l1_kept)
         groups = -(-op.hidden // (int(params["u"]) * lane))
         cycles = nbytes = 0.0
         for phase in self.phases(w, params, target):
             tiles = sum(
-                t.count * tile_cycles(t.rows, phase.width, lane, depth, 1, far)
+                t.count * tile_cycles(machine, t.rows, phase.width, lane, depth, 1, far)
                 for t in row_tiles(op.batch, mr)
             )
             cycles += groups * phase.passes * tiles
             nbytes += groups * self.panel(op, phase, lane) * 4
         copied = op.batch * op.hidden / lane * 2
-        each = max(cycles, streaming_cycles(nbytes, len(op.cells))) + copied
+        each = max(cycles, streaming_cycles(machine, nbytes, len(op.cells))) + copied
         return op.steps * len(op.cells) * each
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from atc.backends.cpu.render.expr import address, literal, render_expr
 from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Cell, Recurrent
@@ -20,8 +21,6 @@ COLUMNS = 16
 
 LINE = 64
 """Bytes of a line of the cache."""
-NEAR = 1 << 19
-"""Bytes of recurrent weights that stay near a core from step to step."""
 
 
 def padded(columns: int, width: int) -> int:
@@ -56,7 +55,9 @@ def cut_of(op: Recurrent, params: Params, step: int) -> Cut:
     return Cut(sides, rows, units, block)
 
 
-def cuts(op: Recurrent, weights: TensorType, threads: int, step: int) -> list[Params]:
+def cuts(
+    machine: Machine, op: Recurrent, weights: TensorType, threads: int, step: int
+) -> list[Params]:
     """Return the parameters of cuts into at most so many pieces, the best first."""
     directions = len(op.cells)
     sides = directions if threads % directions == 0 else 1
@@ -64,7 +65,8 @@ def cuts(op: Recurrent, weights: TensorType, threads: int, step: int) -> list[Pa
     rows = _parts(op.batch, each)
     units = _parts(-(-op.hidden // step), each)
     apart, together = {"sides": sides, "rows": rows}, {"sides": sides, "units": units}
-    near = rows == each and weights.nbytes // directions <= NEAR
+    kept = weights.nbytes // directions <= machine.l2.size // 2  # from step to step
+    near = rows == each and kept
     ordered = [apart, together] if near or each == 1 else [together, apart]
     return [{k: n for k, n in p.items() if n > 1} for p in (*ordered, {"sides": directions})]
 
@@ -169,7 +171,7 @@ class RecurrentRows(Kernel):
         op, weights = w.op, w.inputs[1]
         assert isinstance(op, Recurrent)
         assert weights is not None
-        found = cuts(op, weights, threads, COLUMNS)
+        found = cuts(target.machine, op, weights, threads, COLUMNS)
         return [p for p in found if w.constant[1] or "units" not in p]
 
     def team(self, w: Workload, params: Params, target: Target) -> Team:
@@ -215,7 +217,7 @@ class RecurrentRows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Scalar work: one unit per multiplication."""
+        """A cycle for each multiplication."""
         op = w.op
         assert isinstance(op, Recurrent)
         return float(op.steps * op.batch * len(op.cells) * op.gates * op.hidden**2)

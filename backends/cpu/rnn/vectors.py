@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL, L1, L2, L2_RATE, L3_RATE, MEMORY_RATE
+from atc.backends.cpu.matmul.cost import CALL
 from atc.backends.cpu.render.vector_expr import lanes, render_vector, vectorisable
 from atc.backends.cpu.rnn.portable import (
     Cut,
@@ -24,6 +24,7 @@ from atc.backends.cpu.rnn.portable import (
     team_of,
 )
 from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.expr import Expr
@@ -32,8 +33,6 @@ from atc.ir.ops import Cell, Recurrent
 
 QUAD = 4
 """Bytes of a word: products that a step of integers sums."""
-L3 = 1 << 24
-"""Bytes of weights that stay in the L3 cache from step to step."""
 DEEPEST = 1 << 15
 """Units up to which sums of products of bytes fit 32 bits."""
 
@@ -75,7 +74,7 @@ class RecurrentVectors(Kernel):
         assert isinstance(op, Recurrent)
         assert weights is not None
         found = []
-        for cut in cuts(op, weights, threads, lanes(target)):
+        for cut in cuts(target.machine, op, weights, threads, lanes(target)):
             block = cut_of(op, cut, lanes(target)).block
             sets = ({**params, "nv": nv, **cut} for nv in _WAITING)
             found.append(min(sets, key=lambda p: _work(op, block, p, target)))
@@ -131,17 +130,21 @@ class RecurrentVectors(Kernel):
         op = w.op
         assert isinstance(op, Recurrent)
         columns = shares(op, op.hidden, _width(params, target))
-        work = _work(op, op.hidden, params, target) / ((8 if op.scales else 2) * lanes(target))
-        reading = streaming_cycles(columns * op.hidden * (1 if op.scales else 4), len(op.cells))
+        each = (4 if op.scales else 1) * target.machine.fma_rate(target.vector_bytes)
+        work = _work(op, op.hidden, params, target) / (each * lanes(target))
+        size = columns * op.hidden * (1 if op.scales else 4)
+        reading = streaming_cycles(target.machine, size, len(op.cells))
         panels = columns / _width(params, target) * (CALL + 1.5 * int(params["nv"]))
         return op.steps * op.batch * len(op.cells) * (work + reading + panels)
 
 
-def streaming_cycles(nbytes: float, directions: int) -> float:
+def streaming_cycles(machine: Machine, nbytes: float, directions: int) -> float:
     """Return the cycles to read a direction's weights once more, from where they stay meanwhile."""
     kept = nbytes * directions
-    rate = L2_RATE if kept <= L2 else L3_RATE if kept <= L3 else MEMORY_RATE
-    return 0.0 if kept <= L1 else nbytes / rate
+    if kept <= machine.l1_kept:
+        return 0.0
+    levels = (machine.l2.size, machine.l2.rate), (machine.l3.size // 2, machine.l3.rate)
+    return nbytes / next((rate for size, rate in levels if kept <= size), machine.memory)
 
 
 _WAITING = {8: 1.0, 6: 1.15, 4: 1.5, 3: 2.1, 2: 2.7, 1: 5.2}

@@ -15,6 +15,7 @@ import numpy as np
 from atc.backends.cpu.amx.conv import ConvTiles, ConvTilesBf16, ConvTilesBf16x3, ConvTilesBytes
 from atc.backends.cpu.amx.cost import FINISHED, MOVED, RESIDENT, far_cycles
 from atc.backends.kernel import Workload
+from atc.backends.machines import MACHINES
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import ConvBlocked, Window, identity_epilogue
 from atc.ir.ops.blocked import blocked_shape
@@ -43,6 +44,8 @@ KERNELS: tuple[tuple[ConvTiles, int], ...] = (
 )  # fmt: skip
 """And the bytes of a result there."""
 
+MACHINE = MACHINES["sapphirerapids"]
+
 
 def workload(channels: int, filters: int, size: int, kernel: int) -> Workload:
     """Return a convolution that leaves the size as it is."""
@@ -63,7 +66,7 @@ def estimated(kernel: ConvTiles, w: Workload, kernel_size: int, size: int, adds:
         cut = kernel.cut(w, {"tall": True})
     by_panels = cut.panels * cut.panel_bytes > RESIDENT
     end = FINISHED + 16 * size * (1 + adds) / MOVED + (SPLITTING if size == 4 else 0)
-    return cut.cycles(by_panels, end) + far_cycles(cut.steps * cut.plane)
+    return cut.cycles(by_panels, end) + far_cycles(MACHINE, cut.steps * cut.plane)
 
 
 def compared() -> Iterator[tuple[str, float, float]]:

@@ -1,0 +1,88 @@
+"""What a processor does in a cycle: the numbers that estimates of kernels are made of.
+
+Everything is in cycles of the core's clock, so that a record holds for any frequency, but for the
+rate of memory, which is given for the clock that such a core usually runs at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A level of the memory: what one core can count on of it.
+
+    `size` in bytes; `rate` in bytes per cycle that arrive in a loop that also computes, which is
+    some half of what the level can deliver at best; `latency` in cycles until a line is there.
+    """
+
+    size: int
+    rate: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A core, its caches and its memory, called by archspec's name of the microarchitecture.
+
+    `datapath` is the width of its arithmetic units in bytes: an instruction on wider vectors takes
+    a unit several times. `fmas`, `loads`, `stores`, `dots` (four products of bytes added to each
+    32-bit sum: VNNI, SDOT; 0: there are none) and `byte_pairs` (two such products in 16 bits:
+    maddubs) are started per cycle on vectors of at most that width. `fma_latency` are the cycles
+    from one multiply-add to the next on the same sum, forwarding included. `divide` and `sqrt` are
+    the cycles of a vector of floats of that width, `gather` those of each element. `l3` has size 0
+    where there is none. `memory` is in bytes per cycle of one core.
+    """
+
+    name: str
+    datapath: int
+    fmas: float
+    fma_latency: float
+    loads: float
+    stores: float
+    l1: Cache
+    l2: Cache
+    l3: Cache
+    memory: float
+    dots: float = 0.0
+    byte_pairs: float = 2.0
+    divide: float = 5.0
+    sqrt: float = 6.0
+    gather: float = 1.5
+    measured: bool = False
+    """Whether a program found the numbers on this very machine."""
+
+    def fma_rate(self, vector_bytes: int) -> float:
+        """Return the multiply-adds started per cycle on vectors of so many bytes."""
+        return self._narrowed(self.fmas, vector_bytes)
+
+    def load_rate(self, vector_bytes: int) -> float:
+        """Return the vectors of so many bytes loaded per cycle."""
+        return self._narrowed(self.loads, vector_bytes)
+
+    def dot_rate(self, vector_bytes: int) -> float:
+        """Return the dot products of bytes started per cycle; as multiply-adds if none are."""
+        return self._narrowed(self.dots or self.fmas, vector_bytes)
+
+    def _narrowed(self, units: float, vector_bytes: int) -> float:
+        return units * min(1.0, self.datapath / vector_bytes)
+
+    @property
+    def l1_kept(self) -> int:
+        """Bytes of the first cache that stay there while others pass by."""
+        return self.l1.size * 2 // 3
+
+    @property
+    def l1_ways(self) -> int:
+        """Lines a page apart that fit into the first cache."""
+        return max(self.l1.size // PAGE, 2)
+
+    @property
+    def nearby(self) -> int:
+        """Bytes that are still in a near cache when they are read soon after they were written."""
+        return self.l2.size // 8
+
+
+PAGE = 4096
+"""Bytes: lines this far apart meet in one set of the first cache."""
