@@ -49,6 +49,7 @@ def compile(
     explain: str = "",
     verify: bool = False,
     target: str = "host",
+    machine: Name = "",
     soc_version: str = "",
     host_env_os: str = "",
     host_env_cpu: str = "",

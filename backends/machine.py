@@ -6,7 +6,12 @@ rate of memory, which is given for the clock that such a core usually runs at.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from atc.errors import OptionError, one_line
 
 
 @dataclass(frozen=True)
@@ -86,3 +91,44 @@ class Machine:
 
 PAGE = 4096
 """Bytes: lines this far apart meet in one set of the first cache."""
+
+
+def machine_json(machine: Machine) -> str:
+    """Return the text of a file that `read_machine` understands."""
+    return json.dumps(asdict(machine), indent=1) + "\n"
+
+
+def read_machine(data: object) -> Machine:
+    """Return the machine of a JSON object; OptionError names what is missing or wrong."""
+    own = _fields(data, Machine, "a machine")
+    for level in ("l1", "l2", "l3"):
+        cache = _fields(own[level], Cache, level)
+        least = 0 if level == "l3" else 1
+        numbers = {name: _number(cache[name], f"{level}.{name}", least) for name in cache}
+        own[level] = Cache(int(numbers["size"]), numbers["rate"], numbers["latency"])
+    if not isinstance(own["name"], str) or not isinstance(own["measured"], bool):
+        raise OptionError("a machine's name is a text, and 'measured' is true or false")
+    for name, value in own.items():
+        if name not in ("name", "measured", "l1", "l2", "l3"):
+            own[name] = _number(value, name, 0 if name == "dots" else 1e-3)
+    own["datapath"] = int(own["datapath"])
+    return Machine(**own)
+
+
+def _fields(data: object, kind: type, what: str) -> dict[str, Any]:
+    """Return a copy of an object that has just the fields of a class."""
+    names = {f.name for f in fields(kind)}
+    if not isinstance(data, Mapping) or data.keys() != names:
+        got = sorted(map(str, data)) if isinstance(data, Mapping) else type(data).__name__
+        raise OptionError(
+            f"{what} has the fields {', '.join(sorted(names))}, not {one_line(str(got), 100)}",
+            hint="start from what atc machine --json prints",
+        )
+    return dict(data)
+
+
+def _number(value: object, name: str, least: float) -> float:
+    """Return a number of a record; the largest is beyond what any processor does."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e12:
+        raise OptionError(f"'{name}' is {one_line(str(value), 40)}, not a number from {least:g} on")
+    return float(value)

@@ -9,9 +9,11 @@ finds it while the others rest, memory for servers at some 3 GHz and desktops at
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 
 from atc.backends.machine import Cache, Machine
+from atc.errors import OptionError, one_line
 
 KIB, MIB = 1 << 10, 1 << 20
 NONE = Cache(0, 0.0, 0.0)
@@ -90,3 +92,29 @@ _RECORDS = (
 
 MACHINES: Mapping[str, Machine] = {m.name: m for m in _RECORDS}
 """Records by name."""
+
+
+def get_machine(name: str) -> Machine:
+    """Return the record of a microarchitecture, `-` for `_` and any case alike; OptionError."""
+    wanted = name.strip().lower().replace("-", "_")
+    if wanted in MACHINES:
+        return MACHINES[wanted]
+    near = difflib.get_close_matches(wanted, MACHINES, n=1, cutoff=0.5)
+    raise OptionError(
+        f"unknown machine '{one_line(name, 60)}'; the machines are host, {', '.join(MACHINES)}",
+        where="--machine",
+        hint=f"did you mean {near[0]}?" if near else "",
+    )
+
+
+def host_machine() -> Machine | None:
+    """Return the record of this machine's processor, or of the nearest older one; None if none.
+
+    That is what archspec finds out: in a virtual machine the newest processor that has no more
+    features than are shown.
+    """
+    import archspec.cpu  # reads a database: only when the host is asked for
+
+    host = archspec.cpu.host()
+    names = (host.name, *(a.name for a in host.ancestors))
+    return next((MACHINES[name] for name in names if name in MACHINES), None)

@@ -6,12 +6,19 @@ import difflib
 from dataclasses import replace
 
 from atc.backends.cpu.targets import ALIASES, TARGETS
+from atc.backends.machine import Machine
+from atc.backends.machines import host_machine
 from atc.backends.target import Target, host_arch, host_features
 from atc.errors import OptionError
 
 
-def get_target(name: str, option: str = "target") -> Target:
+def get_target(
+    name: str, option: str = "target", machine: Machine | None = None
+) -> Target:
     """Return the target called `name`; `host` and the empty name mean this machine's best one.
+
+    Estimates count on `machine`; if that is None, for `host` on this machine's record, and for a
+    target that is named on its default, so that it compiles to the same code on any machine.
 
     Case doesn't matter, nor do `_` for `-` (`x86_64-avx2`), and the x86-64 psABI's level names are
     known. A target of this machine's own architecture is built with the host's compiler and
@@ -20,11 +27,11 @@ def get_target(name: str, option: str = "target") -> Target:
     """
     wanted = name.strip().lower().replace("_", "-")
     if wanted in ("", "host"):
-        return host_target()
+        return _on(host_target(), machine)
     wanted = ALIASES.get(wanted, wanted)
     for target in TARGETS:
         if target.name == wanted:
-            return _at_home(target)
+            return _on(_at_home(target), machine)
     names = [target.name for target in TARGETS]
     near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
     raise OptionError(
@@ -36,13 +43,17 @@ def get_target(name: str, option: str = "target") -> Target:
 
 def host_target() -> Target:
     """Return the most capable target whose features this machine's CPU has; `c99` if none."""
-    return best_target(TARGETS, host_arch(), host_features())
+    return _on(best_target(TARGETS, host_arch(), host_features()), host_machine())
 
 
 def best_target(targets: tuple[Target, ...], arch: str, features: frozenset[str]) -> Target:
     """Return the last of `targets` (ordered weakest first) that a CPU can run."""
     able = [t for t in targets if t.arch in ("", arch) and t.features <= features]
     return _at_home(able[-1])
+
+
+def _on(target: Target, machine: Machine | None) -> Target:
+    return replace(target, machine=machine) if machine is not None else target
 
 
 def _at_home(target: Target) -> Target:

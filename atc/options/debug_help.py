@@ -70,8 +70,24 @@ Examples:
   atc quantize --model=net.onnx --calibration=x.npz --output=net_int8.onnx --keep_float="fc1;fc2"
 """
 
+_MACHINE = """\
+usage: atc machine [--measure] [--json]
+       atc machine --machine=NAME|FILE.json [--json]
+
+Shows what estimates of kernels count on for --target=host: sizes and rates of caches and memory,
+rates and latencies of instructions, in cycles of a core. That is what --measure has kept, beside
+the configuration file, else what is known of the processor. What --json prints is a file for
+--machine, so that a model can be compiled here for a machine that was measured elsewhere.
+
+Examples:
+  atc machine
+  atc machine --measure
+  atc machine --measure --json > board.json
+  atc --model=net.onnx --output=out/net --target=aarch64-neon --machine=board.json
+"""
+
 HELP: Mapping[str, str] = {
     "diff": _DIFF, "bisect": _BISECT, "profile": _PROFILE, "quantize": _QUANTIZE,
-    "report": _REPORT,
+    "report": _REPORT, "machine": _MACHINE,
 }  # fmt: skip
 """The introductions by command."""

@@ -9,10 +9,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from atc.backends.machine import Machine
 from atc.backends.target import host_arch
 from atc.backends.targets import get_target
 from atc.dims import Extent, Named, Range
 from atc.errors import OptionError
+from atc.options.machine import chosen_machine
 from atc.options.values import Checks, InputShape
 
 _CPU_TARGETS = {"x86_64": "x86-64", "aarch64": "aarch64-neon"}
@@ -39,6 +41,7 @@ class Options:
     insert_op_conf: Path | None = None
     external_weight: int = 0
     target: str = "host"
+    machine: Machine | None = None
     host_env_os: str = ""
     host_env_cpu: str = ""
     build_config: str = ""
@@ -182,6 +185,7 @@ def make_options(values: Mapping[str, Any]) -> Options:
         own["target"], own["target_option"] = soc, "soc_version"
     given = own.get("target_option", "target")
     own["target"] = _host_target(own["target"], given, own.get("host_env_cpu", ""))
+    own["machine"] = chosen_machine(own.get("machine", ""))
     _check_precision(own)
     if own.get("record_computing_path") and own.get("sanity_check"):
         own["sanity_check"] = replace(own["sanity_check"], path=True)

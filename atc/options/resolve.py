@@ -16,6 +16,7 @@ from typing import Any
 from atc.errors import OptionError, one_line
 from atc.files.regular import is_file
 from atc.options.environment import Found, Surroundings, surroundings
+from atc.options.machine import kept_path
 from atc.options.table import OPTIONS, VARIABLES, options_of, read_values
 from atc.options.table.debug_tools import COMPILING as TOOLS
 from atc.options.table.setting import Setting
@@ -61,6 +62,10 @@ def settle(
         for name, value in layer.items():
             if name not in values and name not in answered and (meant := value()) is not None:
                 values[name], sources[name] = meant, source
+    if "machine" in own and _means_host(values):
+        path = kept_path(around.merged())
+        if path is not None and path.is_file():
+            values["machine"], sources["machine"] = str(path), "atc machine --measure"
     checked = _checked(values, sources, command)
     if command in _COMPILING:
         checked["sources"] = sources
@@ -69,6 +74,14 @@ def settle(
         for name in ("model", "weight"):
             checked[name] = find_model(checked[name], home)
     return Settled(checked, sources, around.merged())
+
+
+def _means_host(values: Mapping[str, object]) -> bool:
+    """Whether estimates are to count on the machine that compiles."""
+    machine = str(values.get("machine", ""))
+    named = values.get("soc_version") or values.get("host_env_cpu")
+    host = values.get("target", "host") in ("", "host") and not named
+    return machine == "host" or (host and not machine)
 
 
 _Layer = Mapping[str, Callable[[], object]]

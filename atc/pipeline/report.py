@@ -30,6 +30,7 @@ def report_json(done: Compilation) -> str:
     report = {
         "name": done.name,
         "target": done.target.name,
+        "machine": asdict(done.target.machine),
         "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
         "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
         "output_variables": list(output_numbers(done.program)),

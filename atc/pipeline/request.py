@@ -179,7 +179,8 @@ def _targets(options: Options) -> tuple[Target, ...]:
     Raises OptionError for an unknown one, one listed twice, and those of several architectures.
     """
     text, where = options.target, f"--{options.target_option}"
-    targets = tuple(get_target(name, options.target_option) for name in text.split(","))
+    option, machine = options.target_option, options.machine
+    targets = tuple(get_target(name, option, machine) for name in text.split(","))
     names = [target.name for target in targets]
     again = next((name for k, name in enumerate(names) if name in names[:k]), None)
     if again is not None:

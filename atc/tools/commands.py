@@ -1,4 +1,4 @@
-"""The commands diff, bisect, profile, quantize, report: from what is given to what is printed."""
+"""The commands diff, bisect, profile, quantize, report, machine: from arguments to an answer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from atc.backends.machine import machine_json
 from atc.backends.targets import get_target
 from atc.diagnostics import Listener
 from atc.errors import AtcError, OptionError, not_written, one_line
@@ -39,6 +40,8 @@ def run_tool(command: str, argv: Sequence[str], listen: Listener) -> Answer:
             return _profile(argv)
         case "quantize":
             return _quantize(argv)
+        case "machine":
+            return _machine(argv, listen)
         case _:
             return _report(argv)
 
@@ -167,3 +170,12 @@ def _write(path: Path, text: str, where: str) -> None:
         path.write_text(text, "utf-8")
     except OSError as error:
         raise not_written(path, error, where) from None
+
+
+def _machine(argv: Sequence[str], listen: Listener) -> Answer:
+    from atc.tools.machine import machine_text, shown_machine
+
+    settled = settle(parse_arguments(argv, "machine").given, "machine")
+    values: dict[str, Any] = settled.values
+    shown = shown_machine(values["machine"], values["measure"], settled.environ, listen)
+    return Answer(machine_json(shown.machine) if values["json"] else machine_text(shown))

@@ -114,6 +114,12 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     # ---- target ------------------------------------------------------------------------------
     Setting("target", "Target", "the processor to compile for; of several, the best first, the "
             "library runs the first that it can", "NAME[,NAME...]", text, "host"),
+    Setting("machine", "Target", "the processor that estimates of kernels count on (default: the "
+            "target's)", "NAME|FILE.json|host", text,
+            documentation="A name of archspec's, or a file that atc machine --json printed. The "
+            "default is one for each target, so that --target=NAME gives the same code wherever it "
+            "is compiled; of --target=host it is this machine's, as atc machine --measure has kept "
+            "it, else as its processor is known."),
     Setting("soc_version", "Target", "ATC's name of --target", "NAME", text, system="ATC",
             row="A-07"),
     Setting("host_env_os", "Target", "the operating system that the library is for", "linux",

@@ -1,5 +1,5 @@
-"""The options of the commands that look inside a network (diff, bisect, profile, report), and of
-those that work on models (quantize)."""
+"""The options of the commands that look inside a network (diff, bisect, profile, report), of those
+that work on models (quantize), and of `atc machine`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,13 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
                 "Perfetto)", "FILE", path),
     ),
     "quantize": QUANTIZE,
+    "machine": (
+        Setting("measure", "Measuring", "measure this machine, which takes some 10 s, and keep the "
+                "numbers for compilations", "0|1", switch, False),
+        Setting("machine", "Result", "show another one: a name, or a file that --json printed",
+                "NAME|FILE.json", text, "host"),
+        _JSON,
+    ),
     "report": (
         Setting("output", "Result", "the page to write (default: <name>.html in the folder)",
                 "FILE", path),

@@ -1,0 +1,174 @@
+"""What a core of this machine does in a cycle, by a small program that tries."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from atc.backends.cpu.targets import TARGETS
+from atc.backends.machine import Cache, Machine
+from atc.backends.target import Target, host_arch, host_features
+from atc.backends.targets import get_target
+from atc.backends.toolchain import (
+    Job,
+    compile_flags,
+    compile_many,
+    find_compiler,
+    link_program,
+    run_binary,
+)
+from atc.errors import ToolchainError
+from atc.templates import render, verbatim
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = tuple(
+    size * KIB
+    for size in (
+        *(8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096),
+        *(6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 131072, 262144),
+    )
+)
+"""Bytes of the working sets that are read."""
+CHASED = 16 * MIB
+"""Bytes of the largest one whose latency is measured."""
+CHAINS = {16: 12, 32: 24}
+"""Sums that don't wait for each other, by the registers that there are."""
+SECONDS = 0.02
+"""How long each number is tried for."""
+COMPUTING = 0.8
+"""What tiles get of the rate at which a loop reads that does nothing else."""
+_SYSTEM = Path("/sys/devices/system/cpu/cpu0/cache")
+_TIMEOUT = 60
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the program printed for vectors of so many bytes: numbers by name, curves by size."""
+
+    vector_bytes: int
+    numbers: Mapping[str, float]
+    rates: Mapping[int, float]
+    latencies: Mapping[int, float]
+
+
+def measure_machine(known: Machine, environ: Mapping[str, str]) -> Machine:
+    """Return the machine that this host is, measured in some 5 s; the rest is as `known`.
+
+    Raises ToolchainError where no program can be built or run.
+    """
+    with tempfile.TemporaryDirectory(prefix="atc-machine-") as folder:
+        *narrow, wide = vector_targets()
+        found = [_measured(t, environ, Path(folder, t.simd), SIZES[:1]) for t in narrow]
+        found.append(_measured(wide, environ, Path(folder, wide.simd), SIZES))
+    return machine_of(known, found, system_caches(_SYSTEM))
+
+
+def vector_targets() -> list[Target]:
+    """Return the host's targets of each vector width with multiply-adds, the narrowest first."""
+    able = [t for t in TARGETS if t.arch == host_arch() and t.features <= host_features()]
+    widths = {t.vector_bytes: get_target(t.name) for t in able if "fma" in t.features}
+    if not widths:
+        raise ToolchainError("no target of this machine has vectors with multiply-adds")
+    return [widths[size] for size in sorted(widths)]
+
+
+def _measured(
+    target: Target, environ: Mapping[str, str], folder: Path, sizes: Sequence[int]
+) -> Found:
+    folder.mkdir()
+    compiler = find_compiler(target, environ)
+    flags = (*compile_flags(compiler, target), "-I.")
+    (folder / "simd.h").write_text(verbatim(f"simd/{target.simd}.h"))
+    values: dict[str, object] = {
+        "chains": CHAINS[target.vector_registers], "sizes": sizes, "largest": max(sizes),
+        "chased": CHASED, "seconds": SECONDS,
+    }  # fmt: skip
+    (folder / "machine.c").write_text(render("bench/machine.c.j2", values))
+    compile_many([Job(compiler, flags, "machine.c", folder)], 1)
+    program = link_program(compiler, flags, ["machine.c.o"], "machine", folder)
+    done = run_binary([str(program)], _TIMEOUT, cwd=folder)
+    if done.status != 0:
+        raise ToolchainError(f"the measuring program ended with status {done.status}")
+    return parsed(done.stdout.decode("ascii"), target.vector_bytes)
+
+
+def parsed(text: str, vector_bytes: int) -> Found:
+    """Return what lines `name bytes value` say."""
+    found: dict[str, dict[int, float]] = {}
+    for line in text.splitlines():
+        name, size, value = line.split()
+        found.setdefault(name, {})[int(size)] = float(value)
+    curves = found.pop("rate", {}), found.pop("latency", {})
+    return Found(vector_bytes, {name: value[0] for name, value in found.items()}, *curves)
+
+
+def system_caches(folder: Path) -> dict[int, int]:
+    """Return the sizes of caches of data by level, as Linux tells them; empty where it doesn't."""
+    sizes: dict[int, int] = {}
+    for each in sorted(folder.glob("index*")):
+        try:
+            level, kind, size = (
+                (each / name).read_text().strip() for name in ("level", "type", "size")
+            )
+            if kind != "Instruction":
+                sizes[int(level)] = int(size.removesuffix("K")) * KIB
+        except (OSError, ValueError):
+            continue
+    return sizes
+
+
+def machine_of(known: Machine, found: Sequence[Found], sizes: Mapping[int, int]) -> Machine:
+    """Return a machine by what programs found, narrowest vectors first, and the caches' sizes."""
+    most = found[0].numbers["fmas"]
+    widest = [f for f in found if f.numbers["fmas"] > 0.75 * most][-1]
+    own, wide = widest.numbers, found[-1]
+    l1 = sizes.get(1) or knee(wide.latencies, 0)
+    l2 = sizes.get(2) or knee(wide.latencies, l1)
+    l3 = sizes.get(3, 0)
+    near, middle = _within(wide.rates, 0, l1), _within(wide.rates, l1, l2)
+    far = _within(wide.rates, l2, l3) if l3 > 2 * l2 else 0.0
+    beyond = wide.rates[max(wide.rates)]
+    return replace(
+        known,
+        datapath=widest.vector_bytes,
+        fmas=_halves(own["fmas"]),
+        fma_latency=_halves(own["fma_latency"]),
+        loads=_halves(own["loads"]),
+        stores=_halves(own["stores"]),
+        divide=round(own["divide"], 1),
+        sqrt=round(own["sqrt"], 1),
+        l1=Cache(l1, round(near, 1), round(_within(wide.latencies, 0, l1), 1)),
+        l2=Cache(l2, round(middle * COMPUTING, 1), round(_within(wide.latencies, l1, l2), 1)),
+        l3=Cache(l3, round(far * COMPUTING, 1), round(_within(wide.latencies, l2, l3), 1))
+        if far
+        else Cache(0, 0.0, 0.0),
+        memory=round(beyond, 1),
+        measured=True,
+    )
+
+
+def knee(latencies: Mapping[int, float], after: int) -> int:
+    """Return the largest working set beyond `after` bytes before latencies rise by half."""
+    sizes = [size for size in sorted(latencies) if size > after]
+    if not sizes:
+        return after
+    first = latencies[sizes[min(1, len(sizes) - 1)]]
+    kept = sizes[0]
+    for size in sizes:
+        if latencies[size] > 1.5 * first:
+            break
+        kept = size
+    return kept
+
+
+def _within(curve: Mapping[int, float], low: int, high: int) -> float:
+    """Return the value of a working set well inside of a level: a larger one may be shared."""
+    wanted = min(high / 2, 4 * low or high)
+    return curve[min(curve, key=lambda size: abs(size - wanted))]
+
+
+def _halves(value: float) -> float:
+    """Return the nearest half: rates and latencies are such, what is measured is a little off."""
+    return max(round(2 * value) / 2, 0.5)
