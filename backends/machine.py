@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from math import ceil
 from typing import Any
 
 from atc.errors import OptionError, one_line
@@ -70,8 +71,17 @@ class Machine:
         """Return the dot products of bytes started per cycle; as multiply-adds if none are."""
         return self._narrowed(self.dots or self.fmas, vector_bytes)
 
+    def sums(self, vector_bytes: int) -> int:
+        """Return how many sums keep the multiply-adds on vectors of so many bytes busy."""
+        return ceil(1.25 * self.fma_latency * self.fma_rate(vector_bytes))
+
     def _narrowed(self, units: float, vector_bytes: int) -> float:
         return units * min(1.0, self.datapath / vector_bytes)
+
+    @property
+    def far_rate(self) -> float:
+        """Bytes per cycle from beyond the second cache: from the third, or memory if none is."""
+        return self.l3.rate if self.l3.size else self.memory
 
     @property
     def l1_kept(self) -> int:

@@ -192,7 +192,7 @@ def _saved(links: Sequence[Link], target: Target) -> float:
     """Return the cycles that results in the middle cost beyond the cache, less what tiles lose."""
     machine = target.machine
     far = (max(0.0, k.result.nbytes - CALM * machine.l2.size) for k in links[:-1])
-    streams = 2 * sum(far) / (STREAM * machine.l3.rate)
+    streams = 2 * sum(far) / (STREAM * machine.far_rate)
     lost = 0.0
     for link in links:
         w, chosen = link.choice.workload, link.choice.candidate

@@ -43,7 +43,7 @@ def rows_of_threads(
     longest = max(end - begin for begin, end in rows)
     time = kernel.cost(w, params, target) * longest / y.shape[2]
     again = 1 - 1 / threads  # of what would be read by one core
-    time += again * sum(t.nbytes for t in w.inputs[1:2] if t) / (WEIGHTS * target.machine.l3.rate)
+    time += again * sum(t.nbytes for t in w.inputs[1:2] if t) / (WEIGHTS * target.machine.far_rate)
     if time >= _time_of(w, candidate, target, cut, again):
         return None
     return Candidate(kernel, params), rows
@@ -55,7 +55,7 @@ def _time_of(
     """Return the estimated cycles of pieces, of the whole call where there are none."""
     if not cut:
         return candidate.kernel.cost(w, candidate.params, target)
-    rate = OTHERS * target.machine.l3.rate
+    rate = OTHERS * target.machine.far_rate
     costs = (p.candidate.kernel.cost(p.workload(w), p.candidate.params, target) for p in cut)
     return max(costs) + again * sum(t.nbytes for t in w.inputs[:1] if t) / rate
 

@@ -50,4 +50,4 @@ def l2_share(machine: Machine) -> int:
 
 def far_cycles(machine: Machine, size: int) -> float:
     """Return the cycles that an operand of so many bytes takes to come from beyond that cache."""
-    return size / machine.l3.rate if size > l2_share(machine) else 0.0
+    return size / machine.far_rate if size > l2_share(machine) else 0.0

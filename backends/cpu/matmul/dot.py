@@ -58,13 +58,13 @@ class MatMulDot(Kernel):
         """Tiles of about as many accumulators as there are registers left."""
         op = w.op
         assert isinstance(op, MatMul)
-        found: list[Params] = []
+        busy, found = target.machine.sums(target.vector_bytes), list[Params]()
         for nr in COLUMNS:
             high = min((target.vector_registers - 1 - nr) // nr, 8, most(op.m))
             if nr <= op.n:
                 mr = row_tiles(op.m, high)[0].rows
                 spare = (target.vector_registers - 1 - nr) // (mr * nr)
-                phases = max(1, min(-(-10 // (mr * nr)), spare, op.k // lanes(target)))
+                phases = max(1, min(-(-busy // (mr * nr)), spare, op.k // lanes(target)))
                 found.append({"mr": mr, "nr": nr, "phases": phases})
         return found
 
@@ -106,7 +106,7 @@ class MatMulDot(Kernel):
         mr, nr, phases = (int(params[k]) for k in ("mr", "nr", "phases"))
         machine, size = target.machine, target.vector_bytes
         far_a, far_b = op.m * op.k * 4 > machine.l1_kept, nr * op.k * 4 > machine.l1_kept
-        late = FAR * 64 / machine.l2.rate
+        late = FAR * size / machine.l2.rate
         cycles = 0.0
         for columns in _column_tiles(op.n, nr):
             wide = columns.rows
@@ -117,7 +117,7 @@ class MatMulDot(Kernel):
             ends = mr * wide * (ACROSS + (phases - 1) / 2)
             cycles += columns.count * (CALL + -(-op.k // lanes(target)) * step + ends)
         cycles *= -(-op.m // mr)
-        return prod(op.batch) * max(cycles, op.k * op.n * 4 / machine.l3.rate)
+        return prod(op.batch) * max(cycles, op.k * op.n * 4 / machine.far_rate)
 
 
 def _column_tiles(n: int, nr: int) -> list[Tile]:

@@ -113,7 +113,7 @@ class MatMulBytes(Kernel):
         """Tiles that fill the registers."""
         op, width = matmul(w), lanes(target)
         native = bool(DOT_FEATURES & target.features)
-        found: list[Params] = []
+        busy, found = target.machine.sums(target.vector_bytes), list[Params]()
         for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
             spare = SPARE + nv if LEAN_FEATURES & target.features else SPARE_SPLIT + 2 * nv
             high = min((target.vector_registers - spare) // nv, op.m)
@@ -121,7 +121,7 @@ class MatMulBytes(Kernel):
                 continue
             mr = row_tiles(op.m, high)[0].rows
             room = (target.vector_registers - spare) // (mr * nv)
-            phases = max(1, min(-(-10 // (mr * nv)), room, 4, op.k // QUAD))
+            phases = max(1, min(-(-busy // (mr * nv)), room, 4, op.k // QUAD))
             found.append({"mr": mr, "nv": nv, "phases": phases if native else 1})
         return found
 

@@ -91,14 +91,14 @@ class MatMulTile(Kernel):
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Tiles that fill the registers, as high as they go and so that they divide the rows."""
         op, width = matmul(w), lanes(target)
-        found: list[Params] = []
+        busy, found = target.machine.sums(target.vector_bytes), list[Params]()
         for nv in STREAMING_WIDTHS if most(op.m) <= 2 else WIDTHS:
             free = target.vector_registers - 1 - nv
             high = min(free // nv, most(op.m))
             if high < 1 or nv > -(-most(op.n) // width):
                 continue
             for mr in _heights(op.m, high):
-                phases = _phases(mr * nv, free // (mr * nv))
+                phases = _phases(busy, mr * nv, free // (mr * nv))
                 found.append({"mr": mr, "nv": nv, "phases": phases})
         if is_dynamic((op.m, op.k)):
             return found
@@ -151,7 +151,7 @@ class MatMulTile(Kernel):
         text = _TileText(
             finish, f"y0 + {y}", weights, op.n, lanes(target), op.k - depth, shared,
             int(params["phases"]), free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
-            target.machine.nearby,
+            target.machine.nearby, target.machine.sums(target.vector_bytes),
         )  # fmt: skip
         return {
             "batch": batch, "op": op, "width": width, "mode": mode,
@@ -198,7 +198,7 @@ class MatMulTile(Kernel):
         if not near:  # every panel reads A from the L2 cache
             cycles += 0.5 * op.m * op.k / LINE * columns / (nv * lanes(target))
         if op.m * depth * 4 > machine.l2.size // 2:  # every panel reads A from beyond the L2 cache
-            cycles += 0.3 * op.m * op.k * 4 / machine.l3.rate * columns / (nv * lanes(target))
+            cycles += 0.3 * op.m * op.k * 4 / machine.far_rate * columns / (nv * lanes(target))
         if mode == "packed" and op.k * columns * size > streamed(machine):
             stream = op.k * columns * size / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # late for tiles that share it
@@ -247,9 +247,9 @@ def _heights(m: int, high: int) -> Sequence[int]:
     return tuple({balanced: 0, even: 0}) if 3 * even >= 2 * high else (balanced,)
 
 
-def _phases(accumulators: int, spare: int) -> int:
-    """Return how many partial sums keep two FMA units busy, if there are registers for them."""
-    return max(1, min(-(-10 // accumulators), spare, 4))
+def _phases(busy: int, accumulators: int, spare: int) -> int:
+    """Return how many partial sums make `busy` of them, if there are registers for that."""
+    return max(1, min(-(-busy // accumulators), spare, 4))
 
 
 def _depth_blocks(op: MatMul, machine: Machine) -> list[int]:
@@ -301,6 +301,8 @@ class _TileText:
     """Bytes of the epilogue's operands."""
     nearby: int
     """Bytes of one that is read without being asked for."""
+    busy: int
+    """Sums that keep the FMA units busy."""
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
@@ -314,7 +316,7 @@ class _TileText:
         head = wrapped(f"static K_NOINLINE void {name}(", parameters)
         sums, phases = tile.rows * panel.vectors, self.phases
         if self.free:
-            phases = 1 if self.shared else _phases(sums, self.free // sums)
+            phases = 1 if self.shared else _phases(self.busy, sums, self.free // sums)
         lines = range(0, panel.vectors * self.lanes, LINE)
         return {
             "name": name, "panel": panel, "tile": tile, "head": head, "results": results,

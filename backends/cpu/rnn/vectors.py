@@ -143,7 +143,7 @@ def streaming_cycles(machine: Machine, nbytes: float, directions: int) -> float:
     kept = nbytes * directions
     if kept <= machine.l1_kept:
         return 0.0
-    levels = (machine.l2.size, machine.l2.rate), (machine.l3.size // 2, machine.l3.rate)
+    levels = (machine.l2.size, machine.l2.rate), (machine.l3.size // 2, machine.far_rate)
     return nbytes / next((rate for size, rate in levels if kept <= size), machine.memory)
 
 
