@@ -49,7 +49,7 @@ def kept_path(environ: Mapping[str, str]) -> Path | None:
     if config is None:
         return None
     name = re.sub(r"[^a-z0-9]+", "_", processor().lower()).strip("_")[:80]
-    return config.parent / "machines" / f"{name or 'unknown'}.json"
+    return config.parent / "machines" / f"{name}.json"
 
 
 def keep(machine: Machine, path: Path) -> None:
@@ -67,4 +67,6 @@ def processor() -> str:
     """Return what this machine's processor is called."""
     import archspec.cpu  # reads a database: only when the host is asked for
 
-    return str(archspec.cpu.brand_string() or archspec.cpu.host().name)
+    name = archspec.cpu.host().name
+    brand = archspec.cpu.brand_string()
+    return f"{brand}, {name}" if brand else str(name)

@@ -145,7 +145,9 @@ def test_tiles_are_used_where_linux_keeps_them(
         result._obj.value = supported or 0
         return 0 if supported else -1
 
-    everything = SimpleNamespace(features=target_by_name("x86-64-amx").features)
+    everything = SimpleNamespace(
+        features=target_by_name("x86-64-amx").features, name="own", ancestors=()
+    )
     monkeypatch.setattr(archspec.cpu, "host", lambda: everything)
     monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: everything)
     monkeypatch.setattr(archspec.cpu.detect, "CpuidInfoCollector", lambda: everything)

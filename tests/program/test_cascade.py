@@ -19,6 +19,8 @@ from onnx.reference import ReferenceEvaluator
 import atc
 from atc.backends.cpu.conv.depthwise import PoolTiles
 from atc.backends.kernel import Candidate, Workload
+from atc.backends.machine import Cache, machine_json
+from atc.backends.machines import MACHINES
 from atc.backends.targets import get_target
 from atc.errors import InternalError
 from atc.ir.graph import DType, Node, TensorType
@@ -129,13 +131,15 @@ def eager(patch: pytest.MonkeyPatch, heights: Sequence[int]) -> None:
 def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[Path, Path]:
     """Return the folders of chains compiled without and with turns."""
     onnx.save(model(names), root / "model.onnx")
+    calm = root / "calm.json"  # a cache that all results fit into
+    large = replace(MACHINES["zen5"], l2=Cache(1 << 36, 32.0, 14.0), l3=Cache(0, 0.0, 0.0))
+    calm.write_text(machine_json(large))
     folders = root / "whole" / "net", root / "turns" / "net"
     common: dict[str, Any] = {
         "build_config": "cc -O0", "num_threads": threads,
-        "precision_mode": "force_fp32",  # kernels on AMX's tiles know no bands
+        "machine": calm, "precision_mode": "force_fp32",  # kernels on AMX's tiles know no bands
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cascade, "CALM", 1 << 40)
         atc.compile(root / "model.onnx", folders[0], **common)
         eager(patch, [height])
         atc.compile(root / "model.onnx", folders[1], profile=threads == 1, **common)

@@ -106,11 +106,13 @@ class MatMulDot(Kernel):
         mr, nr, phases = (int(params[k]) for k in ("mr", "nr", "phases"))
         machine, size = target.machine, target.vector_bytes
         far_a, far_b = op.m * op.k * 4 > machine.l1_kept, nr * op.k * 4 > machine.l1_kept
-        late = FAR * size / machine.l2.rate
+        again = op.n > nr and op.m * op.k * 4 > machine.l2.size // 2  # A passes by, from beyond L2
+        late_a = FAR * size / (machine.far_rate if again else machine.l2.rate)
+        late_b = FAR * size / machine.l2.rate
         cycles = 0.0
         for columns in _column_tiles(op.n, nr):
             wide = columns.rows
-            far = late * ((mr if far_a else 0) + (wide if far_b else 0))
+            far = late_a * (mr if far_a else 0) + late_b * (wide if far_b else 0)
             products, loads = mr * wide / machine.fma_rate(size), mr + wide
             waiting = machine.fma_latency * LATE / phases
             step = max(products, loads / machine.load_rate(size), far, waiting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
-from atc.backends.cpu.rnn import portable
+from atc.backends.machine import Cache, machine_json
+from atc.backends.machines import MACHINES
 from atc.program import partition
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -90,13 +92,14 @@ def model(layers: Sequence[str]) -> onnx.ModelProto:
 def compiled(folder: Path, layers: Sequence[str], target: str, threads: int) -> Path:
     """Compile the layers, however short they are, for threads."""
     onnx.save(model(layers), folder / "layers.onnx")
+    small = replace(MACHINES["zen5"], l2=Cache(20_000, 32.0, 14.0))  # weights don't stay there
+    (folder / "small.json").write_text(machine_json(small))
     with pytest.MonkeyPatch.context() as patch:
         for bound in ("WORTH", "WORTH_TURN"):
             patch.setattr(partition, bound, 0)
-        patch.setattr(portable, "NEAR", 10_000)
         atc.compile(
             folder / "layers.onnx", folder / str(threads) / "net", target=target,
-            num_threads=threads, build_config=f"cc {level()}",
+            num_threads=threads, build_config=f"cc {level()}", machine=folder / "small.json",
         )  # fmt: skip
     return folder / str(threads) / "net"
 

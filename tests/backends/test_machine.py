@@ -1,0 +1,237 @@
+"""Machines: records, what costs make of them, how a compilation chooses one, and measuring."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import archspec.cpu
+import pytest
+
+from atc.backends.cpu.conv.blocked import ConvDirect
+from atc.backends.cpu.matmul.dot import MatMulDot
+from atc.backends.cpu.matmul.tile import MatMulTile
+from atc.backends.cpu.targets import TARGETS
+from atc.backends.kernel import Workload
+from atc.backends.machine import Cache, Machine, machine_json, read_machine
+from atc.backends.machines import MACHINES, get_machine, host_machine
+from atc.backends.targets import get_target
+from atc.errors import OptionError
+from atc.fast_run.machine import Found, machine_of, parsed, system_caches
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import ConvBlocked, MatMul, Window, identity_epilogue
+from atc.ir.view import View
+
+F = DType.FLOAT
+ZEN5 = MACHINES["zen5"]
+
+
+def product(m: int, k: int, n: int) -> Workload:
+    """A product with constant B."""
+    op = MatMul((), m, n, k, View((k, 1)), View((n, 1)), identity_epilogue(F))
+    types = TensorType(F, (m, k)), TensorType(F, (k, n))
+    return Workload(op, types, (TensorType(F, (m, n)),), (False, True))
+
+
+# ---------------------------------------------------------------------------------------- records
+
+
+def test_records_cover_the_families_and_are_called_by_their_names() -> None:
+    assert {name: m.name for name, m in MACHINES.items()} == {name: name for name in MACHINES}
+    known = set(archspec.cpu.TARGETS)
+    by_hand = {"gracemont", "cortex_a53", "cortex_a76"}  # archspec knows no name for these
+    assert set(MACHINES) - known == by_hand
+    for targets in TARGETS:
+        assert MACHINES[targets.machine.name] == targets.machine
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_records_are_plausible(machine: Machine) -> None:
+    levels = [c for c in (machine.l1, machine.l2, machine.l3) if c.size]
+    rates = [*(c.rate for c in levels), machine.memory]
+    assert rates == sorted(rates, reverse=True)
+    assert [c.latency for c in levels] == sorted(c.latency for c in levels)
+    assert machine.l1.size < machine.l2.size
+    assert machine.datapath in (8, 16, 32, 64)
+    assert 2 <= machine.fma_latency <= 6
+    assert machine.fmas in (2, 4)
+    assert machine.dots in (0, machine.fmas)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "rate"),
+    [("zen4", 64, 1), ("zen4", 32, 2), ("zen5", 64, 2), ("gracemont", 32, 1), ("gracemont", 16, 2),
+     ("cortex_a53", 16, 1), ("neoverse_v2", 16, 4)],
+)  # fmt: skip
+def test_wide_vectors_take_narrow_units_several_times(name: str, size: int, rate: float) -> None:
+    assert MACHINES[name].fma_rate(size) == rate
+
+
+def test_a_core_without_a_third_cache_reads_from_memory() -> None:
+    assert MACHINES["cortex_a72"].far_rate == MACHINES["cortex_a72"].memory
+
+
+# ------------------------------------------------------------------------------ what is chosen
+
+
+def test_deep_products_are_blocked_where_the_second_cache_is_small() -> None:
+    w = product(512, 1024, 256)  # A: 2 MiB
+    record = {k: replace(ZEN5, l2=replace(ZEN5.l2, size=k << 20)) for k in (1, 8)}
+    blocks = {
+        k: {p.get("kb") for p in MatMulTile().parameters(w, get_target("x86-64-avx512", m))}
+        for k, m in record.items()
+    }
+    assert blocks == {1: {None, 256}, 8: {None}}
+
+
+@pytest.mark.parametrize(("latency", "phases"), [(2.0, 1), (4.0, 2), (8.0, 4)])
+def test_a_longer_latency_asks_for_more_sums(latency: float, phases: int) -> None:
+    w, machine = product(1, 4096, 96), replace(ZEN5, fma_latency=latency)
+    sets = MatMulTile().parameters(w, get_target("x86-64-avx512", machine))
+    (narrow,) = (p for p in sets if p["nv"] == 6)
+    assert narrow["phases"] == phases
+
+
+def test_dot_products_that_read_rows_again_from_far_cost_more() -> None:
+    w, kernel = product(2000, 512, 128), MatMulDot()  # A: 4 MB
+    slow = replace(ZEN5, l3=replace(ZEN5.l3, rate=8.0))
+    held = replace(slow, l2=replace(ZEN5.l2, size=16 << 20))
+    costs = []
+    for machine in (slow, ZEN5, held):
+        target = get_target("x86-64-avx2", machine)
+        costs.append(kernel.cost(w, kernel.parameters(w, target)[0], target))
+    assert costs[0] > 1.5 * costs[1] >= 1.5 * costs[2]
+
+
+def test_tiles_are_chosen_for_products_of_many_rows_on_avx2() -> None:
+    w = product(1999, 512, 128)  # a layer of Conv-TasNet; dots take twice as long there
+    for name in ("zen3", "zen5", "haswell", "sapphirerapids"):
+        target = get_target("x86-64-avx2", MACHINES[name])
+        least = {
+            type(k): min(k.cost(w, p, target) for p in k.parameters(w, target))
+            for k in (MatMulTile(), MatMulDot())
+        }
+        assert least[MatMulTile] < least[MatMulDot], name
+
+
+def test_every_cost_of_a_convolution_follows_the_rate_of_multiply_adds() -> None:
+    shapes = [(1, 16, 28, 28, 16), (256, 256, 3, 3), (1, 16, 28, 28, 16)]
+    x, weights, y = (TensorType(F, shape) for shape in shapes)
+    op = ConvBlocked(Window((3, 3), (1, 1), (1, 1), (1, 1)), 1, identity_epilogue(F))
+    w = Workload(op, (x, weights), (y,), (False, True))
+    params = {"p": 14, "nv": 2, "u": 4, "rb": 0, "pf": True}
+    fast, slow = (
+        ConvDirect().cost(w, params, get_target("x86-64-avx512", MACHINES[name]))
+        for name in ("zen5", "zen4")
+    )
+    assert 1.7 < slow / fast < 2.1
+
+
+# ------------------------------------------------------------------------------- which machine
+
+
+def test_a_named_target_counts_on_its_default_wherever_it_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {t.name: get_target(t.name).machine for t in TARGETS}
+    monkeypatch.setattr(archspec.cpu, "host", lambda: archspec.cpu.TARGETS["m1"])
+    assert {t.name: get_target(t.name).machine for t in TARGETS} == before
+    assert host_machine() == MACHINES["m1"]
+
+
+@pytest.mark.parametrize(
+    ("processor", "name"),
+    [("zen5", "zen5"), ("zen3", "zen3"), ("icelake", "icelake"), ("broadwell", "haswell"),
+     ("cannonlake", "skylake"), ("m2", "m1"), ("x86_64_v4", None), ("power9", None)],
+)  # fmt: skip
+def test_the_host_has_its_own_record_or_the_nearest_older_one(
+    processor: str, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archspec.cpu, "host", lambda: archspec.cpu.TARGETS[processor])
+    assert host_machine() == (None if name is None else MACHINES[name])
+
+
+@pytest.mark.parametrize("spelling", ["zen3", "Zen3", " ZEN3 "])
+def test_names_are_found_in_any_spelling(spelling: str) -> None:
+    assert get_machine(spelling) is MACHINES["zen3"]
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(OptionError, match="neoverse_v2.*did you mean neoverse_n1"):
+        get_machine("neoverse-n9")
+
+
+# --------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_a_file_holds_all_of_a_machine(machine: Machine) -> None:
+    assert read_machine(json.loads(machine_json(machine))) == machine
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fmas": 0}, "'fmas' is 0"), ({"fmas": "2"}, "'fmas' is 2"), ({"memory": -1}, "'memory'"),
+        ({"memory": True}, "'memory'"), ({"l2": 5}, "l2 has the fields"), ({"name": 3}, "name"),
+        ({"loads": float("nan")}, "'loads'"), ({"more": 1}, "a machine has the fields"),
+        ({"l1": {"size": 0, "rate": 1.0, "latency": 1.0}}, "'l1.size' is 0"),
+        ({"measured": 1}, "measured"), ({"datapath": 1e400}, "'datapath'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        read_machine({**asdict(ZEN5), **change})
+
+
+# ----------------------------------------------------------------------------------- measuring
+
+
+def made(machine: Machine, vector_bytes: int) -> Found:
+    """What the measuring program would print on a machine, a little off."""
+    sizes = [k << 10 for k in (8, 16, 24, 32, 48, 96, 192, 384, 768, 2048, 4096, 65536, 262144)]
+    levels = (machine.l1, machine.l2, machine.l3)
+
+    def level(size: int) -> Cache:
+        return next((c for c in levels if size <= c.size), Cache(0, machine.memory, 300.0))
+
+    numbers = {
+        "fmas": machine.fma_rate(vector_bytes) * 0.98, "fma_latency": machine.fma_latency + 0.03,
+        "loads": machine.load_rate(vector_bytes) * 0.97, "stores": machine.stores * 1.01,
+        "divide": machine.divide, "sqrt": machine.sqrt,
+    }  # fmt: skip
+    lines = [f"{name} 0 {value:g}" for name, value in numbers.items()]
+    for size in sizes:
+        lines += [f"rate {size} {level(size).rate}", f"latency {size} {level(size).latency}"]
+    return parsed("\n".join(lines), vector_bytes)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["by curves", "by the system"])
+@pytest.mark.parametrize(("name", "widths"), [("zen4", (32, 64)), ("zen5", (32, 64)),
+                                              ("zen3", (32,)), ("neoverse_v1", (16,))])  # fmt: skip
+def test_what_is_measured_becomes_a_machine(
+    name: str, widths: tuple[int, ...], known: bool
+) -> None:
+    machine = MACHINES[name]
+    sizes = {k: c.size for k, c in enumerate((machine.l1, machine.l2, machine.l3), 1)}
+    found = machine_of(MACHINES["haswell"], [made(machine, v) for v in widths],
+                       sizes if known else {})  # fmt: skip
+    assert found.measured
+    assert (found.datapath, found.fmas, found.fma_latency, found.loads) == (
+        machine.datapath, machine.fmas, machine.fma_latency, machine.loads
+    )  # fmt: skip
+    assert machine.l1.size / 2 <= found.l1.size <= machine.l1.size
+    assert machine.l2.size / 2 <= found.l2.size <= machine.l2.size
+    assert found.memory == machine.memory
+
+
+def test_the_system_tells_the_sizes_of_caches(tmp_path: Path) -> None:
+    rows = [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "?", "x")]
+    for k, row in enumerate(rows):
+        folder = tmp_path / f"index{k}"
+        folder.mkdir()
+        for name, value in zip(("level", "type", "size"), row, strict=True):
+            (folder / name).write_text(f"{value}\n")
+    assert system_caches(tmp_path) == {1: 48 << 10, 2: 2 << 20}
+    assert system_caches(tmp_path / "none") == {}

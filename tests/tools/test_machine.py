@@ -1,0 +1,126 @@
+"""`atc machine` and `--machine`: what is shown, kept, and counted on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atc.backends.machine import Machine, machine_json
+from atc.backends.machines import MACHINES
+from atc.backends.targets import get_target
+from atc.cli.main import main
+from atc.errors import OptionError, ToolchainError
+from atc.fast_run import machine as measuring
+from atc.options.environment import Surroundings
+from atc.options.machine import keep, kept_path
+from atc.options.options import Options, make_options
+from atc.options.resolve import settle
+from atc.pipeline.pipeline import Listener
+from atc.tools.machine import machine_text, shown_machine
+
+OWN = replace(MACHINES["zen4"], name="own", memory=3.5, measured=True)
+
+
+def options(environ: dict[str, str], **given: object) -> Options:
+    values = {"model": "x.onnx", "output": "out/x", **given}
+    return make_options(settle(values, "compile", Surroundings(environ)).values)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """An environment in which this machine was measured."""
+    environ = {"HOME": str(tmp_path)}
+    path = kept_path(environ)
+    assert path is not None
+    assert path.is_relative_to(tmp_path / ".config" / "atc" / "machines")
+    keep(OWN, path)
+    return environ
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"target": "host"}, {"machine": "host"},
+              {"target": "x86-64-avx2", "machine": "host"}],
+)  # fmt: skip
+def test_what_was_measured_counts_for_the_host(home: dict[str, str], given: dict[str, str]) -> None:
+    assert options(home, **given).resolved_target.machine == OWN
+
+
+@pytest.mark.parametrize("name", ["x86-64-avx2", "c99", "aarch64-neon"])
+def test_a_named_target_knows_nothing_of_this_machine(home: dict[str, str], name: str) -> None:
+    own = options(home, target=name)
+    assert own == options({}, target=name)
+    assert own.resolved_target.machine == get_target(name).machine
+
+
+def test_a_machine_may_be_named_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "board.json"
+    path.write_text(machine_json(OWN))
+    for given, machine in (("neoverse-v1", MACHINES["neoverse_v1"]), (str(path), OWN)):
+        own = options({}, target="aarch64-neon", machine=given).resolved_target
+        assert (own.name, own.machine) == ("aarch64-neon", machine)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "is no JSON"), ("[]", "a machine has the fields"), ("{}", "a machine has the fields")],
+)  # fmt: skip
+def test_a_wrong_file_is_named(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(text)
+    with pytest.raises(OptionError, match=message) as caught:
+        options({}, machine=str(path))
+    assert "wrong.json" in str(caught.value)
+    with pytest.raises(OptionError, match="unknown machine 'pentium'"):
+        options({}, machine="pentium")
+
+
+def test_measuring_keeps_what_it_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ATC_CONFIG", str(tmp_path / "atc.cfg"))
+    (tmp_path / "atc.cfg").write_text("")
+    monkeypatch.setattr("atc.tools.machine.measure_machine", lambda known, environ: OWN)
+    assert main(["machine", "--measure"]) == 0
+    assert "machine         own, measured, kept in" in capsys.readouterr().out
+    assert main(["machine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"] == 3.5
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_nothing_is_kept_where_nothing_could_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(known: Machine, environ: dict[str, str]) -> Machine:
+        raise ToolchainError("no C compiler")
+
+    monkeypatch.setattr("atc.tools.machine.measure_machine", fails)
+    with pytest.raises(ToolchainError):
+        shown_machine("host", True, {"HOME": str(tmp_path)}, Listener())
+    assert not list(tmp_path.rglob("*.json"))
+    with pytest.raises(OptionError, match="only the host"):
+        shown_machine("zen3", True, {}, Listener())
+
+
+def test_the_table_says_what_there_is() -> None:
+    text = machine_text(shown_machine("cortex_a72", False, {}, Listener()))
+    assert "2 per cycle on vectors of 16 bytes, 3 cycles each" in text
+    assert "L2 cache        512 KiB" in text
+    assert "L3 cache        none" in text
+
+
+@pytest.mark.slow
+def test_this_machine_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        measuring.vector_targets()
+    except ToolchainError:
+        pytest.skip("no vectors with multiply-adds here")
+    monkeypatch.setattr(measuring, "SIZES", tuple(k << 10 for k in (8, 16, 32, 512, 4096, 32768)))
+    monkeypatch.setattr(measuring, "SECONDS", 0.005)
+    found = measuring.measure_machine(MACHINES["zen3"], {"PATH": "/usr/bin:/bin"})
+    assert found.measured
+    assert 1 <= found.fmas <= 8
+    assert 1 <= found.fma_latency <= 10
+    assert found.l1.rate > found.memory
