@@ -23,6 +23,7 @@ from atc.accuracy.float64 import run_in_double
 from atc.accuracy.predict import foreseen_error
 from atc.accuracy.search import Group, groups, lowered, most_within, sensitivities
 from atc.backends.target import Target, host_arch, host_features
+from atc.backends.targets import get_target
 from atc.diagnostics import Listener
 from atc.errors import OptionError
 from atc.fast_run.timings import times_root
