@@ -1,4 +1,4 @@
-"""What a compiler is, and the flags it gets. Nothing here starts a process."""
+"""Compilers and the flags they get. Nothing here starts a process."""
 
 from __future__ import annotations
 

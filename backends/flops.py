@@ -1,4 +1,4 @@
-"""How much a workload computes and moves, by its op's definition."""
+"""Numbers of operations and bytes moved of a workload, by its op's definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel is: data beside its template, and how one is rendered to a C function.
+"""Kernels: data beside a template, rendered to a C function.
 
 A kernel says which workloads it accepts, with which parameters, how it wants its constant operands
 packed and how much scratch it needs. Shapes are compile-time facts: one C function per workload.
@@ -53,7 +53,7 @@ def weight_type(w: Workload) -> TensorType | None:
 
 @dataclass(frozen=True)
 class Team:
-    """How threads share a call: in so many pieces, so many times.
+    """Work-sharing of a call by threads: in so many parts, so many times.
 
     All pieces of a turn have ended before the next turn begins.
     """
@@ -100,14 +100,14 @@ class Kernel:
     """Which of FAILURES its C function returns for data that it can't take; the run then ends."""
 
     def knows_enough(self, w: Workload) -> bool:
-        """Whether the extents that only the run knows, if any, are where the kernel takes them."""
+        """Tell whether extents known at run time, if any, are where the kernel takes them."""
         if self.dynamic or not is_dynamic(w):
             return True
         inner = tuple(t.shape[1:] for t in (*w.inputs, *w.outputs) if t is not None)
         return self.batches and not is_dynamic((w.op, inner))
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Whether the kernel can do this workload on this target."""
+        """Return whether the kernel can do this workload on this target."""
         return True
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
@@ -160,7 +160,7 @@ class Kernel:
         return {}
 
     def gives_planes(self, w: Workload, params: Params, target: Target, planes: Planes) -> bool:
-        """Whether it can write output 0 as such planes."""
+        """Return whether it can write output 0 as such planes."""
         return False
 
     def in_planes(self, params: Params, inputs: Mapping[int, Planes], y: Planes | None) -> Params:
@@ -172,11 +172,11 @@ class Kernel:
         return 0
 
     def in_place(self, w: Workload) -> tuple[int, ...]:
-        """Inputs whose memory output 0 may overwrite: each element is read before it is written."""
+        """Return the inputs whose memory output 0 may overwrite: read before it is written."""
         return ()
 
     def exact(self, params: Params) -> bool:
-        """Whether results err no more than those of the op's definition, computed in its type."""
+        """Tell whether results err no more than the op's definition, computed in its type."""
         return self.precision == "float32"
 
     def refined(self, w: Workload, params: Params, target: Target) -> Params:
@@ -212,7 +212,7 @@ APPROXIMATED = frozenset({
 
 
 def _approximates(value: object) -> bool:
-    """Whether an expression in a value calls a function of APPROXIMATED."""
+    """Return whether an expression in a value calls a function of APPROXIMATED."""
     if isinstance(value, Call):
         return not APPROXIMATED.isdisjoint(functions_of(value))
     if isinstance(value, tuple):
@@ -271,7 +271,7 @@ class KernelSource:
 
     @property
     def path(self) -> str:
-        """Where the file lies in the generated project."""
+        """The path of the file in the generated project."""
         return f"src/kernels/{self.symbol}.c"
 
     @property

@@ -27,7 +27,7 @@ _MEMBER, _LENGTH = 60, slice(48, 58)  # bytes of an archive member's header; its
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where an ELF file of one class has its fields; `word` is the format of sizes and places."""
+    """The fields of an ELF file of one class; `word` is the format of sizes and places."""
 
     word: str
     section_table: int

@@ -1,4 +1,4 @@
-"""What the generated C is built for: one record per target, and the choice of the host's own."""
+"""Targets of the generated C: one record each, and the choice of the host's own."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _denied_by_cpuid() -> frozenset[str]:
 
 
 def _linux_keeps_tiles() -> bool:
-    """Whether programs may ask for AMX's registers: ARCH_GET_XCOMP_SUPP of Linux (5.16).
+    """Return whether programs may ask for AMX's registers: ARCH_GET_XCOMP_SUPP of Linux (5.16).
 
     Older systems and some sandboxes don't know the call. Nothing is asked for here: that would
     change what this process may do with its signal stacks.

@@ -65,7 +65,7 @@ class TimedOut(ToolchainError):
 
 @dataclass(frozen=True)
 class Finished:
-    """What a process left behind: its exit status (negative: a signal) and all it wrote."""
+    """The result of a process: its exit status (negative: a signal) and all it wrote."""
 
     status: int
     stdout: bytes

@@ -81,7 +81,7 @@ class AttentionAmx(AttentionTile):
     planes = 1
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """What the float kernel takes, of extents that are known."""
+        """Accept the float kernel's workloads, of extents that are known."""
         able = {"amx_tile", "amx_bf16"} <= target.features and lanes(target) == 16
         return able and not is_dynamic(w) and super().accepts(w, target)
 
@@ -94,7 +94,7 @@ class AttentionAmx(AttentionTile):
         return 4 * in_steps(attention(w), self.planes).size
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The steps, how all operands are read, and both epilogues."""
+        """Return the steps, how all operands are read, and both epilogues."""
         op, steps = attention(w), in_steps(attention(w), self.planes)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)

@@ -184,7 +184,7 @@ def product_of(w: Workload) -> str:
 
 
 class ConvTiles(Kernel):
-    """What the convolutions on tiles share.
+    """The common part of convolutions on tiles.
 
     `rb`: 1 where all panels of weights meet a block of pixels before the next one, 0 where all
     blocks meet a panel; `tall`: blocks of 64 pixels x 16 channels.
@@ -200,7 +200,7 @@ class ConvTiles(Kernel):
     sums = DType.FLOAT
 
     def cut(self, w: Workload, params: Params) -> Cut:
-        """How the parameters cut a workload."""
+        """Return the workload's partition by the parameters."""
         y, tall = w.outputs[0], bool(params["tall"])
         given = self._given(w, params)
         wanted = planes_of(y, self.channels, self.parts, None) if "planes_y" in params else None
@@ -214,7 +214,7 @@ class ConvTiles(Kernel):
         return Cut(g, self.parts, tall, flat, self.channels, x, wanted)
 
     def _given(self, w: Workload, params: Params) -> dict[int, Planes]:
-        """The inputs that are planes."""
+        """Return the inputs that are planes."""
         found = {}
         for index, border in borders(params).items():
             type_ = w.inputs[index]
@@ -246,7 +246,7 @@ class ConvTiles(Kernel):
         return found
 
     def gives_planes(self, w: Workload, params: Params, target: Target, planes: Planes) -> bool:
-        """Whether its epilogue is one of vectors, and its numbers are of the same parts."""
+        """Return whether its epilogue is one of vectors, and its numbers are of the same parts."""
         c, y = self.cut(w, params), w.outputs[0]
         kind = (planes.channels, planes.parts) == (self.channels, self.parts)
         typed = y.dtype is DType.FLOAT if self.channels == 32 else y.dtype.itemsize == 1
@@ -305,17 +305,20 @@ class ConvTiles(Kernel):
         raise NotImplementedError
 
     def _late(self, w: Workload) -> bool:
-        """Whether vectors can't compute the epilogue: it follows when all sums are stored."""
+        """Return whether vectors can't compute the epilogue.
+
+        It follows when all sums are stored.
+        """
         assert isinstance(w.op, ConvBlocked)
         return not typed_epilogue(w.op.epilogue, w, 2)
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The planes of one image and group, and two blocks of sums for each thread."""
+        """Reserve the planes of one image and group, and two blocks of sums for each thread."""
         c = self.cut(w, params)
         return c.own + int(params.get("pieces", 1)) * 2 * 4 * TILE
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The planes, the steps of a product and the loops over blocks and panels."""
+        """Return the planes, the steps of a product and the loops over blocks and panels."""
         c = self.cut(w, params)
         op, sums = w.op, self.sums
         assert isinstance(op, ConvBlocked)
@@ -361,7 +364,7 @@ class ConvTilesBf16(ConvTiles):
     precision = "bf16"
 
     def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
-        """Rounded weights."""
+        """Return the rounded weights."""
         return pack_rounded(dense, c.channels, c.halves).view(np.float32)
 
 

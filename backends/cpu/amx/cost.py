@@ -1,4 +1,4 @@
-"""What products in AMX's tiles cost: a model of a core, for choosing unmeasured.
+"""Costs of products in AMX's tiles: a model of a core, for choosing unmeasured.
 
 Fitted to convolutions of ResNet-50 and products of BERT in hand-made code on Sapphire Rapids, with
 weights that no cache held; in cycles of the clock that vectors run at without tiles.

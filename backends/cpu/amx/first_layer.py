@@ -36,7 +36,7 @@ MOST = 16
 
 
 class FirstTiles(Kernel):
-    """What first layers on tiles share.
+    """The common part of first layers on tiles.
 
     `deep`: rows of x in a pixel; `rb`: 1 where all panels of weights meet a block of pixels before
     the next one, 0 where all blocks meet a panel; `tall`: blocks of 64 pixels x 16 channels.
@@ -51,7 +51,7 @@ class FirstTiles(Kernel):
     parts = 1
 
     def window(self, w: Workload, params: Params) -> Window:
-        """How the parameters cut a workload."""
+        """Return the workload's partition by the parameters."""
         g = geometry(w, int(np.prod(w.outputs[0].shape[2:-1])))
         by_panels = params["rb"] == 0
         deep, tall = int(params["deep"]), bool(params["tall"])
@@ -71,7 +71,7 @@ class FirstTiles(Kernel):
         return g.plain and (g.cols.dilation == 1 or g.cols.kernel == 1)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising numbers of rows, shapes of blocks and orders."""
+        """Return the most promising numbers of rows, shapes of blocks and orders."""
         g = geometry(w, 1)
         kernel, ic = g.rows.kernel, g.ic
         shapes = [True] if w.outputs[0].shape[1] == 1 else [False]
@@ -93,7 +93,7 @@ class FirstTiles(Kernel):
         raise NotImplementedError
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """A band of pixels, two blocks of sums, and a row of padding."""
+        """Reserve a band of pixels, two blocks of sums, and a row of padding."""
         window = self.window(w, params)
         return window.parts * window.apart + 2 * 4 * TILE + self._border(w, window)
 
@@ -103,7 +103,7 @@ class FirstTiles(Kernel):
         return -(-window.kept * w.inputs[0].dtype.itemsize // LINE) * LINE
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The window, the steps of a product, how pixels are made, and the epilogue."""
+        """Return the window, the steps of a product, how pixels are made, and the epilogue."""
         window, op = self.window(w, params), w.op
         assert isinstance(op, ConvBlocked)
         assert w.inputs[0] is not None
@@ -139,7 +139,7 @@ class FirstTilesBf16(FirstTiles):
     precision = "bf16"
 
     def pack(self, dense: Array, window: Window, w: Workload) -> Array:
-        """Rounded weights."""
+        """Return the rounded weights."""
         return window.pack([to_bf16(dense)]).view(np.float32)
 
 

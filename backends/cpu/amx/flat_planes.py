@@ -52,7 +52,7 @@ class Flat:
 
     @cached_property
     def reach(self) -> tuple[int, int]:
-        """How many rows and columns further the last taps read."""
+        """The number of rows and columns further that the last taps read."""
         return max(t[2] for t in self.taps), max(t[3] for t in self.taps)
 
     @cached_property

@@ -81,7 +81,7 @@ class MatMulAmx(Kernel):
         return {1: lambda b: pack_tiles(op, b, planes, deep)} if w.constant[1] else {}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """A block of A's rows, two blocks of results, a panel of B, and sums of depth blocks."""
+        """Reserve a block of A's rows, two of results, a panel of B, and sums of depth blocks."""
         return 4 * _shape(w, self.planes).room
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
@@ -278,7 +278,7 @@ def step_orders(planes: int, lines: int) -> dict[int, list[tuple[str, int, int]]
 
 
 def _of_second(word: str) -> bool:
-    """Whether an instruction is of the second row tile."""
+    """Return whether an instruction is of the second row tile."""
     return word[0] == "1" or (word[0] == "A" and int(word[1]) % 2 == 1)
 
 
@@ -292,7 +292,7 @@ class _Text:
 
     @property
     def _names(self) -> list[str]:
-        """What the epilogue and the exact rows need of a call: variables of the same names."""
+        """Variables of a call that the epilogue and the exact rows read, under the same names."""
         outer = [v for v in self.finish.places if v in self.finish.outer]
         again = ["all_a", "all_b"] * (self.planes == 2)
         return [*again, *outer, "all_y", *self.finish.extras]

@@ -70,7 +70,7 @@ class MatMulAmxBytes(Kernel):
         return {1: lambda b: pack_byte_tiles(w, b)}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """A block of A's rows, and two blocks of results."""
+        """Reserve a block of A's rows, and two blocks of results."""
         shape = _shape(w)
         return shape.sums + 2 * 4 * SIDE * SIDE
 

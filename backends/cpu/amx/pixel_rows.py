@@ -33,7 +33,7 @@ SPILLED = 16.0
 
 @dataclass(frozen=True)
 class Window(Panels):
-    """How the taps of a window are cut: pixels are `deep` rows x the channels, in whole words.
+    """The cut of a window's taps: pixels are `deep` rows x the channels, in whole words.
 
     Numbers take `size` bytes.
     """
@@ -156,7 +156,7 @@ class Window(Panels):
         return len(self.phases) * self.plane
 
     def offsets(self) -> list[int]:
-        """The bytes from a result's place to its pixels, for each line of the window."""
+        """Return the bytes from a result's place to its pixels, for each line of the window."""
         index = {phase: k for k, (phase, _) in enumerate(self.phases)}
         line = self.pitch * self.stride
         return [index[phase] * self.plane + further * line for phase, further in self.places]

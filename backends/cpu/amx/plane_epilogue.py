@@ -1,4 +1,4 @@
-"""What convolutions on tiles read and write as planes that they hand to each other."""
+"""Reading and writing of packed activations between convolutions on tiles."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def border_of(g: Geometry) -> int | None:
 
 
 def is_shortcut(w: Workload, index: int) -> bool:
-    """Whether an operand is read number by number where the results go."""
+    """Return whether an operand is read number by number where the results go."""
     op, y = w.op, w.outputs[0]
     assert isinstance(op, ConvBlocked)
     k = index - (len(w.inputs) - len(op.epilogue.views))

@@ -27,16 +27,16 @@ class Step:
     apart: int = 64
 
     def weights(self, tile: int, k: int) -> str:
-        """The load of the k-th tile of the step's weights."""
+        """Return the load of the k-th tile of the step's weights."""
         return f"TILE_LOAD({tile}, w{f' + {k * TILE}' if k else ''}, 64);"
 
     def pixels(self, tile: int, k: int, part: int = 0) -> str:
-        """The load of the k-th 16 pixels."""
+        """Return the load of the k-th 16 pixels."""
         at = 16 * k * self.pixel + self.apart * part
         return f"TILE_LOAD({tile}, a{f' + {at}' if at else ''}, {self.pixel});"
 
     def product(self, total: int, a: int, b: int) -> str:
-        """The product of tiles a and b, added to a sum."""
+        """Return the product of tiles a and b, added to a sum."""
         return f"{self.dot}({total}, {a}, {b});"
 
 

@@ -46,7 +46,7 @@ class RecurrentAmx(RecurrentTogether):
     planes = 1
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """As in vectors."""
+        """Accept the workloads of the vector kernel."""
         return {"amx_tile", "amx_bf16"} <= target.features and super().accepts(w, target)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
@@ -96,7 +96,7 @@ class RecurrentAmx(RecurrentTogether):
         return {1: lambda r: pack_tiles(op, r, cut, units, phases, planes)}
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """Steps, sizes, and the order of instructions, beside what all have."""
+        """Return steps, sizes, and the order of instructions, beside what all have."""
         op, rows = recurrent(w), self.rows(w, params, target)
         steps = -(-op.hidden // STEP)
         phases, cut = self.phases(w, params, target), self.cut(w, params, target)

@@ -72,7 +72,7 @@ class AttentionBf16(AttentionTile):
     dynamic = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """What the float kernel takes, of extents that are known."""
+        """Accept the float kernel's workloads, of extents that are known."""
         able = "avx512_bf16" in target.features and lanes(target) == 16
         return able and not is_dynamic(w) and super().accepts(w, target)
 

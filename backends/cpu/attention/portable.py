@@ -30,12 +30,12 @@ class AttentionRows(Kernel):
     dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Computed in the type of all three operands."""
+        """Require one type, that of all three operands, to compute in."""
         types = {t.dtype for t in w.inputs[:3] if t is not None}
         return types in ({DType.FLOAT}, {DType.DOUBLE})
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The keys of a batch, the scores and the unfinished results of one query."""
+        """Reserve the keys of a batch, the scores and the unfinished results of one query."""
         op = attention(w)
         return (_padded(op) * (op.depth + 1) + op.width) * _computed(w).itemsize
 

@@ -162,7 +162,7 @@ class AttentionTile(Kernel):
 
 @dataclass(frozen=True)
 class Operand:
-    """How an operand is read: the C address of a batch, its strides, and its panels."""
+    """The reading of an operand: the C address of a batch, its strides, and its panels."""
 
     base: str
     rows: int
@@ -181,7 +181,7 @@ class Operand:
 
 
 def any_whole(panels: Sequence[Panel]) -> bool:
-    """Whether a vector of any panel is whole."""
+    """Return whether a vector of any panel is whole."""
     return any(p.vectors > 1 or not p.part for p in panels)
 
 

@@ -56,7 +56,7 @@ def sampled(w: Workload) -> Workload:
 
 
 def is_rounded(w: Workload) -> bool:
-    """Whether x is stored in bfloat16."""
+    """Return whether x is stored in bfloat16."""
     return w.inputs[0] is not None and w.inputs[0].dtype is DType.BFLOAT16
 
 
@@ -88,7 +88,7 @@ class ConvBf16(Kernel):
         return not (is_rounded(w) and _odd_rest(w))
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets."""
+        """Return the most promising sets."""
         return cheapest(self, tile_sets(sampled(w), target), w, target, 5)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
@@ -106,7 +106,7 @@ class ConvBf16(Kernel):
         return g.supers * g.icb * g.in_plane * 2
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The tiles, and how many vectors of an image are rounded."""
+        """Return the tiles, and how many vectors of an image are rounded."""
         op = w.op
         assert isinstance(op, ConvBlocked)
         words = in_words(sampled(w), params, PAIR)

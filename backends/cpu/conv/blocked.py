@@ -81,7 +81,7 @@ class Tile:
         return 1 if self.g.plain else self.g.block
 
     def runs(self) -> list[Run]:
-        """The taps of one row: one run, or where padding is met one per tap."""
+        """Return the taps of one row: one run, or where padding is met one per tap."""
         cols, taps = self.g.cols, self.columns.taps
         if self.columns.whole:
             return [Run(0, cols.kernel, 0, self._pixels(taps[0]))]
@@ -167,7 +167,7 @@ def cheapest(
 
 
 def is_depthwise(w: Workload) -> bool:
-    """Whether every channel of a blocked operand has one filter to itself."""
+    """Return whether every channel of a blocked operand has one filter to itself."""
     op, x, weights = w.op, w.inputs[0], w.inputs[1]
     assert isinstance(op, ConvBlocked)
     assert x is not None
@@ -198,7 +198,7 @@ class ConvDirect(Kernel):
         return wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets."""
+        """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 6)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
@@ -223,7 +223,7 @@ class ConvDirect(Kernel):
         return name_of_panels(w, params)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The geometry, the tiles and the loops over them."""
+        """Return the geometry, the tiles and the loops over them."""
         op = w.op
         assert isinstance(op, ConvBlocked)
         p, nv, u = (int(params[k]) for k in ("p", "nv", "u"))

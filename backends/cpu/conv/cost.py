@@ -1,4 +1,4 @@
-"""What a register tile costs on a core, in cycles, for choosing unmeasured."""
+"""Costs of register tiles on a core, in cycles, for choosing unmeasured."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Tile:
     g: Geometry
 
     def taps(self) -> list[Tap]:
-        """The input vectors in order of their places."""
+        """Return the input vectors in order of their places."""
         g = self.g
         found: dict[tuple[int, int], list[tuple[str, int]]] = {}
         for kh, rows in enumerate(self.down.taps):
@@ -164,7 +164,7 @@ class WindowTiles(Kernel):
     def in_bands(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
-        """The same tiles, which may then stand anywhere between the borders."""
+        """Return the same tiles, which may stand anywhere between the borders."""
         if len(w.outputs[0].shape) != 5:
             return None
         late = isinstance(w.op, ConvBlocked) and not typed_epilogue(w.op.epilogue, w, 2)
@@ -197,7 +197,7 @@ class DepthwiseTiles(WindowTiles):
         return fits and exact and typed_epilogue(op.epilogue, w, 2)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets."""
+        """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 4)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
@@ -212,7 +212,7 @@ class DepthwiseTiles(WindowTiles):
         return {1: lambda weights: pack_lanes(weights, block)}
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The tiles; each tap is a multiplication."""
+        """Return the tiles; each tap is a multiplication."""
         op = w.op
         assert isinstance(op, ConvBlocked)
         g = channelwise(w, params)
@@ -231,7 +231,7 @@ class DepthwiseTiles(WindowTiles):
 
 
 def is_bytes(w: Workload) -> bool:
-    """Whether a convolution sums integers."""
+    """Return whether a convolution sums integers."""
     return isinstance(w.op, ConvBlocked) and w.op.accumulator is DType.INT32
 
 
@@ -281,7 +281,7 @@ class PoolTiles(WindowTiles):
         return fits and (op.how == "Max" or not op.count_include_pad or _inside_pads(op, w))
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets."""
+        """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 4)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
@@ -289,7 +289,7 @@ class PoolTiles(WindowTiles):
         return shapes(channelwise(w), target)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The tiles; each tap is a maximum or a sum, which is divided at the end."""
+        """Return the tiles; each tap is a maximum or a sum, which is divided at the end."""
         op = w.op
         assert isinstance(op, Pool)
         g, y = channelwise(w, params), w.outputs[0]
@@ -322,7 +322,7 @@ def as_stored(dtype: DType) -> Epilogue:
 
 
 def _inside_pads(op: Pool, w: Workload) -> bool:
-    """Whether every window lies inside the padded input, so that all average as many elements."""
+    """Tell whether every window lies inside the padded input: all average as many elements."""
     g = channelwise(w)
     return all(
         (a.out - 1) * a.stride + (a.kernel - 1) * a.dilation - a.pad < a.size + end

@@ -84,7 +84,7 @@ class DepthwiseLoops(DepthwiseTiles):
     def in_bands(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
-        """The loops run over all rows."""
+        """Return the values of loops over all rows."""
         return None
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
@@ -128,7 +128,7 @@ class PoolLoops(PoolTiles):
     def in_bands(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
-        """The loops run over all rows."""
+        """Return the values of loops over all rows."""
         return None
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:

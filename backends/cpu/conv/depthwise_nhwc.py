@@ -22,7 +22,7 @@ from atc.ir.view import View
 
 
 def has_channels_last(w: Workload, target: Target) -> bool:
-    """Whether one block holds all channels, some whole vectors of them."""
+    """Return whether one block holds all channels, some whole vectors of them."""
     shape, wide = w.outputs[0].shape, lanes(target)
     return len(shape) > 3 and shape[1] == 1 and shape[-1] > wide > 1 and shape[-1] % wide == 0
 
@@ -63,7 +63,7 @@ class _ChannelsLast(Kernel):
         return super().packs(in_blocks(w, target), params, target)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """What channel blocks need, with other steps."""
+        """Return the values for channel blocks, with other steps."""
         channels = w.outputs[0].shape[-1]
         inner = in_blocks(w, target)
         values = super().values(inner, params, target)

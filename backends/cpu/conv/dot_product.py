@@ -1,4 +1,4 @@
-"""What direct convolutions of elements narrower than 32 bits share: words of some channels.
+"""Common parts of direct convolutions of elements narrower than 32 bits, in words of channels.
 
 The tiles are those of the float kernel; a step multiplies a word of a pixel, its next channels that
 fill 32 bits, broadcast, by vectors of such words of weights.
@@ -54,7 +54,7 @@ class Words:
 
     @property
     def turns(self) -> int:
-        """How often a tile meets a block of input channels under a tap."""
+        """The number of times that a tile meets a block of input channels under a tap."""
         return self.g.icb * self.g.taps
 
     @property
@@ -70,7 +70,7 @@ class Words:
         return -(-size // (LINE * tile_count(self.g, self.p))) if share > 0.2 else 0
 
     def bodies(self) -> list[dict[str, int]]:
-        """The loops over input blocks: first block, how many, words in each, how many unrolled."""
+        """Return the loops over input blocks: first, count, words in each, unrolled ones."""
         whole, rest = divmod(self.g.ic, self.g.block)
         cuts = [(0, whole, self.g.block // self.per)] if whole else []
         if rest:
@@ -81,7 +81,7 @@ class Words:
         ]
 
     def values(self) -> dict[str, object]:
-        """The geometry, the tiles and the loops over them, for the template."""
+        """Return the geometry, the tiles and the loops over them, for the template."""
         g, nv = self.g, self.nv
         rows = tile_rows(g, self.p)
         columns = cut_columns(g.cols, self.p)

@@ -52,7 +52,7 @@ class ConvOpen(Kernel):
         return floats and is_dynamic(x.shape[1:]) and not is_depthwise(w)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets."""
+        """Return the most promising sets."""
         shapes = WIDE if target.vector_registers >= 32 else NARROW
         sets: list[Params] = [{"p": p, "nv": nv} for p, nv in shapes if nv <= geometry(w, p).mb]
         return cheapest(self, sets, w, target, 3)
@@ -66,7 +66,7 @@ class ConvOpen(Kernel):
         return name_of_panels(w, params)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The geometry, the tiles by their width and vectors, and the loops over them."""
+        """Return the geometry, the tiles by their width and vectors, and the loops over them."""
         op = w.op
         assert isinstance(op, ConvBlocked)
         p, nv = int(params["p"]), int(params["nv"])

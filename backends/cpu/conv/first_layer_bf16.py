@@ -121,7 +121,7 @@ class ConvBf16Few(Kernel):
         return g.plain and g.cols.dilation == 1 and g.cols.kernel > 1
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets."""
+        """Return the most promising sets."""
         return cheapest(self, tile_sets(w, target), w, target, 4)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
@@ -142,7 +142,7 @@ class ConvBf16Few(Kernel):
         return g.ic * image.height * image.width * 2
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The tiles, and where the rounded image lies."""
+        """Return the tiles, and where the rounded image lies."""
         op, g = w.op, geometry(w, 1)
         assert isinstance(op, ConvBlocked)
         words, image = in_pixels(w, params), rounded(g)

@@ -86,7 +86,7 @@ class ConvBytesFew(Kernel):
         return g.plain and g.cols.dilation == 1 and g.cols.kernel > 1
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets."""
+        """Return the most promising sets."""
         return cheapest(self, quad_sets(w, target), w, target, 4)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
@@ -109,7 +109,7 @@ class ConvBytesFew(Kernel):
         return g.ic * image.height * image.width
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The tiles, and where the image lies."""
+        """Return the tiles, and where the image lies."""
         op, g = w.op, geometry(w, 1)
         assert isinstance(op, ConvBlocked)
         return {

@@ -47,7 +47,7 @@ def unsigned_zero(w: Workload, op: ConvBlocked) -> int:
 
 
 def splits(target: Target) -> bool:
-    """Whether words are taken apart: where four products are many instructions."""
+    """Return whether words are taken apart: where four products are many instructions."""
     return target.simd != "neon" and not target.features & DOT_FEATURES
 
 
@@ -125,7 +125,7 @@ class ConvBytes(Kernel):
         return not g.plain and (inside or unsigned_zero(w, op) == 0)
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets."""
+        """Return the most promising sets."""
         return cheapest(self, quad_sets(w, target), w, target, 5)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
@@ -140,7 +140,7 @@ class ConvBytes(Kernel):
         return {1: lambda weights: pack_bytes(weights, words, op.group, zero)}
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The tiles; signed bytes become unsigned as they are read."""
+        """Return the tiles; signed bytes become unsigned as they are read."""
         return byte_values(w, in_quads(in_words(w, params, QUAD), target), target)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:

@@ -46,7 +46,7 @@ class Line:
 
     @property
     def reach(self) -> int:
-        """How far the last tap is from the first one."""
+        """The distance of the last tap from the first one."""
         return (self.kernel - 1) * self.dilation
 
     def span(self, outputs: int) -> int:
@@ -178,12 +178,12 @@ class ConvLines(Kernel):
         return cheapest(self, sets, w, target, 3)
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """A band of all channels of a group."""
+        """Reserve a band of all channels of a group."""
         p = planes_of(w, target)
         return 0 if p.direct else p.channels * p.plane * 4
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The planes, the tiles and how they are called."""
+        """Return the planes, the tiles and how they are called."""
         op = w.op
         assert isinstance(op, Conv)
         p = planes_of(w, target)

@@ -57,7 +57,7 @@ class PoolBytes(Kernel):
         return 0 < len(axes) <= 2 and y.size > 0 and all(a.covered for a in axes)
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """A row of maxima."""
+        """Reserve a row of maxima."""
         axes, inner = _axes(w)
         return axes[-1].size * inner
 

@@ -139,7 +139,7 @@ class ConvTransposeScatter(Kernel):
     dynamic = True
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The accumulators of one output channel."""
+        """Reserve the accumulators of one output channel."""
         return maximum(1, prod(w.outputs[0].shape[2:])) * operand_types(w)[0].dtype.itemsize
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:

@@ -32,7 +32,7 @@ class ConvNarrow(ConvDirect):
     half_weights = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """What ConvDirect takes, in groups of as many channels in as out that fill blocks."""
+        """Accept ConvDirect's workloads in groups of as many channels in as out, whole blocks."""
         if not super().accepts(w, target):
             return False
         op, x, weights = w.op, w.inputs[0], w.inputs[1]
@@ -56,11 +56,11 @@ class ConvNarrow(ConvDirect):
         return {1: lambda weights: pack_groups(weights, w.outputs[0].shape[-1])}
 
     def packing(self, w: Workload, params: Params, target: Target) -> str:
-        """Groups are the same for any image."""
+        """Return the reasons for the parameters: groups are the same for any image."""
         return f"groups of {w.inputs[1]}"
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """What ConvDirect's loops need; only the channels of a group are summed."""
+        """Return the values for ConvDirect's loops; only the channels of a group are summed."""
         common, width = super().values(w, params, target), _width(w)
         g = common["g"]
         assert isinstance(g, Geometry)

@@ -31,7 +31,7 @@ class ConvFew(ConvDirect):
     half_weights = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """What ConvDirect takes, from blocks, in one group, to few channels."""
+        """Accept ConvDirect's workloads, from blocks, in one group, to few channels."""
         if not super().accepts(w, target):
             return False
         op, x, weights = w.op, w.inputs[0], w.inputs[1]
@@ -43,7 +43,7 @@ class ConvFew(ConvDirect):
         return few and op.group == 1 and len(x.shape) > op.plain
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets."""
+        """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 3)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
@@ -63,7 +63,7 @@ class ConvFew(ConvDirect):
         return f"lanes of {w.inputs[1]}"
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """What ConvDirect's loops need, and the blocks of inputs: [(first, count, lanes)]."""
+        """Return ConvDirect's values, and blocks of inputs: [(first, count, lanes)]."""
         g = geometry(w, int(params["p"]))
         whole, rest = divmod(g.ic, g.block)
         blocks = [(0, whole, 0)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0)

@@ -77,11 +77,11 @@ class Product:
         return f"multiply_{self.tiles}x{self.vectors}"
 
     def run(self, block: int) -> Run:
-        """The accumulators and where their inputs lie."""
+        """Return the accumulators and where their inputs lie."""
         return Run(0, 1, 0, tuple((f"c{k}", k * block) for k in range(self.tiles)))
 
     def sums(self) -> list[str]:
-        """The accumulators of all tiles and vectors."""
+        """Return the accumulators of all tiles and vectors."""
         return [f"c{k}_{v}" for k in range(self.tiles) for v in range(self.vectors)]
 
 
@@ -127,7 +127,7 @@ class ConvWinograd(Kernel):
         return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """The most promising sets of each size, with filters as they are and transformed."""
+        """Return the best sets of each size, with filters as they are and transformed."""
         sets = self.sets(w, target)
         kinds = [(m, raw) for raw in (False, True) for m in SIZES]
         of_kinds = ([p for p in sets if (p["m"], "raw" in p) == kind] for kind in kinds)
@@ -156,7 +156,7 @@ class ConvWinograd(Kernel):
         return params["m"] == 2
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
-        """Transformed filters in the order of use, or panels of taps."""
+        """Return transformed filters in the order of use, or panels of taps."""
         if params.get("raw"):
             return packed_panels(w, params)
         g, m, nv = geometry(w, 1), int(params["m"]), int(params["nv"])
@@ -181,7 +181,7 @@ class ConvWinograd(Kernel):
         return 4 * (m + 2) ** 2 * (v + y + (raw.stride * panels if raw else 0))
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """Transforms, products and the loops over blocks of tiles."""
+        """Return transforms, products and the loops over blocks of tiles."""
         op = w.op
         assert isinstance(op, ConvBlocked)
         m, p, nv, u = (int(params[k]) for k in ("m", "p", "nv", "u"))

@@ -20,7 +20,7 @@ class ReadExtentsInts(Kernel):
     dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """How many there are."""
+        """Return their number."""
         assert isinstance(w.op, ReadExtents)
         return {"count": len(w.op.extents)}
 
@@ -34,7 +34,7 @@ class ResolveSliceEnds(Kernel):
     dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The op."""
+        """Return the op."""
         return {"op": w.op}
 
 
@@ -64,7 +64,7 @@ class UniqueSorted(Kernel):
     dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The comparison of two elements."""
+        """Return the comparison of two elements."""
         op, dtype = w.op, operand(w, 0).dtype
         return {
             "op": op, "element": dtype.c, "type": value_type(dtype), "real": dtype.is_float,
@@ -72,7 +72,7 @@ class UniqueSorted(Kernel):
         }  # fmt: skip
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The order of the rows, and the group of each."""
+        """Reserve the order of the rows, and the group of each."""
         assert isinstance(w.op, Unique)
         return 16 * w.op.rows
 
@@ -86,12 +86,12 @@ class NonMaxSuppressionGreedy(Kernel):
     dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """Which operands are there."""
+        """Return the operands that are there."""
         given = [k < len(w.inputs) and w.inputs[k] is not None for k in range(5)]
         return {"op": w.op, "most": given[2], "overlap": given[3], "least": given[4]}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """Whether each box is still to be looked at."""
+        """Reserve a flag for each box that is still to be looked at."""
         assert isinstance(w.op, NonMaxSuppression)
         return w.op.boxes
 

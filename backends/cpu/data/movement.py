@@ -32,7 +32,7 @@ class WriteExtentsInts(Kernel):
     dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The extents and their type."""
+        """Return the extents and their type."""
         op = w.op
         assert isinstance(op, WriteExtents)
         return {"extents": op.values, "type": w.outputs[0].dtype.c}
@@ -179,7 +179,7 @@ class ScatterLoops(Kernel):
         }  # fmt: skip
 
     def in_place(self, w: Workload) -> tuple[int, ...]:
-        """The data may be updated where it lies."""
+        """Let the data be updated where it lies."""
         return (0,)
 
 

@@ -20,7 +20,7 @@ class TopKHeap(Kernel):
     dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The order of two elements, NaN being the largest."""
+        """Return the order of two elements, NaN being the largest."""
         op, dtype = w.op, operand(w, 0).dtype
         assert isinstance(op, TopK)
         sign = ">" if op.largest else "<"
@@ -35,7 +35,7 @@ class TopKHeap(Kernel):
         }
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The heap: k indices of at most 8 bytes."""
+        """Reserve the heap: k indices of at most 8 bytes."""
         assert isinstance(w.op, TopK)
         return 8 * w.op.k
 

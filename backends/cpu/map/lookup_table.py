@@ -96,7 +96,7 @@ class MapTable(Kernel):
         return bytes_ and run_of(op)[1] >= SHORTEST and w.constant[1] and lanes(target) > 1
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
-        """The table in the order of the bits that stand for a byte."""
+        """Return the table in the order of the bits that stand for a byte."""
         assert w.inputs[0] is not None
         turn = 128 if w.inputs[0].dtype is DType.INT8 else 0
         return {1: lambda table: np.roll(table, turn)}
@@ -107,7 +107,7 @@ class MapTable(Kernel):
         return _loops(w.op)
 
     def in_place(self, w: Workload) -> tuple[int, ...]:
-        """The operand may lie where the result goes."""
+        """Let the result overwrite the operand."""
         return in_place_operands(w)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:

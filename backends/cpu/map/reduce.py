@@ -103,7 +103,7 @@ def _types(w: Workload, op: Reduce) -> list[DType]:
 
 
 def _fits(w: Workload, op: Reduce, target: Target) -> bool:
-    """Whether the elements can be computed in vectors; no coordinates."""
+    """Return whether the elements can be computed in vectors; no coordinates."""
     return (
         lanes(target) > 1
         and op.how in STEPS

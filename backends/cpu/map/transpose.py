@@ -34,7 +34,7 @@ class MapTurn(Kernel):
         return floats and turned_loop(op, lanes(target)) is not None
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The loops around, both loops of a square, and where it is read and written."""
+        """Return the loops around, both loops of a square, and where it is read and written."""
         op = w.op
         assert isinstance(op, Map)
         d = turned_loop(op, lanes(target))

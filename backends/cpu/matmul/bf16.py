@@ -43,7 +43,7 @@ CONVERTED = {"rows": 2.0, "columns": 4.0, "any": 40.0}
 
 
 def is_float_product(w: Workload) -> bool:
-    """Whether a workload multiplies matrices of floats that aren't empty."""
+    """Return whether a workload multiplies matrices of floats that aren't empty."""
     op = matmul(w)
     floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
     return floats and op.k > 0 and prod(op.loops) > 0
@@ -106,7 +106,7 @@ class MatMulBf16(Kernel):
         return {1: lambda b: pack_pairs(op, b, width)} if w.constant[1] else {}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """A block of A's rows, and a panel of B where it isn't packed."""
+        """Reserve a block of A's rows, and a panel of B where it isn't packed."""
         shape = _shape(w, params, target)
         return 4 * (shape.block * shape.stride + shape.panel_room)
 

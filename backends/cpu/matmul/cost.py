@@ -1,4 +1,4 @@
-"""How a matrix product is cut into register tiles, and what that costs on a core, in cycles."""
+"""Register tiles of a matrix product and their costs on a core, in cycles."""
 
 from __future__ import annotations
 

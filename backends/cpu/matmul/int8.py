@@ -131,7 +131,7 @@ class MatMulBytes(Kernel):
         return {1: lambda b: pack_quads(w, b, width)} if w.constant[1] else {}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """A panel of B with its starts, what each row starts with, and A where its rows aren't
+        """Reserve a panel of B with its starts, the starts of rows, and A where its rows aren't
         dense."""
         return _Scratch(w, int(params["nv"]) * lanes(target)).size
 
@@ -205,7 +205,7 @@ class MatMulBytes(Kernel):
 
 
 class _Scratch:
-    """What lies where in scratch, in bytes; `row` is what is between rows of A."""
+    """The layout of scratch, in bytes; `row` is the distance between rows of A."""
 
     def __init__(self, w: Workload, width: int) -> None:
         op, (p, q) = matmul(w), zeros(w)

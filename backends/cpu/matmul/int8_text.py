@@ -24,7 +24,7 @@ from atc.ir.ops import Epilogue
 
 
 def typed_finish(epilogue: Epilogue, w: Workload, first: int) -> bool:
-    """Whether vectors can compute and store an epilogue over INT32 sums."""
+    """Return whether vectors can compute and store an epilogue over INT32 sums."""
     value = stored(epilogue.expr)
     fits = integral(epilogue.expr) or (value is not None and vectorisable(value))
     return fits and readable_typed(epilogue.views, w.inputs[first:])
@@ -32,7 +32,7 @@ def typed_finish(epilogue: Epilogue, w: Workload, first: int) -> bool:
 
 @dataclass(frozen=True)
 class BytesFinish:
-    """What happens to each vector of sums, at row i and column j: a function `finish`, and
+    """The epilogue of each vector of sums, at row i and column j: a function `finish`, and
     `finish_part` for part of a vector."""
 
     epilogue: Epilogue
@@ -44,7 +44,7 @@ class BytesFinish:
 
     @property
     def expr(self) -> Expr:
-        """What is stored: floats, bytes as whole floats, or INT32."""
+        """The stored value: floats, bytes as whole floats, or INT32."""
         return stored(self.epilogue.expr) or self.epilogue.expr
 
     @property

@@ -1,4 +1,4 @@
-"""What kernels of MatMul ask of a workload: its op, and how B is read."""
+"""Facts that kernels of MatMul ask of a workload: its op, and how B is read."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class MatMulUnpacking(Kernel):
         return op.blocks * op.block * 4
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """How a byte is unpacked."""
+        """Return the unpacking of a byte."""
         op, zeros = w.op, w.inputs[3]
         assert isinstance(op, MatMulPacked)
         zero = str(1 << (op.bits - 1)) if zeros is None else load(zeros.dtype, "x3[at]")

@@ -37,7 +37,7 @@ SPLIT = 3.0
 
 
 def takes(w: Workload) -> bool:
-    """Whether a workload may be rounded, and has weights whose words this file knows."""
+    """Return whether a workload may be rounded, and has weights whose words this file knows."""
     op, zeros = packed(w), w.inputs[3]
     fits = op.bits in (4, 8) and op.block % 8 == 0 and not is_dynamic((op.m, op.n, op.k))
     return op.rounds and fits and (zeros is None or zeros.dtype is DType.UINT8) and op.m > 0
@@ -63,12 +63,12 @@ class MatMulRounding(Kernel):
         return takes(w)
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The rounded rows, their scales and sums, and one row of unpacked weights."""
+        """Reserve the rounded rows, their scales and sums, and one row of unpacked weights."""
         op = packed(w)
         return scratch_parts(op)[2] + op.blocks * op.block
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """How a byte is unpacked."""
+        """Return the unpacking of a byte."""
         op = packed(w)
         after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
         return {
@@ -136,7 +136,7 @@ class MatMulRoundingTile(Kernel):
         return {1: lambda q: pack_nibbles(op, q, width), **block_packs(w, width)}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The rounded rows, their scales and sums."""
+        """Reserve the rounded rows, their scales and sums."""
         return scratch_parts(packed(w))[2]
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:

@@ -106,7 +106,7 @@ class MatMulUnpackingTile(Kernel):
         return {1: lambda q: pack_words(op, q, width), **block_packs(w, width)}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The rows of x interleaved, where they would crowd in the cache."""
+        """Reserve the rows of x interleaved, where they would crowd in the cache."""
         op = packed(w)
         return op.m * op.k * 4 if _crowd(op) else 0
 
@@ -153,7 +153,10 @@ class MatMulUnpackingTile(Kernel):
 
 
 def _crowd(op: MatMulPacked) -> bool:
-    """Whether rows of x lie a multiple of a page apart: more of them than ways evict each other."""
+    """Return whether rows of x lie a multiple of a page apart.
+
+    More of them than ways evict each other.
+    """
     return op.m > 4 and op.k * 4 % PAGE == 0
 
 

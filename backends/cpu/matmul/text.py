@@ -37,7 +37,7 @@ def wrapped(start: str, parameters: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class TileFinish:
-    """What happens to each vector of results, at row i and column j: a function `name`, and
+    """The epilogue of each vector of results, at row i and column j: a function `name`, and
     `name`_part for part of a vector."""
 
     epilogue: Epilogue
@@ -66,7 +66,7 @@ class TileFinish:
 
     @property
     def extras(self) -> list[str]:
-        """What a tile is given beside places and y: the epilogue's operands, and extents."""
+        """The arguments of a tile beside places and y: the epilogue's operands, and extents."""
         return [*self.operands, *["dims"] * (self.open or self.reads_extents)]
 
     @property
@@ -93,8 +93,7 @@ class TileFinish:
     def awaited(
         self, sizes: Sequence[int], nearby: int, rows: int, columns: Sequence[int]
     ) -> list[str]:
-        """The places that a tile asks for when it begins: of operands larger than `nearby` bytes,
-        which are as far away as y."""
+        """Return the places that a tile prefetches: of operands larger than `nearby` bytes."""
         found = []
         for k, (view, size) in enumerate(zip(self.epilogue.views, sizes, strict=True)):
             operand = f"x{self.first + k}"

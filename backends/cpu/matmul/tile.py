@@ -262,7 +262,7 @@ def _depth_blocks(op: MatMul, machine: Machine) -> list[int]:
 
 
 def _worth_copying(w: Workload, mr: int) -> bool:
-    """Whether B is read in place by so many row tiles that a dense copy may pay."""
+    """Return whether B is read in place by so many row tiles that a dense copy may pay."""
     op = matmul(w)
     return read_mode(w, {}) == "direct" and op.m >= 4 * mr and op.b_view.strides[-2] >= 256
 

@@ -47,14 +47,14 @@ class SoftmaxRows(Kernel):
         return isinstance(w.op, Softmax) and w.op.inner == 1
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The exponentials where y can't hold them."""
+        """Reserve room for the exponentials where y can't hold them."""
         op, x = w.op, operand(w)
         assert isinstance(op, Softmax)
         kept = op.log or w.outputs[0].dtype is x.dtype
         return 0 if kept else op.axis * op.inner * x.dtype.itemsize
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The formulas of each pass."""
+        """Return the formulas of each pass."""
         op, x = w.op, operand(w)
         assert isinstance(op, Softmax)
         type_, at, place = x.dtype.c, self.column, self.columns
@@ -110,7 +110,7 @@ class SoftmaxColumns(SoftmaxRows):
         return isinstance(w.op, Softmax) and w.op.inner != 1
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """A row of maxima and one of sums besides."""
+        """Reserve a row of maxima and one of sums besides."""
         op = w.op
         assert isinstance(op, Softmax)
         return op.inner * (8 + operand(w).dtype.itemsize) + super().scratch(w, params, target)

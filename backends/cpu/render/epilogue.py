@@ -122,7 +122,7 @@ def late_epilogue(epilogue: Epilogue, w: Workload) -> Late:
 
 
 def sums_floats(w: Workload, kinds: Container[DType] = (DType.FLOAT,)) -> bool:
-    """Whether a blocked convolution sums floats that are of one of these `kinds` in memory, and its
+    """Tell whether a blocked convolution sums floats of one of these `kinds` in memory, and its
     tiles can store the results."""
     op, x = w.op, w.inputs[0]
     assert isinstance(op, ConvBlocked)
@@ -131,7 +131,7 @@ def sums_floats(w: Workload, kinds: Container[DType] = (DType.FLOAT,)) -> bool:
 
 
 class TileEpilogue:
-    """What a tile does with its accumulators, and the operands it needs for that."""
+    """The treatment of a tile's accumulators, and the operands it needs for that."""
 
     def __init__(
         self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target,
@@ -162,11 +162,11 @@ class TileEpilogue:
         """Whether sums can't wait in y for a rolled epilogue."""
 
     def parameters(self) -> str:
-        """The operands as parameters of a tile function."""
+        """Return the operands as parameters of a tile function."""
         return "".join(f", const {self.types[k - 1].c} *x{k + 1}" for k in self.used)
 
     def arguments(self) -> str:
-        """The operands at the first pixel and block of a tile."""
+        """Return the operands at the first pixel and block of a tile."""
         texts = []
         for k in self.used:
             view = self.views[k - 1]
@@ -176,7 +176,7 @@ class TileEpilogue:
         return "".join(texts)
 
     def block_arguments(self) -> str:
-        """The operands at the first pixel of a block, by the C variables n and block."""
+        """Return the operands at the first pixel of a block, by the C variables n and block."""
         return "".join(f", x{k + 1} + {self._block(k)}" for k in self.used)
 
     def _block(self, k: int) -> str:
@@ -184,11 +184,11 @@ class TileEpilogue:
         return address(View(view.strides[:2], view.offset), ("n", "block"))
 
     def names(self) -> str:
-        """The operands as arguments of a function that has them as parameters."""
+        """Return the operands as arguments of a function that has them as parameters."""
         return "".join(f", x{k + 1}" for k in self.used)
 
     def dense_bias(self) -> int | None:
-        """The operand that sums may start with, if its vectors lie in memory as they are."""
+        """Return the operand that sums may start with, if its vectors lie in memory so."""
         if self.bias is None or self.views[self.bias - 1].strides[-1] != 1:
             return None
         return self.bias if self.types[self.bias - 1] is self.sums else None
@@ -198,7 +198,7 @@ class TileEpilogue:
         self.used = self.rest
 
     def bias_at(self, block: str) -> str:
-        """The place of a block of the bias, by the C variable n."""
+        """Return the place of a block of the bias, by the C variable n."""
         assert self.bias is not None
         view = self.views[self.bias - 1]
         place = address(View(view.strides[:2], view.offset), ("n", f"({block})"))
@@ -210,7 +210,7 @@ class TileEpilogue:
         return self.views[self.bias - 1].strides[1]
 
     def start(self, vector: int) -> str:
-        """The first value of an accumulator."""
+        """Return the first value of an accumulator."""
         if self.bias is None:
             return "v_zero()" if self.sums is DType.FLOAT else "v_i32_set1(0)"
         return self._read(self.bias, 0, 0, vector)
@@ -218,7 +218,7 @@ class TileEpilogue:
     def finish(
         self, row: int | str, column: int | str, vector: int | str, result: str, prefix: str = "e"
     ) -> tuple[list[str], str]:
-        """The lines and the value to be stored of one result, at numbers or C variables."""
+        """Return the lines and the value to be stored of one result, at numbers or C variables."""
 
         def read(k: int) -> str:
             return result if k == 0 else self._read(k, row, column, vector)
@@ -226,15 +226,15 @@ class TileEpilogue:
         return render_vector(self.expr, read, prefix)
 
     def store(self, place: str, value: str) -> str:
-        """The statement that stores a vector at a place."""
+        """Return the statement that stores a vector at a place."""
         return store_vector(self.out, place, value)
 
     def held(self, value: str) -> str:
-        """The C expression of what `store_four` takes for a value."""
+        """Return the C expression of a value that `store_four` takes."""
         return f"v_select(v_isnan({value}), v_zero(), {value})" if self.out is DType.INT8 else value
 
     def store_four(self, place: str) -> str:
-        """The statement that stores the vectors r0 to r3 as bytes in a row."""
+        """Return the statement that stores the vectors r0 to r3 as bytes in a row."""
         return f"v_store4_{'i8' if self.out is DType.INT8 else 'u8'}({place}, r0, r1, r2, r3);"
 
     def in_fours(self, outputs: Sequence[Output]) -> tuple[list[list[Output]], list[Output]]:
@@ -253,7 +253,7 @@ class TileEpilogue:
         return fours, rest + waiting
 
     def awaited(self, outputs: Sequence[Output]) -> list[str]:
-        """The places that a tile asks for when it begins: of large operands, as far away as y."""
+        """Return the places that a tile prefetches: of large operands, as far away as y."""
         operands = [k for k in self.rest if self._is_large(k)]
         return [
             self._place(k, row, column, vector)

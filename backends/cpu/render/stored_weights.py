@@ -18,7 +18,7 @@ BY_HAND = 4.0
 
 @dataclass(frozen=True)
 class Weights:
-    """How weights lie in memory: the C type of one, and what reads a vector of them as floats."""
+    """The form of weights in memory: the C type of one, and the load of a vector as floats."""
 
     dtype: DType = DType.FLOAT
 
@@ -34,7 +34,7 @@ class Weights:
 
     @property
     def line(self) -> int:
-        """How many there are in a cache line."""
+        """The number of weights in a cache line."""
         return CACHE_LINE // self.dtype.itemsize
 
     def widening(self, target: Target) -> float:

@@ -34,7 +34,7 @@ class Axis:
     """Whether the next row follows where this one ends, so that no tap meets padding."""
 
     def valid(self, at: int, tap: int) -> bool:
-        """Whether a tap of output `at` lies inside the input."""
+        """Return whether a tap of output `at` lies inside the input."""
         return self.open or 0 <= at * self.stride + tap * self.dilation - self.pad < self.size
 
     @property
@@ -100,12 +100,12 @@ class Geometry:
 
     @property
     def first_x(self) -> str:
-        """What is taken off a row of x, in C."""
+        """The number taken off a row of x, in C."""
         return " - x_first" if self.x_rows else ""
 
     @property
     def first_y(self) -> str:
-        """What is taken off a row of y, in C."""
+        """The number taken off a row of y, in C."""
         return " - y_first" if self.y_rows else ""
 
     @property

@@ -65,7 +65,7 @@ INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
 
 
 def vectorisable(expr: Expr) -> bool:
-    """Whether every subexpression is a float or a mask that the vocabulary can compute.
+    """Return whether every subexpression is a float or a mask that the vocabulary can compute.
 
     Bytes, bfloat16 and INT32 sums may be operands, where the expression makes floats of them first;
     sums, differences and products of INT32 are computed too.
@@ -74,7 +74,7 @@ def vectorisable(expr: Expr) -> bool:
 
 
 def integral(expr: Expr) -> bool:
-    """Whether an expression is INT32 and the vocabulary can compute it."""
+    """Return whether an expression is INT32 and the vocabulary can compute it."""
     return expr.dtype is DType.INT32 and all(_supported(e) for e in walk(expr))
 
 
@@ -166,7 +166,7 @@ def _supported(e: Expr) -> bool:
 
 
 def readable(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
-    """Whether all operands are floats that vectors along the last loop can be read from."""
+    """Return whether all operands are floats that vectors along the last loop can be read from."""
     fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
     floats = all(t is not None and t.dtype is DType.FLOAT for t in types)
     return fits and floats and len(types) == len(views)
@@ -191,21 +191,21 @@ def vector_reader(
 
 
 def readable_typed(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
-    """Whether all operands have types that vectors along the last loop can be read from."""
+    """Return whether all operands have types that vectors along the last loop can be read from."""
     fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
     known = all(t is not None and t.dtype in LOADS for t in types)
     return fits and known and len(types) == len(views)
 
 
 def typed_epilogue(epilogue: Epilogue, w: Workload, first: int) -> bool:
-    """Whether an epilogue over floats, bytes and INT32 sums can be computed in vectors."""
+    """Return whether an epilogue over floats, bytes and INT32 sums can be computed in vectors."""
     value = stored(epilogue.expr)
     fits = value is not None and vectorisable(value)
     return fits and readable_typed(epilogue.views, w.inputs[first:])
 
 
 def vector_epilogue(epilogue: Epilogue, w: Workload, target: Target, first: int) -> bool:
-    """Whether an epilogue, whose operands start at input `first`, can be computed in vectors."""
+    """Tell whether vectors can compute an epilogue whose operands start at input `first`."""
     float_out = w.outputs[0].dtype is DType.FLOAT and lanes(target) > 1
     return float_out and vectorisable(epilogue.expr) and readable(epilogue.views, w.inputs[first:])
 
@@ -321,7 +321,7 @@ def _is_half(e: Expr) -> bool:
 
 
 def _is_gate(e: Expr, x: Expr) -> bool:
-    """Whether e is 1 + erf(x / sqrt 2)."""
+    """Return whether e is 1 + erf(x / sqrt 2)."""
     match e:
         case Call(fn="Add", args=(a, b)):
             erf = a if _value(b) == 1 else b if _value(a) == 1 else None
@@ -341,7 +341,7 @@ def _is_gate(e: Expr, x: Expr) -> bool:
 
 
 def _reads_twice(e: Expr) -> bool:
-    """Whether the C text of a function names its operand twice."""
+    """Return whether the C text of a function names its operand twice."""
     return isinstance(e, Call) and e.fn in ("Pow", "Sign")
 
 
@@ -376,7 +376,7 @@ def _text(
 
 
 def _extreme(fn: str, a: Expr, b: Expr, args: list[str]) -> str:
-    """A constant bound costs one instruction; it goes first, so that NaN stays."""
+    """Write a constant bound, which costs one instruction, first, so that NaN stays."""
     known = [k for k, e in enumerate((a, b)) if isinstance(e, Const) and not isnan(e.value)]
     if len(known) != 1:
         return f"v_{fn.lower()}({args[0]}, {args[1]})"

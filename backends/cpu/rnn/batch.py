@@ -61,7 +61,7 @@ def grouped(op: Recurrent, r: Array, cut: Cut, units: int, lane: int) -> list[Ar
 
 
 class RecurrentTogether(Kernel):
-    """What kernels share that compute all rows of a step together."""
+    """The common part of kernels that compute all rows of a step together."""
 
     op = Recurrent
     portable = False
@@ -205,7 +205,7 @@ class RecurrentBatch(RecurrentTogether):
         return np.concatenate(parts, 1)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The tiles beside what all kernels of rows together have."""
+        """Return the tiles beside what all kernels of rows together have."""
         op, lane = recurrent(w), lanes(target)
         found = super().values(w, params, target)
         cut, mr = self.cut(w, params, target), int(params["mr"])
@@ -249,7 +249,7 @@ class RecurrentBf16(RecurrentBatch):
     fewest = 1
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """As with floats."""
+        """Accept the workloads of the float kernel."""
         return "avx512_bf16" in target.features and super().accepts(w, target)
 
 

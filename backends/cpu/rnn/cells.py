@@ -35,7 +35,7 @@ class Phase:
 
     @property
     def passes(self) -> int:
-        """How often a group's rows are gone through."""
+        """The number of passes over a group's rows."""
         return self.vectors // self.width
 
 

@@ -44,7 +44,7 @@ class Cut:
 
     @property
     def pieces(self) -> int:
-        """How many there are."""
+        """Return their number."""
         return self.sides * self.rows * self.units
 
 
@@ -181,7 +181,7 @@ class RecurrentRows(Kernel):
         return team_of(op, cut_of(op, params, COLUMNS))
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The recurrent shares of one row, its reset h, and h in bytes; see Room."""
+        """Reserve the recurrent shares of one row, its reset h, and h in bytes; see Room."""
         op, itemsize = w.op, w.outputs[0].dtype.itemsize
         assert isinstance(op, Recurrent)
         cut = cut_of(op, params, COLUMNS)

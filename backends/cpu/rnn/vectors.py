@@ -87,7 +87,7 @@ class RecurrentVectors(Kernel):
         return team_of(op, cut_of(op, params, lanes(target)))
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The recurrent shares of one row, its reset h, and h in bytes; see Room."""
+        """Reserve the recurrent shares of one row, its reset h, and h in bytes; see Room."""
         op = w.op
         assert isinstance(op, Recurrent)
         cut = cut_of(op, params, lanes(target))

@@ -15,7 +15,7 @@ class ExternalCall(Kernel):
     template = "cpu/special/external.c.j2"
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The function, its attributes, and the tensors with their C names."""
+        """Return the function, its attributes, and the tensors with their C names."""
         op = w.op
         assert isinstance(op, External)
         named = [(f"x{i}" if t else "NULL", t) for i, t in enumerate(w.inputs)]

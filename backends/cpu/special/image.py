@@ -48,14 +48,14 @@ class ImageDecoder(Kernel):
     fallible = ("FORMAT", "IMAGE")
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """The lines of a PNG (at most 8 bytes per pixel), or the planes of a JPEG."""
+        """Reserve the lines of a PNG (at most 8 bytes per pixel), or the planes of a JPEG."""
         op = w.op
         assert isinstance(op, DecodeImage)
         lines = 8 * op.height * op.width + 4 * op.height + 32
         return max(lines, 3 * _plane(op))
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The file's size, and how a JPEG's planes lie in scratch."""
+        """Return the file's size, and how a JPEG's planes lie in scratch."""
         op = w.op
         assert isinstance(op, DecodeImage)
         return {

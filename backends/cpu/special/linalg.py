@@ -8,7 +8,7 @@ from atc.ir.ops.linalg import Determinant, Inverse
 
 
 class Elimination(Kernel):
-    """What both have in common: a copy of one matrix is reduced in scratch."""
+    """The common part of both: a copy of one matrix is reduced in scratch."""
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """One matrix."""
@@ -17,7 +17,7 @@ class Elimination(Kernel):
         return max(1, op.n**2) * w.outputs[0].dtype.itemsize
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The matrices' extents and type."""
+        """Return the matrices' extents and type."""
         dtype = w.outputs[0].dtype
         return {"op": w.op, "type": dtype.c, "abs": "fabsf" if dtype.itemsize == 4 else "fabs"}
 

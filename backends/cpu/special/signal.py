@@ -53,7 +53,7 @@ class DftStockham(Kernel):
     template = "cpu/special/dft.c.j2"
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The passes and what is loaded and stored around them."""
+        """Return the passes and what is loaded and stored around them."""
         op = w.op
         assert isinstance(op, Dft)
         passes = stages(op.length)

@@ -26,7 +26,7 @@ class ConcatStrings(Kernel):
     fallible = ("STRING",)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """How many strings there are."""
+        """Return the number of strings."""
         return {"count": w.outputs[0].size}
 
 
@@ -53,7 +53,7 @@ class MatchStrings(Kernel):
     template = "cpu/special/string_match.c.j2"
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """How many strings, and classes of bytes, there are."""
+        """Return the numbers of strings and of classes of bytes."""
         op = w.op
         assert isinstance(op, StringMatch)
         return {"count": w.outputs[0].size, "classes": op.classes}
@@ -67,7 +67,7 @@ class WriteNumbers(Kernel):
     template = "cpu/special/string_of.c.j2"
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """What kind of numbers there are, and how an element is read."""
+        """Return the kind of numbers, and how an element is read."""
         x = w.inputs[0]
         assert x is not None
         kind = "float" if x.dtype.is_float else "signed" if x.dtype.is_signed else "unsigned"
@@ -85,7 +85,7 @@ class ReadNumbers(Kernel):
     fallible = ("NUMBER",)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """What is read and how it is converted."""
+        """Return the operand's type and the conversion."""
         dtype = w.outputs[0].dtype
         kind = "signed" if dtype.is_signed else "unsigned"
         cast = f"k_cast_f64_{dtype.label}(value)"
@@ -108,7 +108,7 @@ class SplitStrings(Kernel):
     dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The op, how many strings there are, and the delimiter as C's bytes."""
+        """Return the op, how many strings there are, and the delimiter as C's bytes."""
         op = w.op
         assert isinstance(op, StringPieces)
         codes = ", ".join(f"0x{byte:02x}" for byte in op.delimiter)
@@ -116,7 +116,7 @@ class SplitStrings(Kernel):
 
 
 class FindTokens(Kernel):
-    """What a deterministic automaton finds, counted first."""
+    """The tokens that a deterministic automaton finds, counted first."""
 
     name = "string_tokens"
     op = StringTokens
@@ -124,7 +124,7 @@ class FindTokens(Kernel):
     dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The op and how many strings there are."""
+        """Return the op and how many strings there are."""
         x = w.inputs[0]
         assert x is not None
         return {"op": w.op, "count": x.size}

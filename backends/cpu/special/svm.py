@@ -15,11 +15,11 @@ class CouplePairsIteration(Kernel):
     template = "cpu/special/couple_pairs.c.j2"
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The op."""
+        """Return the op."""
         return {"op": w.op}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
-        """A square matrix and a vector."""
+        """Reserve a square matrix and a vector."""
         assert isinstance(w.op, CouplePairs)
         return 4 * w.op.classes * (w.op.classes + 1)
 

@@ -26,7 +26,7 @@ class TreeWalk(Kernel):
     dynamic = True
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The comparisons and the aggregate."""
+        """Return the comparisons and the aggregate."""
         op = w.op
         assert isinstance(op, TreeEnsemble)
         return {"missing": MISSING, "modes": [(m, MODES[m]) for m in op.modes], **_tables(w)}
@@ -58,7 +58,7 @@ class TreeWalkVectors(Kernel):
         return plain and small and floats and walks
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
-        """The comparison, the aggregate, and what the walks of a group are."""
+        """Return the comparison, the aggregate, and what the walks of a group are."""
         op, grouping = w.op, _grouping(w, target)
         assert isinstance(op, TreeEnsemble)
         assert grouping is not None
