@@ -29,7 +29,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What the descriptor of an entry says: the kernel's label, the object's bytes and SHA-256."""
+    """The descriptor of an entry: the kernel's label, the object's bytes and SHA-256."""
 
     digest: str
     name: str
@@ -38,7 +38,7 @@ class Descriptor:
 
     @property
     def signed_parts(self) -> tuple[bytes, ...]:
-        """What the signature of the entry is of: all of this, and what it is."""
+        """The signed fields of the entry: all of them, and what it is."""
         parts = ("entry", str(FORMAT), self.digest, self.name, str(self.size), self.sha256)
         return tuple(part.encode("utf-8", "surrogatepass") for part in parts)
 
@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a target's folder holds; only `entries` and `temporaries` are the cache's own."""
+    """Contents of a target's folder; only `entries` and `temporaries` are the cache's own."""
 
     entries: tuple[Entry, ...]
     temporaries: tuple[tuple[str, float], ...]  # name, modification time

@@ -1,4 +1,4 @@
-"""How large a target's folder may grow and what ageing leaves of it."""
+"""Size limits of a target's folder, and what eviction leaves of it."""
 
 from __future__ import annotations
 

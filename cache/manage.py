@@ -30,7 +30,7 @@ _MIN_PREFIX = 4  # digits of a digest that name an entry
 
 @dataclass(frozen=True)
 class FolderStats:
-    """What one target's folder holds; sizes in bytes, times in seconds since the epoch."""
+    """Statistics of one target's folder; sizes in bytes, times in seconds since the epoch."""
 
     target: str
     entries: int
@@ -78,7 +78,7 @@ class VerifyReport:
 
 @dataclass(frozen=True)
 class ClearReport:
-    """What was deleted, and what stayed because the cache didn't write it."""
+    """Files deleted, and files kept because the cache didn't write them."""
 
     root: Path
     entries: int

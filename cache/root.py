@@ -1,4 +1,4 @@
-"""Where a cache lives: its root, the folders below it and the names in them."""
+"""Paths of a cache: its root, the folders below it and the names in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run did with the cache."""
+"""Statistics of a run's use of the cache."""
 
 from __future__ import annotations
 

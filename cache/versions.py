@@ -33,7 +33,7 @@ class Ini:
 
     @property
     def warning(self) -> str:
-        """What its user should know, empty for nothing."""
+        """A warning for its user, empty for none."""
         if not self.misplaced:
             return ""
         return (
