@@ -26,7 +26,7 @@ __all__ = ["FORMATS", "TYPES", "Adaptation", "adapt", "read_aipp"]
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What options ask of a model's inputs and outputs.
+    """The changes that options ask of a model's inputs and outputs.
 
     `output_types` are pairs of an output ("" for all, its name, or `node:number`) and a word of
     TYPES.

@@ -1,4 +1,4 @@
-"""What a network takes and gives: layouts and element types of its inputs and outputs."""
+"""Layouts and element types of a network's inputs and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--out_nodes` names, found in the model."""
+"""The outputs that `--out_nodes` names, found in the model."""
 
 from __future__ import annotations
 

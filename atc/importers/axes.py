@@ -18,7 +18,7 @@ from atc.errors import ModelError
 
 @dataclass(frozen=True)
 class Names:
-    """What is known of names: an extent, a range of them, or what they follow from."""
+    """The facts known of names: an extent, a range of them, or their origin."""
 
     known: Mapping[str, int | Range | Sum]
     file: str

@@ -59,7 +59,7 @@ def _as_sequence(value: onnx.ValueInfoProto, path: str) -> int:
 
 
 def is_map(value: onnx_ir.Value) -> bool:
-    """Whether an input is a map."""
+    """Return whether an input is a map."""
     return MAP_KEYS in value.meta
 
 

@@ -14,7 +14,7 @@ of a tensor its own, of an optional without a value None."""
 
 
 def is_bundle(value: onnx_ir.Value) -> bool:
-    """Whether an input is a sequence, or an optional."""
+    """Return whether an input is a sequence, or an optional."""
     return isinstance(value.type, onnx_ir.SequenceType | onnx_ir.OptionalType)
 
 

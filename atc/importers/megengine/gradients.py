@@ -54,7 +54,7 @@ def _h_swish_grad(b: Builder, xs: Sequence[Value]) -> Value:
 
 
 def _between_grad(low: float, high: float, slope: float) -> Mode:
-    """The slope times y strictly between two bounds, 0 outside."""
+    """Give the slope times y strictly between two bounds, 0 outside."""
 
     def mode(b: Builder, xs: Sequence[Value]) -> Value:
         x, y = xs

@@ -19,7 +19,7 @@ _BLOCKS = {"NCHW44": 4, "NCHW44_DOT": 4, "NCHW88": 8}
 
 @dataclass(frozen=True)
 class Packing:
-    """How an operator's tensors lie in memory: `block` channels together, or channels last."""
+    """The layout of an operator's tensors: `block` channels together, or channels last."""
 
     block: int = 1
     channels_last: bool = False

@@ -63,7 +63,7 @@ def _node(op_type: str) -> Mode:
 
 
 def _chain(*op_types: str) -> Mode:
-    """The first node takes all operands, each further one the result."""
+    """Chain nodes: the first takes all operands, each further one the result."""
 
     def mode(b: Builder, xs: Sequence[Value]) -> Value:
         y = b.op(op_types[0], xs)
@@ -145,7 +145,7 @@ def _shr(b: Builder, xs: Sequence[Value]) -> Value:
 
 
 def rounding_multiply_high(b: Builder, xs: Sequence[Value]) -> Value:
-    """The rounded high half of the product, doubled and saturated where the type has a sign."""
+    """Round the high half of the product, doubled and saturated where the type has a sign."""
     dtype = _dtype(xs[0])
     if dtype not in _INTEGERS:
         raise b.fail(f"a rounded product of {dtype.name} is not defined")
@@ -192,7 +192,10 @@ def _fast_tanh(b: Builder, xs: Sequence[Value]) -> Value:
 
 
 def _atan2(b: Builder, xs: Sequence[Value]) -> Value:
-    """The angle of the point (x, y), inputs y first; plain Atan where x is the constant 1."""
+    """Return the angle of the point (x, y), inputs y first.
+
+    Plain Atan where x is the constant 1.
+    """
     y, x = xs
     known = b.array(x)
     if known is not None and (known == 1).all() and known.size == 1:

@@ -89,7 +89,7 @@ def _multiply_float(b: Builder, xs: Sequence[Var]) -> Var:
 
 
 def _multiply_add_int8(b: Builder, xs: Sequence[Var]) -> Var:
-    """a b + c in floating point, rounded to the nearest integer and saturated."""
+    """Compute a b + c in floating point, rounded to the nearest integer and saturated."""
     rounded = b.op("Round", [_multiply_add(b, xs, ir.DataType.FLOAT)])
     return _saturate(b, rounded, DType("Int8"))
 
@@ -115,7 +115,7 @@ def _shift_int16(b: Builder, xs: Sequence[Var]) -> Var:
 
 
 def _add_multiply_shift(b: Builder, xs: Sequence[Var]) -> Var:
-    """Rounding shift of the high product of x + bias, clamped.
+    """Shift the high product of x + bias with rounding, and clamp it.
 
     Inputs x, bias, multiplier, shift, smallest and largest result.
     """

@@ -84,7 +84,7 @@ def _outputs(graph: FlatTable) -> Iterator[int]:
 
 @dataclass
 class _Cursor:
-    """Where the next tensor's bytes begin, and where the tensor area ends."""
+    """The start of the next tensor's bytes, and the end of the tensor area."""
 
     at: int
     end: int

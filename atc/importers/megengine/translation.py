@@ -1,4 +1,4 @@
-"""How one kind of operator becomes ONNX nodes."""
+"""The translation of one kind of operator to ONNX nodes."""
 
 from __future__ import annotations
 

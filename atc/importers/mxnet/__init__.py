@@ -47,7 +47,7 @@ _KEYS = re.compile(rb'"(nodes|arg_nodes|node_row_ptr|heads)"\s*:\s*\[')
 
 
 def is_mxnet(head: bytes) -> bool:
-    """Whether a file that starts with these bytes looks like a symbol JSON."""
+    """Return whether a file that starts with these bytes looks like a symbol JSON."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     return text.startswith(b"{") and _KEYS.search(text) is not None
 

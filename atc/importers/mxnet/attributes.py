@@ -47,7 +47,7 @@ def parse_float(text: str) -> float:
 
 
 def is_none(text: str) -> bool:
-    """Whether an attribute says that it isn't given."""
+    """Return whether an attribute says that it isn't given."""
     return text.strip() in ("None", "")
 
 

@@ -145,7 +145,7 @@ def _flat_softmax(s: Site) -> Tensor:
 @translates("LinearRegressionOutput", "MAERegressionOutput", "SVMOutput", "MakeLoss", "make_loss",
             "IdentityAttachKLSparseReg", reads=1)  # fmt: skip
 def loss_identity(s: Site) -> Tensor:
-    """A loss layer hands its data through at inference."""
+    """Pass the data of a loss layer through, as at inference."""
     return s.b.op("Identity", s.x)
 
 

@@ -139,7 +139,7 @@ def _padded(s: Site, rows: Tensor, count: int) -> Tensor:
 
 @translates("_contrib_box_nms", "_contrib_box_non_maximum_suppression")
 def box_nms(s: Site) -> tuple[Tensor, Tensor]:
-    """The boxes that stay, by score; the other rows are -1. The second output is not given."""
+    """Return the boxes that stay, by score; the other rows are -1. There is no second output."""
     s.require(s.x.rank >= 2, "the data is not (..., boxes, columns)")
     *batch, count, width = s.x.shape
     start, score = s.integer("coord_start", 2), s.integer("score_index", 1)

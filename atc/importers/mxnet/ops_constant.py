@@ -24,7 +24,7 @@ def _filled(s: Site, shape: Sequence[int], value: float, dtype: np.dtype[np.gene
 
 @translates("_zeros", "_zeros_without_dtype", "_ones", "_full")
 def filled(s: Site) -> Tensor:
-    """A constant; a length 0 is left to the data in MXNet, here it is 1 and broadcast."""
+    """Return a constant; a length 0 is left to the data in MXNet, here it is 1 and broadcast."""
     value = {"_ones": 1.0, "_full": s.number("value", 0.0)}.get(s.node.op, 0.0)
     shape = [d or 1 for d in s.integers("shape", ())]
     dtype = np.dtype(np.float32) if s.node.op == "_zeros_without_dtype" else s.element_type()
@@ -74,7 +74,7 @@ def linspace(s: Site) -> Tensor:
 
 @translates("_contrib_arange_like")
 def arange_like(s: Site) -> Tensor:
-    """A range as long as the input or one of its axes."""
+    """Return a range as long as the input or one of its axes."""
     axis, start, step = s.maybe_integer("axis"), s.number("start", 0.0), s.number("step", 1.0)
     count = s.x.size if axis is None else s.x.shape[s.axis(axis, s.x.rank)]
     repeat = s.integer("repeat", 1)

@@ -38,7 +38,7 @@ REVERSED = {"rminus": "sub", "rdiv": "div", "rmod": "mod", "rpower": "power"}
 
 @translates(*UNARY)
 def unary(s: Site) -> Tensor:
-    """A function that ONNX has as it is."""
+    """Translate to a function that ONNX has as it is."""
     return s.b.op(UNARY[s.node.op], s.x)
 
 
@@ -60,7 +60,7 @@ def _cbrt(b: Builder, x: Tensor) -> Tensor:
 
 @translates("cbrt")
 def cbrt(s: Site) -> Tensor:
-    """The third root, negative for negative x."""
+    """Return the third root, negative for negative x."""
     return _cbrt(s.b, s.x)
 
 
@@ -72,7 +72,7 @@ def rcbrt(s: Site) -> Tensor:
 
 @translates("log2", "log10")
 def log_base(s: Site) -> Tensor:
-    """The logarithm to base 2 or 10."""
+    """Return the logarithm to base 2 or 10."""
     return s.b.op("Div", s.b.op("Log", s.x), log(2 if s.node.op == "log2" else 10))
 
 
@@ -252,7 +252,7 @@ _SCALAR_NAMES |= {"_scatter_plus_scalar": "plus", "_scatter_minus_scalar": "minu
 
 @translates(*_SCALAR_NAMES)
 def scalar_op(s: Site) -> Tensor:
-    """A tensor and the attribute `scalar`, in the tensor's type.
+    """Combine a tensor with the attribute `scalar`, in the tensor's type.
 
     Integers with a scalar that isn't one (`is_int`, since MXNet 1.7) are computed as float64.
     """
@@ -267,7 +267,7 @@ def scalar_op(s: Site) -> Tensor:
 
 @translates("add_n", "ElementWiseSum", "_sum_n")
 def add_n(s: Site) -> Tensor:
-    """The sum of all inputs."""
+    """Return the sum of all inputs."""
     s.require(bool(s.inputs), "it has no inputs")
     return s.b.op("Sum", *s.inputs) if len(s.inputs) > 1 else s.b.op("Identity", s.x)
 

@@ -134,7 +134,7 @@ def scatter_nd(s: Site) -> Tensor:
 
 @translates("_scatter_set_nd")
 def scatter_set_nd(s: Site) -> Tensor:
-    """The first tensor with the second's elements at the indices of the columns."""
+    """Return the first tensor with the second's elements at the indices of the columns."""
     index = s.input(2)
     last = s.b.transpose(s.b.cast(index, np.int64), [*range(1, index.rank), 0])
     return s.b.op("ScatterND", s.x, last, s.input(1))
@@ -142,7 +142,7 @@ def scatter_set_nd(s: Site) -> Tensor:
 
 @translates("_contrib_index_copy")
 def index_copy(s: Site) -> Tensor:
-    """The first tensor with rows replaced."""
+    """Return the first tensor with rows replaced."""
     rows = s.b.unsqueeze(s.b.cast(s.input(1), np.int64), 1)
     return s.b.op("ScatterND", s.x, rows, s.input(2))
 
@@ -160,18 +160,18 @@ def one_hot(s: Site) -> Tensor:
 
 @translates("_slice_assign", "_crop_assign")
 def slice_assign(s: Site) -> Tensor:
-    """The first tensor with a slice replaced by the second."""
+    """Return the first tensor with a slice replaced by the second."""
     return _assign(s, s.input(1))
 
 
 @translates("_slice_assign_scalar", "_crop_assign_scalar")
 def slice_assign_scalar(s: Site) -> Tensor:
-    """The tensor with a slice replaced by a number."""
+    """Return the tensor with a slice replaced by a number."""
     return _assign(s, s.b.scalar(s.number("scalar", 0.0), s.x.dtype))
 
 
 def _assign(s: Site, value: Tensor) -> Tensor:
-    """Number the slice's elements and scatter the values to their flat positions."""
+    """Scatter the values to the slice's elements, by their flat positions."""
     begin, end = s.maybe_integers("begin"), s.maybe_integers("end")
     step = s.maybe_integers("step", ()) or (None,) * len(begin)
     s.require(len(begin) == len(end) == len(step) <= s.x.rank, "begin, end and step differ")
@@ -196,7 +196,7 @@ def ravel_multi_index(s: Site) -> Tensor:
 
 @translates("_unravel_index", "unravel_index")
 def unravel_index(s: Site) -> Tensor:
-    """The indices of flat positions, one row for each axis."""
+    """Return the indices of flat positions, one row for each axis."""
     rest, rows = s.b.cast(s.x, np.int64), []
     shape = s.integers("shape")
     s.require(len(shape) > 0 and all(d > 0 for d in shape), f"shape {list(shape)}")

@@ -10,7 +10,7 @@ from atc.importers.mxnet.tensor import Tensor
 
 @translates("dot")
 def dot(s: Site) -> Tensor:
-    """The last axis of the left with the first of the right (tensordot).
+    """Multiply along the last axis of the left and the first of the right (tensordot).
 
     `transpose_a` takes the left's first axis instead, `transpose_b` the right's last.
     """
@@ -30,7 +30,7 @@ def dot(s: Site) -> Tensor:
 
 @translates("batch_dot")
 def batch_dot(s: Site) -> Tensor:
-    """A product of matrices for each of the leading axes."""
+    """Return a product of matrices for each of the leading axes."""
     x, y = s.x, s.input(1)
     s.require(x.rank == y.rank >= 3, f"the ranks {x.rank} and {y.rank}")
     swapped = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
@@ -43,7 +43,7 @@ def batch_dot(s: Site) -> Tensor:
 
 @translates("khatri_rao")
 def khatri_rao(s: Site) -> Tensor:
-    """The Kronecker products of the columns."""
+    """Return the Kronecker products of the columns."""
     result = s.x
     s.require(all(t.rank == 2 for t in s.inputs), "the inputs are no matrices")
     for other in s.inputs[1:]:

@@ -25,7 +25,7 @@ def top(s: Site, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tenso
 
 @translates("topk")
 def topk(s: Site) -> tuple[Tensor, ...]:
-    """The largest (or smallest) elements: values, indices, both or a mask of them."""
+    """Return the largest (or smallest) elements: values, indices, both or a mask of them."""
     x, axis = _sortable(s)
     count = s.integer("k", 1)
     count = x.shape[axis] if count < 1 else count
@@ -48,14 +48,14 @@ def topk(s: Site) -> tuple[Tensor, ...]:
 
 @translates("sort")
 def sort(s: Site) -> Tensor:
-    """The elements of an axis in order."""
+    """Return the elements of an axis in order."""
     x, axis = _sortable(s)
     return top(s, x, axis, x.shape[axis], not s.truth("is_ascend", True))[0]
 
 
 @translates("argsort")
 def argsort(s: Site) -> Tensor:
-    """The indices that sort an axis."""
+    """Return the indices that sort an axis."""
     x, axis = _sortable(s)
     indices = top(s, x, axis, x.shape[axis], not s.truth("is_ascend", True))[1]
     return s.b.cast(indices, s.element_type())

@@ -118,7 +118,10 @@ def _sum(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
 
 
 def _norm(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
-    """The p-th root of the sum of p-th powers; odd powers keep their sign, unlike ONNX's."""
+    """Return the p-th root of the sum of p-th powers.
+
+    Odd powers keep their sign, unlike ONNX's.
+    """
     match s.integer("p_value", 2):
         case 1:
             return _sum(s, x, windows)

@@ -252,7 +252,7 @@ def quantized_concat(s: Site) -> Quantized:
 
 @translates("_contrib_quantized_elemwise_add", "_contrib_quantized_elemwise_mul")
 def quantized_elementwise(s: Site) -> Sequence[Tensor]:
-    """A sum or product of real values."""
+    """Add or multiply real values."""
     b, ranges = s.b, s.inputs[2:]
     s.require(len(ranges) == 4, "ranges of its inputs are missing")
     limits = [bound(b, ranges[0], ranges[1]), bound(b, ranges[2], ranges[3])]

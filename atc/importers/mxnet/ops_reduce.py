@@ -37,13 +37,13 @@ def reduce(s: Site, op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
 
 @translates(*REDUCTIONS)
 def reduction(s: Site) -> Tensor:
-    """A reduction that ONNX has."""
+    """Translate to a reduction that ONNX has."""
     return reduce(s, REDUCTIONS[s.node.op], s.x, reduced_axes(s, s.x.rank))
 
 
 @translates("nansum", "nanprod")
 def nan_reduction(s: Site) -> Tensor:
-    """A reduction that leaves out what is not a number."""
+    """Reduce without what is not a number."""
     total = s.node.op == "nansum"
     neutral = s.b.scalar(0 if total else 1, s.x.dtype)
     clean = s.b.op("Where", s.b.op("IsNaN", s.x), neutral, s.x)
@@ -52,7 +52,7 @@ def nan_reduction(s: Site) -> Tensor:
 
 @translates("norm")
 def norm(s: Site) -> Tensor:
-    """The 1- or 2-norm."""
+    """Return the 1- or 2-norm."""
     order = s.integer("ord", 2)
     if order not in (1, 2):
         raise s.unsupported(f"ord={order}", "1 and 2 are possible")
@@ -61,7 +61,7 @@ def norm(s: Site) -> Tensor:
 
 @translates("moments")
 def moments(s: Site) -> tuple[Tensor, Tensor]:
-    """The mean and the variance."""
+    """Return the mean and the variance."""
     axes = list(s.axes("axes", s.x.rank)) or list(range(s.x.rank))
     mean = s.b.op("ReduceMean", s.x, axes, keepdims=1)
     spread = s.b.op("Sub", s.x, mean)
@@ -71,7 +71,7 @@ def moments(s: Site) -> tuple[Tensor, Tensor]:
 
 @translates("argmax", "argmin")
 def arg_extreme(s: Site) -> Tensor:
-    """The first index of the largest or smallest element, as float32."""
+    """Return the first index of the largest or smallest element, as float32."""
     axis, keep = s.maybe_integer("axis"), s.truth("keepdims", False)
     x = s.x if axis is not None else s.b.reshape(s.x, [s.x.size])
     s.require(x.rank > 0, "a scalar has no axis")
@@ -84,7 +84,7 @@ def arg_extreme(s: Site) -> Tensor:
 
 @translates("argmax_channel")
 def argmax_channel(s: Site) -> Tensor:
-    """The first index of the largest element of axis 1, as float32."""
+    """Return the first index of the largest element of axis 1, as float32."""
     s.rank(2)
     return s.b.cast(s.b.op("ArgMax", s.x, axis=1, keepdims=0), np.float32)
 
@@ -100,7 +100,7 @@ def softmax_cross_entropy(s: Site) -> Tensor:
 
 @translates("cumsum", "_np_cumsum")
 def cumsum(s: Site) -> Tensor:
-    """Running sums along an axis, or of the flattened tensor."""
+    """Sum up along an axis, or of the flattened tensor."""
     axis = s.maybe_integer("axis")
     x = s.x if axis is not None else s.b.reshape(s.x, [s.x.size])
     if s.has("dtype"):

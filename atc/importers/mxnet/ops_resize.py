@@ -113,7 +113,7 @@ def _sample(s: Site, grid: Tensor) -> Tensor:
 
 @translates("GridGenerator")
 def grid_generator(s: Site) -> Tensor:
-    """The sampling points (N, 2, H, W) of affine matrices or of a flow."""
+    """Return the sampling points (N, 2, H, W) of affine matrices or of a flow."""
     if s.word("transform_type", None, ("affine", "warp")) == "affine":
         return _affine_grid(s, s.x)
     s.rank(4)

@@ -167,7 +167,7 @@ def sequence_mask(s: Site) -> Tensor:
 
 @translates("SequenceLast")
 def sequence_last(s: Site) -> Tensor:
-    """The last step of each sequence."""
+    """Return the last step of each sequence."""
     axis = _time_axis(s)
     lengths = _sequence_lengths(s, axis)
     if lengths is None:

@@ -84,7 +84,7 @@ def _inferred(s: Site, shape: list[int], size: int) -> list[int]:
 
 
 def _target_shape(s: Site) -> Tensor:
-    """The form of MXNet 0.x: 0 stands for what is left; the batch may be kept."""
+    """Read the form of MXNet 0.x: 0 stands for what is left; the batch may be kept."""
     target = list(s.integers("target_shape"))
     if s.truth("keep_highest", False) and target:
         target[0] = s.x.shape[0]
@@ -170,19 +170,19 @@ def space_to_depth(s: Site) -> Tensor:
 
 @translates("shape_array")
 def shape_array(s: Site) -> Tensor:
-    """The shape as int64, which is known here."""
+    """Return the shape as int64, which is known here."""
     return s.b.ints(*s.x.shape)
 
 
 @translates("size_array")
 def size_array(s: Site) -> Tensor:
-    """The number of elements as int64."""
+    """Return the number of elements as int64."""
     return s.b.ints(s.x.size)
 
 
 @translates("diag")
 def diag(s: Site) -> Tensor:
-    """The diagonal of two axes, last; or a matrix with a vector on its diagonal."""
+    """Return the diagonal of two axes, last; or a matrix with a vector on its diagonal."""
     k, x = s.integer("k", 0), s.x
     if x.rank == 1:
         return _diagonal_matrix(s, k)

@@ -80,7 +80,10 @@ def _output(s: Site, inner: Symbol, y: Tensor, scales: Sequence[Tensor]) -> Sequ
 
 
 def _is_positive(node: SymbolNode) -> bool:
-    """Whether a subgraph that ends in this node gives uint8: its results are not negative."""
+    """Return whether a subgraph that ends in this node gives uint8.
+
+    Its results are not negative.
+    """
     match node.op:
         case "Activation":
             return node.attrs.get("act_type") in ("relu", "sigmoid", "softrelu")

@@ -62,7 +62,7 @@ class Site:
     # ---- attributes ---------------------------------------------------------------------------
 
     def has(self, name: str) -> bool:
-        """Whether an attribute is given."""
+        """Return whether an attribute is given."""
         return not attributes.is_none(self.node.attrs.get(name, ""))
 
     def _read(self, name: str, default: T | None, parse: Callable[[str], T], what: str) -> T:
@@ -166,7 +166,7 @@ F = TypeVar("F", bound=Translation)
 
 @dataclass(frozen=True)
 class Rule:
-    """How one MXNet operator is translated.
+    """The translation of one MXNet operator.
 
     `reads` is the number of inputs that inference reads (labels come after them), None for all;
     `weights` are the inputs that are parameters, whose types are those of the data.

@@ -30,7 +30,7 @@ CASTS = frozenset({"Cast", "cast", "amp_cast", "Embedding", "take", "_contrib_qu
 
 @dataclass(frozen=True)
 class Sources:
-    """What the variables of a symbol stand for."""
+    """The tensors that the variables of a symbol stand for."""
 
     params: Mapping[str, Array]
     shapes: Mapping[str, tuple[int, ...]]
@@ -172,7 +172,10 @@ def _input(builder: Builder, symbol: Symbol, index: int, sources: Sources) -> Te
 
 
 def _is_parameter(symbol: Symbol, index: int) -> bool:
-    """Whether a variable looks like a parameter: Gluon marks it, or it is read as a weight."""
+    """Return whether a variable looks like a parameter.
+
+    Gluon marks it, or it is read as a weight.
+    """
     if any(mark in symbol.nodes[index].attrs for mark in PARAMETER_MARKS):
         return True
     for node in symbol.nodes[index:]:
