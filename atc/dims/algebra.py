@@ -43,7 +43,10 @@ def unlike(a: int, b: int) -> int:
 
 
 def equals(a: int, b: int) -> bool:
-    """Whether two extents are always the same; raises Undecided where they are sometimes."""
+    """Return whether two extents are always the same.
+
+    Raises Undecided where they are sometimes.
+    """
     difference = unlike(a, b)
     if isinstance(difference, Dim):
         raise Undecided(
@@ -216,7 +219,7 @@ def _extreme(fn: Literal["min", "max"], values: Sequence[int]) -> int:
 
 
 def _dominates(fn: str, a: int, b: int) -> bool:
-    """Whether `a` makes `b` superfluous."""
+    """Return whether `a` makes `b` superfluous."""
     return low(b - a if fn == "min" else a - b) >= 0
 
 
@@ -229,7 +232,7 @@ def _only_atom(value: int) -> Atom | None:
 
 
 def below(a: int, b: int) -> bool:
-    """Whether a < b; raises Undecided where the range holds both answers."""
+    """Return whether a < b; raises Undecided where the range holds both answers."""
     difference = a - b
     for bounds in (rough_bounds, bounds_of):
         lowest, highest = bounds(tuple(terms_of(difference).items()))

@@ -1,4 +1,4 @@
-"""What can be proven of the values of extents."""
+"""Value-range analysis: provable bounds of extents."""
 
 from __future__ import annotations
 

@@ -187,12 +187,12 @@ def _atom_limit(atom: Atom, up: bool) -> int:
 
 
 def is_counted(value: object) -> bool:
-    """Whether an extent, or one of a tuple, depends on numbers that only kernels know."""
+    """Return whether an extent, or one of a tuple, depends on numbers that only kernels know."""
     return any(not s.given for s in symbols_of(value))
 
 
 def is_dynamic(value: object) -> bool:
-    """Whether there is a `Dim` anywhere in a value: in tuples, and in fields of dataclasses.
+    """Find out if there is a `Dim` anywhere in a value: in tuples, and in fields of dataclasses.
 
     Values whose parts are shared, so that looking at all would take long, have it as `varies`.
     """

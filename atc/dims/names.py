@@ -62,7 +62,7 @@ Extent = int | Range | Named | Sum
 
 
 def is_name(text: str) -> bool:
-    """Whether a text may be a name in `--input_shape`."""
+    """Return whether a text may be a name in `--input_shape`."""
     return re.fullmatch(_NAME, text) is not None
 
 

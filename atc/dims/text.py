@@ -30,7 +30,7 @@ def bind_tokens(
 
 
 def is_open(text: str) -> bool:
-    """Whether a text holds extents that only the run knows."""
+    """Return whether a text holds extents that only the run knows."""
     return bool(_TOKEN.search(text))
 
 

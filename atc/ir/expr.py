@@ -134,7 +134,7 @@ class Extent(Expr):
 
 
 class _Known:
-    """What is worked out once of a call, from what is known of its arguments."""
+    """Facts worked out once of a call, from what is known of its arguments."""
 
     operands: tuple[Input, ...]
     """Those that it reads, in the order in which they first occur."""

@@ -209,7 +209,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Dequantization:
-    """How a float constant was dequantized: `integers * scale`, zero points already taken off.
+    """The origin of a dequantized float constant: `integers * scale`, zero points taken off.
 
     `integers` has the constant's shape, the float32 `scale` is broadcast to it.
     """

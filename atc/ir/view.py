@@ -36,7 +36,7 @@ class View:
         return lowest, highest
 
     def is_inside(self, shape: Sequence[int], size: int) -> bool:
-        """Whether all addresses over a non-empty index space lie in a tensor of `size` elements."""
+        """Tell whether all addresses over a non-empty index space lie in `size` elements."""
         lowest, highest = self.bounds(shape)
         try:
             return lowest >= 0 and highest < size
@@ -46,7 +46,7 @@ class View:
             raise
 
     def _nests(self, shape: Sequence[int], size: int) -> bool:
-        """Whether each axis stays inside a step of the next one, and the last inside the tensor.
+        """Tell whether each axis stays inside a step of the next, and the last inside the tensor.
 
         Tells it of extents of which no bound is found for the whole sum.
         """
@@ -58,7 +58,7 @@ class View:
         return all(low(end - s * n) >= 0 for (s, n), end in zip(axes, ends, strict=True))
 
     def is_dense(self, shape: Sequence[int]) -> bool:
-        """Whether the view walks memory from its offset in row-major order without gaps."""
+        """Return whether the view walks memory from its offset in row-major order without gaps."""
         dense = row_major(shape)
         return all(n == 1 or s == d for s, d, n in zip(self.strides, dense, shape, strict=True))
 
@@ -233,7 +233,7 @@ def compose_refining(
 
 
 def overlaps_itself(shape: Sequence[int], view: View) -> bool:
-    """Whether two indices may address the same element (conservative)."""
+    """Return whether two indices may address the same element (conservative)."""
     axes = [(abs(s), n) for s, n in zip(view.strides, shape, strict=True) if high(n) > 1]
     if any(s == 0 for s, _ in axes):
         return True

@@ -50,7 +50,7 @@ def grouped(b: Builder, x: str, groups: int) -> str:
 
 @dataclass(frozen=True)
 class Mask:
-    """What is added to the scores [batch, heads, steps, keys], and which keys a query sees.
+    """The term added to the scores [batch, heads, steps, keys], and the keys a query sees.
 
     Every `added` value is broadcast to the scores; a BOOL one hides where it is false. With
     `causal`, query i sees key j if j <= i + offset; `left` and `right` bound how far j may be from

@@ -58,7 +58,7 @@ _PARTS = "#parts"
 
 @dataclass(frozen=True)
 class Parts:
-    """What a value consists of that is no tensor: the elements of a sequence, known in number.
+    """A composite value: the elements of a sequence, known in number, or of an optional.
 
     `names` is None for an optional without a value. Those of a map are its keys [n] and its values
     [n], or [maps, n] for a sequence of maps.
@@ -70,7 +70,10 @@ class Parts:
 
 
 def moves(op: Op) -> bool:
-    """Whether an op takes the small types: they are moved, chosen and cast, not computed with."""
+    """Return whether an op takes the small types.
+
+    They are moved, chosen and cast, not computed with.
+    """
     computed = (
         e.fn
         for expr in vars(op).values()

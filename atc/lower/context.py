@@ -64,13 +64,13 @@ class Site:
         return len(self.node.outputs)
 
     def wants(self, i: int) -> bool:
-        """Whether output `i` is listed and named."""
+        """Return whether output `i` is listed and named."""
         return i < len(self.node.outputs) and bool(self.node.outputs[i].name)
 
     # ---- inputs -------------------------------------------------------------------------------
 
     def has(self, i: int) -> bool:
-        """Whether input `i` is given."""
+        """Return whether input `i` is given."""
         return i < len(self.inputs) and self.inputs[i] != ""
 
     def input(self, i: int) -> str:

@@ -1,4 +1,4 @@
-"""What a model says of its outputs' types, beside what is computed."""
+"""A model's declared output types, beside what is computed."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ reference computes otherwise than the standard says. Some of their lowerings fol
 
 
 def can_fold(node: onnx_ir.Node, inputs: Sequence[Array | None]) -> bool:
-    """Whether a node is a pure function of constants that are small enough."""
+    """Return whether a node is a pure function of constants that are small enough."""
     if node.domain or node.op_type in NOT_FOLDED or not inputs:
         return False
     if any(isinstance(a.value, onnx_ir.Graph) for a in node.attributes.values()):

@@ -36,7 +36,7 @@ def function_body(
 
 
 def has_function(op_type: str, domain: str, opset: int) -> bool:
-    """Whether the standard defines an operator through others."""
+    """Return whether the standard defines an operator through others."""
     try:
         schema: Any = onnx.defs.get_schema(op_type, opset, domain)  # the stubs are incomplete
     except onnx.defs.SchemaError:

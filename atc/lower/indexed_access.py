@@ -64,7 +64,7 @@ class Nest:
 
 @dataclass(frozen=True)
 class Place:
-    """Where each position of the loops lies in a tensor.
+    """The element of a tensor that each position of the loops reads or writes.
 
     `build(*operands, *coordinates)` is the INT64 address: `names` are operands read through
     `views`, `coordinates` are affine values of the position. `proven` says that no address leaves

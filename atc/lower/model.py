@@ -141,7 +141,7 @@ class _Walker:
         return names
 
     def is_unknown(self, name: str) -> bool:
-        """Whether an output depends on a refused node in such a way that its type is unknown."""
+        """Tell whether an output's type is unknown because it depends on a refused node."""
         if self.trace is None or name in self.names:
             return False
         return name in self.trace.unknown_names

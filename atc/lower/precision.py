@@ -30,7 +30,7 @@ Types = DType | None | tuple[DType | None, ...]
 
 @dataclass(frozen=True)
 class Storage:
-    """What a node's float32 operands and results are kept in.
+    """The type that a node's float32 operands and results are stored in.
 
     One that `follows` keeps its results so only if all operands that are computed already are.
     """
@@ -45,7 +45,7 @@ Policy = Callable[[onnx_ir.Node], Storage]
 
 @dataclass
 class Precision:
-    """What is known of the values of one lowering.
+    """Facts known of the values of one lowering.
 
     With `wide`, no value is of a 16-bit type: those of the model become float32.
     """

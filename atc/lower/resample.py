@@ -40,7 +40,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How values are interpolated: the attributes of ONNX Resize-19."""
+    """The interpolation of values: the attributes of ONNX Resize-19."""
 
     mode: str
     coordinates: str

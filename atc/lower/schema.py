@@ -1,4 +1,4 @@
-"""What the standard says of the element types of an operator's inputs."""
+"""The element types that the standard allows an operator's inputs."""
 
 from __future__ import annotations
 

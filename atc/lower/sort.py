@@ -37,7 +37,7 @@ def cumulate(site: Site) -> str:
 
 
 def _is_axis(given: Expr, k: int, rank: int) -> Expr:
-    """Whether an axis is number k, counted from either end."""
+    """Return whether an axis is number k, counted from either end."""
     places = (call("Equal", given, const(n, DType.INT64)) for n in (k, k - rank))
     return call("Or", *places)
 

@@ -21,7 +21,7 @@ _MOVEMENT = (Map, Reduce, Reshape, Concat, Pad, Gather, Scatter, If, Loop, Uniqu
 
 
 def is_text(array: Array) -> bool:
-    """Whether numpy's array holds strings of any kind."""
+    """Return whether numpy's array holds strings of any kind."""
     return array.dtype.kind in "OSU"
 
 
@@ -59,7 +59,10 @@ def decoded(array: Array) -> list[str]:
 
 
 def takes_strings(op: Op) -> bool:
-    """Whether an op can have strings among its operands: they are moved, chosen and compared."""
+    """Return whether an op can have strings among its operands.
+
+    They are moved, chosen and compared.
+    """
     if isinstance(op, StringOp):
         return True
     done = (

@@ -1,4 +1,4 @@
-"""What a dry run hears of each node; a refused node's results are stood in for by their types."""
+"""Diagnostics of each node in a dry run; placeholders stand for a refused node's results."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def adam(site: Site) -> tuple[str, ...]:
     epsilon = site.float("epsilon", 1e-6)
 
     def adjusted(r: Expr, t: Expr) -> Expr:
-        """The rate without the bias of the first averages; computed in double."""
+        """Compute in double the rate without the bias of the first averages."""
         r, t, one = cast(r, DType.DOUBLE), cast(t, DType.DOUBLE), const(1, DType.DOUBLE)
         slow, fast = (
             call("Sub", one, call("Pow", const(c, DType.DOUBLE), t)) for c in (beta, alpha)

@@ -231,7 +231,7 @@ def _emit(
 
 
 class _Growth:
-    """How the shapes of states change: found by lowering the body with what is known so far."""
+    """Changes of the states' shapes: found by lowering the body with what is known so far."""
 
     def __init__(self, site: Site, loop: Repetition, allowed: bool) -> None:
         self.site, self.loop, self.allowed = site, loop, allowed
@@ -262,7 +262,7 @@ class _Growth:
         return news
 
     def _settles(self, i: int, axis: int, n: int, m: int) -> bool:
-        """Whether another bound is needed for an extent that becomes m after an iteration."""
+        """Tell whether an extent that becomes m after an iteration needs another bound."""
         step, top = self.steps[i, axis], self.tops[i, axis]
         if high(m - top) <= 0 if step is None else m - n == step:
             return False

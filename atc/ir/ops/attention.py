@@ -49,7 +49,7 @@ class Attention(Op):
         return 2 * prod(self.batch) * self.queries * self.keys * (self.depth + self.width)
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """Views stay inside the operands, and the result is filled once."""
+        """Check that views stay inside the operands and the result is filled once."""
         (y,) = outputs
         spaces = [(self.queries, self.depth), (self.depth, self.keys), (self.keys, self.width)]
         views = (self.q_view, self.k_view, self.v_view)

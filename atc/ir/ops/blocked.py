@@ -31,7 +31,7 @@ class Block(Op):
     block: int
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The result is the blocked form of the operand."""
+        """Check that the result is the blocked form of the operand."""
         x = inputs[0]
         require(x is not None and len(x.shape) >= 2, f"{x} has no channels")
         assert x is not None
@@ -44,7 +44,7 @@ class Unblock(Op):
     """Relayout: x [N, ceil(C / b), *spatial, b] -> y [N, C, *spatial]."""
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The operand is the blocked form of the result."""
+        """Check that the operand is the blocked form of the result."""
         x = inputs[0]
         require(x is not None and len(x.shape) >= 3, f"{x} is not blocked")
         assert x is not None

@@ -11,7 +11,7 @@ from atc.ir.ops.elementwise import require
 
 
 def same_type(a: TensorType | None, b: TensorType | None, pairs: Sequence[Sequence[int]]) -> bool:
-    """Whether two types agree, with axes that may differ as the pairs of extents say."""
+    """Return whether two types agree, with axes that may differ as the pairs of extents say."""
     if a is None or b is None or a.dtype is not b.dtype or len(a.shape) != len(b.shape):
         return False
     both = zip(a.shape, b.shape, strict=True)
@@ -97,5 +97,5 @@ class Loop(Op):
             require(whole == TensorType(part.dtype, (count, *part.shape)), f"{whole}")
 
     def subgraphs(self) -> tuple[Graph, ...]:
-        """The body."""
+        """Return the body."""
         return (self.body,)

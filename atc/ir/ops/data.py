@@ -115,7 +115,7 @@ class Gather(Op):
     coordinates: tuple[View, ...] = ()
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The result is filled and there is something to read."""
+        """Check that the result is filled and there is something to read."""
         x, y = inputs[0], outputs[0]
         require(x is not None and x.dtype is y.dtype, f"{x} -> {y}")
         require(prod(self.shape) * self.run == y.size, f"{self.shape} x {self.run} is not {y}")
@@ -141,7 +141,7 @@ class Scatter(Op):
     coordinates: tuple[View, ...] = ()
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The result has the type of the data and the updates fill the loops."""
+        """Check that the result has the type of the data and the updates fill the loops."""
         x, updates, y = inputs[0], inputs[1], outputs[0]
         require(x is not None and x.dtype is y.dtype and x.size == y.size, f"{x} -> {y}")
         require(updates is not None and updates.dtype is y.dtype, f"updates {updates}")

@@ -32,7 +32,7 @@ class ReadExtents(Op):
 
 @dataclass(frozen=True)
 class ResolveSlice(Op):
-    """Where a slice of an axis of `size` begins and how many elements it has.  ONNX Slice-13.
+    """Start and number of elements of a slice of an axis of `size`.  ONNX Slice-13.
 
     Operands are the start and the end, INT32 or INT64 with one element each; y holds the two
     results.
@@ -93,7 +93,7 @@ class Unique(Op):
         return (self.count,)
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The results are INT64, one per distinct row and one per row."""
+        """Check that the results are INT64, one per distinct row and one per row."""
         x = inputs[0]
         require(x is not None and x.size == self.rows * self.inner, f"{x}")
         wanted = [TensorType(DType.INT64, (n,)) for n in (self.count, self.rows, self.count)]

@@ -64,7 +64,7 @@ class Map(Op):
     coordinates: tuple[View, ...] = ()
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """Views stay inside their tensors and the result fills the output."""
+        """Check that views stay inside their tensors and the result fills the output."""
         check_views(self.shape, self.views, inputs, self.coordinates)
         check_operands(self.expr, inputs, self.coordinates)
         if prod(self.shape) != outputs[0].size:
@@ -80,7 +80,7 @@ class Map(Op):
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to each result before it is stored: `expr` over Input(0), the result.
+    """A function of each result before it is stored: `expr` over Input(0), the result.
 
     Input(k), k > 0, are extra operands of the node (its last inputs), read through `views[k - 1]`
     over the index space of the op's output.
@@ -123,7 +123,7 @@ class Reduce(Op):
     coordinates: tuple[View, ...] = ()
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """Views stay inside their tensors and the result fills the output."""
+        """Check that views stay inside their tensors and the result fills the output."""
         split = len(self.views)
         loops = (*self.shape, *self.reduced)
         check_views(loops, self.views, inputs[:split], self.coordinates)
@@ -146,7 +146,7 @@ class ArgReduce(Op):
     last: bool = False
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The operand has outer * axis * inner elements."""
+        """Check that the operand has outer * axis * inner elements."""
         x = inputs[0]
         require(x is not None and x.size == self.outer * self.axis * self.inner, "operand size")
         require(outputs[0].size == self.outer * self.inner, "result size")
@@ -170,7 +170,7 @@ class Part(Op):
     begin: int
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The part lies inside and has the operand's type."""
+        """Check that the part lies inside and has the operand's type."""
         x, y = inputs[0], outputs[0]
         require(x is not None and self.begin >= 0, f"a part of {x} from {self.begin}")
         require(x is not None and self.begin + y.size <= x.size, f"{y} leaves {x}")

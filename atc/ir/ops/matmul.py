@@ -42,7 +42,7 @@ class MatMul(Op):
         return 2 * prod(self.loops) * self.k
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """Views stay inside the operands."""
+        """Check that views stay inside the operands."""
         check_views((*self.batch, self.m, self.k), (self.a_view,), inputs[:1])
         check_views((*self.batch, self.k, self.n), (self.b_view,), inputs[1:2])
         check_epilogue(self.epilogue, self.loops, inputs[2:], outputs[0])

@@ -27,7 +27,7 @@ class NGrams(Op):
     skips: int
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The tables agree in size and type."""
+        """Check that the tables agree in size and type."""
         require(len(inputs) == 5 and None not in inputs, f"{len(inputs)} operands")
         tokens, begins, edges, children, column = inputs
         assert tokens is not None

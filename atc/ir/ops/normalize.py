@@ -34,7 +34,7 @@ class Softmax(Op):
         return (self.outer, self.axis, self.inner)
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The operand and the result fill the index space."""
+        """Check that the operand and the result fill the index space."""
         require(not (self.log and self.masked), "the logarithm of a masked row")
         _check_operand(inputs, outputs, prod(self.loops))
         check_epilogue(self.epilogue, self.loops, inputs[1:], outputs[0])
@@ -68,7 +68,7 @@ class Normalize(Op):
         return (*self.outer, *self.axis, *self.inner)
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The operand and the results fill their index spaces."""
+        """Check that the operand and the results fill their index spaces."""
         require(self.how in STATISTICS, f"unknown statistic {self.how}")
         _check_operand(inputs, outputs, prod(self.loops))
         kept = prod(self.outer) * prod(self.inner)

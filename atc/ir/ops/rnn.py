@@ -12,7 +12,7 @@ from atc.ir.ops.elementwise import require
 
 @dataclass(frozen=True)
 class Cell:
-    """How a unit of one direction gets its next state: expressions over the op's Input(k).
+    """The next state of a unit of one direction: expressions over the op's Input(k).
 
     `memory` (LSTM's c) is computed before `hidden` (h). `reset`, where given, is what the last
     gate's recurrent weights are multiplied by in place of h (GRU with linear_before_reset = 0); it

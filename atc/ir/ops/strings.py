@@ -27,7 +27,7 @@ class StringConcat(StringOp):
     """y[i] = x0[i] with x1[i] after it.  ONNX StringConcat-20."""
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """As many strings on both sides."""
+        """Check that there are as many strings on both sides."""
         require(len(inputs) == 2, f"{len(inputs)} operands")
         _all_strings((*inputs, *outputs), outputs[0].size)
 
@@ -44,7 +44,7 @@ class StringRewrite(StringOp):
     longest: int
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The table has its size."""
+        """Check that the table has its size."""
         require(len(inputs) == 2, f"{len(inputs)} operands")
         _all_strings((inputs[0], outputs[0]), outputs[0].size)
         table = inputs[1]
@@ -92,7 +92,7 @@ class StringMatch(StringOp):
     classes: int
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """The tables have their sizes."""
+        """Check that the tables have their sizes."""
         require(len(inputs) == 4 and None not in inputs, f"{len(inputs)} operands")
         x, byte, step, accept = inputs
         assert byte is not None
@@ -125,7 +125,7 @@ class StringPieces(StringOp):
         return (self.width,)
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """A row of parts for each string."""
+        """Check that there is a row of parts for each string."""
         parts, counts = outputs
         require(counts.dtype is DType.INT64, f"{counts}")
         _all_strings(inputs, counts.size)
@@ -152,7 +152,7 @@ class StringTokens(StringOp):
         return (self.width,)
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
-        """A row of tokens for each string; the tables have their sizes."""
+        """Check that there is a row of tokens for each string; the tables have their sizes."""
         require(len(inputs) == 5, f"{len(inputs)} operands")
         x, *tables, pad = inputs
         assert x is not None

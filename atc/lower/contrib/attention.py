@@ -272,7 +272,7 @@ def _packed(site: Site, x: str, i: int) -> str:
 
 @dataclass(frozen=True)
 class Cache:
-    """Where the steps of GroupQueryAttention lie: `before` each row's come that many keys."""
+    """The positions of GroupQueryAttention's steps: `before` each row's come that many keys."""
 
     before: int | str
     length: int

@@ -136,7 +136,7 @@ def qlinear_concat(site: Site) -> str:
 
 
 def _same_scale(site: Site, a: Quantity, b: Quantity) -> bool:
-    """Whether two quantities are known to have equal scales and zero points."""
+    """Return whether two quantities are known to have equal scales and zero points."""
     pairs = [(site.b.value(x), site.b.value(y)) for x, y in ((a.scale, b.scale), (a.zero, b.zero))]
     return all(x is not None and y is not None and x == y for x, y in pairs)
 

@@ -22,7 +22,7 @@ OPSET = 21
 
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """What a gradient is of: one result of one node. Several may be the same value."""
+    """The variable of a gradient: one result of one node. Several may be the same value."""
 
     value: str
 
@@ -82,7 +82,7 @@ class Step:
         return self.site.b.shape(self.inputs[i])
 
     def is_real(self, i: int) -> bool:
-        """Whether operand `i` is there and can have a gradient."""
+        """Return whether operand `i` is there and can have a gradient."""
         given = i < len(self.inputs) and self.inputs[i]
         return bool(given) and self.site.b.type(self.inputs[i]).dtype.is_float
 
@@ -255,7 +255,7 @@ def clip(step: Step) -> list[str]:
 
 @derives("Cast", "CastLike")
 def lower_cast(step: Step) -> list[str]:
-    """The gradient in the operand's type."""
+    """Return the gradient in the operand's type."""
     if not step.is_real(0):
         return [""]
     return [step.site.b.cast(step.g, step.site.b.type(step.inputs[0]).dtype)]
@@ -263,7 +263,7 @@ def lower_cast(step: Step) -> list[str]:
 
 @derives("Dropout")
 def dropout(step: Step) -> list[str]:
-    """The gradient through what was kept, as amplified as it was."""
+    """Return the gradient through what was kept, as amplified as it was."""
     ones = step.site.b.constant(np.ones(step.shape(0), np.float32))
     ones = step.site.b.cast(ones, step.site.b.type(step.inputs[0]).dtype)
     inputs = (ones, *step.inputs[1:])
@@ -317,7 +317,7 @@ def binary(step: Step) -> list[str]:
 
 @derives("Sum", "Mean")
 def n_ary(step: Step) -> list[str]:
-    """The gradient itself, or its share, for each operand."""
+    """Give each operand the gradient itself, or its share."""
     g, count = step.g, len(step.inputs)
     if step.node.op_type == "Mean":
         g = compute(step.site, lambda v: over(v, like(v, count)), g)
@@ -326,7 +326,7 @@ def n_ary(step: Step) -> list[str]:
 
 @derives("Max", "Min")
 def extreme(step: Step) -> list[str]:
-    """The gradient goes to the operands that are the result, in equal shares."""
+    """Give the gradient to the operands that are the result, in equal shares."""
     site = step.site
     is_it = lambda x, y: cast(call("Equal", x, y), x.dtype)  # noqa: E731
     hits = [compute(site, is_it, x, step.y) for x in step.inputs]
@@ -340,7 +340,7 @@ def extreme(step: Step) -> list[str]:
 
 @derives("Where")
 def where(step: Step) -> list[str]:
-    """The gradient of the operand that was chosen."""
+    """Return the gradient of the operand that was chosen."""
     site = step.site
     chosen = compute(site, lambda c, g: call("Where", c, g, like(g, 0)), step.inputs[0], step.g)
     others = compute(site, lambda c, g: call("Where", c, like(g, 0), g), step.inputs[0], step.g)

@@ -29,13 +29,13 @@ from atc.lower.reduce import reduce_axes, reduction_axes
 
 @derives("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshaped(step: Step) -> list[str]:
-    """The gradient in the operand's shape."""
+    """Return the gradient in the operand's shape."""
     return [step.site.b.reshape(step.g, step.shape(0))]
 
 
 @derives("Transpose")
 def transposed(step: Step) -> list[str]:
-    """The gradient, its axes where they were."""
+    """Return the gradient, its axes where they were."""
     rank = len(step.shape(0))
     perm = step.at.ints("perm", list(reversed(range(rank)))) or []
     return [step.site.b.transpose(step.g, [int(k) for k in np.argsort(perm)])]
@@ -43,7 +43,7 @@ def transposed(step: Step) -> list[str]:
 
 @derives("Expand")
 def expanded(step: Step) -> list[str]:
-    """The gradient summed over what was repeated."""
+    """Sum the gradient over what was repeated."""
     return [summed_to(step.site, step.g, step.shape(0))]
 
 
@@ -58,7 +58,7 @@ def _pick(step: Step, g: str, axis: int, places: np.ndarray[Any, Any], size: int
 
 @derives("Slice")
 def sliced(step: Step) -> list[str]:
-    """The gradient where the elements were taken, 0 elsewhere."""
+    """Return the gradient where the elements were taken, 0 elsewhere."""
     at, shape, g = step.at, step.shape(0), step.g
     legacy = step.opset < 10
     starts = at.ints("starts") if legacy else at.ints_const(1, "the starts")
@@ -98,7 +98,7 @@ def _scattered(step: Step, axis: int, indices: str, g: str, shape: Sequence[int]
 
 @derives("Gather")
 def gathered(step: Step) -> list[str]:
-    """The gradient added up where the elements were taken."""
+    """Add up the gradient where the elements were taken."""
     b, shape = step.site.b, step.shape(0)
     axis = step.at.axis(step.at.int("axis", 0), len(shape))
     count = prod(step.shape(1))
@@ -110,7 +110,7 @@ def gathered(step: Step) -> list[str]:
 
 @derives("GatherElements")
 def elements_gathered(step: Step) -> list[str]:
-    """The gradient added up where the elements were taken."""
+    """Add up the gradient where the elements were taken."""
     axis = step.at.int("axis", 0)
     return [_scattered(step, axis, step.inputs[1], step.g, step.shape(0))]
 
@@ -120,7 +120,7 @@ def elements_gathered(step: Step) -> list[str]:
 
 @derives("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceMax", "ReduceMin")
 def reduced(step: Step) -> list[str]:
-    """The gradient spread over the reduced axes, times what each element adds to the result."""
+    """Spread the gradient over the reduced axes, times what each element adds to the result."""
     at, b, shape, how = step.at, step.site.b, step.shape(0), step.node.op_type[6:]
     axes = reduction_axes(at, 13 if how == "Sum" else 18)
     kept = [1 if d in axes else n for d, n in enumerate(shape)]
@@ -182,7 +182,7 @@ def product(step: Step) -> list[str]:
 
 @derives("Gemm")
 def gemm(step: Step) -> list[str]:
-    """The gradients of alpha a b + beta c, of transposed operands too."""
+    """Return the gradients of alpha a b + beta c, of transposed operands too."""
     at, site = step.at, step.site
     alpha, beta = at.float("alpha", 1.0), at.float("beta", 1.0)
     scaled = compute(site, lambda v: times(like(v, alpha), v), step.g)
@@ -216,7 +216,7 @@ def _slid(step: Step, kernel: Sequence[int]) -> tuple[dict[str, list[int]], list
 
 @derives("Conv")
 def conv(step: Step) -> list[str]:
-    """The input's gradient is a ConvTranspose, the filters' a Conv over the batch."""
+    """Make a ConvTranspose for the input's gradient, a Conv over the batch for the filters'."""
     b, kernel, group = step.site.b, step.shape(1)[2:], step.at.int("group", 1)
     slid, rest = _slid(step, kernel)
     more = {**slid, "group": group, "output_padding": rest}
@@ -251,7 +251,7 @@ def _filters(step: Step, slid: Mapping[str, list[int]], index: int, group: int) 
 
 @derives("GlobalAveragePool")
 def average(step: Step) -> list[str]:
-    """An equal share for every place."""
+    """Give every place an equal share."""
     shape = step.shape(0)
     share = compute(step.site, lambda v: over(v, like(v, prod(shape[2:]))), step.g)
     return [step.site.b.expand(share, shape)]
@@ -259,7 +259,7 @@ def average(step: Step) -> list[str]:
 
 @derives("AveragePool")
 def average_pool(step: Step) -> list[str]:
-    """The windows' shares, added up by a ConvTranspose channel by channel."""
+    """Add up the windows' shares by a ConvTranspose, channel by channel."""
     b, shape, at = step.site.b, step.shape(0), step.at
     kernel = at.ints("kernel_shape") or []
     slid, rest = _slid(step, kernel)
@@ -280,7 +280,7 @@ def average_pool(step: Step) -> list[str]:
 
 @derives("MaxPool")
 def max_pool(step: Step) -> list[str]:
-    """The gradient added up where each window's maximum was."""
+    """Add up the gradient where each window's maximum was."""
     b, shape = step.site.b, step.shape(0)
     attributes = {k: a for k, a in step.node.attributes.items() if k != "storage_order"}
     _, places = emit_node(step, "MaxPool", step.inputs, attributes, "", max(step.opset, 8), 2)

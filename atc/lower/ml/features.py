@@ -175,7 +175,7 @@ def match_keys(site: Site, values: str, keys: Array) -> str:
 
 
 def match_values(site: Site, values: str, keys: str) -> str:
-    """The same for keys that may be computed at run time; both have one type."""
+    """Look up keys that may be computed at run time; both have one type."""
     x, count = site.b.type(values), site.b.type(keys).size
     site.require(x.dtype is site.b.type(keys).dtype, f"{x} and keys {site.b.type(keys)}")
     value, key = Input(x.dtype, 0), Input(x.dtype, 1)
@@ -248,7 +248,7 @@ def _softmax_zero(site: Site, scores: str) -> str:
 
 
 def _probit(x: Expr) -> Expr:
-    """The inverse of the normal distribution, by Winitzki's approximation of the inverse of erf."""
+    """Invert the normal distribution, by Winitzki's approximation of the inverse of erf."""
     t = call("Sub", call("Mul", x, like(x, 2)), like(x, 1))
     log = call("Log", call("Mul", call("Sub", like(x, 1), t), call("Add", like(x, 1), t)))
     v = call("Add", like(x, 2 / (np.pi * 0.147)), call("Mul", like(x, 0.5), log))

@@ -21,7 +21,7 @@ from atc.lower.strings import attribute_cells
 
 @lowers("Map", domain=MAP_DOMAIN)
 def mapping(site: Site) -> str:
-    """A map of given keys and values: how the importer stands in for a graph's input."""
+    """Build a map of given keys and values: the importer's stand-in for a graph's input."""
     return site.b.mapping(site.input(0), site.input(1))
 
 

@@ -130,7 +130,7 @@ def _recased(site: Site, words: str, how: str) -> str:
 
 
 def _is_turkic(site: Site) -> bool:
-    """Whether the locale's i has no dot where it's a capital, but for two letters of their own."""
+    """Tell whether the locale's capital i has a dot, as in Turkish."""
     return site.str("locale").replace("-", "_").split("_")[0].lower() in ("tr", "az")
 
 
