@@ -44,7 +44,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Wish:
-    """How far to go: until no step needs more than `goal` bytes, or nothing helps any more.
+    """The goal: no step needs more than `goal` bytes, or nothing helps any more.
 
     `cheap` leaves out all but elementwise ops. Values under `minimum` bytes are kept. `tries` is
     how many values are tried at a time before the search ends, in the order of the `rule`.
@@ -91,7 +91,7 @@ def droppable(graph: Graph) -> tuple[str, ...]:
 
 
 class _Lives:
-    """When the values of a graph are live: places by name, steps by place, bytes by step."""
+    """Lifetimes of a graph's values: places by name, steps by place, bytes by step."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -126,7 +126,7 @@ class _Lives:
 
     @property
     def weight(self) -> tuple[int, int]:
-        """What a change has to lower: the peak, or the number of steps that reach it."""
+        """The measure that a change has to lower: the peak, or the steps that reach it."""
         return self.peak, self.load.count(self.peak)
 
     def _loads(self) -> list[int]:

@@ -63,7 +63,7 @@ class Rewriting:
         return name
 
     def only_reader(self, name: str) -> bool:
-        """Whether a single node reads the value and it is no output of the graph."""
+        """Return whether a single node reads the value and it is no output of the graph."""
         return self.readers.get(name, 0) == 1
 
 
@@ -113,7 +113,7 @@ def operand(k: int, names: Sequence[str], views: Sequence[View]) -> Operand:
 
 
 def numbered(operands: Iterable[Operand], first: int = 0) -> dict[Operand, int]:
-    """Number operands from `first` on, each once, coordinates behind all others."""
+    """Assign numbers to operands from `first` on, each once, coordinates behind all others."""
     distinct = dict.fromkeys(operands)
     ordered = sorted(distinct, key=lambda o: not o[0])
     return {o: k for k, o in enumerate(ordered, first)}
@@ -122,7 +122,7 @@ def numbered(operands: Iterable[Operand], first: int = 0) -> dict[Operand, int]:
 def distinct_operands(
     expr: Expr, names: Sequence[str], views: Sequence[View], first: int = 0
 ) -> tuple[Expr, tuple[str, ...], tuple[View, ...]]:
-    """Number operands anew so that each (value, view) occurs once and all are read.
+    """Assign new numbers to operands so that each (value, view) occurs once and all are read.
 
     Input(k), k >= first, is `names[k - first]` through `views[k - first]`; views beyond the names
     are coordinates and stay behind the operands. Inputs below `first` are left alone.

@@ -32,7 +32,7 @@ WASTE = 4
 
 @dataclass(frozen=True)
 class _Axis:
-    """How one spatial axis is taken apart: `count` outputs of each of `stride` phases."""
+    """The phases of one spatial axis: `count` outputs of each of `stride` phases."""
 
     kernel: int
     stride: int

@@ -50,7 +50,7 @@ def tabulate(state: Rewriting, node: Node) -> Node:
 
 
 def _joins(state: Rewriting, name: str) -> bool:
-    """Whether arithmetic on a value can be part of the node that makes it."""
+    """Return whether arithmetic on a value can be part of the node that makes it."""
     while state.only_reader(name):
         maker = state.producers.get(name)
         if maker is None or not isinstance(maker.op, Reshape):
@@ -63,7 +63,7 @@ def _joins(state: Rewriting, name: str) -> bool:
 
 
 def looks_up(expr: Expr) -> bool:
-    """Whether an expression reads a table."""
+    """Return whether an expression reads a table."""
     return "Lookup" in functions_of(expr)
 
 

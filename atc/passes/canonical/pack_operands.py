@@ -59,13 +59,13 @@ def _straight_map(state: Rewriting, node: Node, op: Map, width: int) -> Node:
 
 
 def _follow(loops: Sequence[int], views: Sequence[View], width: int) -> bool:
-    """Whether vectors of all operands can be read along the last loop."""
+    """Return whether vectors of all operands can be read along the last loop."""
     wide = bool(loops) and 2 * loops[-1] >= width
     return wide and all(v.strides[-1] in (0, 1) for v in views)
 
 
 def _fills(view: View, shape: Sequence[int]) -> bool:
-    """Whether no loop reads the same again."""
+    """Return whether no loop reads the same again."""
     return all(s != 0 or n == 1 for s, n in zip(view.strides, shape, strict=True))
 
 
@@ -83,7 +83,10 @@ def _depth(state: Rewriting, node: Node) -> int:
 
 
 def _turned(view: View, shape: Sequence[int], width: int) -> bool:
-    """Whether squares of `width` rows and columns can be turned: another loop reads in order."""
+    """Return whether squares of `width` rows and columns can be turned.
+
+    Another loop reads in order.
+    """
     if not view.strides or view.strides[-1] in (0, 1) or shape[-1] < width:
         return False
     return any(s == 1 and n >= width for s, n in zip(view.strides, shape, strict=True))

@@ -73,7 +73,7 @@ def _plain(op: Softmax) -> bool:
 
 
 def _worthwhile(state: Rewriting, scores: Node, op: MatMul) -> bool:
-    """Whether rows are long, and scores computed from floats that lie along them."""
+    """Return whether rows are long, and scores computed from floats that lie along them."""
     if op.accumulator is not DType.FLOAT:
         return False
     if high(op.m) < LEAST_QUERIES or high(op.n) < LEAST_KEYS:

@@ -105,6 +105,6 @@ def _splice(
 
 
 def _distinct(names: tuple[str, ...], views: tuple[View, ...]) -> bool:
-    """Whether no two operands and no two coordinates are the same."""
+    """Return whether no two operands and no two coordinates are the same."""
     operands, coordinates = {*zip(names, views, strict=False)}, {*views[len(names) :]}
     return len(operands) + len(coordinates) == len(views)

@@ -39,7 +39,7 @@ def fuse_epilogue(state: Rewriting, node: Node) -> Node:
 
 
 def fuse_known_epilogue(state: Rewriting, node: Node) -> Node:
-    """Do the same where all other operands are constants: bias and activation, no residual."""
+    """Fuse an epilogue whose other operands are constants: bias and activation, no residual."""
     computed = [name for name in node.inputs if state.constant(name) is None]
     return fuse_epilogue(state, node) if len(computed) == 1 else node
 
@@ -124,7 +124,7 @@ def _split(
 
 
 def _sums_integers(node: Node) -> bool:
-    """Whether the result is computed of integers: kernels of these store bytes too."""
+    """Return whether the result is computed of integers: kernels of these store bytes too."""
     if isinstance(node.op, Reduce):
         return node.op.expr.dtype is DType.INT32 or node.op.expr.dtype in BYTES
     return getattr(node.op, "accumulator", DType.FLOAT) is DType.INT32

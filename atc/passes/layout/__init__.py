@@ -32,7 +32,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Layouts:
-    """How layouts are chosen: by whose prices, or which one if possible; who hears of it."""
+    """The choice of layouts: the costs, a layout to prefer, and the listener."""
 
     wanted: str = AUTO
     price: Price = no_price
@@ -113,7 +113,7 @@ def _forced(found: Choices, kept: Kept, layout: Layout) -> Kept:
 
 
 def _keeps_to(form: Form, layout: Layout) -> bool:
-    """Whether a form's result has a layout, and what it reads has that or the plain one."""
+    """Return whether a form's result has a layout, and what it reads has that or the plain one."""
     near = (layout, Layout.PLAIN)
     return form.layout is layout and all(
         a.layout in near for a in form.arguments if isinstance(a, Read)

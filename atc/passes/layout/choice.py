@@ -59,7 +59,7 @@ class Choices:
 
     @cached_property
     def costs(self) -> tuple[tuple[float, ...], ...]:
-        """What each form costs, without the relayouts it needs."""
+        """The cost of each form, without the reorders it needs."""
         return tuple(
             tuple(self._form_cost(node, form) for form in forms)
             for node, forms in zip(self.scene.graph.nodes, self.forms, strict=True)

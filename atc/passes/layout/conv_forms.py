@@ -73,13 +73,13 @@ def _is_float(scene: Scene, node: Node, op: Conv) -> bool:
 
 
 def _is_pointwise(scene: Scene, node: Node, op: Conv) -> bool:
-    """Whether it is a matrix product for each pixel."""
+    """Return whether it is a matrix product for each pixel."""
     one = set(op.window.kernel) == {1} and not any(op.window.pads) and op.group == 1
     return one and _is_float(scene, node, op) and scene.type(node.outputs[0]).size > 0
 
 
 def _pixels_as_rows(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
-    """A 1x1 convolution whose channels lie last is a product of pixels and filters."""
+    """Form a 1x1 convolution whose channels lie last as a product of pixels and filters."""
     x, y = scene.type(node.inputs[0]).shape, scene.type(node.outputs[0]).shape
     if not _is_pointwise(scene, node, op):
         return
@@ -101,7 +101,7 @@ def _pixels_as_rows(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
 
 
 def _pixels_as_columns(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
-    """A 1x1 convolution is a product of filters and pixels."""
+    """Form a 1x1 convolution as a product of filters and pixels."""
     x, y = scene.type(node.inputs[0]).shape, scene.type(node.outputs[0]).shape
     if not _is_pointwise(scene, node, op) or set(op.window.strides) != {1}:
         return

@@ -1,4 +1,4 @@
-"""What a node costs: an estimate by its op, in cycles of one core, good enough to compare forms.
+"""Cost estimates of nodes by op, in cycles of one core, good enough to compare forms.
 
 Whoever knows the kernels can do better and says so by a `Price`.
 """
@@ -103,7 +103,7 @@ def estimate(task: Task, width: int) -> float:
 
 
 def _is_plain(op: ConvBlocked, task: Task) -> bool:
-    """Whether a blocked convolution reads a plain operand."""
+    """Return whether a blocked convolution reads a plain operand."""
     return len(_shape(task, 0)) == op.plain
 
 
@@ -124,7 +124,10 @@ def _plain_conv(op: Conv, task: Task, width: int) -> float:
 
 
 def _is_part(op: Map, y: TensorType) -> bool:
-    """Whether readers of a slice can read it where it lies; see `canonical/alias_slices.py`."""
+    """Return whether readers of a slice can read it where it lies.
+
+    See `canonical/alias_slices.py`.
+    """
     view = op.views[0]
     return view.is_dense(op.shape) and view.offset * y.dtype.itemsize % ALIGNMENT == 0
 

@@ -1,4 +1,4 @@
-"""What a node may become: one form for each layout of its result and each way to read its operands.
+"""Forms of a node: one for each layout of its result and each way to read its operands.
 
 A layout says how a value [N, C, *spatial] lies in memory: as it is (nchw), with its channels in
 blocks as wide as vectors (nchw16c), or in one block (nhwc). The last two are ordinary tensors
@@ -24,7 +24,7 @@ LAID_OUT = frozenset({DType.FLOAT, *BYTES})
 
 
 class Layout(Enum):
-    """How a value lies; the values end names of values that lie so."""
+    """The layout of a value; the values end names of values that lie so."""
 
     PLAIN = ""
     BLOCKS = ".blocked"
@@ -102,7 +102,7 @@ class Scene:
 
     @cached_property
     def makers(self) -> dict[str, Op]:
-        """What computes a value."""
+        """The node that computes each value."""
         return {o: node.op for node in self.graph.nodes for o in node.outputs}
 
     def constant(self, name: str) -> Array | None:

@@ -1,4 +1,4 @@
-"""What each choice of layouts is estimated to cost: in all, and region by region."""
+"""Estimated costs of each choice of layouts: in all, and region by region."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ VECTOR = 64
 
 @dataclass(frozen=True)
 class Quote:
-    """What a node takes with the best of its kernels.
+    """The cost of a node with the best of its kernels.
 
     `cycles` are None where nobody knows; `vectors`: not a portable loop; `bf16`: multiplies that.
     """
@@ -70,7 +70,7 @@ def store_bf16(
 
 
 def _moves(node: Node) -> bool:
-    """Whether results are values of the operands, in the same type."""
+    """Return whether results are values of the operands, in the same type."""
     match node.op:
         case Reshape() | Part() | Concat():
             return True
@@ -143,13 +143,13 @@ class _State:
                 self.readers.setdefault(name, []).append(node)
 
     def allowed(self, group: tuple[str, ...]) -> bool:
-        """Whether rounding the values of a group leaves no mark where none is allowed."""
+        """Return whether rounding the values of a group leaves no mark where none is allowed."""
         return all(map(self._storable, group)) and (
             all(map(self._rounded_anyway, group)) or all(map(self._may_round, group))
         )
 
     def _storable(self, name: str) -> bool:
-        """Whether a value is one of floats that somebody computes for products to read."""
+        """Return whether a value is one of floats that somebody computes for products to read."""
         type_, node = self.types[name], self.makers.get(name)
         if node is None or type_.dtype is not FLOAT or is_dynamic(type_.shape) or not type_.size:
             return False
@@ -157,7 +157,7 @@ class _State:
         return computed and len(node.outputs) == 1 and self._leads_on(name)
 
     def _leads_on(self, name: str) -> bool:
-        """Whether all that comes of a value is read by products in the end."""
+        """Return whether all that comes of a value is read by products in the end."""
         if name not in self._leading:
             readers = self.readers.get(name, ())
             ends = name in self.graph.ends or not readers
@@ -171,7 +171,7 @@ class _State:
         return bool(_multiplied(node)) or all(map(self._leads_on, node.outputs))
 
     def _rounded_anyway(self, name: str) -> bool:
-        """Whether all readers would round a value, so that no result changes."""
+        """Return whether all readers would round a value, so that no result changes."""
         return all(
             _moves(n) or name not in _widened(n) and self._multiplies(n) for n in self.readers[name]
         )
@@ -213,7 +213,7 @@ class _State:
         return total
 
     def _as_pairs(self, node: Node, name: str, types: Mapping[str, TensorType]) -> bool:
-        """Whether a node multiplies a value in bfloat16 as it is stored."""
+        """Return whether a node multiplies a value in bfloat16 as it is stored."""
         quote = self._quote(node, types)
         return name in _multiplied(node) and quote is not None and quote.bf16
 

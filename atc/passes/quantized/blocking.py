@@ -1,4 +1,4 @@
-"""Which convolutions of bytes can be blocked: those that tuned kernels compute in vectors."""
+"""Blocking of int8 convolutions: those that tuned kernels compute in vectors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def integer_zero(
 
 
 def _all_inside(window: Window, x: TensorType, y: TensorType) -> bool:
-    """Whether no tap ever meets padding."""
+    """Return whether no tap ever meets padding."""
     axes = zip(y.shape[2:], window.strides, window.kernel, window.dilations, x.shape[2:],
                strict=True)  # fmt: skip
     return not any(window.pads) and all(
@@ -52,7 +52,7 @@ def _all_inside(window: Window, x: TensorType, y: TensorType) -> bool:
 
 
 def _is_vector_form(expr: Expr) -> bool:
-    """Whether an epilogue of INT32 sums consists of what vectors of floats can do."""
+    """Return whether an epilogue of INT32 sums consists of what vectors of floats can do."""
     match expr:
         case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES:
             if not _is_rounded(x):
@@ -63,7 +63,7 @@ def _is_vector_form(expr: Expr) -> bool:
 
 
 def _is_rounded(x: Expr) -> bool:
-    """Whether a value is a rounded one, or that and a whole number."""
+    """Return whether a value is a rounded one, or that and a whole number."""
     match x:
         case Call(fn="Add", args=(y, Const() as point)) if float(point.value).is_integer():
             return isinstance(y, Call) and y.fn == "Round"

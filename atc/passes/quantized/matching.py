@@ -32,11 +32,11 @@ class Dequantized:
 
     @property
     def numbers(self) -> tuple[int, float, DType]:
-        """What two tensors that share a scale have in common."""
+        """The quantization parameters that two tensors share."""
         return self.zero, self.scale, self.dtype
 
     def expr(self, index: int) -> Expr:
-        """The value in float, of the source as operand `index`."""
+        """Return the value in float, of the source as operand `index`."""
         x = cast(Input(self.dtype, index), DType.FLOAT)
         if self.zero:
             x = call("Sub", x, const(self.zero, DType.FLOAT))

@@ -117,7 +117,7 @@ def averaged_integers(state: Rewriting, node: Node, op: Pool) -> Node | None:
 
 
 def _is_global(op: Pool, shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
-    """Whether the one window is the whole image, and nothing but the image."""
+    """Return whether the one window is the whole image, and nothing but the image."""
     whole = op.window.kernel == tuple(shape[2:]) and set(op.window.dilations) == {1}
     return whole and set(result[2:]) == {1} and not any(op.window.pads) and not any(op.end_pads)
 

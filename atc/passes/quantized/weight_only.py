@@ -55,7 +55,7 @@ def packed_product(state: Rewriting, node: Node, op: MatMul) -> Node | None:
 
 
 def _plain(op: MatMul) -> bool:
-    """Whether A is a dense matrix of rows, B the same in all batches, and the epilogue alike."""
+    """Require A to be a dense matrix of rows, B the same in all batches, and the epilogue alike."""
     shared = not any(op.b_view.strides[:-2])
     alone = not op.batch or not op.epilogue.views
     dense = op.a_view.offset == 0 and op.a_view.is_dense((*op.batch, op.m, op.k))
@@ -63,7 +63,7 @@ def _plain(op: MatMul) -> bool:
 
 
 def _blocked(scales: Floats, block: int) -> bool:
-    """Whether scales [n, k] are the same throughout each block."""
+    """Return whether scales [n, k] are the same throughout each block."""
     first = np.repeat(scales[:, ::block], block, 1)[:, : scales.shape[1]]
     return bool((scales == first).all())
 
