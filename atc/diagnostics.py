@@ -11,7 +11,7 @@ from atc.ir.graph import Graph
 
 @dataclass(frozen=True)
 class Listener:
-    """Who wants to hear how a compilation goes; nothing is printed below the command line."""
+    """Callbacks for a compilation's progress; nothing is printed below the command line."""
 
     stage: Callable[[str], None] = lambda text: None
     """A stage begins: `reading the model`, `compiling C`, ..."""

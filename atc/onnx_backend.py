@@ -212,7 +212,10 @@ class AtcBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether the model can be compiled as it is; what only its inputs can tell is assumed."""
+        """Return whether the model can be compiled as it is.
+
+        What only its inputs can tell is assumed.
+        """
         known = {t.name for t in model.graph.initializer}
         given = [v for v in model.graph.input if v.name not in known]
         shapes = [v.type.tensor_type.shape for v in given]
@@ -263,7 +266,7 @@ class AtcBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether networks can run there: on the CPU only."""
+        """Return whether networks can run there: on the CPU only."""
         return device.partition(":")[0] == "CPU"
 
 

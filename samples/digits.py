@@ -103,7 +103,7 @@ def new_parameters(seed: int) -> Parameters:
 
 @dataclass(frozen=True)
 class Layer:
-    """What the backward step through a convolution, ReLU and pooling needs of the forward one."""
+    """Values of the forward step that the backward one needs: convolution, ReLU and pooling."""
 
     columns: Floats
     active: NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""What products in bf16x3 will err by, foreseen in float64; where it is too much, float32 is taken.
+"""Error prediction for products in bf16x3, in float64; float32 is taken where it is too large.
 
 How far a network carries an error of its layers is its own: trained ones err by 1e-6 to 5e-5 of
 their output's scale, ones of random weights by ten times as much. So the model is evaluated in

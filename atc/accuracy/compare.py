@@ -51,7 +51,7 @@ _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # a rounding more or less
 
 @dataclass(frozen=True)
 class Difference:
-    """How one output differs from the reference.
+    """The difference of one output from the reference.
 
     `max_rel` is the largest difference as a part of the reference's largest magnitude, `cosine`
     of the angle between both outputs. 8-bit integers may differ by one step, others not at all.
@@ -199,7 +199,7 @@ def _pinned(net: Network, value: Value) -> InputShape:
 
 
 def _varies(net: Network, value: Value) -> bool:
-    """Whether an input is a tensor of several shapes."""
+    """Return whether an input is a tensor of several shapes."""
     tensor = net.inputs[value.first]
     return value.is_plain and bool(tensor.lowest) and tensor.lowest != tensor.shape
 

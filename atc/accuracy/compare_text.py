@@ -1,4 +1,4 @@
-"""What `atc verify` tells of a comparison."""
+"""The report of `atc verify` on a comparison."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 @dataclass(frozen=True)
 class NodeDifference:
-    """How the result of a kernel call differs from the reference's value of the same name.
+    """The difference of a kernel call's result from the reference's value of the same name.
 
     `nodes` are those of the model that the call computes. `max_rel` is `max_abs` as a part of the
     reference's largest magnitude; `index`, `got` and `expected` tell of the element that differs

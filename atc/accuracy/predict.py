@@ -1,4 +1,4 @@
-"""What a network's products err by on a machine that can't run it: evaluated in float64."""
+"""Predicted errors of a network's products where the machine can't run it, in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which products may be computed in a lower precision, so that the outputs stay within an error.
+"""Search for products that may be computed in a lower precision within an error of the outputs.
 
 Each node gets a weight: how far outputs move when noise of the same relative size is added to what
 it computes, in the network that computes all of them in the higher precision. What several nodes

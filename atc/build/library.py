@@ -69,7 +69,7 @@ def library_flags(compiler: Compiler, target: Target) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """How many objects were compiled, how many came from the cache, and the time in seconds.
+    """Numbers of objects compiled and taken from the cache, and the time in seconds.
 
     `objects` holds the compiled ones by source path, those that never meet the cache left out.
     """
@@ -224,7 +224,7 @@ def written_down(log: Log, folder: Path) -> Log:
 
 @dataclass(frozen=True)
 class Shop:
-    """What objects are compiled with, and where they are kept."""
+    """The compiler, its flags, and the cache that keeps objects."""
 
     target: Target
     compiler: Compiler

@@ -1,4 +1,4 @@
-"""Where the programs begin: signals that end them do so without a traceback, whenever they come.
+"""Entry points of the programs: signals end them without a traceback, whenever they come.
 
 While modules are imported, and once all is done, Ctrl-C ends the process as it ends a program in C:
 there is nothing yet, or nothing any more, that would have to go. In between the command line and

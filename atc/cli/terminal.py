@@ -1,4 +1,4 @@
-"""What the user sees while a compilation runs: a bar on a terminal, lines elsewhere."""
+"""Progress of a compilation as the user sees it: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a library built with hooks tells of its kernel calls: which values they read and write."""
+"""Tables of a library built with hooks: the values that its kernel calls read and write."""
 
 from __future__ import annotations
 

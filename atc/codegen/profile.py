@@ -1,4 +1,4 @@
-"""What a library built with --profile tells of each kernel call beside its time."""
+"""Tables of a library built with --profile: facts of each kernel call beside its time."""
 
 from __future__ import annotations
 

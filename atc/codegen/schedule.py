@@ -42,7 +42,7 @@ class Schedule:
     tasks: tuple[Task, ...] = ()
 
     def calls(self, helper: str) -> bool:
-        """Whether the run function or a task calls a function of the library's own."""
+        """Return whether the run function or a task calls a function of the library's own."""
         texts = (*self.lines, *(line for t in self.tasks for p in t.pieces for line in p))
         return any(f"{helper}(" in line for line in texts)
 
@@ -52,7 +52,7 @@ class Schedule:
         return any("begin = nanoseconds();" in line for line in self.lines)
 
     def uses(self, table: str) -> bool:
-        """Whether the run function reads an element of a table."""
+        """Return whether the run function reads an element of a table."""
         texts = (*self.lines, *(str(v.offset) for v in self.values))
         return any(re.search(rf"\b{table}\[", text) for text in texts)
 

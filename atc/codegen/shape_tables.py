@@ -1,4 +1,4 @@
-"""What a network with ranges of shapes keeps at run time, as the templates write it.
+"""Run-time tables of a network with ranges of shapes, as the templates write them.
 
 The inputs' extents are checked and stored as a table of dims `d`; every other extent is computed
 from it. The memory plan holds for the largest shape. For smaller ones the buffers move down, in the
@@ -95,7 +95,7 @@ class Dynamic:
 
     @staticmethod
     def uses_dims(shapes: Sequence[Sequence[str]]) -> bool:
-        """Whether the C text of an extent reads the table of dims."""
+        """Return whether the C text of an extent reads the table of dims."""
         return any("d[" in extent for shape in shapes for extent in shape)
 
 

@@ -47,7 +47,7 @@ COLD_BYTES = 48 << 20
 
 @dataclass(frozen=True)
 class Bench:
-    """Where and how candidates are built and run.
+    """The place and the tools with which candidates are built and run.
 
     `every` measures all candidates, not only the most promising; `timeout` is in seconds and for
     one candidate of one workload, checks and timing together.
@@ -67,12 +67,12 @@ class Bench:
 
     @property
     def too_late(self) -> str:
-        """Why a candidate that took too long is left out."""
+        """The reason for which a candidate that took too long is left out."""
         return f"took longer than {self.timeout:g} s"
 
     @property
     def late_ns(self) -> float:
-        """What the algo cache keeps of such a candidate: the limit, negative."""
+        """The algo cache's entry for such a candidate: the limit, negative."""
         return -1e9 * self.timeout
 
     @property
@@ -126,7 +126,7 @@ def _tell_late(timings: Timings, bench: Bench) -> None:
 
 
 def runs_here(target: Target) -> bool:
-    """Whether programs for a target run on this machine, by themselves or under its runner."""
+    """Tell whether programs for a target run on this machine, also under its runner."""
     return bool(target.runner) or target.arch in ("", host_arch())
 
 

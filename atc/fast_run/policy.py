@@ -43,7 +43,7 @@ class Pick:
 
     @property
     def pieces(self) -> int:
-        """How many threads share the call, where the line says that; else 0."""
+        """The number of threads that share the call, where the line says that; else 0."""
         found = re.fullmatch(r"(\d{1,4}) pieces", self.label)
         return int(found[1]) if found else 0
 

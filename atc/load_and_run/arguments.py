@@ -26,7 +26,7 @@ _DEPTH = 8
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user wants: checked values of all options, and the texts of those that he gave."""
+    """Checked values of all options, and the texts of those that the user gave."""
 
     subject: Path
     values: Mapping[str, Any]

@@ -22,7 +22,7 @@ _MAGIC = b"mgbtest0"
 
 @dataclass(frozen=True)
 class Case:
-    """What a network is run with, and what is expected of outputs by name."""
+    """Inputs of a run, and expected outputs by name."""
 
     given: tuple[Given, ...]
     expected: Mapping[str, Array] = field(default_factory=dict)

@@ -65,7 +65,7 @@ def load_and_run(argv: Sequence[str], console: Console, wait: ReadLine) -> int:
 
 
 def _is_library(subject: Path) -> bool:
-    """Whether a path names something compiled; raises ModelError if there is nothing."""
+    """Return whether a path names something compiled; raises ModelError if there is nothing."""
     if not subject.exists():
         raise ModelError("no such file or folder", where=str(subject), code="E10041")
     return subject.is_dir() or re.search(r"\.so(\.\d+)*$", subject.name) is not None

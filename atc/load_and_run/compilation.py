@@ -92,7 +92,7 @@ def compile_subject(
 
 
 def runs_natively(target: str) -> bool:
-    """Whether a library for some targets can be loaded on this machine."""
+    """Return whether a library for some targets can be loaded on this machine."""
     arches = {get_target(name).arch for name in target.split(",")}
     return bool(arches & {"", host_arch()})
 

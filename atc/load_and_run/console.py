@@ -1,4 +1,4 @@
-"""Where lines, warnings and the JSON result go."""
+"""Output of lines, warnings and the JSON result."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Context:
         return self._memory[self._start : self._start + self._size]
 
     def fences_hold(self) -> bool:
-        """Whether the memory before and after the arena is as it was."""
+        """Return whether the memory before and after the arena is as it was."""
         end = self._start + self._size
         outside = (self._memory[: self._start], self._memory[end:])
         return all(bool((part == _FENCE_BYTE).all()) for part in outside)

@@ -42,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True)
 class CallTime:
-    """What a profiled kernel call took: `begin` of the latest run and the sum, in seconds."""
+    """Times of a profiled kernel call: `begin` of the latest run and the sum, in seconds."""
 
     number: int
     nodes: str

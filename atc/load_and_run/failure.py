@@ -1,4 +1,4 @@
-"""What is raised where a check finds something."""
+"""The exception of a check that finds something."""
 
 from __future__ import annotations
 

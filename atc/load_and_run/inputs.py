@@ -287,7 +287,7 @@ def _fitted(
 
 
 def _between(low: Sequence[int], shape: Sequence[int], high: Sequence[int]) -> bool:
-    """Whether a shape lies in a range of shapes, both ends in it."""
+    """Return whether a shape lies in a range of shapes, both ends in it."""
     return len(shape) == len(high) and all(
         least <= d <= most for least, d, most in zip(low, shape, high, strict=True)
     )

@@ -1,4 +1,4 @@
-"""What looks at the runs of the first context: dumps and checks."""
+"""Plugins that look at the runs of the first context: dumps and checks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Plugins:
             context.observe(_all(observers) if observers else None)
 
     def after(self, context: Context) -> None:
-        """Do what follows a run."""
+        """Act after a run."""
         if self.values is not None:
             self.values.end()
         if self.outputs is not None:

@@ -1,4 +1,4 @@
-"""Which options go together, and what a user is told of those that have no effect."""
+"""Rules for combining options, and messages about those that have no effect."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from atc.load_and_run.workers import Start, here, workers
 
 @dataclass
 class Timing:
-    """What one context's runs took, in ms: `host` without the copy of the outputs."""
+    """Times of one context's runs, in ms: `host` without the copy of the outputs."""
 
     warmup: list[float] = field(default_factory=list)
     e2e: list[float] = field(default_factory=list)

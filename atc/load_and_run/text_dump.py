@@ -1,4 +1,4 @@
-"""What every kernel call computes as text, in the format of MegEngine's text io dump."""
+"""Results of every kernel call as text, in the format of MegEngine's text io dump."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ORDERS = 8
 
 @dataclass(frozen=True)
 class Arena:
-    """Where each value and each call's scratch lies, in bytes from the arena's start.
+    """Offsets of each value and each call's scratch, in bytes from the arena's start.
 
     Values that live in a caller's buffer or in the weights have no offset.
     """

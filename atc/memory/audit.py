@@ -299,7 +299,10 @@ class _Auditor:
 
 
 def _read_where_written(call: Call, value: str) -> bool:
-    """Whether a call reads a value only where it then writes: each time that it is an operand."""
+    """Return whether a call reads a value only where it then writes.
+
+    Each time that it is an operand.
+    """
     workload = call.choice.workload
     able = call.choice.candidate.kernel.in_place(workload)
     operands = (i for i, type_ in enumerate(workload.inputs) if type_ is not None)

@@ -141,7 +141,7 @@ def _align_up(value: int, alignment: int) -> int:
 
 
 class _Conflicts:
-    """Which buffers, by index, are live at some step together with buffer i: `conflicts[i]`."""
+    """Interference of buffers: those live at some step together with buffer i: `conflicts[i]`."""
 
     def __init__(self, items: Sequence[Buffer]) -> None:
         self._last = np.array([b.last for b in items], dtype=np.int64)

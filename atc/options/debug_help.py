@@ -1,4 +1,4 @@
-"""How the help of diff, bisect, profile, report and quantize begins."""
+"""Introductions to the help of diff, bisect, profile, report and quantize."""
 
 from __future__ import annotations
 

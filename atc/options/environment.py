@@ -1,4 +1,4 @@
-"""Where settings come from besides the command line: the environment and the configuration file.
+"""Settings from outside the command line: the environment and the configuration file.
 
 Variables that are read once count as they were when this module was imported, the others as they
 are at each call. The configuration file is `$ATC_CONFIG`, else `$XDG_CONFIG_HOME/atc/atc.cfg`, else

@@ -1,4 +1,4 @@
-"""What the options of a command line must be for each `--mode`, and for `--singleop`."""
+"""Required and forbidden options for each `--mode`, and for `--singleop`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _TRUTHS = frozenset({"0", "1", "true", "false"})
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the user wrote: texts by setting name (of repeated ones the last), and bare words."""
+    """The user's texts by setting name (of repeated ones the last), and bare words."""
 
     given: dict[str, str]
     words: tuple[str, ...]

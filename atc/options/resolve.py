@@ -1,4 +1,4 @@
-"""Which value counts: command line > environment > configuration file > default.
+"""Precedence of values: command line > environment > configuration file > default.
 
 The limits of the op compiler cache have an order of their own: its op_cache.ini comes before the
 environment (see cache/README.md).

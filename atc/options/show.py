@@ -1,4 +1,4 @@
-"""What `atc env` tells: every variable with its current value and where that comes from."""
+"""Report of `atc env`: every variable with its current value and its source."""
 
 from __future__ import annotations
 

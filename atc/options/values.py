@@ -74,7 +74,7 @@ def switch(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Checks:
-    """What a checked build looks after; `limit` is the largest magnitude, 0 for none.
+    """The checks of a checked build; `limit` is the largest magnitude, 0 for none.
 
     With `path` a fault tells how what the call read was computed.
     """

@@ -1,4 +1,4 @@
-"""Where a compilation keeps what the next one needn't make again, as its options say."""
+"""The caches of a compilation, as its options say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How what a node reads was computed: the chains of nodes that `--record_computing_path` tells."""
+"""Chains of nodes that computed what a node reads, for `--record_computing_path`."""
 
 from __future__ import annotations
 

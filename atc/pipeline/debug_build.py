@@ -55,7 +55,7 @@ FOLDER = "kernel_meta"
 
 @dataclass(frozen=True)
 class Debugging:
-    """What is debugged and how.
+    """The subject and the manner of debugging.
 
     `flags` and `files` are for the kernels that `config` lists, or for all if it lists none.
     """
@@ -141,7 +141,7 @@ def listed_kernels(
 
 @dataclass(frozen=True)
 class Build:
-    """What the kept files tell of a build: its objects by path, its schedule's text and path."""
+    """A build as its kept files tell it: its objects by path, its schedule's text and path."""
 
     target: str
     compiler: str

@@ -1,4 +1,4 @@
-"""What a quantized network still computes in float, and why: a part of the report."""
+"""Float fallbacks of a quantized network, with reasons: a part of the report."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def _reasons(call: Call, program: Program) -> Iterator[str]:
 
 
 def _is_float(name: str, program: Program) -> bool:
-    """Whether a value that is computed or given holds floats."""
+    """Return whether a value that is computed or given holds floats."""
     return name not in program.constants and program.types[name].dtype is DType.FLOAT

@@ -1,4 +1,4 @@
-"""What the inputs of a network will be: wrong ones are told of before it is compiled."""
+"""Types of a network's inputs, checked before it is compiled."""
 
 from __future__ import annotations
 

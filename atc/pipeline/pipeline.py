@@ -77,7 +77,7 @@ class Compilation:
 
     @property
     def report(self) -> dict[str, Any]:
-        """What was chosen for each node and where memory goes, as in `<name>.report.json`."""
+        """The kernel of each node and the use of memory, as in `<name>.report.json`."""
         report: dict[str, Any] = json.loads(report_json(self))
         return report
 

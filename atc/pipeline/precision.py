@@ -76,13 +76,13 @@ class Names:
     types: frozenset[str] = frozenset()
 
     def holds(self, node: onnx_ir.Node) -> bool:
-        """Whether a node is listed by its name or type."""
+        """Return whether a node is listed by its name or type."""
         return node_name(node) in self.nodes or node.op_type in self.types
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the precision options say, all files read."""
+    """The precision options, all files read."""
 
     mode: str = ""
     keep: Names = field(default_factory=Names)

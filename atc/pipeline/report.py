@@ -112,7 +112,7 @@ def source_nodes(model: onnx_ir.Model) -> list[dict[str, object]]:
 
 
 def _cache(done: Compilation) -> dict[str, object]:
-    """What came from the op compiler cache; the rest was compiled."""
+    """Return the report's part on the op compiler cache: what it gave; the rest was compiled."""
     stats = done.cache
     return {
         "mode": stats.mode, "hits": stats.hits, "misses": stats.misses,

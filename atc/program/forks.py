@@ -37,7 +37,7 @@ Branches = tuple[tuple[Node, ...], ...]
 
 @dataclass(frozen=True)
 class Workers:
-    """How many branches may run at the same time, and how many threads share a single call.
+    """Numbers of branches that may run at the same time and of threads that share one call.
 
     With `always`, whatever is independent is forked, else only where that is estimated to be faster
     than to run one call after the other, each shared by the threads.
@@ -120,7 +120,7 @@ def _producers(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
 
 
 class _Components:
-    """Which of the nodes that were added so far are connected, and the time of each component."""
+    """Connected components of the nodes added so far, and the time of each."""
 
     def __init__(self, producers: Sequence[tuple[int, ...]]) -> None:
         self._producers = producers
@@ -250,7 +250,7 @@ class _Search:
 
 
 def _may_overlap(node: Node, selection: Selection) -> bool:
-    """Whether a node is nothing but calls that can't fail and touch nothing of the run's own."""
+    """Tell whether a node is only calls that can't fail and touch nothing of the run's own."""
     if isinstance(node.op, Reshape | Part):
         return True
     choice = selection.get(node.outputs[0]) if node.outputs else None

@@ -48,7 +48,7 @@ _Nest = TypeVar("_Nest", Map, Reduce)
 
 @dataclass(frozen=True)
 class Worth:
-    """Which calls are worth more than one thread: long ones, or with `always` all of them.
+    """The calls worth more than one thread: long ones, or with `always` all of them.
 
     Those that only copy are from so many elements on, if `copies` says how many.
     """
@@ -124,14 +124,14 @@ def _fitted(piece: Piece, w: Workload, target: Target) -> Piece:
 
 
 def is_long(w: Workload, target: Target, worth: Worth = ESTIMATED) -> bool:
-    """Whether a call takes so long that another thread brings more than it costs."""
+    """Return whether a call takes so long that another thread brings more than it costs."""
     if worth.copies is not None and is_copy(w):
         return w.outputs[0].size >= worth.copies
     return worth.always or cycles(w, target) > WORTH
 
 
 def is_copy(w: Workload) -> bool:
-    """Whether a call only moves elements."""
+    """Return whether a call only moves elements."""
     return isinstance(w.op, Block | Unblock) or (isinstance(w.op, Map) and w.op.is_movement)
 
 

@@ -1,4 +1,4 @@
-"""What a program is: kernel calls in order, the storage each value lives in, packed constants."""
+"""Programs: kernel calls in order, the storage each value lives in, packed constants."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Call:
 
     @property
     def cost(self) -> float:
-        """What it was estimated to cost, 0 where nothing was estimated."""
+        """The estimated cost, 0 where nothing was estimated."""
         return dict(self.choice.estimates).get(self.candidate, 0.0) * self.share
 
     @property
@@ -100,7 +100,7 @@ class Repeat:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What is read before each iteration."""
+        """The values read before each iteration."""
         return tuple(v for v in (self.count, self.start) if v)
 
 
@@ -119,7 +119,7 @@ class Bands:
 
 @dataclass(frozen=True)
 class Parallel:
-    """What threads may run at the same time: pieces of a node's work, or of a chain's."""
+    """Tasks that threads may run at the same time: slices of a node's work, or of a cascade's."""
 
     node: Node
     pieces: tuple[Call | Bands, ...]

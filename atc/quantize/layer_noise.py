@@ -1,4 +1,4 @@
-"""What quantising costs layer by layer: values of a float model beside those of its QDQ form."""
+"""Quantization noise layer by layer: values of a float model beside those of its QDQ form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QDQ = ("QuantizeLinear", "DequantizeLinear")
 
 @dataclass(frozen=True)
 class Layer:
-    """How a node's result in the quantised model differs from that in the float one.
+    """The difference of a node's result in the quantised model from that in the float one.
 
     `noise` is the energy of the difference as a part of the float values' energy, summed over all
     inputs; `added` is how much of it the node's own operands don't have yet.

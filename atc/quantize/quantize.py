@@ -45,7 +45,7 @@ _ADAPTED = 17  # what older models are converted to
 
 @dataclass(frozen=True)
 class Job:
-    """What to quantise, how, and what of it stays in float."""
+    """A model to quantise, the manner, and the nodes that stay in float."""
 
     model: Path
     output: Path
@@ -75,7 +75,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Quantised:
-    """What was done; `kept` are the nodes that stayed in float on request, `samples` inputs."""
+    """The result; `kept` are the nodes that stayed in float on request, `samples` inputs."""
 
     output: Path
     method: str

@@ -1,4 +1,4 @@
-"""What `atc quantize` tells: layers with their noise, the worst ones, the accuracy."""
+"""Report of `atc quantize`: layers with their noise, the worst ones, the accuracy."""
 
 from __future__ import annotations
 

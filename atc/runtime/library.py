@@ -243,14 +243,14 @@ def _slots(tensors: Sequence[Tensor]) -> list[tuple[int, np.dtype[Any], tuple[in
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is settled for inputs of some shapes: a C context, and the outputs' shapes."""
+    """The plan for inputs of some shapes: a C context, and the outputs' shapes."""
 
     context: Any
     outputs: list[tuple[int, ...]]
 
 
 class Context:
-    """What one call in progress needs: the C context, its arena, the tables of pointers."""
+    """The memory of one call in progress: the C context, its arena, the tables of pointers."""
 
     def __init__(self, library: Library) -> None:
         self._library = library

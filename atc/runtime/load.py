@@ -119,7 +119,7 @@ def _prefixes(library: Path) -> Iterator[str]:
 
 
 def _is_whole(data: mmap.mmap) -> bool:
-    """Whether a 64-bit ELF file has its last part, the section headers; else a use may crash."""
+    """Tell whether a 64-bit ELF file has its last part, the section headers; else it may crash."""
     if data[:5] != b"\x7fELF\x02":
         return True  # the system's loader will know what it is
     if len(data) < 64:

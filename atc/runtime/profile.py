@@ -26,7 +26,7 @@ _profiled: list[Library] = []
 
 
 def profile_wanted() -> bool:
-    """Whether MXNET_PROFILER_AUTOSTART asks for profile.json."""
+    """Return whether MXNET_PROFILER_AUTOSTART asks for profile.json."""
     return os.environ.get("MXNET_PROFILER_AUTOSTART", "").lower() in ("1", "true")
 
 

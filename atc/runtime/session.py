@@ -26,7 +26,7 @@ class Session:
         self.context = self._bound._context.arguments[0]
 
     def has(self, function: str) -> bool:
-        """Whether the library was built with a function."""
+        """Return whether the library was built with a function."""
         try:
             self._library.function(function)
         except AttributeError:

@@ -1,4 +1,4 @@
-"""What networks take and give: tensors of fixed or several shapes, sequences, optionals, strings.
+"""Inputs and outputs of networks: tensors of one or several shapes, sequences, optionals, strings.
 
 A part of `atc/runtime/network.py`; generated projects carry both in one module.
 """
@@ -33,7 +33,7 @@ class Tensor:
         return f"{self.name}: {kind} [{', '.join(self.extents)}]"
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor may have this shape."""
+        """Return whether a tensor may have this shape."""
         if not self.lowest or len(shape) != len(self.shape):
             return shape == self.shape
         return all(a <= n <= b for a, n, b in zip(self.lowest, shape, self.shape, strict=True))

@@ -38,7 +38,7 @@ Timings = Mapping[Workload, tuple[Measurement, ...]]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a candidate must keep to.
+    """The constraints on candidates.
 
     `exact`: its results err no more than the op's definition. `workspace`: the most bytes of
     scratch; where no candidate does with so few, those of least scratch are taken. `tier`: all,
@@ -73,11 +73,11 @@ class Limits:
         return replace(self, exact=exact, precisions=allowed)
 
     def may_round(self, node: Node) -> bool:
-        """Whether what a node computes may be stored in bfloat16."""
+        """Return whether what a node computes may be stored in bfloat16."""
         return bool(node.origin) and self.stored_nodes.issuperset(node.origin)
 
     def keeps(self, node: Node) -> bool:
-        """Whether a node's operands are to be stored as they are."""
+        """Return whether a node's operands are to be stored as they are."""
         return self.of(node).exact or not self.float_nodes.isdisjoint(node.origin)
 
 

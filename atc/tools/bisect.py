@@ -68,7 +68,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Change:
-    """How far an output is from that of the first compilation; `max_rel` as in atc verify."""
+    """The distance of an output from the first compilation's; `max_rel` as in atc verify."""
 
     output: str
     max_abs: float
@@ -77,7 +77,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Bisection:
-    """What was decided differently, what was tried (decisions taken: changed or not), the answer.
+    """Decisions that differ, those tried (taken: changed or not), and the answer.
 
     `found` is the number of the decision in `decisions`; None where the outputs don't differ.
     """

@@ -35,7 +35,7 @@ only says where others read."""
 
 @dataclass(frozen=True)
 class Finding:
-    """What a dry run says of one node of the model.
+    """The finding of a dry run on one node of the model.
 
     `status` is a tier, `fails`, or `unknown` for one that reads what a failing node would compute.
     `kernels` are the labels of those that compute it, often together with its neighbours.

@@ -23,7 +23,7 @@ from atc.tools.profile import Profile
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command prints, and its exit status."""
+    """The text that a command prints, and its exit status."""
 
     text: str
     status: int = 0
@@ -160,7 +160,7 @@ def _measured(folder: Path, values: Mapping[str, Any]) -> Profile:
 
 
 def _times_calls(folder: Path) -> bool:
-    """Whether a folder's library was compiled with --profile and runs here."""
+    """Return whether a folder's library was compiled with --profile and runs here."""
     files = folder.glob("lib*.so") if folder.is_dir() else ()
     return any(b"_profile_reset\0" in file.read_bytes() for file in files)
 

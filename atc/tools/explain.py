@@ -1,4 +1,4 @@
-"""Why a node got its kernel: candidates, estimates, times and reasons, from a build's report."""
+"""Reasons for a node's kernel: candidates, estimates and times, from a build's report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--display_model_info` prints of a compiled model."""
+"""Text of `--display_model_info` about a compiled model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--singleop` and the values of `--mode` above 0 do: look at models and networks."""
+"""Commands of `--singleop` and the values of `--mode` above 0: look at models and networks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CHECK_REPORT = Path("check_result.json")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What to print, and the error that the run ends with, if any."""
+    """The text to print, and the error that the run ends with, if any."""
 
     text: str = ""
     error: AtcError | None = None
 
 
 def run_mode(mode: int, options: Options, values: Mapping[str, Any], heard: Listener) -> Outcome:
-    """Do what a mode says; `values` are those of the command line."""
+    """Run a mode; `values` are those of the command line."""
     match mode:
         case 1:
             return _translate(options, values["om"], values["json"])

@@ -22,7 +22,7 @@ _HEADINGS = ("nodes", "op", "kernel", "us", "of run", "GFLOP/s", "of peak", "GB/
 
 @dataclass(frozen=True)
 class Span:
-    """When a kernel call was running: ns since its run began, and how long."""
+    """The time of a kernel call: ns since its run began, and how long."""
 
     begin: int
     ns: int
@@ -62,7 +62,7 @@ class Profile:
 
     @property
     def spread(self) -> float:
-        """How far the slowest run is from the fastest, as a part of the median."""
+        """The distance of the slowest run from the fastest, as a part of the median."""
         return (max(self.run_ns) - min(self.run_ns)) / max(self.median_ns, 1.0)
 
     @property

@@ -1,4 +1,4 @@
-"""What this installation can do: the text of `atc --version`."""
+"""Capabilities of this installation: the text of `atc --version`."""
 
 from __future__ import annotations
 

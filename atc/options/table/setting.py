@@ -1,4 +1,4 @@
-"""What a row of the settings table is."""
+"""Rows of the settings table."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def state(self) -> Literal["works", "accepted with a warning"]:
-        """What the documentation says of it."""
+        """The documentation's text about it."""
         return "accepted with a warning" if self.accepted else "works"
 
     @property

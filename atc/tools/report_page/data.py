@@ -1,4 +1,4 @@
-"""What the page shows, read from an output folder and a profile; no drawing yet."""
+"""Data of the page, read from an output folder and a profile; no drawing yet."""
 
 from __future__ import annotations
 
