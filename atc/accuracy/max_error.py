@@ -149,9 +149,9 @@ def _with_exact(trials: _Trials, decided: Decisions) -> Decisions:
             break
         exact |= more
     raise OptionError(
-        f"an error of {most:g} of the outputs' scale can't be kept: {reached:.2g} is "
-        "the least that was reached", where="--max_error",
-        hint="with all kernels precise, float32 itself errs so much; allow more",
+        f"an error of {most:g} of the outputs' scale can't be kept: the best error "
+        f"reached is {reached:.2g}", where="--max_error",
+        hint="that is float32's own error, with all kernels precise; allow more",
     )  # fmt: skip
 
 

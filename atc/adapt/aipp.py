@@ -45,7 +45,7 @@ def _input_of(inputs: Sequence[ir.Value], config: Aipp) -> ir.Value:
             return value
     known = ", ".join(f"'{v.name}'" for v in inputs)
     if config.name:
-        raise _wrong(config, f"related_input_name '{config.name}' is no input; there are {known}")
+        raise _wrong(config, f"related_input_name '{config.name}' is not an input: {known}")
     if config.rank >= len(inputs):
         raise _wrong(config, f"related_input_rank is {config.rank}, but the inputs are {known}")
     return inputs[config.rank]

@@ -94,7 +94,7 @@ def set_output_types(model: ir.Model, wanted: Sequence[tuple[str, str]]) -> None
         if not chosen:
             known = ", ".join(f"'{v.name}'" for v in graph.outputs)
             raise OptionError(
-                f"'{name}' is no output; the outputs are {known}", where="--output_type",
+                f"'{name}' is not an output; the outputs are {known}", where="--output_type",
                 hint="an inner value becomes an output by --out_nodes", code="E10016",
             )  # fmt: skip
         for k in chosen:
@@ -111,7 +111,7 @@ def _named_input(graph: ir.Graph, name: str) -> ir.Value:
             return value
     inside = any(name in (node.name, *(v.name for v in node.outputs)) for node in graph)
     known = ", ".join(f"'{v.name}'" for v in _inputs(graph))
-    problem = "is no input of the model" if inside else "is not in the model"
+    problem = "is not an input of the model" if inside else "is not in the model"
     raise OptionError(
         f"'{name}' {problem}; the inputs are {known}", where="--input_fp16_nodes",
         code="E10017" if inside else "E10016",

@@ -30,7 +30,7 @@ def bind_tokens(
 
 
 def is_open(text: str) -> bool:
-    """Return whether a text holds extents that only the run knows."""
+    """Return whether a text holds extents known only at run time."""
     return bool(_TOKEN.search(text))
 
 

@@ -62,11 +62,11 @@ def read_policy(path: Path) -> dict[str, Pick]:
             hint="add --fast_run to write it" if error.errno == ENOENT else way_out(error),
         ) from None  # fmt: skip
     except UnicodeDecodeError:
-        raise OptionError(f"{path} is no text", where=OPTION) from None
+        raise OptionError(f"{path} is not a text file", where=OPTION) from None
     lines = text.split("\n")
     if lines[0].strip() != HEADER:
         raise OptionError(
-            f"{path} is no algorithm policy: its first line is '{one_line(lines[0], 60)}'",
+            f"{path} is not an algorithm policy: its first line is '{one_line(lines[0], 60)}'",
             where=OPTION, hint="write it anew with --fast_run",
         )  # fmt: skip
     return dict(
@@ -137,7 +137,7 @@ def replay(
             timings[w] = (Measurement(pick.label, pick.ns),)
         else:
             warn(
-                f"{OPTION}: '{one_line(pick.label, 80)}' is no candidate for "
+                f"{OPTION}: '{one_line(pick.label, 80)}' is not a candidate for "
                 f"{workload_summary(w)} any more"
             )
     return timings

@@ -46,7 +46,7 @@ def replayed(
     missing = uncovered(todo, timings, target, limits) if all_chosen else []
     if missing and not options.measures:
         heard.warn(
-            f"--fast_run_algo_policy: {path} says nothing of {len(missing)} of {len(todo)} "
+            f"--fast_run_algo_policy: {path} has no entry for {len(missing)} of {len(todo)} "
             f"workloads, the first is {workload_summary(missing[0])}; estimates choose for them"
         )
     return timings

@@ -12,7 +12,7 @@ class NotRegularError(OSError):
     """A path names a pipe, a device or a socket."""
 
     def __init__(self) -> None:
-        super().__init__(errno.EINVAL, "it is no regular file")
+        super().__init__(errno.EINVAL, "it is not a regular file")
 
     def __str__(self) -> str:
         return str(self.strerror)

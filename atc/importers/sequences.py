@@ -27,7 +27,7 @@ def pin_sequence(
         kind = kind.elem_type
     if not isinstance(kind, onnx_ir.SequenceType):
         raise ModelError(
-            f"input '{value.name}' is no sequence, but several shapes are given for it",
+            f"input '{value.name}' is not a sequence, but several shapes are given for it",
             where=file, code="E10049",
         )  # fmt: skip
     taken = {v.name for v in model.graph.inputs} | set(model.graph.initializers)

@@ -270,7 +270,7 @@ def _compare_arguments(words: list[str]) -> tuple[list[Path], float, bool]:
     except ValueError:
         limit = -1.0
     if not limit >= 0:
-        raise OptionError(f"'{one_line(error, 60)}' is no error", where="--max-err")
+        raise OptionError(f"'{one_line(error, 60)}' is not an error", where="--max-err")
     if len(paths) != 2:
         raise OptionError(f"{len(paths)} dumps are named, two are compared", hint="see --help")
     return paths, limit, stop

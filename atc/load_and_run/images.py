@@ -42,7 +42,7 @@ def _samples(text: bytes, size: int, most: int) -> Array:
         (w for w in words[:size] if not w.isdigit() or len(w) > 9 or int(w) > most), None
     )  # fmt: skip
     if wrong is not None:
-        raise ValueError(f"'{one_line(wrong.decode('latin-1'), 20)}' is no sample up to {most}")
+        raise ValueError(f"'{one_line(wrong.decode('latin-1'), 20)}' is not a sample up to {most}")
     return np.array([int(w) for w in words[:size]], np.uint8)
 
 
@@ -58,7 +58,7 @@ def _numbers(data: bytes, at: int, count: int) -> tuple[list[int], int]:
         while end < len(data) and data[end : end + 1].isdigit():
             end += 1
         if end == at or end - at > 9:
-            raise ValueError("the header is no image's")
+            raise ValueError("the header is not an image's")
         found.append(int(data[at:end]))
         at = end
     return found, at + 1

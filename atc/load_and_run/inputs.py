@@ -65,7 +65,7 @@ def read_inputs(text: str) -> tuple[Given, ...]:
     names = [given.name for given in found]
     for name in names:
         if names.count(name) > 1:
-            raise OptionError(f"input '{one_line(name, 60)}' stands twice", where=OPTION)
+            raise OptionError(f"duplicate name '{one_line(name, 60)}'", where=OPTION)
     return tuple(found)
 
 
@@ -202,7 +202,7 @@ def _number(whose: str, value: object) -> float:
     if isinstance(value, str):
         with suppress(ValueError):
             return float(value)
-        raise ValueError(f"{whose}: '{one_line(value, 40)}' in raw is no number")
+        raise ValueError(f"{whose}: '{one_line(value, 40)}' in raw is not a number")
     if type(value) not in (int, float):
         raise ValueError(f"{whose}: raw must be a flat list of numbers")
     try:

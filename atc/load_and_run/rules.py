@@ -93,7 +93,7 @@ def _conflicts(w: Wishes) -> Iterator[tuple[str, str, str]]:
         yield "needs --fitting", "dump_fitting_model", "add it"
     for option in ("bin_io_dump", "bin_out_dump"):
         if w[option] is not None and not w[option].is_dir():
-            yield f"{w[option]} is no folder", option, "make it first"
+            yield f"{w[option]} is not a folder", option, "make it first"
 
 
 def _thread_conflicts(w: Wishes) -> Iterator[tuple[str, str, str]]:

@@ -117,7 +117,7 @@ class Site:
     def ints_const(self, i: int, what: str, least: int | None = None) -> list[int]:
         """Return an input of integers as a list; they are constants or run-time extents.
 
-        With `least`, numbers that only the run knows are taken too where something bounds them;
+        With `least`, numbers known only at run time are taken too where something bounds them;
         one below it ends the run.
         """
         extents = self.extents(i)

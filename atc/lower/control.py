@@ -99,7 +99,7 @@ def _alike(site: Site, then: Builder, x: str, other: Builder, y: str) -> Bundle:
     shown = [_shown(None if p is None else p.names, p is None) for p in (ours, theirs)]
     if shown[0] != shown[1]:
         raise UnsupportedError(
-            f"the branches give {shown[0]} and {shown[1]}; which, only the run knows",
+            f"the branches give {shown[0]} and {shown[1]}; which one is known only at run time",
             where=site.label, hint="make the condition a constant",
         )  # fmt: skip
     assert ours is not None

@@ -327,7 +327,7 @@ def integer_conv(site: Site, given: Filter) -> str:
 
 
 def _may_come_off_later(site: Site, zeros: Sequence[str], w: str) -> bool:
-    """Return whether one zero point of x that only the run knows can be taken off the sums.
+    """Return whether one zero point of x known only at run time can be taken off the sums.
 
     Then they are sums of x itself, as kernels want them; neither they nor what comes off is more
     than 32 bits hold.

@@ -1,6 +1,6 @@
 """Lowerings of sequences and optionals: they are known when compiling, only their elements aren't.
 
-A position that only the run knows chooses between elements of one type.
+A position known only at run time chooses between elements of one type.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _stack(site: Site, parts: Sequence[str]) -> str:
     if len(types) > 1:
         shown = ", ".join(sorted(map(str, types)))
         raise site.unsupported(
-            f"a position that only the run knows, in a sequence of different types: {shown}",
+            f"a position known only at run time, in a sequence of different types: {shown}",
             "make the position a constant, or the elements alike",
         )
     return join(b, [b.reshape(p, (1, *b.shape(p))) for p in parts], 0)

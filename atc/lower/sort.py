@@ -18,7 +18,7 @@ from atc.lower.registry import lowers
 def cumulate(site: Site) -> str:
     """ONNX CumSum-14, CumProd-26; 16-bit floats are summed in float.
 
-    For an axis that only the run knows, the sums along each one are computed and one is chosen.
+    For an axis known only at run time, the sums along each one are computed and one is chosen.
     """
     b, x = site.b, site.type(0)
     rank = len(x.shape)

@@ -129,7 +129,7 @@ def _unrolled(site: Site, loop: Repetition) -> tuple[str, ...]:
             made = list(site.lower_subgraph(loop.graph, b))
         going = b.value(made.pop(0)) if loop.has_condition else np.asarray(True)
         if going is None:
-            raise UnsupportedError("a condition that only the run knows", where=site.label)
+            raise UnsupportedError("a condition known only at run time", where=site.label)
         states, found = made[: len(states)], made[len(states) :]
         for values, value in zip(parts, found, strict=True):
             values.append(value)

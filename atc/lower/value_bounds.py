@@ -1,4 +1,4 @@
-"""Integers that only the run knows, as extents: with a bound that is declared or proven.
+"""Integers known only at run time, as extents: with a bound that is declared or proven.
 
 `--value_range` declares the integers of a value; else `value_ranges.py` proves what it can. A
 number outside its bounds ends the run with a status.

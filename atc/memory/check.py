@@ -19,7 +19,7 @@ def check_plan(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
     _check_names(buffers, plan)
     if plan.size % 64 or plan.size < plan.lower_bound:
         raise InternalError(
-            f"arena size {plan.size} is no multiple of 64 or below its bound {plan.lower_bound}"
+            f"arena size {plan.size} is not a multiple of 64 or below its bound {plan.lower_bound}"
         )
     for b in buffers:
         offset = plan.offsets[b.name]
@@ -41,7 +41,7 @@ def _check_names(buffers: Sequence[Buffer], plan: MemoryPlan) -> None:
         twice = next(n for n in names if names.count(n) > 1)
         raise InternalError(f"two buffers are called {twice!r}")
     for name in sorted(seen ^ set(plan.offsets)):
-        what = "has no offset in the plan" if name in seen else "is in the plan but is no buffer"
+        what = "has no offset in the plan" if name in seen else "is in the plan but is not a buffer"
         raise InternalError(f"{name!r} {what}")
 
 

@@ -134,6 +134,6 @@ def parse_config(
                 hint=f"did you mean {near[0]}?" if near else "atc env lists them",
             )  # fmt: skip
         if known in found[kind]:
-            raise OptionError(f"{known} stands twice", where=place)
+            raise OptionError(f"duplicate setting '{known}'", where=place)
         found[kind][known] = Found(value, place)
     return Surroundings(environ or {}, found["options"], found["variables"])

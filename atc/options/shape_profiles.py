@@ -160,11 +160,11 @@ def _check_rows(name: str, rows: Sequence[tuple[int, ...]], count: int) -> None:
             code = "E10037" if len(row) != len(rows[0]) else code
             raise OptionError(
                 f"'{','.join(map(str, row))}' has {len(row)} values, --input_shape has {count} "
-                "times -1", where=f"--{name}", hint="give each gear one value per -1", code=code,
+                "times -1", where=f"--{name}", hint="give each profile one value per -1", code=code,
             )  # fmt: skip
         if rows.count(row) > 1:
             raise OptionError(
-                f"'{','.join(map(str, row))}' stands twice", where=f"--{name}", code="E10039"
+                f"duplicate profile '{','.join(map(str, row))}'", where=f"--{name}", code="E10039"
             )
 
 

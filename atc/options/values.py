@@ -174,7 +174,7 @@ def command(value: object) -> str:
         raise OptionError(f"can't be split into words: {error}", code="E10014") from None
     if words and words[0].startswith("-"):
         raise OptionError(
-            f"'{_shown(words[0])}' is no program", hint="the form is: compiler flags...",
+            f"'{_shown(words[0])}' is not a program", hint="the form is: compiler flags...",
             code="E10014",
         )  # fmt: skip
     return str(value)
@@ -187,7 +187,7 @@ def output_types(value: object) -> tuple[tuple[str, str], ...]:
         name, _, word = (part.strip() for part in item.rpartition(":"))
         if word.upper() not in OUTPUT_TYPES:
             raise OptionError(
-                f"'{_shown(word)}' is no type of an output", code="E10014",
+                f"'{_shown(word)}' is not a valid output type", code="E10014",
                 hint=f"use one of {', '.join(OUTPUT_TYPES)}",
             )  # fmt: skip
         pairs.append((name, word.upper()))
@@ -239,9 +239,11 @@ def shapes(value: object) -> Mapping[str, InputShape]:
         name, colon, dims = item.rpartition(":")
         name = name.strip()
         if not colon or not name:
-            raise OptionError(f"'{_shown(item)}' is no shape", hint=SHAPE_FORMAT, code="E10002")
+            raise OptionError(
+                f"'{_shown(item)}' is not a valid shape", hint=SHAPE_FORMAT, code="E10002"
+            )
         if name in result:
-            raise OptionError(f"'{_shown(name)}' stands twice", hint=SHAPE_FORMAT, code="E10002")
+            raise OptionError(f"duplicate name '{_shown(name)}'", hint=SHAPE_FORMAT, code="E10002")
         result[name] = _written(name, dims.strip())
     return result
 
@@ -270,7 +272,9 @@ def _given(name: str, dims: object) -> InputShape:
     if dims is None or isinstance(dims, str):
         return _written(name, dims or "none")
     if not isinstance(dims, Iterable):
-        raise OptionError(f"{_shown(name)}: {dims!r} is no shape", hint=SHAPE_FORMAT, code="E10002")
+        raise OptionError(
+            f"{_shown(name)}: {dims!r} is not a valid shape", hint=SHAPE_FORMAT, code="E10002"
+        )
     items = [*dims]
     if items and all(isinstance(item, tuple | list) for item in items):
         return [_dims(name, item) for item in items]
@@ -283,7 +287,9 @@ def _written(name: str, dims: str) -> InputShape:
     if not dims.startswith("["):
         return _dims(name, dims.split(",") if dims else [])
     if not re.fullmatch(r"(\[[^\[\]]*\]\s*)+", dims):
-        raise OptionError(f"'{_shown(dims)}' is no sequence", hint=ELEMENTS_FORMAT, code="E10002")
+        raise OptionError(
+            f"'{_shown(dims)}' is not a sequence", hint=ELEMENTS_FORMAT, code="E10002"
+        )
     parts = re.findall(r"\[([^\]]*)\]", dims)
     return [_dims(name, part.split(",") if part.strip() else []) for part in parts]
 
@@ -314,7 +320,7 @@ def _number(name: str, dim: object) -> int | Range:
     first, last = ends[0], ends[-1]
     if first is None or last is None or len(ends) > 2:
         raise OptionError(
-            f"dimension '{_shown(dim)}' {whose} is no number", hint=SHAPE_FORMAT, code="E10002"
+            f"dimension '{_shown(dim)}' {whose} is not a number", hint=SHAPE_FORMAT, code="E10002"
         )
     if (first, len(ends)) == (-1, 1):
         return -1
@@ -356,14 +362,14 @@ def batches(value: object) -> tuple[tuple[int, ...], ...]:
 
 
 def names(value: object) -> tuple[str, ...]:
-    """Return the names of `a;b;c`, or of a sequence; none may be empty or stand twice."""
+    """Return the names of `a;b;c`, or of a sequence; none may be empty or a duplicate."""
     items = value.split(";") if isinstance(value, str) else [*value]  # type: ignore[misc]
     result = tuple(str(item).strip() for item in items)
     if result in ((), ("",)):
         return ()
     for k, name in enumerate(result):
         if not name or name in result[:k]:
-            problem = f"'{_shown(name)}' stands twice" if name else "a name is empty"
+            problem = f"duplicate name '{_shown(name)}'" if name else "a name is empty"
             raise OptionError(problem, hint='the form is "name;name2"')
     return result
 

@@ -94,7 +94,7 @@ class Debugging:
         known = {*operators, *(f"OpType::{t}" for types in operators.values() for t in types)}
         for name in self.config.operators:
             if name not in known:
-                yield f"'{name}' of op_debug_list is no operator of the model"
+                yield f"'{name}' of op_debug_list is not an operator of the model"
 
 
 def read_debugging(options: Options) -> Debugging:

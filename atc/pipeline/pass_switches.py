@@ -70,7 +70,7 @@ def parse_switches(text: str) -> Switches:
         pair = _pair(item)
         if pair is None:
             raise OptionError(
-                f"'{item}' is no switch", where="--optimization_switch",
+                f"'{item}' is not a switch", where="--optimization_switch",
                 hint="the form is pass:on;pass:off", code="E10014",
             )  # fmt: skip
         pairs.append(pair)
@@ -89,7 +89,7 @@ def _lines(text: str, path: Path) -> Iterator[tuple[str, bool]]:
         pair = _pair(line)
         if pair is None:
             hint = "the form is PassName:on or PassName:off"
-            raise wrong(f"'{line}' is no switch", path, _OPTION, line=number, hint=hint)
+            raise wrong(f"'{line}' is not a switch", path, _OPTION, line=number, hint=hint)
         yield pair
 
 

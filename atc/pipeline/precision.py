@@ -138,7 +138,7 @@ class Policy:
         for option, given, given_types in listed:
             missing = [*sorted(given - names), *(f"OpType::{t}" for t in given_types - types)]
             for name in missing:
-                yield f"--{option}: '{name}' is no operator of the model"
+                yield f"--{option}: '{name}' is not an operator of the model"
 
 
 def read_policy(
@@ -191,7 +191,7 @@ def _mixlist(path: Path) -> tuple[frozenset[str], frozenset[str]]:
             raise wrong(f"'{title}' is not one of {', '.join(lists)}", path, option, hint=hint)
         for change, types in changes.items():
             if change not in ("to-add", "to-remove") or not _texts(types):
-                raise wrong(f"'{title}': '{change}' is no list to add or remove", path, option,
+                raise wrong(f"'{title}': '{change}' is not a list to add or remove", path, option,
                             hint=hint)  # fmt: skip
             if change == "to-remove":
                 lists[title] -= set(types)
@@ -221,11 +221,11 @@ def _customized(path: Path) -> tuple[dict[str, Storage], dict[str, Storage]]:
             line,
         )
         if found is None or (found["inputs"] is None and found["outputs"] is None):
-            raise wrong(f"'{line}' is no rule", path, option, line=number, hint=hint)
+            raise wrong(f"'{line}' is not a rule", path, option, line=number, hint=hint)
         try:
             rule = Storage(_types(found["inputs"]), _types(found["outputs"]))
         except KeyError as error:
-            raise wrong(f"{error} is no type of a rule", path, option, line=number,
+            raise wrong(f"{error} is not a type of a rule", path, option, line=number,
                         hint=f"use {', '.join(_DTYPES)}") from None  # fmt: skip
         if found["type"] is not None:
             types[found["type"].strip()] = rule
@@ -325,13 +325,13 @@ def read_operator_modes(path: Path) -> OperatorModes:
     for number, line in lines_of(read_text(path, option)):
         if line.startswith("["):
             if line not in sections:
-                raise wrong(f"'{line}' is no section", path, option, line=number,
+                raise wrong(f"'{line}' is not a section", path, option, line=number,
                             hint=f"use {' and '.join(sections)}")  # fmt: skip
             current = sections[line]
             continue
         name, equals, mode = (part.strip() for part in line.rpartition("="))
         if not equals or mode not in modes:
-            raise wrong(f"'{line}' is no mode of an operator", path, option, line=number,
+            raise wrong(f"'{line}' is not a mode of an operator", path, option, line=number,
                         hint=f"name={'|'.join(modes)}")  # fmt: skip
         current[name] = modes[mode]
     return OperatorModes(sections["[ByOpType]"], sections["[ByNodeName]"])

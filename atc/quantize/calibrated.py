@@ -57,6 +57,6 @@ def read_calibration(path: Path) -> dict[str, Any]:
         except OptionError as error:
             raise wrong(f"{name}: {error.message}", path, "cal_conf", line=number) from None
     if "calibration" not in found:
-        raise wrong("says nothing of inputs to calibrate with", path, "cal_conf",
+        raise wrong("names no inputs to calibrate with", path, "cal_conf",
                     hint="add a line calibration=PATH")  # fmt: skip
     return found

@@ -52,7 +52,7 @@ class ExternalLibrary:
     def __init__(self, path: Path, entry: str = DEFAULT_ENTRY) -> None:
         """Load the library and call its init function; raises OptionError that names the file."""
         if identifier(entry) != entry:
-            raise OptionError(f"'{one_line(entry, 60)}' is no name of a C function",
+            raise OptionError(f"'{one_line(entry, 60)}' is not a valid C function name",
                               where="--c_opr_init_interface")  # fmt: skip
         self.path = path
         self._ffi = cffi.FFI()
@@ -90,7 +90,7 @@ class ExternalLibrary:
         init(getter)
         for op in found:
             if identifier(op.symbol) != op.symbol:
-                text = f"{self.path}: '{one_line(op.symbol, 60)}' is no name of a C function"
+                text = f"{self.path}: '{one_line(op.symbol, 60)}' is not a valid C function name"
                 raise OptionError(text, where=OPTION)
         if not found:
             raise OptionError(

@@ -219,5 +219,5 @@ def number_of(variable: str, default: int, least: int) -> int:
     """
     text = os.environ.get(variable) or str(default)
     if not text.strip().removeprefix("-").isdecimal() or int(text) < least:
-        raise VariableError(f"{variable}={text[:60]!r} is no whole number from {least} on")
+        raise VariableError(f"{variable}={text[:60]!r} is not a whole number from {least} on")
     return int(text)

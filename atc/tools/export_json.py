@@ -36,7 +36,7 @@ def text_graph(path: Path) -> Json:
             f"can't be read: {error.strerror}", where=str(path), hint=way_out(error)
         ) from None
     except UnicodeDecodeError:
-        raise ModelError("is no text", where=str(path), hint="give a .graph.txt file") from None
+        raise ModelError("is not text", where=str(path), hint="give a .graph.txt file") from None
     if not re.match(r"graph [^(]+\([^)]*\)\n  ", text):
         return _onnx(text, path)
     lines = enumerate(text.splitlines(), start=1)

@@ -148,7 +148,7 @@ def read_profile(path: Path) -> Profile:
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise OptionError(
-            f"{path} is no profile: {one_line(str(error), 80)}", where="--profile",
+            f"{path} is not a profile: {one_line(str(error), 80)}", where="--profile",
             hint="write one with atc profile FOLDER --json=FILE",
         ) from None  # fmt: skip
 

@@ -50,7 +50,7 @@ def read_single_ops(path: Path) -> tuple[SingleOp, ...]:
     """Return the operators of a file; OptionError E10023 to E10030 as in ATC."""
     content = _content(path)
     if not isinstance(content, list) or not content:
-        raise _wrong(path, "is no list of operators", "E10025", hint='[{"op": "Add", ...}]')
+        raise _wrong(path, "is not a list of operators", "E10025", hint='[{"op": "Add", ...}]')
     return tuple(_single_op(k, item, path) for k, item in enumerate(content))
 
 
@@ -142,7 +142,7 @@ def _list(item: Mapping[str, Any], key: str) -> Sequence[Any]:
 def _tensor(desc: Any, which: str, default: str, fail: Fail) -> _Tensor | None:
     """Return a tensor, None for one that is left out."""
     if not isinstance(desc, dict):
-        raise fail(f"{which} is no object", "E10027")
+        raise fail(f"{which} is not an object", "E10027")
     kind, layout = str(desc.get("type", "")), str(desc.get("format", ""))
     if kind.upper() == ABSENT:
         return None

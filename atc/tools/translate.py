@@ -25,7 +25,7 @@ def write_translation(options: Options, path: Path) -> None:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         raise ModelError(
-            f"is no valid ONNX model: {one_line(str(error), 200)}", where=options.model.name
+            f"is not a valid ONNX model: {one_line(str(error), 200)}", where=options.model.name
         ) from error
     binary = path.suffix == ".onnx"
     data = proto.SerializeToString(deterministic=True) if binary else _json(proto)

@@ -315,7 +315,7 @@ WRONG = {
     "ax_swap_switch is for": Case(swap_x=True).text("x"),
     "nothing to swap": Case("YUV400_U8", swap=True).text("x"),
     "YUV400_U8 has one": Case("YUV400_U8", matrix=JPEG).text("x"),
-    "'z' is no input": Case().text("z"),
+    "'z' is not an input": Case().text("z"),
     "related_input_rank is 4": "aipp_op { aipp_mode: static input_format: RGB888_U8 "
     "related_input_rank: 4 }",
     "the result is 8 x 7": Case(source=(8, 7)).text("x"),

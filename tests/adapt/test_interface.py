@@ -97,10 +97,10 @@ def test_the_words_are_those_of_the_options() -> None:
     ("how", "code", "words"),
     [
         (Adaptation(half_inputs=["none"]), "E10016", "'none' is not in the model"),
-        (Adaptation(half_inputs=["twice"]), "E10017", "'twice' is no input"),
-        (Adaptation(half_inputs=["double"]), "E10017", "'double' is no input"),
+        (Adaptation(half_inputs=["twice"]), "E10017", "'twice' is not an input"),
+        (Adaptation(half_inputs=["double"]), "E10017", "'double' is not an input"),
         (Adaptation(half_inputs=["v", "v"]), "E10017", "not float32"),
-        (Adaptation(output_types=[("twice", "FP16")]), "E10016", "'twice' is no output"),
+        (Adaptation(output_types=[("twice", "FP16")]), "E10016", "'twice' is not an output"),
         (Adaptation(output_types=[("minus:1", "FP16")]), "E10016", "'minus:1'"),
     ],
 )

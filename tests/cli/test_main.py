@@ -635,7 +635,7 @@ def test_switches_for_listed_operators_only(
     assert len(plain) >= 3
     (source,) = (tmp_path / "kernel_meta").glob("*.c")
     assert source.stem in unoptimised[0]
-    assert "W10001: 'absent' of op_debug_list is no operator of the model" in err
+    assert "W10001: 'absent' of op_debug_list is not an operator of the model" in err
 
 
 @pytest.mark.slow

@@ -78,8 +78,8 @@ def test_a_kernel_that_is_gone_is_a_warning(tmp_path: Path) -> None:
     write_policy(path, {d: Pick("gone(a=1)", 1.0, p.summary) for d, p in read_policy(path).items()})
     done = compile_model(options(tmp_path, "b", fast_run_algo_policy=path))
     gone, summary = done.warnings
-    assert "'gone(a=1)' is no candidate for Map f32[100]" in gone
-    assert "says nothing of 1 of 1 workloads, the first is Map f32[100]" in summary
+    assert "'gone(a=1)' is not a candidate for Map f32[100]" in gone
+    assert "has no entry for 1 of 1 workloads, the first is Map f32[100]" in summary
     assert done.selection == compile_model(options(tmp_path, "c")).selection
 
 
@@ -105,7 +105,7 @@ def test_what_a_policy_leaves_open_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "policy.txt"
     write_policy(path, {})
     (warning,) = compile_model(options(tmp_path, "a", fast_run_algo_policy=path)).warnings
-    assert "policy.txt says nothing of 1 of 1 workloads" in warning
+    assert "policy.txt has no entry for 1 of 1 workloads" in warning
     assert not compile_model(
         options(tmp_path, "b", fast_run_algo_policy=path, fast_run=True)
     ).warnings

@@ -40,7 +40,7 @@ def test_only_files_that_end(tmp_path: Path, fifo: Path) -> None:
     server.close()
     (tmp_path / "link").symlink_to(fifo)
     for path in (fifo, Path("/dev/zero"), tmp_path / "socket", tmp_path / "link"):
-        with pytest.raises(NotRegularError, match="^it is no regular file$"):
+        with pytest.raises(NotRegularError, match="^it is not a regular file$"):
             regular(path)
 
 
@@ -65,7 +65,7 @@ def test_an_option_file_that_never_ends_is_told(
     given[option] = str(tmp_path / device)
     assert cli.main([f"--{name}={value}" for name, value in given.items()]) == 1
     error = capsys.readouterr().err
-    assert "it is no regular file" in error
+    assert "it is not a regular file" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "net").exists()
 
@@ -77,7 +77,7 @@ def test_the_configuration_file_may_be_no_pipe(fifo: Path) -> None:
         env=environment, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("E10001: the configuration file can't be read: it is no regular")
+    assert done.stderr.startswith("E10001: the configuration file can't be read: it is not a")
 
 
 @pytest.mark.parametrize("argument", ["--flagfile={}", "--input={}.json", "--input=x:{}.npy"])
@@ -88,4 +88,4 @@ def test_load_and_run_reads_no_pipe(
     os.mkfifo(word.partition("=")[2].removeprefix("x:"))
     model = pooled_net(tmp_path / "m.onnx")
     assert cli.main(["load_and_run", str(model), word]) == 1
-    assert "it is no regular file" in capsys.readouterr().err
+    assert "it is not a regular file" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_items_names_and_the_first_colon() -> None:
     found = read_inputs("a:[1.0];b:{2,3};[2]")
     assert [g.name for g in found] == ["a", "b", "data"]
     assert found[1].value == Filled((2, 3))
-    with pytest.raises(OptionError, match="stands twice"):
+    with pytest.raises(OptionError, match="duplicate name"):
         read_inputs("a:1;a:2")
 
 

@@ -160,11 +160,11 @@ def test_an_absent_optional_and_an_empty_sequence(tmp_path: Path) -> None:
 REFUSED = {
     "a sequence of an unknown number": (AT, ""),
     "'s' is a sequence, but one shape \\[2, 3\\]": (ERASE, "s:2,3"),
-    "input 'p' is no sequence": (AT, "s:[3];p:[3]"),
+    "input 'p' is not a sequence": (AT, "s:[3];p:[3]"),
     "input 'p' is not optional": (AT, "s:[3];p:none"),
     "sequence of different types": (AT.replace("[3]", "[N]"), "s:[3][4]"),
     "axis 0 of input 's' is 3": (AT, "s:[4]"),
-    "'\\[2,3' is no sequence": (AT, "s:[2,3"),
+    "'\\[2,3' is not a sequence": (AT, "s:[2,3"),
     "the sequence is empty": (AT, "s:empty"),
     "is a sequence or an empty optional|stands where a tensor": (
         "g (seq(float[3]) s) => (float[3] y) { y = Neg(s) }", "s:[3]"
@@ -178,7 +178,7 @@ REFUSED = {
         y = Loop<body = b (int64 i, bool c, seq(float[3]) t) => (bool d, seq(float[3]) u) {
           d = Identity(c) u = SequenceInsert(t, x) }>(n, , s) }""", "s:[3]",
     ),
-    "a number of times that only the run knows": (
+    "a number of times known only at run time": (
         """g (seq(float[3]) s, int64 n) => (seq(float[3]) y) {
         y = Loop<body = b (int64 i, bool c, seq(float[3]) t) => (bool c, seq(float[3]) t)
         { }>(n, , s) }""", "s:[3]",

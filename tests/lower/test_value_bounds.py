@@ -1,4 +1,4 @@
-"""Integers that only the run knows and that decide shapes: declared bounds, proven ones, none."""
+"""Integers known only at run time that decide shapes: declared bounds, proven ones, none."""
 
 from __future__ import annotations
 

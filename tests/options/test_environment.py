@@ -40,7 +40,7 @@ def test_lines() -> None:
     [
         ("fast_run", "no '=' in this line: 'fast_run' [f, line 1] (hint: write name=value)"),
         ("fast_runs=1", "no option or variable 'fast_runs' [f, line 1] (hint: did you mean fast_"),
-        ("jobs=1\njobs=2", "jobs stands twice [f, line 2]"),
+        ("jobs=1\njobs=2", "duplicate setting 'jobs' [f, line 2]"),
         ("help=1", "there is no option or variable 'help'"),
         ("ATC_CONFIG=x", "there is no option or variable 'ATC_CONFIG'"),
         ("\x1b[2J=1", r"there is no option or variable '\x1b[2J'"),

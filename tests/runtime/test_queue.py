@@ -278,7 +278,7 @@ def test_an_error_that_isnt_caught_ends_the_process(catches: str) -> None:
 def test_a_wrong_value_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("many", "-1", "1.5"):
         monkeypatch.setenv(name, value)
-        with pytest.raises(ValueError, match=f"{name}='{value}' is no whole number"):
+        with pytest.raises(ValueError, match=f"{name}='{value}' is not a whole number"):
             CallQueue("net")
 
 
@@ -288,7 +288,7 @@ def test_a_wrong_value_is_one_line_of_the_loader(
     for name in (SIZE, "MXNET_MKLDNN_CACHE_NUM"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "x\ny")
-            with pytest.raises(OptionError, match=rf"E10001: {name}='x\\ny' is no whole number"):
+            with pytest.raises(OptionError, match=rf"E10001: {name}='x\\ny' is not a whole number"):
                 atc.load(logarithm)
 
 

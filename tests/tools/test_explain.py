@@ -72,7 +72,7 @@ def test_a_wrong_name_is_told_with_the_nearest() -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"nodes": [{}]}', '{"nodes": 3}', "\udcff"])
 def test_what_is_no_report_is_told_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.report.json").write_text(text, "utf-8", "surrogateescape")
-    with pytest.raises(OptionError, match=r"x\.report\.json is no report"):
+    with pytest.raises(OptionError, match=r"x\.report\.json is not a report"):
         read_report(tmp_path)
     with pytest.raises(OptionError, match="holds no report"):
         read_report(tmp_path / "nowhere")

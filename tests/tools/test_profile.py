@@ -34,7 +34,7 @@ def test_json_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "atc profile 1", "name": "x"}'])
 def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(text)
-    with pytest.raises(OptionError, match="is no profile"):
+    with pytest.raises(OptionError, match="is not a profile"):
         read_profile(tmp_path / "p.json")
 
 

@@ -91,7 +91,7 @@ def test_inputs_that_do_not_fit_are_errors() -> None:
         rep.run([X[:, :4]])
     with pytest.raises(TypeError, match="input 'x' must be float32, not object"):
         rep.run([np.full((2, 5), "text", object)])
-    with pytest.raises(ModelError, match="input 'x' is no sequence, but several shapes"):
+    with pytest.raises(ModelError, match="input 'x' is not a sequence, but several shapes"):
         rep.run([[X]])
 
 

@@ -143,7 +143,7 @@ def _read_field(table: FlatTable, field: Field, where: str) -> object:
         case "enum":
             code = table.integer(field.slot, "u32", int(field.default))
             if code >= len(field.names):
-                raise ModelError(f"{field.name} = {code} is no known value", where=where)
+                raise ModelError(f"{field.name} = {code} is not a known value", where=where)
             return field.names[code]
         case "dtype":
             return read_dtype(table, where)

@@ -186,7 +186,7 @@ def _outputs(
     for alias in aliases:
         if alias.original not in compact:
             raise ModelError(
-                f"output alias {alias.name} names variable {alias.original}, which is no output",
+                f"output alias {alias.name} names {alias.original}, which is not an output",
                 where=buffer.name,
             )
     return (

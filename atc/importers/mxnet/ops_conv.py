@@ -126,7 +126,7 @@ def fully_connected(s: Site) -> Tensor:
     """Gemm with the weight (out, in); without `flatten` the leading axes stay."""
     x, weight = s.x, s.input(1)
     offset = bias(s, 2)
-    s.require(x.rank > 0 and weight.rank >= 2, "the weight is no matrix")
+    s.require(x.rank > 0 and weight.rank >= 2, "the weight is not a matrix")
     weight = s.b.reshape(weight, [weight.shape[0], prod(weight.shape[1:])])
     s.require(weight.shape[0] == s.integer("num_hidden"),
               f"the weight has {weight.shape[0]} rows, not {s.integer('num_hidden')}")  # fmt: skip

@@ -72,7 +72,7 @@ def index_of(s: Site, indices: Tensor, length: int, mode: str) -> Tensor:
 def embedding(s: Site) -> Tensor:
     """Rows of the weight; an index outside is clipped."""
     weight = s.input(1)
-    s.require(weight.rank == 2 and weight.shape[0] > 0, "the weight is no matrix")
+    s.require(weight.rank == 2 and weight.shape[0] > 0, "the weight is not a matrix")
     return s.b.op("Gather", weight, index_of(s, s.x, weight.shape[0], "clip"), axis=0)
 
 

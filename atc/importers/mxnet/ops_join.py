@@ -73,7 +73,7 @@ def crop(s: Site) -> Tensor:
     """Cut the last two axes to `h_w` or to the second input's, at an offset or in the middle."""
     s.rank(4)
     like = len(s.inputs) > 1
-    s.require(not like or s.input(1).rank == 4, "the second input is no image")
+    s.require(not like or s.input(1).rank == 4, "the second input is not an image")
     sizes = s.input(1).shape[2:4] if like else s.spatial("h_w", 2, 0)
     offset = s.spatial("offset", 2, 0)
     if s.truth("center_crop", False):

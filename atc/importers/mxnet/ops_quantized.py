@@ -49,7 +49,7 @@ def bound(b: Builder, least: Tensor, greatest: Tensor) -> Tensor:
 def scale_of(b: Builder, limit: Tensor, dtype: np.dtype[Any], largest: Largest) -> Tensor:
     """Return the scale of numbers of a type whose real values reach `limit`."""
     if dtype not in largest:
-        raise b.error(f"{dtype} is no quantised type")
+        raise b.error(f"{dtype} is not a quantised type")
     scale = b.op("Div", limit, largest[dtype])
     if scale.array is not None and not scale.array > 0:
         return b.scalar(1.0, FLOAT)  # all values are zero
@@ -194,7 +194,7 @@ def quantized_conv(s: Site) -> Sequence[Tensor]:
 def quantized_fully_connected(s: Site) -> Sequence[Tensor]:
     """Gemm of quantised data and weight, as int32."""
     x, weight, offset, scales = _operands(s)
-    s.require(weight.rank == 2, "the weight is no matrix")
+    s.require(weight.rank == 2, "the weight is not a matrix")
     return result(s, linear(s, x, weight, offset, s.truth("flatten", True)), INT8, *scales)
 
 
@@ -271,6 +271,6 @@ def quantized_elementwise(s: Site) -> Sequence[Tensor]:
 def quantized_embedding(s: Site) -> Quantized:
     """Rows of a quantised weight."""
     weight = s.input(1)
-    s.require(weight.rank == 2 and weight.shape[0] > 0, "the weight is no matrix")
+    s.require(weight.rank == 2 and weight.shape[0] > 0, "the weight is not a matrix")
     rows = s.b.op("Gather", weight, index_of(s, s.x, weight.shape[0], "clip"), axis=0)
     return rows, s.input(2), s.input(3)

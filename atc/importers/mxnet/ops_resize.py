@@ -69,7 +69,7 @@ def _resized(s: Site) -> list[int]:
         case "size" if scales[0] is None:
             return [s.integer("height", 1), s.integer("width", 1)]
         case "like":
-            s.require(s.input(1).rank == 4, "the second input is no image")
+            s.require(s.input(1).rank == 4, "the second input is not an image")
             return list(s.input(1).shape[2:])
         case "to_even_down":
             return [n - n % 2 for n in extent]

@@ -113,7 +113,7 @@ def _quantized_weights(s: Site, inner: Symbol, values: Sequence[Tensor]) -> Mapp
     if node.op != "Convolution" or not constants or len(constants) + 1 != len(node.inputs):
         return {}
     weight = constants[0]
-    s.require(weight.ndim >= 2, "the weight is no tensor of filters")
+    s.require(weight.ndim >= 2, "the weight is not a tensor of filters")
     offset = constants[1] if len(constants) > 1 else np.zeros(len(weight))
     place, factor, shift = _batch_norm_after(s, inner, first, known)
     s.require(offset.shape == (len(weight),), "the bias doesn't fit the weight")

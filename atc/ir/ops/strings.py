@@ -18,7 +18,7 @@ class StringOp(Op):
 
 def _all_strings(types: Sequence[TensorType | None], size: int) -> None:
     for type_ in types:
-        require(type_ is not None and type_.dtype is DType.STRING, f"{type_} is no string")
+        require(type_ is not None and type_.dtype is DType.STRING, f"{type_} is not a string")
         require(type_ is not None and type_.size == size, f"{type_} for {size} strings")
 
 

@@ -313,7 +313,7 @@ def _order_of_groups(site: Site, k: int, block: int) -> Array | None:
         return None
     groups = site.b.value(site.input(4))
     if groups is None or site.b.value(site.input(1)) is None:
-        raise site.unsupported("MatMulNBits with g_idx or weights that only the run knows")
+        raise site.unsupported("MatMulNBits with g_idx or weights known only at run time")
     site.require(groups.size >= k, f"g_idx has {groups.size} numbers, K is {k}")
     groups = groups.reshape(-1)[:k]
     order = np.argsort(groups, kind="stable").astype(np.int64)

@@ -29,7 +29,7 @@ def _entries(site: Site) -> tuple[str, str]:
     """Return the keys and the values of input 0."""
     parts = site.b.parts(site.input(0))
     if parts is None or not parts.is_map or parts.names is None:
-        raise ModelError("input 0 is no map", where=site.label)
+        raise ModelError("input 0 is not a map", where=site.label)
     keys, values = parts.names
     site.require(len(site.b.shape(values)) == 1, "input 0 is a sequence of maps")
     return keys, values

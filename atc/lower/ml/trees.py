@@ -159,7 +159,7 @@ def _modern(site: Site) -> Forest:
         for node, after in zip(chain, [*chain[1:], child(i, "false")], strict=True):
             forest.children[node] = [child(i, "true"), after]
     for root in lists["tree_roots"]:
-        site.require(0 <= root < count, f"the root {root} is no node")
+        site.require(0 <= root < count, f"the root {root} is not a node")
         forest.roots.append(heads[root])
     return forest
 

@@ -69,7 +69,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "<name>_set_input_shapes chooses one."),
     Setting("dynamic_image_size", "Model", "the image sizes to compile for: what the -1s at height "
             "and width of --input_shape stand for", "h,w;h,w", profiles, system="ATC", row="A-11"),
-    Setting("value_range", "Model", "what integers may be that only the run knows and that decide "
+    Setting("value_range", "Model", "bounds of integers known only at run time that decide "
             "shapes", "name:0~100;name2:1~8,1~64", value_ranges,
             documentation="A name is an input's or a node's result's; one range holds for all "
             "elements, else there is one for each. The name of a Loop bounds its iterations. "

@@ -38,7 +38,7 @@ def interval(value: object) -> tuple[int, int] | None:
         return _natural(first, 1), _natural(start, 0) if colon else 0
     except ValueError:
         raise OptionError(
-            f"'{str(value)[:60]}' is no interval", hint="the form is INTERVAL[:START_INDEX]"
+            f"'{str(value)[:60]}' is not an interval", hint="the form is INTERVAL[:START_INDEX]"
         ) from None
 
 
@@ -53,7 +53,7 @@ def core_ids(value: object) -> tuple[int, ...]:
         return tuple(_natural(part, 0) for part in str(value).split(",")) if str(value) else ()
     except ValueError:
         raise OptionError(
-            f"'{str(value)[:60]}' is no list of cores", hint="the form is 0,1,2"
+            f"'{str(value)[:60]}' is not a list of cores", hint="the form is 0,1,2"
         ) from None
 
 

@@ -56,7 +56,7 @@ class _Axis:
 
 
 def conv_transpose_as_conv(state: Rewriting, node: Node) -> Node:
-    """Replace a ConvTranspose by a Conv and a Map; filters that only the run knows by Maps, too."""
+    """Replace a ConvTranspose by a Conv and a Map; filters known only at run time by Maps, too."""
     op = node.op
     if not isinstance(op, ConvTranspose) or op.group != 1 or max(op.window.dilations) > 1:
         return node
@@ -100,7 +100,7 @@ def _phases(w: Array, axes: Sequence[_Axis], taps: Sequence[int]) -> Array:
 def _computed_phases(
     state: Rewriting, node: Node, axes: Sequence[_Axis], taps: Sequence[int]
 ) -> str:
-    """Return the phases' filters of weights that only the run knows.
+    """Return the phases' filters of weights known only at run time.
 
     Phase p has at its place q the tap p + pad - (q + the lowest) * stride, or a zero.
     """

@@ -1,6 +1,6 @@
 """Direct convolution of plain planes: tiles of filters by vectors of a line of pixels.
 
-For what channel blocks don't suit: a single filter, filters that only the run knows, groups of few
+For what channel blocks don't suit: a single filter, filters known only at run time, groups of few
 channels. Lines of pixels are vectors and filters are broadcast, so neither is rearranged. A band of
 rows at a time is copied with its padding into scratch, where no tap needs to look for borders, and
 with a stride the pixels of each phase beside each other.

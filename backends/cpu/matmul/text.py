@@ -47,7 +47,7 @@ class TileFinish:
     """The number of the epilogue's first operand, x<first>."""
     name: str = "finish"
     open: bool = False
-    """Whether the tile itself reads extents that only the run knows."""
+    """Whether the tile itself reads extents known only at run time."""
 
     @property
     def plain(self) -> bool:
@@ -71,7 +71,7 @@ class TileFinish:
 
     @property
     def reads_extents(self) -> bool:
-        """Whether the epilogue depends on extents that only the run knows."""
+        """Whether the epilogue depends on extents known only at run time."""
         lines, value = self._body("")
         return is_open("".join((*lines, value)))
 

@@ -72,7 +72,7 @@ class TreeWalkVectors(Kernel):
 def _grouping(w: Workload, target: Target) -> tuple[int, bool] | None:
     """Return how many vectors walk at a time, and whether by rows; None where too few would.
 
-    Of rows that only the run knows each goes down many trees.
+    Of rows known only at run time each goes down many trees.
     """
     op, roots, width = w.op, w.inputs[5], lanes(target)
     assert isinstance(op, TreeEnsemble)
