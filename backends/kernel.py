@@ -55,7 +55,7 @@ def weight_type(w: Workload) -> TensorType | None:
 class Team:
     """Work-sharing of a call by threads: in so many parts, so many times.
 
-    All pieces of a turn have ended before the next turn begins.
+    All pieces of a phase have ended before the next phase begins.
     """
 
     pieces: int = 1
@@ -133,15 +133,15 @@ class Kernel:
     def in_bands(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
-        """Return the parameters to compute bands of rows with; None where it can't.
+        """Return the parameters to compute stripes of rows with; None where it can't.
 
-        They are `banded` ones: memory holds only so many rows of input 0 and of output 0 then (0:
+        They are `striped` ones: memory holds only so many rows of input 0 and of output 0 then (0:
         all), and the C function takes which rows it computes, and with which the memory begins.
         """
         return None
 
     def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
-        """Return the rows of output 0 at which its bands may end, the last one included."""
+        """Return the rows of output 0 at which its stripes may end, the last one included."""
         return range(1, w.outputs[0].shape[2] + 1)
 
     def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
@@ -156,15 +156,15 @@ class Kernel:
         return Team()
 
     def reads_planes(self, w: Workload, params: Params, target: Target) -> Mapping[int, Planes]:
-        """Return, by input index, the planes that it would read instead of a blocked tensor."""
+        """Return, by input index, packed layouts that it would read, not blocked tensors."""
         return {}
 
     def gives_planes(self, w: Workload, params: Params, target: Target, planes: Planes) -> bool:
-        """Return whether it can write output 0 as such planes."""
+        """Return whether it can write output 0 in a packed layout."""
         return False
 
     def in_planes(self, params: Params, inputs: Mapping[int, Planes], y: Planes | None) -> Params:
-        """Return the parameters to read some inputs, and write output 0, as planes with."""
+        """Return the parameters to read some inputs, and write output 0, in packed layouts."""
         raise NotImplementedError
 
     def enlarges(self, w: Workload, params: Params, target: Target) -> int:
@@ -193,7 +193,7 @@ class Kernel:
 
 
 def banded(params: Params, x_rows: int, y_rows: int) -> Params:
-    """Return parameters of a function that computes bands of rows; see `Kernel.in_bands`."""
+    """Return parameters of a function that computes stripes of rows; see `Kernel.in_bands`."""
     return {**params, "x_rows": x_rows, "y_rows": y_rows}
 
 

@@ -1,4 +1,4 @@
-"""Images as flat planes: a form in which kernels hand blocked tensors to each other.
+"""Packed activations: images as flat planes, which kernels hand to each other.
 
 A plane holds a block of channels: its pixels in rows with a border, so that what a convolution's
 tap reads of the whole image lies a constant number of pixels further. Columns of the border are
@@ -19,7 +19,7 @@ LINE = 64
 
 @dataclass(frozen=True)
 class Planes:
-    """The planes [images][blocks][pixel][parts][LINE bytes] of a tensor of images.
+    """A packed layout [images][blocks][pixel][parts][LINE bytes] of a tensor of images.
 
     A block is `channels`, each made of `parts`: bytes, rounded floats, or the upper and the lower
     half of floats. `fill` is the byte of the border; None where no reader meets it.
@@ -66,7 +66,7 @@ class Planes:
         return self.size * self.pixel
 
     def joined(self, other: Planes) -> Planes | None:
-        """Return the planes that readers of either can read, None where there are none."""
+        """Return the layout that readers of either can read, None where there is none."""
         border = max(self.border, other.border)
         fill = other.fill if self.fill is None else self.fill
         same = replace(self, border=border, fill=fill) == replace(other, border=border, fill=fill)

@@ -117,7 +117,7 @@ class Subject:
     epsilon: float = 0.0
     """The relative error of one rounding, where the library rounds more than the model says."""
     gear: Mapping[str, InputShape] = field(default_factory=dict)
-    """Where the library has gears: the shapes of the one to run, as --input_shape gives them."""
+    """The shapes of the shape profile to run, where there are some, as --input_shape gives them."""
 
 
 def subject_of(request: Request) -> Subject:

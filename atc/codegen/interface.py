@@ -26,7 +26,7 @@ class Port:
     extents: tuple[int, ...] = ()
     """The shape as it is known when compiling; `type` has the largest."""
     ends: tuple[tuple[int, int], ...] = ()
-    """With gears: the smallest and the largest of each extent."""
+    """With shape profiles: the smallest and the largest of each extent."""
 
     @property
     def label(self) -> str:

@@ -318,7 +318,7 @@ class _Scribe:
         yield from table.run(name, len(branches))
 
     def _in_thread(self, step: Call | Bands, place: Callable[[str], str]) -> Iterator[str]:
-        """Yield the lines of a call, or of calls that take turns, within a task."""
+        """Yield the lines of a call, or of a cascade, within a task."""
         return self._turns(step, place) if isinstance(step, Bands) else self._one_call(step, place)
 
     def _one_call(
@@ -338,7 +338,7 @@ class _Scribe:
         self.called += 1
 
     def _bands(self, step: Bands) -> Iterator[str]:
-        """Yield the loop in which calls take turns."""
+        """Yield the loop of a cascade of calls."""
         origins = [comment(c.node.origin[0], 48) for c in step.calls if c.node.origin]
         reads, writes = (comment(v, 32) for v in (step.calls[0].arguments[0], *step.node.outputs))
         names = " -> ".join(f'"{name}"' for name in origins)
@@ -347,7 +347,7 @@ class _Scribe:
         yield from self._turns(step, str)
 
     def _turns(self, step: Bands, place: Callable[[str], str]) -> Iterator[str]:
-        """Yield a loop over the turns of calls."""
+        """Yield a loop over the stripes of a cascade."""
         first = self.called
         calls = [[*self._one_call(c, place, row_arguments(c, k))] for k, c in enumerate(step.calls)]
         kept = [place(self._pointer(c.node.outputs[0])) for c in step.calls[:-1]]

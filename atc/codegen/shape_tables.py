@@ -164,7 +164,7 @@ def _checks(types: Sequence[TensorType]) -> tuple[Check, ...]:
 
 @dataclass(frozen=True)
 class Run:
-    """One gear: the file and the function that run it, its arena in bytes, all its extents."""
+    """One shape profile: the file and the function that run it, its arena in bytes, its extents."""
 
     file: str
     function: str
@@ -177,7 +177,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Gears:
-    """Everything that the templates say of gears: `inputs` and `outputs` are the ranks."""
+    """Everything that the templates say of shape profiles: `inputs` and `outputs` are the ranks."""
 
     runs: tuple[Run, ...]
     inputs: tuple[int, ...]

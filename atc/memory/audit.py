@@ -141,7 +141,7 @@ class _Auditor:
         return intact
 
     def _check_turns(self, step: Bands) -> None:
-        """Raise unless all that calls touch which take turns is apart, and each has its rows."""
+        """Raise unless all that the calls of a cascade touch is apart, and each has its rows."""
         where = f"memory plan: the chain to '{step.node.outputs[0]}'"
         values = dict.fromkeys(a for call in step.calls for a in call.arguments)
         spans = [(v, s) for v in values if (s := self._span(v)) is not None]
@@ -185,7 +185,7 @@ class _Auditor:
     def _check_branches(self, step: Fork) -> None:
         """Raise unless no branch writes bytes that another one reads or writes, wherever they lie.
 
-        Then whatever order they run in, each of them finds what it finds when they take turns.
+        Then whatever order they run in, each of them finds what it would find one after the other.
         """
         written: list[tuple[str, _Span, int]] = []
         touched: list[tuple[str, _Span, int]] = []

@@ -1,7 +1,7 @@
-"""The shapes that one library is compiled for: ATC's gears, as the options list them.
+"""Shape profiles: the shapes that one library is compiled for (ATC's gears), as options list them.
 
 --dynamic_batch_size, --dynamic_image_size and --dynamic_dims say what the -1s of --input_shape
-stand for, or shapes inside its ranges. Each gear is a compilation of its own; the pipeline puts
+stand for, or shapes inside its ranges. Each profile is a compilation of its own; the pipeline puts
 them in one library, with ranges beside a plan for any other shape of them.
 """
 
@@ -22,12 +22,12 @@ _NO_PLACE = {"dynamic_batch_size": "E10012", "dynamic_image_size": "E10019",
 
 
 def gears_of(options: Options) -> tuple[Options, ...]:
-    """Return the options of each gear, whose shapes have no -1; nothing without gears.
+    """Return the options of each shape profile, whose shapes have no -1; nothing without any.
 
     Where --input_shape has ranges they take the place of -1s.
 
     Raises OptionError: E10009 for two lists, E10035, E10036 and E10039 for too few, too many and
-    equal gears, E10037 for rows of unlike length, E10045 and E10046 for too few and too many
+    equal ones, E10037 for rows of unlike length, E10045 and E10046 for too few and too many
     values, E10012, E10019 and E10040 for a list of batches, images and dims without a -1, E10018
     and E10031 for a -1 that is not or not only at the batch, E10020 for one that no image has.
     """
@@ -62,7 +62,7 @@ def gears_of(options: Options) -> tuple[Options, ...]:
 
 
 def general_of(options: Options) -> Options | None:
-    """Return the options of the plan for all shapes beside the gears, None where there is none."""
+    """Return the options of the plan for all other shapes, None where there is none."""
     extents = [_own(n) for _, shape in _tensors(options) for n in shape]
     if not any(getattr(options, name) for name in _LISTS):
         return None
@@ -132,7 +132,7 @@ def _check_place(options: Options, name: str) -> None:
 
 
 def _rows(options: Options, name: str) -> tuple[tuple[int, ...], ...]:
-    """Return the values of all -1s, in their order, of each gear."""
+    """Return the values of all -1s, in their order, of each shape profile."""
     count = sum(1 for _, shape in _tensors(options) for n in shape if _is_open(n))
     rows: tuple[tuple[int, ...], ...] = getattr(options, name)
     if name == "dynamic_dims":
@@ -151,7 +151,8 @@ def _check_rows(name: str, rows: Sequence[tuple[int, ...]], count: int) -> None:
     if len(rows) < 2 or len(rows) > MOST:
         code, what = ("E10035", "few") if len(rows) < 2 else ("E10036", "many")
         raise OptionError(
-            f"{len(rows)} gears are too {what}", where=f"--{name}", hint=f"list 2 to {MOST}",
+            f"{len(rows)} shape profiles are too {what}", where=f"--{name}",
+            hint=f"list 2 to {MOST}",
             code=code,
         )  # fmt: skip
     for row in rows:

@@ -16,7 +16,7 @@ from atc.passes import pass_names
 
 ALL = "ALL"
 TURNS = "take_turns"
-"""The one rule that is no pass: calls that take turns by bands of rows."""
+"""The one rule that is no pass: cascades, calls that run stripe by stripe."""
 RULES = (*pass_names(), TURNS)
 
 LEVELS: Mapping[str, frozenset[str]] = {

@@ -1,6 +1,6 @@
 """Cascades of calls: each computes a stripe of rows, which the next one reads while it is hot.
 
-A chain of nodes, each the only reader of the one before, is computed band by band of rows, so that
+Nodes, each the only reader of the one before, compute a stripe of rows one after the other, so that
 large results in the middle pass through a few rows of memory that stay in the second-level cache.
 Every number is computed as before, by the same kernels in the same order of operations.
 """
@@ -22,17 +22,17 @@ from atc.select.select import Choice, Selection
 CALM = 3 / 4
 """Part of the second-level cache's size that a result costs next to nothing to write and read."""
 RESIDENT = 5 / 8
-"""Part of it that a chain's rows and weights may take."""
+"""Part of it that a cascade's rows and weights may take."""
 STREAM = 5 / 3
 """Bytes that go to and from the third-level cache while it delivers one to a tile."""
 COPY = 1 / 2
 """Part of the second-level cache's rate at which rows are moved within it."""
 TURN = 150.0
-"""Cycles that a call loses in each of its turns."""
+"""Cycles that a call loses in each of its stripes."""
 LONGEST = 8
-"""Nodes of a chain."""
+"""Nodes of a cascade."""
 HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 56)
-"""Rows of a chain's result in a band."""
+"""Rows of a cascade's result in a stripe."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class Link:
-    """A node of a chain with its kernel, and the window through which it reads its operand."""
+    """A node of a cascade with its kernel, and the window through which it reads its operand."""
 
     node: Node
     choice: Choice
     params: Params
     ends: tuple[int, ...]
-    """The rows at which its bands may end."""
+    """The rows at which its stripes may end."""
     rows: int
     """The rows of its operand."""
     kernel: int
@@ -62,7 +62,7 @@ class Link:
 
     @property
     def candidate(self) -> Candidate:
-        """The kernel with the parameters of bands."""
+        """The kernel with the parameters of stripes."""
         return Candidate(self.choice.candidate.kernel, self.params)
 
     @property
@@ -85,34 +85,34 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """Nodes that take turns; `parts` are for threads, [part][turn][link]."""
+    """Nodes computed stripe by stripe; `parts` are for threads, [part][stripe][stage]."""
 
     links: tuple[Link, ...]
     parts: tuple[tuple[tuple[Turn, ...], ...], ...]
 
     @property
     def rings(self) -> tuple[int, ...]:
-        """The rows that memory holds of each result but the last."""
+        """The rows in the rolling buffer of each result but the last."""
         turns = [t for part in self.parts for t in part]
         return tuple(
             max(t[k].end - t[k].y_first for t in turns) for k in range(len(self.links) - 1)
         )
 
     def candidates(self) -> Iterator[Candidate]:
-        """Yield each link's kernel for the memory that it reads and writes."""
+        """Yield each stage's kernel for the memory that it reads and writes."""
         rows = (0, *self.rings, 0)
         for link, (x_rows, y_rows) in zip(self.links, pairwise(rows), strict=True):
             yield link.held(x_rows, y_rows)
 
     def ring_types(self) -> Iterator[TensorType]:
-        """Yield the types of the rows that memory holds."""
+        """Yield the types of the rolling buffers."""
         for link, rows in zip(self.links, self.rings, strict=False):
             shape = link.result.shape
             yield TensorType(link.result.dtype, (*shape[:2], rows, *shape[3:]))
 
 
 def find_chains(graph: Graph, selection: Selection, target: Target, threads: int) -> list[Chain]:
-    """Return the chains of a graph that are estimated to take less time in turns."""
+    """Return the cascades of a graph that are estimated to save time."""
     found: list[Chain] = []
     for path in _paths(graph, selection, target):
         found += _best_chains(path, target, threads)
@@ -120,7 +120,7 @@ def find_chains(graph: Graph, selection: Selection, target: Target, threads: int
 
 
 def _paths(graph: Graph, selection: Selection, target: Target) -> Iterator[list[Link]]:
-    """Yield the longest paths of links, each the only reader of the one before."""
+    """Yield the longest paths of stages, each the only reader of the one before."""
     counts = graph.uses()
     links = {n.outputs[0]: link for n in graph.nodes if (link := _link(n, selection, target))}
     ends = {v: [link] for v, link in links.items()}
@@ -133,7 +133,7 @@ def _paths(graph: Graph, selection: Selection, target: Target) -> Iterator[list[
 
 
 def _link(node: Node, selection: Selection, target: Target) -> Link | None:
-    """Return a node as a link, None where its kernel computes no bands."""
+    """Return a node as a stage, None where its kernel computes no stripes."""
     choice = selection.get(node.outputs[0]) if node.outputs else None
     if choice is None or not isinstance(node.op, ConvBlocked | Pool) or len(node.outputs) != 1:
         return None
@@ -152,7 +152,7 @@ def _link(node: Node, selection: Selection, target: Target) -> Link | None:
 
 
 def _best_chains(path: Sequence[Link], target: Target, threads: int) -> list[Chain]:
-    """Return the chains that a path is cut into for the largest estimated gain."""
+    """Return the cascades that a path is cut into for the largest estimated gain."""
     gains = [0.0]
     last: list[tuple[int, Chain | None]] = [(0, None)]
     for end in range(1, len(path) + 1):
@@ -175,7 +175,7 @@ def _best_chains(path: Sequence[Link], target: Target, threads: int) -> list[Cha
 def _best_height(
     links: Sequence[Link], target: Target, threads: int
 ) -> tuple[float, Chain | None]:
-    """Return the largest gain of all heights of bands in cycles, and its chain if there is one."""
+    """Return the largest gain of all heights of stripes in cycles, and its cascade if any."""
     best: tuple[float, Chain | None] = (0.0, None)
     saved = _saved(links, target)
     for height in HEIGHTS:
@@ -202,7 +202,7 @@ def _saved(links: Sequence[Link], target: Target) -> float:
 
 
 def _spent(chain: Chain, target: Target) -> float:
-    """Return the cycles that turns cost; infinite where they keep too much in the cache."""
+    """Return the cycles that stripes cost; infinite where they keep too much in the cache."""
     rings = list(chain.ring_types())
     weights = sum(t.nbytes for link in chain.links for t in link.choice.workload.inputs[1:2] if t)
     if sum(t.nbytes for t in rings) + weights > RESIDENT * target.machine.l2.size:
@@ -217,7 +217,7 @@ def _spent(chain: Chain, target: Target) -> float:
 
 
 def make_chain(links: Sequence[Link], height: int, threads: int) -> Chain:
-    """Return a chain whose result is computed by so many rows at a time, in a part per thread."""
+    """Return a cascade whose result is computed by so many rows at a time, in a part per thread."""
     ends = links[-1].ends
     marks = [*range(height, ends[-1], height), ends[-1]]
     stops = sorted({ends[bisect_left(ends, m)] for m in marks})

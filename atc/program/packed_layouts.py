@@ -1,4 +1,4 @@
-"""Packed layouts between calls: images are handed on as the planes that the next one wants.
+"""Propagation of packed layouts: images pass from call to call as the planes the next one wants.
 
 A tensor becomes planes where the kernel that makes it can write them and all that read it can read
 them: then nothing is copied or converted in between. Where any reader is of another kind, each
@@ -20,14 +20,14 @@ from atc.select.select import Choice, Selection
 
 @dataclass(frozen=True)
 class HandedOver:
-    """A selection whose kernels hand over planes, and the memory that values take that are some."""
+    """A selection whose kernels pass packed layouts on, and the types of the values in them."""
 
     selection: Selection
     types: Mapping[str, TensorType]
 
 
 def hand_over(graph: Graph, selection: Selection, target: Target, threads: int) -> HandedOver:
-    """Return the selection with planes wherever they save a copy; subgraphs stay what they are."""
+    """Return the selection with packed layouts where they save a copy; subgraphs stay."""
     wanted = _wanted(graph, selection, target)
     found = {}
     for node in graph.nodes:
@@ -49,7 +49,7 @@ def hand_over(graph: Graph, selection: Selection, target: Target, threads: int) 
 
 
 def _wanted(graph: Graph, selection: Selection, target: Target) -> dict[str, Planes]:
-    """Return the planes that suit all readers of a value, where one of them would copy it."""
+    """Return the layout that suits all readers of a value, where one of them would copy it."""
     readers: dict[str, list[Planes | None]] = {v: [None] for v in graph.outputs}
     copied: set[str] = set()
     for node in graph.nodes:

@@ -27,7 +27,7 @@ def rows_of_threads(
     w: Workload, candidate: Candidate, target: Target, threads: int, cut: Sequence[Piece],
     worth: Worth = ESTIMATED,
 ) -> tuple[Candidate, Rows] | None:
-    """Return a candidate that computes bands of rows, and which rows each thread computes.
+    """Return a candidate that computes stripes of rows, and which rows each thread computes.
 
     None where the kernel can't, or where the pieces that the call is cut into take less time.
     """

@@ -21,7 +21,7 @@ from atc.select.select import Limits, Measurement, Timings, candidates
 
 @dataclass(frozen=True)
 class Weighing:
-    """Weighs the layouts of a compilation's graphs; what was estimated once isn't again."""
+    """Costs of the layouts of a compilation's graphs, remembered once they are known."""
 
     target: Target
     limits: Limits

@@ -1,4 +1,4 @@
-"""Gears: several shapes in one library, as Ascend's ATC lists them (rows A-10, A-11, A-12)."""
+"""Several shapes in one library, as Ascend's ATC lists them (rows A-10, A-11, A-12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts for the whole graph: forms of nodes and relayouts between them, solved together by cost.
+"""Layouts for the whole graph: forms of nodes and reorders between them, solved together by cost.
 
 `forms.py` and its families say what a node may become, `costs.py` what that takes, `choice.py`
 makes of both a problem for `solver.py`, `apply.py` rewrites the graph by its solution, and
@@ -38,13 +38,13 @@ class Layouts:
     price: Price = no_price
     tell: Callable[[LayoutReport], None] = lambda report: None
     margin: float = 1.5
-    """Forms that cost up to so many times the best one are told as contested."""
+    """Forms that cost up to so many times the best one are reported as near-optimal."""
 
 
 def choose_layouts(
     graph: Graph, outer: Mapping[str, Array], width: int, layouts: Layouts
 ) -> Graph:
-    """Lay out values so that all calls and relayouts cost least; vectors hold `width` floats."""
+    """Lay out values so that all calls and reorders cost least; vectors hold `width` floats."""
     names = layout_names(width)
     if width < 2 or not any(isinstance(n.op, Conv) for n in graph.nodes):
         return graph

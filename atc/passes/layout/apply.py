@@ -1,4 +1,4 @@
-"""Rewrites a graph by the forms chosen for its nodes; a relayout is there once per value."""
+"""Rewrites a graph by the forms chosen for its nodes; a reorder is there once per value."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class _Rewriting:
                 return wide
 
     def value(self, name: str, layout: Layout) -> str:
-        """Return a value's name in a layout, with the relayout made here if need be."""
+        """Return a value's name in a layout, with the reorder made here if need be."""
         source = self.made.get(name, Layout.PLAIN)
         if layout is source:
             return self.names.get((name, layout), name)

@@ -1,4 +1,4 @@
-"""The graph of choices: a form for every node, and the relayouts that follow from them."""
+"""The graph of choices: a form for every node, and the reorders that follow from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from atc.passes.layout.normalize_forms import normalize_forms
 from atc.passes.layout.solver import Problem, Table
 
 MARGIN = 1.25
-"""A relayout costs more than its own time: it pushes other values out of the caches."""
+"""A reorder costs more than its own time: it pushes other values out of the caches."""
 OTHER = (Layout.BLOCKS, Layout.LAST)
 """Layouts beside the plain one."""
 
@@ -55,7 +55,7 @@ class Choices:
     price: Price
     forms: tuple[tuple[Form, ...], ...]
     moves: dict[tuple[TensorType, Layout, Layout], float] = field(default_factory=dict)
-    """The costs of relayouts, once they are known."""
+    """The costs of reorders, once they are known."""
 
     @cached_property
     def costs(self) -> tuple[tuple[float, ...], ...]:
@@ -94,7 +94,7 @@ class Choices:
             have = result
 
     def conversions(self) -> tuple[Task, ...]:
-        """Return the relayouts whose costs were asked for."""
+        """Return the reorders whose costs were asked for."""
         tasks = (task for move in self.moves for task in self._relayout(*move))
         return tuple(dict.fromkeys(tasks))
 
@@ -250,7 +250,7 @@ Kept = Sequence[Sequence[int]]
 def worthwhile(found: Choices) -> tuple[tuple[int, ...], ...]:
     """Return the forms that may be part of a cheapest choice.
 
-    Others cost no less than another form and all relayouts that would put it in their place.
+    Others cost no less than another form and all reorders that would put it in their place.
     """
     readers = _readers(found.scene.graph)
     return tuple(_worthwhile(found, k, readers) for k in range(len(found.forms)))
@@ -264,7 +264,7 @@ def _worthwhile(
         return (0,)
 
     def instead(f: int, g: int) -> float:
-        """Return what form g may cost more than form f by other relayouts around it."""
+        """Return what form g may cost more than form f by other reorders around it."""
         (name,), old, new = node.outputs, forms[f], forms[g]
         total = 0.0
         if new.layout is not old.layout:
@@ -356,7 +356,7 @@ class _Building:
         self, name: str, maker: int | None, made: Sequence[Layout], reader: int,
         need: Sequence[frozenset[Layout]],
     ) -> None:  # fmt: skip
-        """Add the relayouts between a value's maker and its only reader."""
+        """Add the reorders between a value's maker and its only reader."""
         table = [
             [sum(self.found.moving(name, source, want) for want in wants) for wants in need]
             for source in made

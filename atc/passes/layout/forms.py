@@ -131,7 +131,7 @@ def plain_form(node: Node) -> Form:
 
 
 Step = tuple[Op, TensorType]
-"""A relayout and the type of its result."""
+"""A reorder and the type of its result."""
 
 
 def relayouts(scene: Scene, plain: TensorType, source: Layout, to: Layout) -> tuple[Step, ...]:

@@ -14,7 +14,7 @@ from atc.passes.layout.forms import Layout
 
 @dataclass(frozen=True)
 class Total:
-    """Estimated cycles of a whole graph, and how many of them are relayouts."""
+    """Estimated cycles of a whole graph, and how many of them are reorders."""
 
     cycles: float
     relayouts: float
@@ -24,7 +24,7 @@ class Total:
 class Region:
     """Consecutive nodes whose results have one layout, and what they would cost in others.
 
-    `nodes` names the first and the last node of the model; relayouts are not counted. A layout in
+    `nodes` names the first and the last node of the model; reorders are not counted. A layout in
     which not all of the nodes can be computed takes their best form instead.
     """
 
@@ -46,7 +46,7 @@ class LayoutReport:
     contested: tuple[Task, ...] = ()
     """Forms of convolutions that are estimated to cost little more than the best."""
     conversions: tuple[Task, ...] = ()
-    """The relayouts that were weighed."""
+    """The reorders that were weighed."""
 
 
 def layout_names(width: int) -> dict[Layout, str]:
