@@ -35,7 +35,7 @@ def standing_for(
     site: Site, op_type: str, inputs: Sequence[str], attributes: Sequence[onnx_ir.Attr],
     opset: int = 22, outputs: int = 1,
 ) -> Site:  # fmt: skip
-    """Return the site of one of the standard's operators in the place of a node."""
+    """Return the context of one of the standard's operators in the place of a node."""
     node = onnx_ir.Node("", op_type, [], attributes, num_outputs=outputs, name=site.name)
     for k, value in enumerate(node.outputs):
         value.name = f"{site.name}{k}"
