@@ -95,8 +95,9 @@ def _written_out(site: Site, loop: Repetition, trips: int) -> tuple[str, ...]:
     """Unroll a loop that carries sequences, whose lengths must be known."""
     if isinstance(loop.trips, Dim) or trips < 0:
         raise UnsupportedError(
-            "a loop that carries a sequence or an optional runs a number of times that only the "
-            "run knows", where=site.label, hint="make its trip count and first condition constants",
+            "a loop that carries a sequence or an optional runs a number of times known "
+            "only at run time", where=site.label,
+            hint="make its trip count and first condition constants",
         )  # fmt: skip
     if trips > MOST_UNROLLED // site.b.copies:
         raise UnsupportedError(

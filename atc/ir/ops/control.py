@@ -51,7 +51,7 @@ class Loop(Op):
     """Run a graph again and again.  ONNX Loop-21, Scan-21.
 
     Operands: the number of iterations (INT64), whether there is any (BOOL), either absent, then the
-    initial `states`. `trips` is the most iterations, -1 where only the run knows. The body is given
+    initial `states`. `trips` is the most iterations, -1 where unknown. The body is given
     the iteration (INT64, from 0) and the states; it makes, where `conditional`, whether to go on
     (BOOL), then the new states, then a part of each collected result. Results are the last states
     and, [trips, ...], what was collected; where `backwards` says so, from the end to the begin.

@@ -1,4 +1,4 @@
-"""Direct convolution of images whose height and width only the run knows.
+"""Direct convolution of images with dynamic height and width.
 
 The tiles are those of `conv.blocked`, one row high: p pixels where no tap meets padding, then one
 tile at most of each power of two below; what meets padding is computed pixel by pixel, with the
