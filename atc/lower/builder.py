@@ -70,10 +70,7 @@ class Parts:
 
 
 def moves(op: Op) -> bool:
-    """Return whether an op takes the small types.
-
-    They are moved, chosen and cast, not computed with.
-    """
+    """Tell whether an op takes the small types: moved, chosen and cast, not computed with."""
     computed = (
         e.fn
         for expr in vars(op).values()

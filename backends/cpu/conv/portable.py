@@ -171,7 +171,7 @@ class ConvTransposeScatter(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """A cycle for each multiplication."""
+        """Return a cycle for each multiplication."""
         x, weights = operand_types(w)
         return float(x.size * prod(weights.shape[1:]))
 
@@ -207,7 +207,7 @@ class PoolWindows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """Some cycles for each element of a window."""
+        """Return some cycles for each element of a window."""
         assert isinstance(w.op, Pool)
         return 4.0 * w.outputs[0].size * prod(w.op.window.kernel)
 

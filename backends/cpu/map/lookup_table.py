@@ -70,7 +70,7 @@ class MapCopy(Kernel):
         return _loops(w.op)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """A part of the scalar loops' cycles."""
+        """Return a part of the scalar loops' cycles."""
         return 0.3 * loop_cycles(w)
 
 
@@ -111,7 +111,7 @@ class MapTable(Kernel):
         return in_place_operands(w)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """A part of the scalar loops' cycles."""
+        """Return a part of the scalar loops' cycles."""
         return 0.1 * loop_cycles(w)
 
 

@@ -157,7 +157,7 @@ class ReduceRows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """A part of the scalar loops' cycles: lanes, and the sum across them."""
+        """Return a part of the scalar loops' cycles: lanes, and the sum across them."""
         assert isinstance(w.op, Reduce)
         part = 0.5 / lanes(target) + min(0.4, 5 / prod(merged(w.op).reduced))
         return part * loop_cycles(w)
@@ -215,7 +215,7 @@ class ReduceColumns(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """A part of the scalar loops' cycles."""
+        """Return a part of the scalar loops' cycles."""
         assert isinstance(w.op, Reduce)
         part = 0.7 / lanes(target) + min(0.4, 1 / prod(w.op.reduced))
         return part * loop_cycles(w)

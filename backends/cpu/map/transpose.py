@@ -51,7 +51,7 @@ class MapTurn(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """A part of the scalar loops' cycles."""
+        """Return a part of the scalar loops' cycles."""
         return 0.2 * loop_cycles(w)
 
 

@@ -79,7 +79,7 @@ class MapVectors(Kernel):
         return in_place_operands(w)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """A part of the scalar loops' cycles."""
+        """Return a part of the scalar loops' cycles."""
         return 0.5 * loop_cycles(w)
 
 

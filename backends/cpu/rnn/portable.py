@@ -217,7 +217,7 @@ class RecurrentRows(Kernel):
         }  # fmt: skip
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
-        """A cycle for each multiplication."""
+        """Return a cycle for each multiplication."""
         op = w.op
         assert isinstance(op, Recurrent)
         return float(op.steps * op.batch * len(op.cells) * op.gates * op.hidden**2)
