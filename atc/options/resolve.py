@@ -64,7 +64,7 @@ def settle(
                 values[name], sources[name] = meant, source
     if "machine" in own and _means_host(values):
         path = kept_path(around.merged())
-        if path is not None and path.is_file():
+        if path is not None and is_file(path):
             values["machine"], sources["machine"] = str(path), "atc machine --measure"
     checked = _checked(values, sources, command)
     if command in _COMPILING:

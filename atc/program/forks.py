@@ -18,7 +18,7 @@ from atc.ir.ops import Part, Reshape
 from atc.ir.ops.data import Concat
 from atc.ir.ops.external import External
 from atc.program.partition import cycles, is_long, pieces, shared
-from atc.select.cost import CYCLE_UNITS, NANOSECONDS
+from atc.select.cost import MODELLED, NANOSECONDS
 from atc.select.select import Choice, Selection
 
 JOIN = 6000.0
@@ -273,10 +273,9 @@ def time_of(w: Workload, candidate: Candidate, choice: Choice, target: Target) -
         if m.label == candidate.label and m.time_ns is not None:
             return m.time_ns / NANOSECONDS
     least = cycles(w, target)
-    units = CYCLE_UNITS.get(type(w.op))
-    if units is None or candidate.kernel.portable:
+    if not isinstance(w.op, MODELLED) or candidate.kernel.portable:
         return least
-    return max(least, candidate.kernel.cost(w, candidate.params, target) / units)
+    return max(least, candidate.kernel.cost(w, candidate.params, target))
 
 
 def _divided(node: Node, selection: Selection, target: Target, threads: int) -> float:

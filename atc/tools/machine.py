@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from atc.backends.machine import Cache, Machine
 from atc.backends.targets import host_target
+from atc.diagnostics import Listener
 from atc.errors import OptionError
 from atc.fast_run.machine import measure_machine
 from atc.options.machine import chosen_machine, keep, kept_path, processor, read_kept
-from atc.pipeline.pipeline import Listener
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def test_deep_products_are_blocked_where_the_second_cache_is_small() -> None:
     w = product(512, 1024, 256)  # A: 2 MiB
     record = {k: replace(ZEN5, l2=replace(ZEN5.l2, size=k << 20)) for k in (1, 8)}
     blocks = {
-        k: {p.get("kb") for p in MatMulTile().parameters(w, get_target("x86-64-avx512", m))}
+        k: {p.get("kb") for p in MatMulTile().parameters(w, get_target("x86-64-avx512", machine=m))}
         for k, m in record.items()
     }
     assert blocks == {1: {None, 256}, 8: {None}}
@@ -88,7 +88,7 @@ def test_deep_products_are_blocked_where_the_second_cache_is_small() -> None:
 @pytest.mark.parametrize(("latency", "phases"), [(2.0, 1), (4.0, 2), (8.0, 4)])
 def test_a_longer_latency_asks_for_more_sums(latency: float, phases: int) -> None:
     w, machine = product(1, 4096, 96), replace(ZEN5, fma_latency=latency)
-    sets = MatMulTile().parameters(w, get_target("x86-64-avx512", machine))
+    sets = MatMulTile().parameters(w, get_target("x86-64-avx512", machine=machine))
     (narrow,) = (p for p in sets if p["nv"] == 6)
     assert narrow["phases"] == phases
 
@@ -99,7 +99,7 @@ def test_dot_products_that_read_rows_again_from_far_cost_more() -> None:
     held = replace(slow, l2=replace(ZEN5.l2, size=16 << 20))
     costs = []
     for machine in (slow, ZEN5, held):
-        target = get_target("x86-64-avx2", machine)
+        target = get_target("x86-64-avx2", machine=machine)
         costs.append(kernel.cost(w, kernel.parameters(w, target)[0], target))
     assert costs[0] > 1.5 * costs[1] >= 1.5 * costs[2]
 
@@ -107,7 +107,7 @@ def test_dot_products_that_read_rows_again_from_far_cost_more() -> None:
 def test_tiles_are_chosen_for_products_of_many_rows_on_avx2() -> None:
     w = product(1999, 512, 128)  # a layer of Conv-TasNet; dots take twice as long there
     for name in ("zen3", "zen5", "haswell", "sapphirerapids"):
-        target = get_target("x86-64-avx2", MACHINES[name])
+        target = get_target("x86-64-avx2", machine=MACHINES[name])
         least = {
             type(k): min(k.cost(w, p, target) for p in k.parameters(w, target))
             for k in (MatMulTile(), MatMulDot())
@@ -122,7 +122,7 @@ def test_every_cost_of_a_convolution_follows_the_rate_of_multiply_adds() -> None
     w = Workload(op, (x, weights), (y,), (False, True))
     params = {"p": 14, "nv": 2, "u": 4, "rb": 0, "pf": True}
     fast, slow = (
-        ConvDirect().cost(w, params, get_target("x86-64-avx512", MACHINES[name]))
+        ConvDirect().cost(w, params, get_target("x86-64-avx512", machine=MACHINES[name]))
         for name in ("zen5", "zen4")
     )
     assert 1.7 < slow / fast < 2.1

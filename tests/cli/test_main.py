@@ -650,7 +650,7 @@ def test_a_checked_library_finds_a_buffer_that_is_too_small(model: Path, tmp_pat
     environment = {**os.environ, "CC": "gcc"}
     compiled = run(*line(model, tmp_path / "net", f"--op_debug_config={cfg}"), env=environment)
     assert compiled.returncode == 0, compiled.stderr
-    assert "LD_PRELOAD=libasan.so" in compiled.stdout
+    assert "LD_PRELOAD=libasan.so" in compiled.stderr
     refused = run("verify", f"--model={model}", f"--library={tmp_path / 'net'}")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "the library has AddressSanitizer in it" in refused.stderr

@@ -144,7 +144,7 @@ def test_a_file_of_flags(tmp_path: Path) -> None:
         ([], "no model or library"), (["x", "--itr=1"], "did you mean --iter"),
         (["x", "--iter=many"], "not a whole number"), (["x", "y"], "'y' is not an option"),
         (["x", "--fromenv=iter"], "FLAGS_iter is not set"),
-        (["x", "--multi-thread-core-ids=a"], "no list of cores"),
+        (["x", "--multi-thread-core-ids=a"], "not a list of cores"),
     ],
 )  # fmt: skip
 def test_wrong_command_lines(words: list[str], part: str) -> None:

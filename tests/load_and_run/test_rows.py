@@ -282,7 +282,7 @@ def test_l13_bin_io_dump(
     assert all(re.fullmatch("[0-9a-f]{6}", path.name) for path in tmp_path.iterdir())
     (found,) = [d for d in dumped if "name:prob}" in d.name.partition(" owner")[0]]
     np.testing.assert_allclose(found.array, truth, atol=1e-5)
-    assert "no folder" in run(library, f"--bin-io-dump={tmp_path}/none", status=1).err
+    assert "is not a folder" in run(library, f"--bin-io-dump={tmp_path}/none", status=1).err
 
 
 def test_l14_bin_out_dump(run: Any, plain: Path, tmp_path: Path) -> None:
@@ -764,7 +764,7 @@ def test_l50_check_var_value(run: Any, library: Path) -> None:
     found = run(library, "--check-var-value=2", "--iter=30")
     assert re.search(r"check_var_value: all \d+ values passed", found.out)
     assert "none has the index 99" in run(library, "--check-var-value=1:99", status=5).err
-    assert "no interval" in run(library, "--check-var-value=often", status=1).err
+    assert "is not an interval" in run(library, "--check-var-value=often", status=1).err
 
 
 def test_l51_profile(run: Any, library: Path, plain: Path, tmp_path: Path) -> None:

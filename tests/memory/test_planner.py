@@ -411,7 +411,7 @@ PAIR = (Buffer("conv", 100, 0, 2), Buffer("relu", 60, 2, 3), Buffer("none", 0, 0
         ({"conv": 0, "relu": 128, "none": 0}, 190, "multiple of 64"),
         ({"conv": 0, "relu": 128, "none": 0}, 128, "bound"),
         ({"conv": 0, "none": 0}, 192, "'relu' has no offset"),
-        ({"conv": 0, "relu": 128, "none": 0, "gelu": 0}, 192, "'gelu'.*no buffer"),
+        ({"conv": 0, "relu": 128, "none": 0, "gelu": 0}, 192, "'gelu'.*not a buffer"),
     ],
 )
 def test_the_checker_names_what_is_wrong(offsets: dict[str, int], size: int, message: str) -> None:

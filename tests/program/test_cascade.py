@@ -186,7 +186,7 @@ def test_calls_that_take_turns_cost_and_compute_what_they_did_one_after_the_othe
     for title, (cost, count) in sums[0].items():
         assert cost * 0.999 <= sums[1][title][0] <= cost * (1.001 if threads == 1 else 1.5)
         assert count * 0.999 <= sums[1][title][1] <= count * (1 if threads == 1 else 1.5)
-        if title != "layout change":
+        if not title.startswith(("reorder", "copy", "padding")):  # of no node of the model
             text = explain(read_report(turns), title.partition(" + ")[0])
             marks = re.findall(r"^  \* \S", text, re.MULTILINE)
             assert len(marks) >= 2  # a row of the table, and the reason

@@ -92,5 +92,5 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="can't be read"):
         text_graph(tmp_path / "none")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    with pytest.raises(ModelError, match="no text"):
+    with pytest.raises(ModelError, match="is not text"):
         text_graph(tmp_path / "bytes")

@@ -19,6 +19,7 @@ from atc.options.machine import keep, kept_path
 from atc.options.options import Options, make_options
 from atc.options.resolve import settle
 from atc.pipeline.pipeline import Listener
+from atc.pipeline.request import resolve_request
 from atc.tools.machine import machine_text, shown_machine
 
 OWN = replace(MACHINES["zen4"], name="own", memory=3.5, measured=True)
@@ -45,21 +46,21 @@ def home(tmp_path: Path) -> dict[str, str]:
               {"target": "x86-64-avx2", "machine": "host"}],
 )  # fmt: skip
 def test_what_was_measured_counts_for_the_host(home: dict[str, str], given: dict[str, str]) -> None:
-    assert options(home, **given).resolved_target.machine == OWN
+    assert resolve_request(options(home, **given)).target.machine == OWN
 
 
 @pytest.mark.parametrize("name", ["x86-64-avx2", "c99", "aarch64-neon"])
 def test_a_named_target_knows_nothing_of_this_machine(home: dict[str, str], name: str) -> None:
     own = options(home, target=name)
     assert own == options({}, target=name)
-    assert own.resolved_target.machine == get_target(name).machine
+    assert resolve_request(own).target.machine == get_target(name).machine
 
 
 def test_a_machine_may_be_named_or_a_file(tmp_path: Path) -> None:
     path = tmp_path / "board.json"
     path.write_text(machine_json(OWN))
     for given, machine in (("neoverse-v1", MACHINES["neoverse_v1"]), (str(path), OWN)):
-        own = options({}, target="aarch64-neon", machine=given).resolved_target
+        own = resolve_request(options({}, target="aarch64-neon", machine=given)).target
         assert (own.name, own.machine) == ("aarch64-neon", machine)
 
 

@@ -141,6 +141,8 @@ def retyped(case: suite.Case, schema: Any, dtype: DType) -> tuple[onnx.ModelProt
         for k, name in enumerate(names)
         if name and specs[min(k, len(specs) - 1)].type_str == variable
     }
+    if node.op_type == "OptionalGetElement":  # its result is of the element's type
+        same |= {*node.output}
     for value in (*model.graph.input, *model.graph.output):
         if value.name in same:
             value.type.tensor_type.elem_type = dtype.code

@@ -95,7 +95,7 @@ COMPILE = """
 import sys
 from pathlib import Path
 from atc.compile import compile_model
-from atc.options import Options
+from atc.options.options import Options
 model, output, jobs = sys.argv[1:]
 compile_model(Options(model=Path(model), output=Path(output), jobs=int(jobs)))
 """

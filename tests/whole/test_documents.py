@@ -76,10 +76,12 @@ FAST = {
     ),
     "help": Script(("atc --help", "load_and_run --help", "atc --help NAME"), {"NAME": "target"}),
     "named tools": Script(
-        ("atc verify", "atc diff", "atc bisect", "atc quantize", "compare_binary_iodump"),
+        ("atc verify", "atc diff", "atc bisect", "atc quantize", "compare_binary_iodump",
+         "atc machine"),
         {"atc verify": "atc verify --help", "atc diff": "atc diff --help",
          "atc bisect": "atc bisect --help", "atc quantize": "atc quantize --help",
-         "compare_binary_iodump": "compare_binary_iodump --help"},
+         "compare_binary_iodump": "compare_binary_iodump --help",
+         "atc machine": "atc machine --json"},
     ),
     "check": Script(("atc check --model=FILE",), {"FILE": "samples/digits.onnx"}),
     "float64": Script(

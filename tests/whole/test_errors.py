@@ -252,7 +252,7 @@ NAMING = {
     "none.npz": ["verify", "--model={net}", "--input={folder}/none.npz"],
     "--flagfile": ["load_and_run", "{net}", "--flagfile={folder}"],
     "--profile": ["report", "{folder}", "--profile={folder}"],
-    "no report": ["explain", "{report}", "node"],
+    "not a report": ["explain", "{report}", "node"],
     "sound": ["quantize", "--model={net}", "--calibration={folder}/sound.npz",
               "--output={out}.onnx"],
 }  # fmt: skip

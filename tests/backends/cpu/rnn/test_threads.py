@@ -99,7 +99,8 @@ def compiled(folder: Path, layers: Sequence[str], target: str, threads: int) -> 
             patch.setattr(partition, bound, 0)
         atc.compile(
             folder / "layers.onnx", folder / str(threads) / "net", target=target,
-            num_threads=threads, build_config=f"cc {level()}", machine=folder / "small.json",
+            num_threads=threads, parallel_branches=1, build_config=f"cc {level()}",
+            machine=folder / "small.json",
         )  # fmt: skip
     return folder / str(threads) / "net"
 
