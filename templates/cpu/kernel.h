@@ -12,6 +12,11 @@
 #include <stdint.h>
 #include <string.h>
 
+/* How these functions are declared: what compiles them for a GPU says so before. */
+#ifndef K_INLINE
+#define K_INLINE static inline
+#endif
+
 /* A string: UTF-8, ended by a NUL; what follows that doesn't count. A text without NUL fills it. */
 #ifndef ATC_STRING_SIZE
 #define ATC_STRING_SIZE 256
@@ -28,19 +33,21 @@ enum k_failure {
   K_ERROR_IMAGE = -13   /* an image is damaged, of another size, or of a kind that isn't read */
 };
 
-static inline bool k_equal_str(atc_string a, atc_string b) {
+#ifndef __cplusplus /* strings are for C alone */
+K_INLINE bool k_equal_str(atc_string a, atc_string b) {
   return strncmp(a.text, b.text, ATC_STRING_SIZE) == 0;
 }
 
 /* Below, equal or above 0 as a comes before, is or comes behind b in the order of code points. */
-static inline int k_compare_str(const atc_string *a, const atc_string *b) {
+K_INLINE int k_compare_str(const atc_string *a, const atc_string *b) {
   return strncmp(a->text, b->text, ATC_STRING_SIZE);
 }
 
-static inline size_t k_length_str(const atc_string *s) {
+K_INLINE size_t k_length_str(const atc_string *s) {
   const char *const end = memchr(s->text, 0, ATC_STRING_SIZE);
   return end == NULL ? ATC_STRING_SIZE : (size_t)(end - s->text);
 }
+#endif
 
 /* For functions whose loop needs all registers: what callers keep in some must stay outside. */
 #if defined(__GNUC__)
@@ -51,19 +58,19 @@ static inline size_t k_length_str(const atc_string *s) {
 
 /* Signed and unsigned integers: T the type, U the unsigned type it wraps in, M a name. */
 #define K_ORDERED(T, M)                                                        \
-  static inline T k_max_##M(T a, T b) { return a > b ? a : b; }                \
-  static inline T k_min_##M(T a, T b) { return a < b ? a : b; }
+  K_INLINE T k_max_##M(T a, T b) { return a > b ? a : b; }                     \
+  K_INLINE T k_min_##M(T a, T b) { return a < b ? a : b; }
 
 #define K_INTEGER(T, U, M)                                                     \
   K_ORDERED(T, M)                                                              \
-  static inline T k_shiftleft_##M(T a, T b) {                                  \
+  K_INLINE T k_shiftleft_##M(T a, T b) {                                       \
     return (uint64_t)b < 8 * sizeof(T) ? (T)((U)a << b) : (T)0;                \
   }                                                                            \
-  static inline T k_shiftright_##M(T a, T b) {                                 \
+  K_INLINE T k_shiftright_##M(T a, T b) {                                      \
     return (T)((uint64_t)b < 8 * sizeof(T) ? a >> b                            \
                                            : a >> (8 * sizeof(T) - 1) >> 1);   \
   }                                                                            \
-  static inline T k_pow_##M(T a, T b) {                                        \
+  K_INLINE T k_pow_##M(T a, T b) {                                             \
     U base = (U)a, result = 1;                                                 \
     for (uint64_t n = (uint64_t)b; n != 0; n >>= 1, base *= base) {            \
       if (n & 1) result *= base;                                               \
@@ -73,26 +80,26 @@ static inline size_t k_length_str(const atc_string *s) {
 
 #define K_SIGNED(T, U, M)                                                      \
   K_INTEGER(T, U, M)                                                           \
-  static inline T k_abs_##M(T a) { return a < 0 ? (T)(0 - (U)a) : a; }         \
-  static inline T k_sign_##M(T a) { return (T)((a > 0) - (a < 0)); }           \
-  static inline T k_div_##M(T a, T b) {                                        \
+  K_INLINE T k_abs_##M(T a) { return a < 0 ? (T)(0 - (U)a) : a; }              \
+  K_INLINE T k_sign_##M(T a) { return (T)((a > 0) - (a < 0)); }                \
+  K_INLINE T k_div_##M(T a, T b) {                                             \
     return b == 0 ? (T)0 : b == -1 ? (T)(0 - (U)a) : (T)(a / b);               \
   }                                                                            \
-  static inline T k_fmod_##M(T a, T b) {                                       \
+  K_INLINE T k_fmod_##M(T a, T b) {                                            \
     return b == 0 || b == -1 ? (T)0 : (T)(a % b);                              \
   }                                                                            \
-  static inline T k_mod_##M(T a, T b) {                                        \
+  K_INLINE T k_mod_##M(T a, T b) {                                             \
     const T r = k_fmod_##M(a, b);                                              \
     return r != 0 && (r < 0) != (b < 0) ? (T)(r + b) : r;                      \
   }
 
 #define K_UNSIGNED(T, U, M)                                                    \
   K_INTEGER(T, U, M)                                                           \
-  static inline T k_abs_##M(T a) { return a; }                                 \
-  static inline T k_sign_##M(T a) { return (T)(a > 0); }                       \
-  static inline T k_div_##M(T a, T b) { return b == 0 ? (T)0 : (T)(a / b); }   \
-  static inline T k_fmod_##M(T a, T b) { return b == 0 ? (T)0 : (T)(a % b); }  \
-  static inline T k_mod_##M(T a, T b) { return k_fmod_##M(a, b); }
+  K_INLINE T k_abs_##M(T a) { return a; }                                      \
+  K_INLINE T k_sign_##M(T a) { return (T)(a > 0); }                            \
+  K_INLINE T k_div_##M(T a, T b) { return b == 0 ? (T)0 : (T)(a / b); }        \
+  K_INLINE T k_fmod_##M(T a, T b) { return b == 0 ? (T)0 : (T)(a % b); }       \
+  K_INLINE T k_mod_##M(T a, T b) { return k_fmod_##M(a, b); }
 
 K_SIGNED(int8_t, uint32_t, i8)
 K_SIGNED(int16_t, uint32_t, i16)
@@ -106,20 +113,20 @@ K_ORDERED(bool, b1)
 
 /* Real numbers: S is the suffix of the <math.h> function. A NaN operand gives NaN. */
 #define K_REAL(T, S, M)                                                        \
-  static inline T k_max_##M(T a, T b) { return a > b || isnan(a) ? a : b; }    \
-  static inline T k_min_##M(T a, T b) { return a < b || isnan(a) ? a : b; }    \
-  static inline T k_sign_##M(T a) {                                            \
+  K_INLINE T k_max_##M(T a, T b) { return a > b || isnan(a) ? a : b; }         \
+  K_INLINE T k_min_##M(T a, T b) { return a < b || isnan(a) ? a : b; }         \
+  K_INLINE T k_sign_##M(T a) {                                                 \
     return a > 0 ? (T)1 : a < 0 ? (T)-1 : isnan(a) ? a : (T)0;                 \
   }                                                                            \
-  static inline T k_mod_##M(T a, T b) {                                        \
+  K_INLINE T k_mod_##M(T a, T b) {                                             \
     const T r = fmod##S(a, b);                                                 \
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;                           \
   }                                                                            \
-  static inline T k_sigmoid_##M(T a) {                                         \
+  K_INLINE T k_sigmoid_##M(T a) {                                              \
     const T e = exp##S(-fabs##S(a));                                           \
     return (a < 0 ? e : (T)1) / ((T)1 + e);                                    \
   }                                                                            \
-  static inline T k_softplus_##M(T a) {                                        \
+  K_INLINE T k_softplus_##M(T a) {                                             \
     return (a > 0 ? a : (T)0) + log1p##S(exp##S(-fabs##S(a)));                 \
   }
 
@@ -135,33 +142,33 @@ K_REAL(double, , f64)
 /* Real to integer: towards zero. Out of range and NaN give what x86 and numpy give for 32 and 64
  * bits, the lowest value; narrower types keep the low bits of that. */
 #define K_CAST(F, M)                                                           \
-  static inline int64_t k_cast_##M##_i64(F a) {                                \
+  K_INLINE int64_t k_cast_##M##_i64(F a) {                                     \
     return a >= (F)-9223372036854775808.0 && a < (F)9223372036854775808.0      \
                ? (int64_t)a                                                    \
                : INT64_MIN;                                                    \
   }                                                                            \
-  static inline int32_t k_cast_##M##_i32(F a) {                                \
+  K_INLINE int32_t k_cast_##M##_i32(F a) {                                     \
     return (double)a > -2147483649.0 && (double)a < 2147483648.0 ? (int32_t)a  \
                                                                  : INT32_MIN;  \
   }                                                                            \
-  static inline int16_t k_cast_##M##_i16(F a) {                                \
+  K_INLINE int16_t k_cast_##M##_i16(F a) {                                     \
     return (int16_t)k_cast_##M##_i32(a);                                       \
   }                                                                            \
-  static inline int8_t k_cast_##M##_i8(F a) {                                  \
+  K_INLINE int8_t k_cast_##M##_i8(F a) {                                       \
     return (int8_t)k_cast_##M##_i32(a);                                        \
   }                                                                            \
-  static inline uint64_t k_cast_##M##_u64(F a) {                               \
+  K_INLINE uint64_t k_cast_##M##_u64(F a) {                                    \
     return a >= (F)9223372036854775808.0 && a < (F)18446744073709551616.0      \
                ? (uint64_t)a                                                   \
                : (uint64_t)k_cast_##M##_i64(a);                                \
   }                                                                            \
-  static inline uint32_t k_cast_##M##_u32(F a) {                               \
+  K_INLINE uint32_t k_cast_##M##_u32(F a) {                                    \
     return (uint32_t)k_cast_##M##_i64(a);                                      \
   }                                                                            \
-  static inline uint16_t k_cast_##M##_u16(F a) {                               \
+  K_INLINE uint16_t k_cast_##M##_u16(F a) {                                    \
     return (uint16_t)k_cast_##M##_i32(a);                                      \
   }                                                                            \
-  static inline uint8_t k_cast_##M##_u8(F a) {                                 \
+  K_INLINE uint8_t k_cast_##M##_u8(F a) {                                      \
     return (uint8_t)k_cast_##M##_i32(a);                                       \
   }
 
@@ -170,13 +177,13 @@ K_CAST(double, f64)
 #undef K_CAST
 
 /* The index nearest to `index` in [0, last]: what data says must not leave a tensor. */
-static inline ptrdiff_t k_clamp_index(int64_t index, ptrdiff_t last) {
+K_INLINE ptrdiff_t k_clamp_index(int64_t index, ptrdiff_t last) {
   return index < 0 ? 0 : index > last ? last : (ptrdiff_t)index;
 }
 
 /* Saturating conversion of a (rounded) real; NaN gives 0. */
 #define K_SATURATE(T, M, LOW, HIGH)                                            \
-  static inline T k_sat_##M(double a) {                                        \
+  K_INLINE T k_sat_##M(double a) {                                             \
     return isnan(a) ? (T)0 : a <= (double)(LOW) ? (T)(LOW)                     \
                          : a >= (double)(HIGH) ? (T)(HIGH)                     \
                                                : (T)a;                         \
@@ -196,12 +203,12 @@ K_SATURATE(uint8_t, u2, 0, 3)
 
 /* The bits of a real number, and the number of such bits. */
 #define K_BITS(T, U, M)                                                        \
-  static inline U k_bits_##M(T value) {                                        \
+  K_INLINE U k_bits_##M(T value) {                                             \
     U bits;                                                                    \
     memcpy(&bits, &value, sizeof bits);                                        \
     return bits;                                                               \
   }                                                                            \
-  static inline T k_real_##M(U bits) {                                         \
+  K_INLINE T k_real_##M(U bits) {                                              \
     T value;                                                                   \
     memcpy(&value, &bits, sizeof value);                                       \
     return value;                                                              \
@@ -212,21 +219,21 @@ K_BITS(double, uint64_t, f64)
 #undef K_BITS
 
 /* IEEE 754 binary16 and bfloat16 are stored as bits and computed as float. */
-static inline float k_load_bf16(uint16_t bits) {
+K_INLINE float k_load_bf16(uint16_t bits) {
   const uint32_t wide = (uint32_t)bits << 16;
   float value;
   memcpy(&value, &wide, sizeof value);
   return value;
 }
 
-static inline uint16_t k_store_bf16(float value) {
+K_INLINE uint16_t k_store_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
   if (isnan(value)) return (uint16_t)((bits >> 16) | 0x40u);
   return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16); /* to nearest, ties to even */
 }
 
-static inline float k_load_f16(uint16_t bits) {
+K_INLINE float k_load_f16(uint16_t bits) {
   const uint32_t sign = (uint32_t)(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;
   const uint32_t fraction = bits & 0x3ffu;
@@ -242,7 +249,7 @@ static inline float k_load_f16(uint16_t bits) {
   return value;
 }
 
-static inline uint16_t k_store_f16(float value) {
+K_INLINE uint16_t k_store_f16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
   const uint32_t sign = (bits >> 16) & 0x8000u;
@@ -262,16 +269,16 @@ static inline uint16_t k_store_f16(float value) {
 
 /* Integers of 2 and 4 bits are stored one per byte; only the low bits count. */
 #define K_LOW_BITS(B, SIGNED, UNSIGNED)                                        \
-  static inline int8_t k_load_##SIGNED(uint8_t bits) {                         \
+  K_INLINE int8_t k_load_##SIGNED(uint8_t bits) {                              \
     return (int8_t)((bits & ((1 << B) - 1)) - ((bits << 1) & (1 << B)));       \
   }                                                                            \
-  static inline uint8_t k_store_##SIGNED(int8_t value) {                       \
+  K_INLINE uint8_t k_store_##SIGNED(int8_t value) {                            \
     return (uint8_t)(value & ((1 << B) - 1));                                  \
   }                                                                            \
-  static inline uint8_t k_load_##UNSIGNED(uint8_t bits) {                      \
+  K_INLINE uint8_t k_load_##UNSIGNED(uint8_t bits) {                           \
     return (uint8_t)(bits & ((1 << B) - 1));                                   \
   }                                                                            \
-  static inline uint8_t k_store_##UNSIGNED(uint8_t value) {                    \
+  K_INLINE uint8_t k_store_##UNSIGNED(uint8_t value) {                         \
     return (uint8_t)(value & ((1 << B) - 1));                                  \
   }
 
@@ -280,7 +287,7 @@ K_LOW_BITS(2, i2, u2)
 #undef K_LOW_BITS
 
 /* Floats of 4 and 8 bits: a sign, an exponent biased by `bias`, `digits` bits of fraction. */
-static inline float k_small_value(uint32_t magnitude, int digits, int bias) {
+K_INLINE float k_small_value(uint32_t magnitude, int digits, int bias) {
   if (magnitude >> digits == 0) { /* zero or denormal: fraction * 2^(1 - bias - digits) is exact */
     return (float)magnitude * k_real_f32((uint32_t)(128 - bias - digits) << 23);
   }
@@ -288,7 +295,7 @@ static inline float k_small_value(uint32_t magnitude, int digits, int bias) {
 }
 
 /* The nearest magnitude, ties to even; beyond the format's largest where the value is. */
-static inline uint32_t k_small_magnitude(float value, int digits, int bias) {
+K_INLINE uint32_t k_small_magnitude(float value, int digits, int bias) {
   const uint32_t bits = k_bits_f32(value) & 0x7fffffffu;
   if (bits < (uint32_t)(128 - bias) << 23) { /* denormal result: let the float addition round */
     const uint32_t unit = (uint32_t)(151 - bias - digits) << 23;
@@ -300,14 +307,14 @@ static inline uint32_t k_small_magnitude(float value, int digits, int bias) {
 
 /* LAST is the largest finite magnitude, OVER what is stored beyond it, NONE a NaN. */
 #define K_FLOAT8(M, DIGITS, BIAS, LAST, OVER, NONE)                            \
-  static inline float k_load_##M(uint8_t bits) {                               \
+  K_INLINE float k_load_##M(uint8_t bits) {                                    \
     const uint32_t magnitude = bits & 0x7fu;                                   \
     const float value = magnitude <= LAST ? k_small_value(magnitude, DIGITS, BIAS) \
                         : magnitude == OVER && OVER != NONE ? INFINITY         \
                                                             : NAN;             \
     return bits >> 7 ? -value : value;                                         \
   }                                                                            \
-  static inline uint8_t k_store_##M(float value) {                             \
+  K_INLINE uint8_t k_store_##M(float value) {                                  \
     const uint32_t sign = k_bits_f32(value) >> 24 & 0x80u;                     \
     const uint32_t magnitude = k_small_magnitude(value, DIGITS, BIAS);         \
     if (isnan(value)) return (uint8_t)(sign | NONE);                           \
@@ -316,11 +323,11 @@ static inline uint32_t k_small_magnitude(float value, int digits, int bias) {
 
 /* The same without infinities and -0, whose place NaN takes. */
 #define K_FLOAT8_UZ(M, DIGITS, BIAS)                                           \
-  static inline float k_load_##M(uint8_t bits) {                               \
+  K_INLINE float k_load_##M(uint8_t bits) {                                    \
     const float value = k_small_value(bits & 0x7fu, DIGITS, BIAS);             \
     return bits == 0x80 ? NAN : bits >> 7 ? -value : value;                    \
   }                                                                            \
-  static inline uint8_t k_store_##M(float value) {                             \
+  K_INLINE uint8_t k_store_##M(float value) {                                  \
     const uint32_t sign = k_bits_f32(value) >> 24 & 0x80u;                     \
     const uint32_t magnitude = k_small_magnitude(value, DIGITS, BIAS);         \
     if (isnan(value) || magnitude > 0x7fu) return 0x80;                        \
@@ -334,12 +341,12 @@ K_FLOAT8_UZ(f8e5m2fnuz, 2, 16)
 #undef K_FLOAT8
 #undef K_FLOAT8_UZ
 
-static inline float k_load_f4e2m1(uint8_t bits) {
+K_INLINE float k_load_f4e2m1(uint8_t bits) {
   const float value = k_small_value(bits & 7u, 1, 1);
   return bits & 8 ? -value : value;
 }
 
-static inline uint8_t k_store_f4e2m1(float value) { /* saturates; NaN gives -0 */
+K_INLINE uint8_t k_store_f4e2m1(float value) { /* saturates; NaN gives -0 */
   const uint32_t sign = k_bits_f32(value) >> 28 & 8u;
   const uint32_t magnitude = k_small_magnitude(value, 1, 1);
   if (isnan(value)) return 8;
@@ -347,11 +354,11 @@ static inline uint8_t k_store_f4e2m1(float value) { /* saturates; NaN gives -0 *
 }
 
 /* Powers of two, 2^(bits - 127), and NaN. */
-static inline float k_load_f8e8m0(uint8_t bits) {
+K_INLINE float k_load_f8e8m0(uint8_t bits) {
   return bits == 0xff ? NAN : k_real_f32(bits == 0 ? 0x00400000u : (uint32_t)bits << 23);
 }
 
-static inline uint8_t k_store_f8e8m0(float value) { /* towards 0; infinity gives NaN */
+K_INLINE uint8_t k_store_f8e8m0(float value) { /* towards 0; infinity gives NaN */
   return (uint8_t)(k_bits_f32(value) >> 23 & 0xffu);
 }
 
