@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.map.portable import accumulate, neutral
 from atc.backends.cpu.render.expr import load, value_type
+from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.ir.graph import DType

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from atc.backends.cpu.render.expr import address, literal, load, render_expr, store, value_type
+from atc.backends.cpu.render.expr import address, load, render_expr, store, value_type
 from atc.backends.cpu.render.loops import finish, loop_names, reader
+from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.ir.expr import Expr, Input
-from atc.ir.graph import DType
 from atc.ir.ops import ArgReduce, Map, Reduce
 from atc.ir.view import dense
 
@@ -57,35 +55,6 @@ def in_place_operands(w: Workload) -> tuple[int, ...]:
         and op.views[k].offset == 0
         and op.views[k].is_dense(op.shape)
     )
-
-
-_STEPS = {"Sum": "total += {0};", "Prod": "total *= {0};", "And": "total = total && {0};",
-          "Or": "total = total || {0};"}  # fmt: skip
-
-
-def neutral(how: str, dtype: DType) -> str:
-    """Return the C literal of a reduction's neutral element."""
-    if how in ("Max", "Min"):
-        if dtype.is_float:
-            return "-INFINITY" if how == "Max" else "INFINITY"
-        if dtype is DType.BOOL:
-            return "false" if how == "Max" else "true"
-        info = np.iinfo(dtype.numpy.name)
-        return literal(int(info.min if how == "Max" else info.max), dtype)
-    if how in ("And", "Or"):
-        return "true" if how == "And" else "false"
-    return literal(0 if how == "Sum" else 1, dtype)
-
-
-def accumulate(how: str, dtype: DType, value: str) -> str:
-    """Return the C statement that adds a value to `total`."""
-    if how in ("Max", "Min"):
-        return f"total = k_{how.lower()}_{dtype.label}(total, {value});"
-    if not dtype.is_float and how in ("Sum", "Prod") and dtype is not DType.BOOL:
-        wide = f"uint{max(32, 8 * dtype.itemsize)}_t"
-        sign = "+" if how == "Sum" else "*"
-        return f"total = ({dtype.c})(({wide})total {sign} ({wide}){value});"
-    return _STEPS[how].format(value)
 
 
 class ReduceLoops(Kernel):

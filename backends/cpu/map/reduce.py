@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from atc.backends.cpu.map.portable import neutral
 from atc.backends.cpu.render.expr import address
 from atc.backends.cpu.render.loops import finish, loop_names
+from atc.backends.cpu.render.reduction import neutral
 from atc.backends.cpu.render.vector_expr import (
     BYTES,
     lanes,
