@@ -16,10 +16,12 @@ import onnx
 import onnx_ir
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from atc.backends.compiler import compile_flags, source_flags
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.find_compiler import find_compiler
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.backends.toolchain import Job, compile_flags, compile_many, link_shared
+from atc.backends.toolchain import Job, compile_many, link_shared
 from atc.codegen.emit import Emission, emit
 from atc.codegen.weights import included_weights
 from atc.errors import ModelError, UnsupportedError
@@ -44,6 +46,17 @@ SMALL = 64
 """Elements of an input whose value may be compiled in where a shape depends on it."""
 
 
+EMULATED_GPU = "CUDA-EMULATED"
+"""The device that stands for a GPU imitated by the CPU."""
+
+USE = f"use CPU or {EMULATED_GPU}"
+
+
+def target_of(device: str, target: str) -> str:
+    """Return the compiler's target for a device; `target` is that for the CPU."""
+    return f"cuda-{EMULATED}" if device.partition(":")[0] == EMULATED_GPU else target
+
+
 def compile_networks(graphs: Sequence[Graph], target: Target, level: str = "O2") -> list[Network]:
     """Compile graphs into one library, at an optimisation level of the C compiler, and load it."""
     compiler = find_compiler(target, os.environ)
@@ -52,7 +65,7 @@ def compile_networks(graphs: Sequence[Graph], target: Target, level: str = "O2")
         folder = Path(temporary).resolve()
         projects = [_emit(graph, target, f"net{k}") for k, graph in enumerate(graphs)]
         sources = dict.fromkeys(s for project in projects for s in _write(project, folder))
-        jobs = [Job(compiler, flags, source, folder) for source in sources]
+        jobs = [Job(compiler, source_flags(flags, source), source, folder) for source in sources]
         compile_many(jobs, os.cpu_count() or 1)
         link_shared(compiler, flags, [f"{source}.o" for source in sources], "nets.so", folder)
         return [Network(folder / "nets.so", project.name) for project in projects]
@@ -76,7 +89,7 @@ def _write(project: Emission, folder: Path) -> Iterator[str]:
     for path, data in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
-        if path.endswith((".c", ".S")):
+        if path.endswith((".c", ".cu", ".S")):
             yield path
 
 
@@ -236,8 +249,8 @@ class AtcBackend(Backend):
         """Return the model ready to run, for one of the compiler's targets of this machine."""
         onnx.checker.check_model(model)
         if not cls.supports_device(device):
-            raise UnsupportedError(f"there is no device {device}", hint="use CPU")
-        return AtcBackendRep(model, target, level)
+            raise UnsupportedError(f"there is no device {device}", hint=USE)
+        return AtcBackendRep(model, target_of(device, target), level)
 
     @classmethod
     def run_node(
@@ -261,13 +274,13 @@ class AtcBackend(Backend):
         opset = kwargs.get("opset_version", onnx.defs.onnx_opset_version())
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
         if not cls.supports_device(device):
-            raise UnsupportedError(f"there is no device {device}", hint="use CPU")
-        return AtcBackendRep(model).run(arrays)
+            raise UnsupportedError(f"there is no device {device}", hint=USE)
+        return AtcBackendRep(model, target_of(device, "host")).run(arrays)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Return whether networks can run there: on the CPU only."""
-        return device.partition(":")[0] == "CPU"
+        """Return whether networks can run there: on the CPU, and on a GPU that it imitates."""
+        return device.partition(":")[0] in ("CPU", EMULATED_GPU)
 
 
 is_compatible = AtcBackend.is_compatible

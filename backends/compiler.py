@@ -13,7 +13,7 @@ from atc.backends.running import Running
 from atc.backends.target import Target
 from atc.errors import OptionError
 
-Kind: TypeAlias = Literal["gcc", "clang", "zig"]
+Kind: TypeAlias = Literal["gcc", "clang", "zig", "nvcc"]
 
 LEVELS = ("O0", "O1", "O2", "O3", "Os")
 SANITIZERS = ("address", "undefined", "thread", "memory")
@@ -23,7 +23,7 @@ PATIENCE = 600.0
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler: how it is started, whose it is, what it says of itself and builds for.
+    """A compiler: how it is started, whose it is, what it says of itself and builds for.
 
     `timeout` is in seconds and for each of its calls, 0 for no limit; `running` are those that have
     begun.
@@ -98,6 +98,15 @@ def compile_flags(
         flags += [f"-fsanitize={','.join(sanitize)}", "-fno-omit-frame-pointer"]
         flags.append("-fno-sanitize-recover=all")
     return (*flags, *target.cflags)
+
+
+def source_flags(flags: tuple[str, ...], source: str) -> tuple[str, ...]:
+    """Return the flags of a source: to the host's compiler, CUDA is C++ that emulates a GPU."""
+    if not source.endswith(".cu"):
+        return flags
+    kept = (flag for flag in flags if flag != "-std=c99")
+    own = ("-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-DATC_EMULATED")
+    return (*kept, *own)
 
 
 def _choose(what: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:

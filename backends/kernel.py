@@ -72,6 +72,14 @@ def loop_cycles(w: Workload) -> float:
     return float(max(1, *(t.size for t in (*w.inputs, *w.outputs) if t is not None)))
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How many blocks of how many threads run a kernel of a GPU."""
+
+    blocks: int
+    threads: int
+
+
 class Kernel:
     """An algorithm for one op. Subclasses are stateless; override what differs."""
 
@@ -121,6 +129,10 @@ class Kernel:
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """Bytes of arena that the kernel needs while it runs."""
         return 0
+
+    def launch(self, w: Workload, params: Params, target: Target) -> Launch | None:
+        """Return how a GPU runs it; None of a C function, which the processor runs."""
+        return None
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Return, by input index, how constant operands are rearranged when compiling."""
@@ -263,6 +275,8 @@ class KernelSource:
     """C expressions of the extents that a call hands over, over the network's table `d`."""
     headers: tuple[str, ...] = ()
     team: Team = field(default=Team(), compare=False)
+    launch: Launch | None = None
+    """How a GPU runs it; None: it is a C function."""
 
     @property
     def tiles(self) -> bool:
@@ -272,7 +286,7 @@ class KernelSource:
     @property
     def path(self) -> str:
         """The path of the file in the generated project."""
-        return f"src/kernels/{self.symbol}.c"
+        return f"src/kernels/{self.symbol}.{'cu' if self.launch else 'c'}"
 
     @property
     def prototype(self) -> str:
@@ -298,8 +312,8 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     """Render the C function of a candidate for a workload."""
     kernel, params = candidate.kernel, candidate.params
     scratch = kernel.scratch(w, params, target)
-    team = kernel.team(w, params, target)
-    arguments = _arguments(candidate, w, scratch, team)
+    team, launch = kernel.team(w, params, target), kernel.launch(w, params, target)
+    arguments = _arguments(candidate, w, scratch, team, "__restrict__" if launch else "restrict")
     text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     if dims:
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
@@ -311,7 +325,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     symbol = f"atc_{kernel.name}_{dtype}_{digest}"
     return KernelSource(
         symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
-        kernel.fallible, dims, candidate.headers, team,
+        kernel.fallible, dims, candidate.headers, team, launch,
     )  # fmt: skip
 
 
@@ -342,6 +356,8 @@ def _text(
         "label": candidate.label,
         "portable": kernel.portable,
         "headers": candidate.headers,
+        "arguments": arguments,
+        "launch": kernel.launch(w, params, target),
         "operands": [f"x{i} {_shown(t)}" for i, t in enumerate(types) if t is not None],
         "results": [f"y{i} {_shown(t)}" for i, t in enumerate(w.outputs)],
         **kernel.values(w, params, target),
@@ -354,19 +370,19 @@ def _shown(type_: TensorType) -> str:
 
 
 def _arguments(
-    candidate: Candidate, w: Workload, scratch: int, team: Team
+    candidate: Candidate, w: Workload, scratch: int, team: Team, restrict: str
 ) -> tuple[Argument, ...]:
     shared = candidate.kernel.in_place(w)
     arguments = []
     for i, type_ in enumerate(w.inputs):
         if type_ is not None:
-            qualifier = "" if i in shared else "restrict "
+            qualifier = "" if i in shared else f"{restrict} "
             arguments.append(Argument(f"const {type_.dtype.c} *{qualifier}", f"x{i}"))
     for i, out in enumerate(w.outputs):
-        qualifier = "" if shared and i == 0 else "restrict "
+        qualifier = "" if shared and i == 0 else f"{restrict} "
         arguments.append(Argument(f"{out.dtype.c} *{qualifier}", f"y{i}"))
     if scratch:
-        arguments.append(Argument("void *restrict ", "scratch"))
+        arguments.append(Argument(f"void *{restrict} ", "scratch"))
     for k in range(len(w.op.written)):
         arguments.append(Argument("int64_t *restrict ", f"count{k}"))
     arguments += (Argument("ptrdiff_t ", name) for name in band_names(candidate.params))

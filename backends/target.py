@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atc.backends.machine import Machine
 
@@ -36,6 +36,13 @@ class Target:
     cpu_checks: tuple[str, ...] = ()
     compiler: str = "cc"
     runner: tuple[str, ...] = ()
+    device: str = ""
+    """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
+
+
+def on_host(target: Target) -> Target:
+    """Return a target of the same name that has no GPU: its kernels all run on the host."""
+    return replace(target, device="") if target.device else target
 
 
 def host_arch() -> str:

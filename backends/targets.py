@@ -6,6 +6,7 @@ import difflib
 from dataclasses import replace
 
 from atc.backends.cpu.targets import ALIASES, TARGETS
+from atc.backends.cuda.targets import CUDA_TARGETS
 from atc.backends.machine import Machine
 from atc.backends.machines import host_machine
 from atc.backends.target import Target, host_arch, host_features
@@ -29,10 +30,10 @@ def get_target(
     if wanted in ("", "host"):
         return _on(host_target(), machine)
     wanted = ALIASES.get(wanted, wanted)
-    for target in TARGETS:
+    for target in (*TARGETS, *CUDA_TARGETS):
         if target.name == wanted:
             return _on(_at_home(target), machine)
-    names = [target.name for target in TARGETS]
+    names = [target.name for target in (*TARGETS, *CUDA_TARGETS)]
     near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
     raise OptionError(
         f"unknown target '{name}'; the targets are host, {', '.join(names)}",

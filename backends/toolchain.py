@@ -208,8 +208,9 @@ def compile_many(
 def _compile(job: Job, log: Log) -> Path:
     cwd = job.cwd.resolve()
     # Not in the flags (and so in no cache key): it only takes the folder's name out again.
-    no_path = f"-ffile-prefix-map={cwd}=."
-    command = (*job.compiler.argv, *job.flags, no_path, "-c", job.source, "-o", f"{job.source}.o")
+    no_path = (f"-ffile-prefix-map={cwd}=.", "-c")
+    own = () if job.compiler.kind == "nvcc" else no_path
+    command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", f"{job.source}.o")
     _tool(job.compiler, command, cwd, job.source, log)
     return cwd / f"{job.source}.o"
 

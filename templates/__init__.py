@@ -30,6 +30,11 @@ def _require(condition: bool, message: str) -> str:
     return ""
 
 
+def _uses(text: str, name: str) -> bool:
+    """Return whether C text names a variable."""
+    return re.search(rf"\b{name}\b", text) is not None
+
+
 def _times(term: str, factor: object) -> str:
     """Return the C of a term times a factor; a sum among terms is put into parentheses."""
     if factor == 1:
@@ -65,6 +70,7 @@ def environment() -> Environment:
         bytecode_cache=StoredBytecode(),
     )
     env.globals["require"] = _require
+    env.globals["uses"] = _uses
     env.filters |= {"times": _times, "plus": _plus, "minus": _minus, "over": _over}
     return env
 

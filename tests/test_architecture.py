@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -72,6 +73,9 @@ KERNELS = [
     "render", "map", "matmul", "normalize", "data", "attention", "rnn", "conv", "special", "amx",
 ]  # fmt: skip
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
+
+CUDA_KERNELS = ["kernel", "elementwise", "products", "windows", "rows", "data"]
+"""The families of `backends/cuda`, likewise; of `backends/cpu` they see `render` alone."""
 
 LATE = {"cli", "tools.commands", "tools.verify", "load_and_run", "importers"}
 """Who may import late: commands load what they run, `importers` what reads the file's format."""
@@ -144,9 +148,27 @@ def test_the_package_itself_imports_next_to_nothing() -> None:
 
 
 def test_families_of_kernels_import_only_lower_ones() -> None:
-    start = "atc.backends.cpu."
-    rank = {name: k for k, name in enumerate((*KERNELS, "catalogue"))} | {"targets": -1}
-    wrong = [
+    wrong = [*_out_of_order("atc.backends.cpu.", KERNELS)]
+    assert not [*wrong, *_out_of_order("atc.backends.cuda.", CUDA_KERNELS)]
+
+
+def test_cuda_kernels_share_only_the_renderer_of_expressions() -> None:
+    cuda, cpu, shared = "atc.backends.cuda", "atc.backends.cpu", "atc.backends.cpu.render"
+    across = {
+        (m, each.module)
+        for m, found in IMPORTS.items()
+        for each in found
+        if {m.startswith(cuda), each.module.startswith(cuda)} == {True, False}
+        and (m.startswith(cpu) or each.module.startswith(cpu))
+    }
+    assert across
+    assert all(m.startswith(cuda) and other.startswith(shared) for m, other in across)
+
+
+def _out_of_order(start: str, families: Sequence[str]) -> list[str]:
+    """Return the imports of families below `start` that aren't of lower ones."""
+    rank = {name: k for k, name in enumerate((*families, "catalogue"))} | {"targets": -1}
+    return [
         f"{module} imports {each.module}"
         for module, found in IMPORTS.items()
         for each in found
@@ -155,13 +177,13 @@ def test_families_of_kernels_import_only_lower_ones() -> None:
         != (other := each.module.removeprefix(start).split(".")[0])
         and rank[other] >= rank[own]
     ]  # fmt: skip
-    assert not wrong
 
 
 def test_only_selection_sees_the_catalogue_of_kernels() -> None:
-    catalogue = "atc.backends.cpu.catalogue"
-    seen = {m for m, found in IMPORTS.items() if catalogue in {each.module for each in found}}
-    assert {unit(m) for m in seen} <= {"select", "load_and_run"}
+    own = "atc.backends.catalogue"
+    catalogues = {own, "atc.backends.cpu.catalogue", "atc.backends.cuda.catalogue"}
+    seen = {m for m, found in IMPORTS.items() if catalogues & {each.module for each in found}}
+    assert {unit(m) for m in seen - {own}} <= {"select", "load_and_run"}
 
 
 def test_modules_import_each_other_in_no_circle() -> None:

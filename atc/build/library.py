@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from atc.backends.compiler import source_flags
 from atc.backends.kernel import KernelSource
 from atc.backends.object_file import STAND_IN, enlarge_last_member
 from atc.backends.target import Target
@@ -58,6 +59,8 @@ class Unit:
 def kernel_unit(kernel: KernelSource) -> Unit:
     """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
     headers = ("src/kernel.h",) if kernel.portable else ("src/kernel.h", *VOCABULARY)
+    if kernel.launch:
+        headers = (*headers, "src/device.h", "src/emulation.h")
     more = (f"src/simd_{header}.h" for header in kernel.headers)
     return Unit(kernel.path, kernel.symbol, (*headers, *more))
 
@@ -247,7 +250,7 @@ def compile_units(
     """
     keys = {u: _key(files, u, shop) for u in units if u.cacheable}
     missing = _take_cached(cwd, units, keys, shop.cache)
-    jobs = [Job(shop.compiler, (*shop.flags, *unit.flags), unit.path, cwd) for unit in missing]
+    jobs = [Job(shop.compiler, _flags(unit, shop), unit.path, cwd) for unit in missing]
     cached, total = len(units) - len(missing), len(units)
     progress(cached, total)
     objects = compile_many(
@@ -270,6 +273,12 @@ def _sources(files: Mapping[str, Content], units: Sequence[Unit]) -> dict[str, C
     return {path: files[path] for path in paths}
 
 
+def _flags(unit: Unit, shop: Shop) -> tuple[str, ...]:
+    """Return the flags of a unit, which are others for other languages."""
+    flags = (*shop.flags, *unit.flags)
+    return flags if shop.compiler.kind == "nvcc" else source_flags(flags, unit.path)
+
+
 def _key(files: Mapping[str, bytes], unit: Unit, shop: Shop) -> Key:
     """Return the key of an object: all that its bytes depend on."""
     headers = {f"header {path}": files[path] for path in unit.includes}
@@ -279,7 +288,7 @@ def _key(files: Mapping[str, bytes], unit: Unit, shop: Shop) -> Key:
         target=shop.target.name,
         compiler=shop.compiler.version,
         compiler_digest=shop.compiler.identity(),
-        flags=shlex.join((*shop.flags, *unit.flags)),
+        flags=shlex.join(_flags(unit, shop)),
         **headers,
     )
 

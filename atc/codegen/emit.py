@@ -10,8 +10,10 @@ from functools import cache, cached_property
 import numpy as np
 
 from atc import __version__
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel import FAILURES, KernelSource
 from atc.backends.target import Target
+from atc.codegen.gpu import make_gpu
 from atc.codegen.hooks import observed
 from atc.codegen.prefault import MOST, PAGE, first_touches
 from atc.codegen.profile import profiled_calls
@@ -26,6 +28,7 @@ from atc.memory.arena import ALIGNMENT, Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.options.values import Checks
 from atc.program.build import Program, calls
+from atc.program.placement import uses_device
 from atc.runtime import interface as runtime_interface
 from atc.runtime import library as runtime_library
 from atc.runtime import network as runtime_network
@@ -54,6 +57,8 @@ class Emission:
     """Where each constant begins in the weights."""
     threads: int = 1
     """The most pieces, of a call or of the network, that may run at the same time."""
+    on_gpu: bool = False
+    """Whether a GPU runs any of its kernels."""
     interface: dict[str, object] = field(default_factory=dict, repr=False)
     """What the templates of the public interface were given."""
 
@@ -108,6 +113,11 @@ def emit(
         ports = _widest(ports, programs)
     planned = [*(a for _, a in gears), *([arena] if general or not gears else [])]
     has_arena = any(a.offsets or a.scratch for a in planned)
+    gpu = None
+    if uses_device(program):
+        emulated = target.device == EMULATED
+        gpu = make_gpu(program, arena, offsets, name, emulated)
+        has_arena = gpu.hybrid
     own_gears = make_gears(gears, name) if gears else None
     ranges = None if gears and not general else make_dynamic(program, arena, schedule.lines)
     values: dict[str, object] = {
@@ -131,7 +141,7 @@ def emit(
         "sanity": checked(program, arena, checks) if checks else None,
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": [k.path for k in kernels],
-        "fat": 0, "parts": (),
+        "fat": 0, "parts": (), "gpu": gpu,
     }  # fmt: skip
     runs: dict[str, str] = {}
     for k, run in enumerate(own_gears.runs if own_gears else ()):
@@ -146,7 +156,7 @@ def emit(
         texts["include/atc_external.h"] = verbatim("project/atc_external.h")
     files = {path: text.encode() for path, text in texts.items()}
     pieces = threads if schedule.tasks else 1
-    return Emission(files, name, kernels, blob, offsets, pieces, values)
+    return Emission(files, name, kernels, blob, offsets, pieces, gpu is not None, values)
 
 
 def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, ...]:
@@ -209,9 +219,18 @@ def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, st
     if not all(k.portable for k in kernels):
         files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
         files["src/simd_math.h"] = verbatim("simd/math.h")
+    if target.device and any(k.launch for k in kernels):
+        files |= {f"src/{file}": verbatim(f"cuda/{file}") for file in gpu_files(target)}
     for header in dict.fromkeys(h for k in kernels for h in k.headers):
         files[f"src/simd_{header}.h"] = verbatim(f"simd/{header}.h")
     return files
+
+
+def gpu_files(target: Target) -> tuple[str, ...]:
+    """Return the names of what every network for a GPU needs in `src/`."""
+    emulated = ("emulation.h", "emulated_driver.c")
+    own = emulated if target.device == EMULATED else ("driver.c",)
+    return ("device.h", "driver.h", "gpu.h", "gpu.c", *own)
 
 
 def project_texts(values: dict[str, object]) -> dict[str, str]:
@@ -312,7 +331,7 @@ def _memory(array: Array) -> Array:
     return ordered.reshape(-1).view(np.uint8)
 
 
-def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list[dict[str, str]]:
+def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list[dict[str, object]]:
     """Return each kernel's declaration and the model's nodes that call it."""
     users: dict[str, list[str]] = {}
     labels: dict[str, str] = {}
@@ -321,7 +340,10 @@ def _users(programs: Sequence[Program], kernels: Sequence[KernelSource]) -> list
         users.setdefault(call.source.symbol, []).append(comment(origin, 40))
         labels[call.source.symbol] = call.choice.candidate.label
     return [
-        {"prototype": k.prototype, "label": labels[k.symbol], "users": _listed(users[k.symbol])}
+        {
+            "prototype": k.prototype, "symbol": k.symbol, "launch": k.launch,
+            "label": labels[k.symbol], "users": _listed(users[k.symbol]),
+        }
         for k in kernels
     ]
 

@@ -16,7 +16,7 @@ from atc.memory.arena import Arena
 from atc.names import c_string, comment, tensor_identifiers
 from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Slot, Step
 
-__all__ = ["Local", "Port", "Schedule", "Task", "make_schedule"]
+__all__ = ["Local", "Port", "Schedule", "Scribe", "Task", "make_schedule"]
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,13 @@ class Schedule:
 def make_schedule(
     program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False,
     observed: bool = False, checked: bool = False, logged: bool = False,
+    scribe: Callable[..., Scribe] | None = None,
 ) -> Schedule:  # fmt: skip
     """Name every value once and write the calls; `weights` are the constants' offsets.
 
     The calls of a `timed` schedule are counted, with the time that each takes; around those of an
     `observed` one the observer is called, around those of a `checked` one the checks are made;
-    a `logged` one tells of each before it.
+    a `logged` one tells of each before it. `scribe` writes them otherwise.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
     given, split = {*program.inputs}, len(program.inputs)
@@ -99,9 +100,11 @@ def make_schedule(
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(named, values, strict=True)},
     }
-    scribe = _Scribe(program, arena, pointers, timed, observed, checked, logged, network.upper())
-    lines = tuple(scribe.steps(program.steps))
-    return Schedule(inputs, outputs, constants, values, lines, tuple(scribe.tasks))
+    own = (scribe or Scribe)(
+        program, arena, pointers, timed, observed, checked, logged, network.upper()
+    )
+    lines = tuple(own.steps(program.steps))
+    return Schedule(inputs, outputs, constants, values, lines, tuple(own.tasks))
 
 
 def _bracketed(text: str) -> str:
@@ -144,7 +147,7 @@ def _arrow(step: Call | Bands | Parallel) -> str:
 
 
 @dataclass
-class _Scribe:
+class Scribe:
     """Writes steps and counts them."""
 
     program: Program
@@ -165,6 +168,7 @@ class _Scribe:
     tasks: list[Task] = field(default_factory=list)
 
     def steps(self, steps: Sequence[Step]) -> Iterator[str]:
+        """Yield the C of steps."""
         for step in steps:
             if self.logged:
                 yield self._told(step)

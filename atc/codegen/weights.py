@@ -30,7 +30,7 @@ class Blob:
             file.write(part)
 
 
-def included_weights(name: str, file: str) -> str:
+def included_weights(name: str, file: str, what: str = "weights") -> str:
     """Return the assembler file (`.S`) that includes the blob `file`, byte for byte.
 
     `file` is looked up like a header: from the compiler's folder and the `-I` ones. 100 MB take
@@ -38,7 +38,7 @@ def included_weights(name: str, file: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z0-9_.+/-]+", file):
         raise InternalError("a blob's path can't be written in assembler", where=repr(file))
-    return render("project/weights.S.j2", {"name": _checked(name), "file": file})
+    return render("project/weights.S.j2", {"name": _checked(name), "file": file, "what": what})
 
 
 def split_weights(name: str, data: bytes, offsets: Mapping[str, int]) -> dict[str, bytes]:

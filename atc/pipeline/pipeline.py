@@ -23,6 +23,7 @@ from atc.memory.arena import Arena
 from atc.options.files import file_digest
 from atc.options.options import Options
 from atc.passes.layout import LayoutReport
+from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import file_store
 from atc.pipeline.debug_build import (
     Build,
@@ -102,6 +103,7 @@ def _compiled(request: Request, listen: Listener) -> Compilation:
     for text in options.warnings():
         heard.warn(text)
     _check_folders(request)
+    on_gpu.check_device_options(options, request.target)
     compiler = compiler_of(request.target, options, request.environ, heard.process)
     models = [read_model(each, heard) for each in request.profiles]
     operators = operator_types(models[0])
@@ -116,7 +118,7 @@ def _compiled(request: Request, listen: Listener) -> Compilation:
     made_from = recipe(project.emission, request, listed)
     heard.stage("compiling C")
     with work_folder(options.build_dir, options.keep_build) as cwd:
-        built = build_project(made_from, project.emission.name, request, compiler, cwd, heard)
+        built = build_project(made_from, project.emission, request, compiler, cwd, heard)
         if options.keep_build:
             heard.stage(f"the build is kept in {cwd}")
         done = Compilation(

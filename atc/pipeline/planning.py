@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from atc.backends.target import Target, on_host
 from atc.backends.toolchain import Compiler
 from atc.codegen.sanity import GUARD
 from atc.diagnostics import Listener
@@ -47,12 +48,16 @@ def plan_all(
     several = gears or bool(graphs[0].dims)
     for option in request.options.asks_for_threads() if several else ():
         heard.warn(f"{option}: networks of several shapes use one")
-    planner = _Planner(request, timed.timings, timed.limits, several, heard, compiler)
+    target = request.target
+    if several and target.device:
+        heard.warn(f"{target.name}: networks of several shapes are computed on the host")
+        target = on_host(target)
+    planner = _Planner(request, target, timed.timings, timed.limits, several, heard, compiler)
     plans: list[Planned] = []
     for graph in graphs:
         plans.append(plan_within(graph, request.options, planner.plan, heard.stage))
         if gears:
-            planner = planner.preferring(packings(plans[-1].selection, request.target))
+            planner = planner.preferring(packings(plans[-1].selection, target))
     if gears and plans[-1].program.dims:
         return Plans(plans[-1], tuple(plans[:-1]), planner.threads)
     shown = max(reversed(plans), key=lambda p: p.arena.plan.size)
@@ -64,6 +69,8 @@ class _Planner:
     """What the plans of a library's graphs have in common."""
 
     request: Request
+    target: Target
+    """The request's, without its GPU where that computes nothing."""
     timings: Timings
     limits: Limits
     several: bool
@@ -88,14 +95,14 @@ class _Planner:
 
     def plan(self, graph: Graph) -> Planned:
         """Return a graph's plan: with branches at the same time, if memory allows that."""
-        planned = self._planned(graph, forks=not self.plain)
+        planned = self._planned(graph, forks=not self.plain and not self.target.device)
         budget = self.request.options.memory_budget
         if 0 < budget < planned.arena.plan.size and most_branches(planned.program.steps) > 1:
             return self._planned(graph, forks=False)  # branches that overlap need more memory
         return planned
 
     def _planned(self, graph: Graph, forks: bool) -> Planned:
-        options, target = self.request.options, self.request.target
+        options, target = self.request.options, self.target
         workers, worth = self.request.sharing
         self.heard.stage("choosing kernels")
         selection = select(graph, target, self.timings, limits=self.limits)
@@ -115,7 +122,7 @@ class _Planner:
 
     def _counts(self, selection: Selection) -> ThreadCounts:
         """Return how many threads share which calls, as far as that is known or measured."""
-        if self.threads == 1 or self.compiler is None:
+        if self.threads == 1 or self.compiler is None or self.target.device:
             return {}
         with open_shop(self.request, self.compiler, self.heard) as shop:
             return counted(selection, self.request.options, shop, self.request.environ, self.heard)

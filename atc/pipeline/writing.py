@@ -14,9 +14,9 @@ from atc.cache import CacheStats
 from atc.codegen.emit import Emission, emit
 from atc.codegen.weights import included_weights, split_weights
 from atc.diagnostics import Listener
+from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import operator_cache, shop_of
 from atc.pipeline.contract import contract_of
-from atc.pipeline.debug_build import Debugging
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
 from atc.pipeline.request import Request
@@ -60,10 +60,13 @@ def recipe(emission: Emission, request: Request, listed: frozenset[str]) -> Reci
     options, debugging, name = request.options, request.debugging, emission.name
     files: dict[str, Content] = dict(emission.files)
     everywhere = debugging.flags if debugging.of_all else ()
-    own = (f"include/{name}.h", f"src/{name}_kernels.h")
+    own: tuple[str, ...] = (f"include/{name}.h", f"src/{name}_kernels.h")
     linking = (*[STRIP] * options.strip, *[OPEN_ENDED] * (options.c_opr_lib is not None))
     linking += (THREADS,) if emission.threads > 1 else ()
-    units = _kernel_units(emission, debugging, listed)
+    units = _kernel_units(emission, request, listed)
+    if emission.on_gpu:
+        own = (*own, *on_gpu.headers_of(request.target))
+        units += on_gpu.gpu_units(request.target, everywhere)
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
     runs = sorted(path for path in files if path.startswith(f"src/{name}_gear"))
     units += [Unit(path, PurePosixPath(path).stem, own, flags=everywhere) for path in runs]
@@ -78,7 +81,9 @@ def recipe(emission: Emission, request: Request, listed: frozenset[str]) -> Reci
     return Recipe(files, tuple(units))
 
 
-def _kernel_units(emission: Emission, debugging: Debugging, listed: frozenset[str]) -> list[Unit]:
+def _kernel_units(emission: Emission, request: Request, listed: frozenset[str]) -> list[Unit]:
+    """Return the units of the kernels that the host's compiler takes."""
+    debugging = request.debugging
     everywhere = debugging.flags if debugging.of_all else ()
     return [
         replace(
@@ -86,6 +91,7 @@ def _kernel_units(emission: Emission, debugging: Debugging, listed: frozenset[st
             flags=debugging.flags if k.symbol in listed else everywhere,
         )
         for k in emission.kernels
+        if not k.launch or on_gpu.by_host(request.target)
     ]  # fmt: skip
 
 
@@ -101,15 +107,21 @@ class Built:
 
 
 def build_project(
-    made_from: Recipe, name: str, request: Request, compiler: Compiler, cwd: Path, heard: Listener
-) -> Built:
+    made_from: Recipe, emission: Emission, request: Request, compiler: Compiler, cwd: Path,
+    heard: Listener,
+) -> Built:  # fmt: skip
     """Compile and link a project's library in the folder `cwd`."""
     keep = request.options.keep_build
     log = written_down(heard.process, cwd) if keep else heard.process
     with operator_cache(request, heard.warn) as cache:
         shop = shop_of(request, compiler, cache, replace(heard, process=log))
+        if emission.on_gpu and not on_gpu.by_host(request.target):
+            nvcc = on_gpu.nvcc_of(request.target, request.environ, log, compiler.timeout)
+            cubins, unit = on_gpu.compiled_cubins(cwd, emission, nvcc, shop)
+            files, units = {**made_from.files, **cubins}, (*made_from.units, unit)
+            made_from = Recipe(files, units)
         made, result = build_library(
-            cwd, made_from.files, made_from.units, name, shop,
+            cwd, made_from.files, made_from.units, emission.name, shop,
             lambda done, total: heard.progress("compiling C", done, total), repeatable=keep,
         )  # fmt: skip
     files = {**made_from.files, **_large_files(made, cwd, made_from.files, keep)}

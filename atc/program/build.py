@@ -6,12 +6,13 @@ Everything after this point (memory plan, emission, report) reads the program, n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
-from atc.backends.target import Target
+from atc.backends.target import Target, on_host
 from atc.dims import concrete
 from atc.ir.expr import Input
 from atc.ir.graph import Array, Graph, Node, TensorType, type_of
@@ -60,6 +61,7 @@ def build_program(
     calls take turns where that saves time: most values in their middle are then never there as a
     whole. With `in_planes`, kernels hand each other values in another form where that saves a copy.
     """
+    target = on_host(target) if graph.dims else target
     handed = hand_over(graph, selection, target, threads) if in_planes else None
     if handed:
         graph = replace(graph, types={**graph.types, **handed.types})
@@ -296,11 +298,19 @@ class _Scribe:
             self._place(name, value, stretch.begin * stretch.type.dtype.itemsize)
         return name
 
+    @contextmanager
+    def _on_host(self) -> Iterator[None]:
+        """Let copies run where control flow does."""
+        own, self.target = self.target, on_host(self.target)
+        yield
+        self.target = own
+
     def _branch(self, node: Node) -> Branch:
         op = node.op
         assert isinstance(op, If)
-        then = self.scope(op.then_branch, node.outputs)
-        otherwise = self.scope(op.else_branch, node.outputs)
+        with self._on_host():
+            then = self.scope(op.then_branch, node.outputs)
+            otherwise = self.scope(op.else_branch, node.outputs)
         return Branch(node, self._same(node.inputs[0]), then, otherwise, op.extents)
 
     def _loop(self, node: Node) -> Iterator[Step]:
@@ -319,13 +329,14 @@ class _Scribe:
             yield self._copy(value, place)
         for value, place in zip(held, places, strict=True):
             self._rename(value, place)
-        body = [*self.scope(op.body, op.body.outputs)]
-        going, *made = op.body.outputs if op.conditional else ("", *op.body.outputs)
-        body += map(self._copy, made[: op.states], places)
-        parts = made[op.states :]
-        for value, whole, backwards in zip(parts, collected, op.backwards, strict=True):
-            slot = Slot(self.types[value].size, op.trips, backwards)
-            body.append(replace(self._copy(value, whole, slot.size), slot=slot))
+        with self._on_host():
+            body = [*self.scope(op.body, op.body.outputs)]
+            going, *made = op.body.outputs if op.conditional else ("", *op.body.outputs)
+            body += map(self._copy, made[: op.states], places)
+            parts = made[op.states :]
+            for value, whole, backwards in zip(parts, collected, op.backwards, strict=True):
+                slot = Slot(self.types[value].size, op.trips, backwards)
+                body.append(replace(self._copy(value, whole, slot.size), slot=slot))
         yield Repeat(
             node, op.trips, count, start, iteration, going, tuple(body), collected, op.turns,
             op.grown, op.strict,

@@ -50,6 +50,7 @@ const sequence_info *NET_sequence(size_t index);
 int NET_start_threads(void *ctx);
 void NET_stop_threads(void *ctx);
 int NET_thread_count(void);
+void NET_release(void *ctx);
 
 const void *NET_last_fault(const void *ctx);
 size_t NET_profile_count(void);
@@ -107,7 +108,8 @@ _FUNCTIONS = (
     b"\x00\x00\x2c\x23output_count", b"\x00\x00\x31\x23output_info",
     b"\x00\x00\x1c\x23output_shape", b"\x00\x00\x2c\x23profile_count",
     b"\x00\x00\x00\x23profile_info", b"\x00\x00\x3c\x23profile_reset",
-    b"\x00\x00\x03\x23profile_times", b"\x00\x00\x17\x23run_tensors", b"\x00\x00\x26\x23sequence",
+    b"\x00\x00\x03\x23profile_times", b"\x00\x00\x3c\x23release", b"\x00\x00\x17\x23run_tensors",
+    b"\x00\x00\x26\x23sequence",
     b"\x00\x00\x2c\x23sequence_count", b"\x00\x00\x0e\x23set_input_shapes",
     b"\x00\x00\x45\x23set_observer", b"\x00\x00\x0b\x23start_threads",
     b"\x00\x00\x06\x23status_string", b"\x00\x00\x2c\x23step_count", b"\x00\x00\x2e\x23step_info",

@@ -82,6 +82,8 @@ class Library:
         self.run_tensors = self.function("run_tensors")
         self.set_shapes = self._optional("set_input_shapes")
         """What says the inputs' shapes, where they have ranges."""
+        self.release = self._optional("release")
+        """What gives back the memory that a context has on a GPU."""
         self.kept_plans = self._kept_plans()
         """For how many shapes a context keeps what is settled of them; -1: all."""
         self.settled = 0
@@ -275,6 +277,8 @@ class Context:
         if status:
             raise library.error(status)
         self._start_threads(library)
+        if library.release is not None:
+            weakref.finalize(self, library.release, self._context)
 
     def _start_threads(self, library: Library) -> None:
         """Start the threads of a network that has some; they end with this object."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from atc.backends.cpu.catalogue import KERNELS
+from atc.backends.catalogue import kernels_for
 from atc.backends.kernel import Candidate, Workload, weight_type, workload_of
-from atc.backends.target import Target
+from atc.backends.target import Target, on_host
 from atc.dims import concrete
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
@@ -119,7 +119,7 @@ def consider(
     """Return the candidates within the limits, and the labels of the others with the reason."""
     able = [
         Candidate(kernel, params)
-        for kernel in KERNELS
+        for kernel in kernels_for(target)
         if isinstance(w.op, kernel.op)
         and kernel.knows_enough(w)
         and (kernel.half_weights or weight_type(w) is None)
@@ -177,11 +177,12 @@ def select(
     Ties go to the earlier kernel of the catalogue.
     """
     constants = {**(outer or {}), **graph.constants}
+    target = on_host(target) if graph.dims else target
     chosen: dict[str, Choice] = {}
     memo: dict[tuple[Workload, Limits], Choice] = {}
     for node in graph.nodes:
         for inner in node.op.subgraphs():
-            chosen.update(select(inner, target, timings, constants, limits))
+            chosen.update(select(inner, on_host(target), timings, constants, limits))
         if isinstance(node.op, Reshape | Part) or node.op.subgraphs():
             continue
         w = workload_of(graph, node, constants)

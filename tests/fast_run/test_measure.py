@@ -137,7 +137,7 @@ def run(graph: Graph, where: Bench) -> Timings:
 @pytest.fixture
 def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels: Sequence[Kernel] = (*KERNELS, Slow(), Wrong(), Crashing(), Broken())
-    monkeypatch.setattr(atc.select.select, "KERNELS", kernels)
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
 
 
 def by_label(timings: Timings) -> list[Mapping[str, tuple[float | None, str]]]:
@@ -223,7 +223,7 @@ def test_a_candidate_that_never_ends_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = Endless()
-    monkeypatch.setattr(atc.select.select, "KERNELS", (MapLoops(), endless))
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: (MapLoops(), endless))
     told: list[str] = []
     limited = replace(bench(tmp_path), timeout=1.0, warn=told.append)
     rows = by_label(run(graph_of(), limited))

@@ -52,7 +52,7 @@ GRAPH: Graph = compile_graph(node_model("Exp", [np.zeros(100, np.float32)]))
 @pytest.fixture
 def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels: tuple[Kernel, ...] = (MapLoops(), Greedy(), Rough())
-    monkeypatch.setattr(atc.select.select, "KERNELS", kernels)
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
 
 
 def choose(limits: Limits = ANY, timings: Timings | None = None) -> Choice:
@@ -108,7 +108,8 @@ def test_high_precision_leaves_out_large_winograd_tiles() -> None:
 def test_the_least_scratch_is_taken_where_none_is_little_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(atc.select.select, "KERNELS", (Greedy(), Rough()))
+    kernels = (Greedy(), Rough())
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
     assert choose(Limits(workspace=0)).candidate.label == "map_rough"
 
 

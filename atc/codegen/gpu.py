@@ -1,0 +1,164 @@
+"""A program for a GPU as the templates see it: launches and moves between the host's own calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from atc.backends.kernel import KernelSource, Launch
+from atc.codegen.schedule import Schedule, Scribe, make_schedule
+from atc.memory.arena import Arena
+from atc.names import comment
+from atc.program.placement import Move, Placement, on_device, place
+from atc.program.steps import Call, Program, Step, calls
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """A kernel in the table of launches."""
+
+    symbol: str
+    launch: Launch
+    arguments: int
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the templates need beside the schedule; `staged` says it of inputs, then outputs.
+
+    `arena` are the bytes on the device. Where the host computes nothing, it needs none of its own.
+    """
+
+    kernels: tuple[GpuKernel, ...]
+    arena: int
+    staged: tuple[bool, ...]
+    hybrid: bool
+    emulated: bool
+    schedule: Schedule
+
+
+def make_gpu(
+    program: Program, arena: Arena, weights: Mapping[str, int], network: str, emulated: bool
+) -> Gpu:
+    """Write the calls of a program some of whose steps a GPU runs."""
+    sources = [s.source for s in program.steps if isinstance(s, Call) and on_device(s)]
+    kernels = tuple(dict.fromkeys(sources))
+    hosted, resident = place(program, resident=False), place(program, resident=True)
+
+    scribe = partial(
+        _GpuScribe, weights=weights, kernels=kernels, hosted=hosted, resident=resident
+    )
+    whole = make_schedule(program, arena, weights, network, scribe=scribe)
+    text = re.sub(r"/\*.*?\*/", "", "\n".join(whole.lines))
+    schedule = replace(
+        whole,
+        constants=tuple(c for c in whole.constants if _names(text, c.c_name)),
+        values=tuple(v for v in whole.values if _names(text, v.c_name)),
+        inputs=tuple(replace(p, used=_names(text, p.c_name)) for p in whole.inputs),
+        outputs=tuple(replace(p, used=_names(text, p.c_name)) for p in whole.outputs),
+    )
+    moved = {m.home for side in resident.before for m in side if not m.to_device}
+    touched = {
+        program.home(a) for s in program.steps if not on_device(s) for a in _arguments(s)
+    } | moved  # fmt: skip
+    ports = (*program.inputs, *(program.home(o) for o in program.outputs))
+    listed = tuple(_listed(k) for k in kernels)
+    return Gpu(
+        listed, arena.plan.size, tuple(p in touched for p in ports),
+        bool(schedule.values) or _names(text, "arena"), emulated, schedule,
+    )  # fmt: skip
+
+
+def _names(text: str, name: str) -> bool:
+    """Whether C names a variable, which is no member of a struct."""
+    return re.search(rf"(?<!->)\b{name}\b", text) is not None
+
+
+def _arguments(step: Step) -> tuple[str, ...]:
+    return tuple(a for call in calls((step,)) for a in call.arguments)
+
+
+def _listed(kernel: KernelSource) -> GpuKernel:
+    assert kernel.launch is not None
+    return GpuKernel(kernel.symbol, kernel.launch, len(kernel.arguments))
+
+
+class _GpuScribe(Scribe):
+    """Writes launches where a GPU computes, and the moves before them."""
+
+    def __init__(
+        self, program: Program, arena: Arena, pointers: Mapping[str, str], timed: bool,
+        observed: bool, checked: bool, logged: bool, upper: str, weights: Mapping[str, int],
+        kernels: Sequence[KernelSource], hosted: Placement, resident: Placement,
+    ) -> None:  # fmt: skip
+        super().__init__(program, arena, pointers, timed, observed, checked, logged, upper)
+        self.weights = weights
+        self.kernels = kernels
+        self.hosted = hosted
+        self.resident = resident
+        self.outputs = {program.home(o): k for k, o in enumerate(program.outputs)}
+
+    def steps(self, steps: Sequence[Step]) -> Iterator[str]:
+        """Yield the program's own steps with what is moved, those of control flow as they are."""
+        if steps is not self.program.steps:
+            yield from super().steps(steps)
+            return
+        pairs = zip(self.hosted.before, self.resident.before, strict=True)
+        for step, moves in zip(steps, pairs, strict=True):
+            yield from self._moves(*moves)
+            if isinstance(step, Call) and on_device(step):
+                yield from self._launch(step)
+            else:
+                yield from super().steps((step,))
+        yield from self._moves(self.hosted.after, self.resident.after)
+
+    def _launch(self, call: Call) -> Iterator[str]:
+        node = call.node
+        reads = ", ".join(comment(i, 32) for i in node.inputs if i)
+        writes = ", ".join(comment(o, 32) for o in node.outputs)
+        yield f"/* {self._head(call, node.op.kind)}: {reads} -> {writes} */"
+        at = [self._device(a) for a in call.arguments]
+        if call.source.scratch:
+            at.append(f"gpu->arena + {self.arena.scratch[node.outputs[0]]}")
+        number = self.kernels.index(call.source)
+        table = f"(const CUdeviceptr[]){{{', '.join(at)}}}"
+        yield f"if (!gpu_launch(gpu, stream, {number}, {table})) return {self.upper}_ERROR_GPU;"
+        self.called += 1
+
+    def _device(self, value: str) -> str:
+        """Return the C address of a value on the device."""
+        if value in self.weights:
+            return f"gpu->weights + {self.weights[value]}"
+        home = self.program.home(value)
+        if home in self.program.inputs or home in self.outputs:
+            return self._port(home, self.program.shift(value))
+        return f"gpu->arena + {self.arena.offsets[value]}"
+
+    def _port(self, home: str, begin: int) -> str:
+        inside = home in self.program.inputs
+        number = self.program.inputs.index(home) if inside else self.outputs[home]
+        place = f"{'in' if inside else 'out'}[{number}]"
+        return f"{place} + {begin}" if begin else place
+
+    def _moves(self, hosted: Sequence[Move], resident: Sequence[Move]) -> Iterator[str]:
+        """Yield the moves of both ways to run; those of one alone ask which it is."""
+        for move in dict.fromkeys((*hosted, *resident)):
+            both = move in hosted and move in resident
+            asked = "" if both else "hosted && " if move in hosted else "!hosted && "
+            yield f"if ({asked}!{self._move(move)}) return {self.upper}_ERROR_GPU;"
+
+    def _move(self, move: Move) -> str:
+        home, size = move.home, move.end - move.begin
+        shift = f" + {move.begin}" if move.begin else ""
+        if home in self.program.inputs or home in self.outputs:
+            device, host = self._port(home, move.begin), self.pointers[home]
+            kept = "const " if move.to_device else ""
+            host = f"({kept}unsigned char *){host}{shift}"
+        else:
+            at = self.arena.offsets[home] + move.begin
+            device, host = f"gpu->arena + {at}", f"arena + {at}"
+        if move.to_device:
+            return f"gpu_to_device(gpu, stream, {device}, {host}, {size})"
+        return f"gpu_to_host(gpu, stream, {host}, {device}, {size})"

@@ -1,0 +1,136 @@
+"""Where the values of a program are while it runs on a GPU, and what must be moved when.
+
+The device's arena is laid out as the host's is: a value has the same place in both. A step runs on
+one side, and what it reads must be there; bytes are moved only where the other side alone has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from atc.program.steps import Branch, Call, Program, Repeat, Step, calls
+
+
+@dataclass(frozen=True)
+class Move:
+    """Bytes of a value's memory that are copied to the other side."""
+
+    home: str
+    begin: int
+    end: int
+    to_device: bool
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What is moved before each of the program's own steps, and at the end."""
+
+    before: tuple[tuple[Move, ...], ...]
+    after: tuple[Move, ...]
+
+
+def on_device(step: Step) -> bool:
+    """Whether a GPU runs a step. Control flow, with all that is in it, runs on the host."""
+    return isinstance(step, Call) and step.source.launch is not None
+
+
+def uses_device(program: Program) -> bool:
+    """Whether a GPU runs any step of a program."""
+    return any(map(on_device, program.steps))
+
+
+def place(program: Program, *, resident: bool) -> Placement:
+    """Return the moves of a program whose inputs and outputs are the host's, or `resident`."""
+    tracker = _Tracker(program)
+    for value in program.inputs:
+        tracker.write(value, resident)
+    before = []
+    for step in program.steps:
+        side = on_device(step)
+        reads, writes = _accesses(step)
+        before.append(tuple(m for v in reads for m in tracker.read(v, side)))
+        for value in writes:
+            tracker.write(value, side)
+    after = tuple(m for v in program.outputs for m in tracker.read(v, resident))
+    return Placement(tuple(before), after)
+
+
+def _accesses(step: Step) -> tuple[Sequence[str], Sequence[str]]:
+    """Return what a step reads and writes.
+
+    What control flow writes it may leave as it was: that must be there, too.
+    """
+    if isinstance(step, Call):
+        results = step.node.outputs
+        reads = (a for a in step.arguments if a not in results)
+        # A part of a result leaves the rest as it was.
+        return (*reads, *(results if step.slot else ())), results
+    touched = tuple(dict.fromkeys(_touched((step,))))
+    written = {o for call in calls((step,)) for o in call.node.outputs}
+    written |= {step.iteration, *step.collected} if isinstance(step, Repeat) else set()
+    return touched, tuple(v for v in touched if v in written)
+
+
+def _touched(steps: Sequence[Step]) -> Iterator[str]:
+    """Yield all values that steps read or write, those of branches and loops included."""
+    for step in steps:
+        match step:
+            case Branch():
+                yield step.condition
+                yield from _touched((*step.then, *step.otherwise))
+            case Repeat():
+                own = (*step.conditions, *step.collected, step.iteration, step.going)
+                yield from (v for v in own if v)
+                yield from _touched(step.body)
+            case _:
+                yield from (a for call in calls((step,)) for a in (*call.arguments,))
+
+
+class _Tracker:
+    """Knows of each stretch of memory which sides have it; those never written nobody has."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        cuts: dict[str, set[int]] = {}
+        for value in (*program.inputs, *program.outputs, *_touched(program.steps)):
+            if value not in program.constants:
+                home, begin, end = self._span(value)
+                cuts.setdefault(home, set()).update((begin, end))
+        self.stretches = {
+            home: [*zip(points, points[1:], strict=False)]
+            for home, points in ((home, sorted(found)) for home, found in cuts.items())
+        }
+        self.sides: dict[tuple[str, int], frozenset[bool]] = {}
+
+    def _span(self, value: str) -> tuple[str, int, int]:
+        begin = self.program.shift(value)
+        return self.program.home(value), begin, begin + self.program.types[value].nbytes
+
+    def _own(self, value: str) -> Iterator[tuple[str, int, int]]:
+        home, begin, end = self._span(value)
+        own = self.stretches.get(home, [])
+        yield from ((home, a, b) for a, b in own if begin <= a and b <= end)
+
+    def read(self, value: str, side: bool) -> Iterator[Move]:
+        """Yield the moves after which a side has a value, neighbours joined."""
+        if value in self.program.constants:
+            return
+        pending: Move | None = None
+        for home, begin, end in self._own(value):
+            have = self.sides.get((home, begin), frozenset())
+            if not have or side in have:
+                continue
+            self.sides[home, begin] = have | {side}
+            if pending is not None and pending.end == begin:
+                begin = pending.begin
+            elif pending is not None:
+                yield pending
+            pending = Move(home, begin, end, side)
+        if pending is not None:
+            yield pending
+
+    def write(self, value: str, side: bool) -> None:
+        """Note that a side has written a value: the other one's copy is old."""
+        for home, begin, _ in self._own(value):
+            self.sides[home, begin] = frozenset({side})

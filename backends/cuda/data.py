@@ -1,0 +1,107 @@
+"""CUDA kernels of Concat, Pad and Gather: a thread for each element of the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from atc.backends.cpu.render.expr import load, render_expr, store
+from atc.backends.cpu.render.loops import loop_names, reader
+from atc.backends.cuda.kernel import ElementKernel, unravel
+from atc.backends.kernel import Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import row_major
+from atc.ir.ops.data import Concat, Gather, Pad, source_index
+
+MOST_OPERANDS = 64
+"""Operands that a launch is given; a GPU's parameters have 4 KiB."""
+
+
+class ConcatElements(ElementKernel):
+    """Concat: where an element comes from is found by comparing."""
+
+    name = "cuda_concat"
+    op = Concat
+    template = "cuda/concat.cu.j2"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """As many operands as a launch may have."""
+        return len(w.inputs) <= MOST_OPERANDS
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Where each part begins in a row of the result."""
+        op = w.op
+        assert isinstance(op, Concat)
+        begins = [sum(op.parts[:k]) for k in range(len(op.parts))]
+        pieces = [(k, b, n) for k, (b, n) in enumerate(zip(begins, op.parts, strict=True)) if n]
+        return {"count": w.outputs[0].size, "indices": [], "row": sum(op.parts), "pieces": pieces}
+
+
+@dataclass(frozen=True)
+class PadAxis:
+    """An axis of a padded tensor; the table says where its elements come from, if it has one."""
+
+    index: int
+    begin: int
+    size: int
+    extent: int
+    stride: int
+    table: tuple[int, ...]
+
+    @property
+    def padded(self) -> bool:
+        """Whether the axis has a pad at all."""
+        return self.extent != self.size or self.begin != 0
+
+
+class PadElements(ElementKernel):
+    """Pad of any mode."""
+
+    name = "cuda_pad"
+    op = Pad
+    template = "cuda/pad.cu.j2"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Return the axes, and what lies around a constant pad."""
+        op = w.op
+        assert isinstance(op, Pad)
+        strides, extents, axes = row_major(op.shape), op.extents, []
+        for d, size in enumerate(op.shape):
+            table: tuple[int, ...] = ()
+            if op.mode != "constant" and (op.begins[d] or op.ends[d]):
+                found = source_index(op.mode, size, op.begins[d], op.ends[d])
+                table = tuple(int(i) * strides[d] for i in found)
+            axes.append(PadAxis(d, op.begins[d], size, extents[d], strides[d], table))
+        dtype = w.outputs[0].dtype
+        given = len(w.inputs) > 1
+        loops = [(f"o{d}", n) for d, n in enumerate(extents)]
+        return {
+            "count": prod(extents), "indices": unravel("at", loops), "axes": axes,
+            "constant": op.mode == "constant", "type": dtype.c,
+            "fill": store(dtype, load(dtype, "x1[0]")) if given else "0",
+        }  # fmt: skip
+
+
+class GatherElements(ElementKernel):
+    """Gather: every thread computes its address."""
+
+    name = "cuda_gather"
+    op = Gather
+    template = "cuda/gather.cu.j2"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops and address."""
+        op, x = w.op, w.inputs[0]
+        assert isinstance(op, Gather)
+        assert x is not None
+        loops = [*loop_names("i", op.shape), ("r", op.run)]
+        indices = [v for v, _ in loops[:-1]]
+        dtypes = [t.dtype if t else None for t in w.inputs[1:]]
+        lines, value = render_expr(op.address, reader(op.views, dtypes, indices, 1), "a")
+        return {
+            "count": prod(op.shape) * op.run, "indices": unravel("at", loops), "lines": lines,
+            "address": value, "proven": op.proven, "run": op.run, "last": x.size - op.run,
+        }  # fmt: skip
+
+
+KERNELS = (ConcatElements(), PadElements(), GatherElements())

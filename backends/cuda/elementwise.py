@@ -1,0 +1,138 @@
+"""CUDA kernels of Map, Reduce and ArgReduce."""
+
+from __future__ import annotations
+
+from math import prod
+
+from atc.backends.cpu.render.expr import load, render_expr, store, value_type
+from atc.backends.cpu.render.loops import finish, loop_names, reader
+from atc.backends.cpu.render.reduction import accumulate, neutral
+from atc.backends.cuda.kernel import ElementKernel, RowKernel, unravel
+from atc.backends.kernel import Params, Workload
+from atc.backends.target import Target
+from atc.ir.ops import ArgReduce, Map, Reduce
+
+LONG_ROW = 64
+"""Elements from which on a block's threads share a sum."""
+
+MANY_ROWS = 1 << 15
+"""Results that fill a GPU with a thread each."""
+
+
+class MapElements(ElementKernel):
+    """Any Map, a thread for each element."""
+
+    name = "cuda_map"
+    op = Map
+    template = "cuda/map.cu.j2"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Return indices, declarations and the stored value."""
+        op = w.op
+        assert isinstance(op, Map)
+        loops = loop_names("i", op.shape)
+        read = reader(op.views, [t.dtype if t else None for t in w.inputs], [v for v, _ in loops])
+        lines, value = render_expr(op.expr, read)
+        value = store(w.outputs[0].dtype, value)
+        return {
+            "count": prod(op.shape), "indices": unravel("at", loops), "lines": lines,
+            "value": value,
+        }  # fmt: skip
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """Operands whose element is read only by the thread that writes there."""
+        op, out = w.op, w.outputs[0]
+        assert isinstance(op, Map)
+        return tuple(
+            k
+            for k, t in enumerate(w.inputs)
+            if t is not None and t.size == out.size and t.dtype.itemsize == out.dtype.itemsize
+            and op.views[k].offset == 0 and op.views[k].is_dense(op.shape)
+        )  # fmt: skip
+
+
+def _reduce_values(w: Workload) -> dict[str, object]:
+    """Return what both kernels of Reduce need: loops, accumulator, stored value."""
+    op = w.op
+    assert isinstance(op, Reduce)
+    outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
+    first = len(w.inputs) - len(op.epilogue.views)
+    types = [t.dtype if t else None for t in w.inputs[:first]]
+    read = reader(op.views, types, [v for v, _ in (*outer, *inner)])
+    lines, element = render_expr(op.expr, read)
+    after, value = finish(op.epilogue, w, "total", [v for v, _ in outer], first)
+    dtype = op.expr.dtype
+    return {
+        "count": prod(op.shape), "indices": unravel("at", outer), "length": prod(op.reduced),
+        "steps": unravel("step", inner), "type": value_type(dtype),
+        "start": neutral(op.how, dtype), "lines": lines,
+        "add": accumulate(op.how, dtype, f"({element})"),
+        "join": accumulate(op.how, dtype, "other"), "after": after, "value": value,
+    }  # fmt: skip
+
+
+class ReduceElements(ElementKernel):
+    """Any Reduce, a thread for each result."""
+
+    name = "cuda_reduce"
+    op = Reduce
+    template = "cuda/reduce.cu.j2"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Short rows, or enough of them to keep a GPU busy."""
+        return not _shares_rows(w)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, accumulator and the stored value."""
+        return _reduce_values(w)
+
+
+class ReduceRows(RowKernel):
+    """Any Reduce, a block for each result: partial results of its threads are joined as a tree."""
+
+    name = "cuda_reduce_rows"
+    op = Reduce
+    template = "cuda/reduce_rows.cu.j2"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Long rows, and few of them."""
+        return _shares_rows(w)
+
+    def rows(self, w: Workload) -> int:
+        """Return a row for each result."""
+        return w.outputs[0].size
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops, accumulator and the stored value."""
+        return _reduce_values(w)
+
+
+def _shares_rows(w: Workload) -> bool:
+    op = w.op
+    assert isinstance(op, Reduce)
+    return prod(op.reduced) >= LONG_ROW and prod(op.shape) <= MANY_ROWS
+
+
+class ArgReduceElements(ElementKernel):
+    """ArgMax and ArgMin, a thread for each result; NaN wins, as in numpy."""
+
+    name = "cuda_arg_reduce"
+    op = ArgReduce
+    template = "cuda/arg_reduce.cu.j2"
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Extents and the comparison."""
+        op, x = w.op, w.inputs[0]
+        assert isinstance(op, ArgReduce)
+        assert x is not None
+        better = f"value {'>' if op.how == 'Max' else '<'}{'=' if op.last else ''} best"
+        if x.dtype.is_float:
+            better = f"{better} || (isnan(value) && !isnan(best))"
+        return {
+            "op": op, "count": op.outer * op.inner, "indices": [], "better": better,
+            "type": value_type(x.dtype), "element": x.dtype.c,
+            "first": load(x.dtype, "row[0]"), "value": load(x.dtype, f"row[k * {op.inner}]"),
+        }  # fmt: skip
+
+
+KERNELS = (MapElements(), ReduceElements(), ReduceRows(), ArgReduceElements())

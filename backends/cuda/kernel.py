@@ -1,0 +1,74 @@
+"""What CUDA kernels have in common: a thread for each element, or a block for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atc.backends.kernel import Kernel, Launch, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import DType
+
+THREADS = 256
+"""Threads of a block: eight warps, of which several blocks fit a multiprocessor."""
+
+MOST_BLOCKS = 1 << 16
+"""Blocks from which on threads take several elements in turn."""
+
+Unravelled = list[tuple[str, str]]
+"""C variables with the expressions that they are declared with."""
+
+
+class DeviceKernel(Kernel):
+    """A CUDA kernel that only reads and writes the device's memory."""
+
+    barriers = False
+    """Whether threads of a block wait for each other."""
+
+    def knows_enough(self, w: Workload) -> bool:
+        """Extents must be known, and what they are of must not be text."""
+        types = (*w.inputs, *w.outputs)
+        texts = any(t is not None and t.dtype is DType.STRING for t in types)
+        return not texts and not w.op.written and super().knows_enough(w)
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Return what is always less than the host's copies."""
+        return 0.0
+
+
+class ElementKernel(DeviceKernel):
+    """A thread computes an element of the result at a time."""
+
+    def elements(self, w: Workload) -> int:
+        """Return how many elements are computed."""
+        return w.outputs[0].size
+
+    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+        """Enough blocks for a thread each, up to a limit."""
+        blocks = -(-self.elements(w) // THREADS)
+        return Launch(min(max(blocks, 1), MOST_BLOCKS), THREADS)
+
+
+class RowKernel(DeviceKernel):
+    """A block computes a row at a time; its threads share what they find."""
+
+    barriers = True
+    threads = 128
+
+    def rows(self, w: Workload) -> int:
+        """Return how many rows there are."""
+        raise NotImplementedError
+
+    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+        """Return a block for each row, up to a limit."""
+        return Launch(min(max(self.rows(w), 1), MOST_BLOCKS), self.threads)
+
+
+def unravel(index: str, loops: Sequence[tuple[str, int]]) -> Unravelled:
+    """Return the indices of a loop nest as C of a flat index, the last one running fastest."""
+    found: Unravelled = []
+    step = 1
+    for k, (name, extent) in reversed([*enumerate(loops)]):
+        quotient = f"{index} / {step}" if step > 1 else index
+        found.append((name, quotient if k == 0 else f"{quotient} % {extent}"))
+        step *= max(extent, 1)
+    return found[::-1]

@@ -1,0 +1,178 @@
+"""CUDA kernels of Softmax, Normalize and Attention: a block for each row, sums in double."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from atc.backends.cpu.render.expr import address, literal
+from atc.backends.cpu.render.loops import finish, loop_names
+from atc.backends.cuda.kernel import RowKernel, unravel
+from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Attention, Normalize, Softmax
+
+ROWS_OF_SCORES = 1024
+"""Blocks that have a row of scores in scratch at the same time."""
+
+
+def _operand(w: Workload) -> TensorType:
+    x = w.inputs[0]
+    assert x is not None
+    return x
+
+
+def _lowest(dtype: DType) -> str:
+    """Return the lowest finite number, from which even minus infinity is infinitely far."""
+    wide = dtype is DType.DOUBLE
+    return literal(float(np.finfo(np.float64 if wide else np.float32).min), dtype)
+
+
+def _in_place(w: Workload) -> tuple[int, ...]:
+    """Return (0,) where the result may take x's place: same element, and no other operand is x."""
+    x = _operand(w)
+    return (0,) if w.outputs[0].dtype is x.dtype and x not in w.inputs[1:] else ()
+
+
+class SoftmaxRows(RowKernel):
+    """Softmax and LogSoftmax: maximum, sum of exponentials, results."""
+
+    name = "cuda_softmax"
+    op = Softmax
+    template = "cuda/softmax.cu.j2"
+
+    def rows(self, w: Workload) -> int:
+        """Return a row for each place beside the axis."""
+        op = w.op
+        assert isinstance(op, Softmax)
+        return op.outer * op.inner
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Return the formulas of each pass."""
+        op, x = w.op, _operand(w)
+        assert isinstance(op, Softmax)
+        rows = [("o", op.outer), ("i", op.inner)]
+        after, value = finish(op.epilogue, w, "value", ["o", "k", "i"], 1)
+        exp = "exp" if x.dtype is DType.DOUBLE else "expf"
+        place = f"(o * {op.axis} + k) * {op.inner} + i"
+        last = "log(total[0])" if op.log else "1 / total[0]"
+        if op.masked:
+            last = "total[0] == 0 ? 0 : 1 / total[0]"
+        result = f"x0[{place}] - maximum - ({x.dtype.c})last"
+        if not op.log:
+            result = f"{exp}(x0[{place}] - maximum) * ({x.dtype.c})last"
+        return {
+            "op": op, "count": self.rows(w), "indices": unravel("at", rows), "type": x.dtype.c,
+            "place": place, "exponential": f"{exp}(x0[{place}] - maximum)",
+            "start": _lowest(x.dtype) if op.masked else "-INFINITY", "last": last,
+            "result": result, "after": after, "value": value,
+        }  # fmt: skip
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """x, of which the last pass reads where it writes."""
+        return _in_place(w)
+
+
+class NormalizeRows(RowKernel):
+    """Normalize, the variance in two passes around the mean."""
+
+    name = "cuda_normalize"
+    op = Normalize
+    template = "cuda/normalize.cu.j2"
+
+    def rows(self, w: Workload) -> int:
+        """Return a row for each pair of statistics."""
+        op = w.op
+        assert isinstance(op, Normalize)
+        return prod(op.outer) * prod(op.inner)
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Loops and formulas."""
+        op, x = w.op, _operand(w)
+        assert isinstance(op, Normalize)
+        length, inner = prod(op.axis), prod(op.inner)
+        rows = [*loop_names("o", op.outer), *loop_names("i", op.inner)]
+        steps = loop_names("k", op.axis)
+        names = [v for v, _ in (*rows[: len(op.outer)], *steps, *rows[len(op.outer) :])]
+        after, value = finish(op.epilogue, w, "value", names, 1)
+        return {
+            "op": op, "count": self.rows(w), "indices": unravel("at", rows),
+            "steps": unravel("step", steps), "length": length, "type": x.dtype.c,
+            "place": f"(at / {max(inner, 1)} * {length} + step) * {inner} + at % {max(inner, 1)}",
+            "centred": op.how == "Variance", "scale": _scale(op, x.dtype),
+            "statistics": len(w.outputs) > 1, "after": after, "value": value,
+        }  # fmt: skip
+
+    def in_place(self, w: Workload) -> tuple[int, ...]:
+        """x, of which the last pass reads where it writes."""
+        return _in_place(w)
+
+
+def _scale(op: Normalize, dtype: DType) -> str:
+    """Return the C value that the centred elements are multiplied by."""
+    match op.how:
+        case "L1":
+            return f"total[0] == 0 ? 0 : ({dtype.c})(1 / total[0])"
+        case "L2":
+            return f"total[0] == 0 ? 0 : ({dtype.c})(1 / sqrt(total[0]))"
+        case _:
+            epsilon = literal(op.epsilon, DType.DOUBLE)
+            return f"({dtype.c})(1 / sqrt(total[0] / {prod(op.axis)}.0 + {epsilon}))"
+
+
+class AttentionRows(RowKernel):
+    """Any Attention: a block computes a query's scores in scratch, and then its result."""
+
+    name = "cuda_attention"
+    op = Attention
+    template = "cuda/attention.cu.j2"
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Accept what is computed in the type of all three operands."""
+        types = {t.dtype for t in w.inputs[:3] if t is not None}
+        return types in ({DType.FLOAT}, {DType.DOUBLE})
+
+    def rows(self, w: Workload) -> int:
+        """Return a row for each query."""
+        op = w.op
+        assert isinstance(op, Attention)
+        return prod(op.batch) * op.queries
+
+    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+        """As many blocks as have scratch."""
+        return Launch(min(max(self.rows(w), 1), ROWS_OF_SCORES), self.threads)
+
+    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+        """Return a row of scores for each block."""
+        op = w.op
+        assert isinstance(op, Attention)
+        blocks = self.launch(w, params, target).blocks
+        return max(blocks * op.keys, 1) * _operand(w).dtype.itemsize
+
+    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+        """Addresses of the operands and both epilogues."""
+        op, dtype = w.op, _operand(w).dtype
+        assert isinstance(op, Attention)
+        rows = [*loop_names("b", op.batch), ("i", op.queries)]
+        outer = [v for v, _ in rows]
+        split = 3 + len(op.scores.views)
+        inner = replace(w, outputs=(TensorType(dtype, w.outputs[0].shape),))
+        scored, score = finish(op.scores, inner, "total", [*outer, "j"], 3)
+        after, value = finish(op.result, w, "total", [*outer, "e"], split)
+        wide = dtype is DType.DOUBLE
+        return {
+            "op": op, "count": self.rows(w), "indices": unravel("at", rows), "type": dtype.c,
+            "q": address(op.q_view, [*outer, "p"]),
+            "k": address(op.k_view, [*outer[:-1], "p", "j"]),
+            "v": address(op.v_view, [*outer[:-1], "j", "e"]),
+            "y": address(op.y_view, [*outer, "e"]),
+            "scored": scored, "score": score, "after": after, "value": value,
+            "start": _lowest(dtype) if op.masked else "-INFINITY",
+            "exp": "exp" if wide else "expf", "fma": "fma" if wide else "fmaf",
+        }  # fmt: skip
+
+
+KERNELS = (SoftmaxRows(), NormalizeRows(), AttentionRows())

@@ -1,0 +1,27 @@
+"""The CUDA targets: GPUs by compute capability, and their imitation on the host.
+
+What runs on the host beside a GPU is portable C, so these targets have one float in a vector.
+"""
+
+from __future__ import annotations
+
+from atc.backends.machines import MACHINES
+from atc.backends.target import Target
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+"""Compute capabilities, as nvcc names them."""
+
+EMULATED = "emulated"
+
+
+def _target(name: str, device: str) -> Target:
+    return Target(
+        name=name, arch="", simd="scalar", vector_bytes=4, vector_registers=16,
+        machine=MACHINES["zen3"], device=device,
+    )  # fmt: skip
+
+
+CUDA_TARGETS: tuple[Target, ...] = (
+    *(_target(f"cuda-{arch.replace('_', '')}", arch) for arch in ARCHITECTURES),
+    _target("cuda-emulated", EMULATED),
+)

@@ -1,0 +1,49 @@
+/* driver.h - the part of CUDA's driver interface that generated libraries use, declared by ourselves:
+ * no toolkit is needed to build one, and the driver is opened when a context is prepared. */
+#ifndef ATC_DRIVER_H
+#define ATC_DRIVER_H
+
+#include <stddef.h>
+
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+typedef unsigned long long CUdeviceptr;
+
+enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2 };
+
+#if defined(_WIN32)
+#define CUDA_CALL __stdcall
+#else
+#define CUDA_CALL
+#endif
+
+/* Its functions; those that return an int return a CUresult. */
+typedef struct cuda_driver {
+  int (CUDA_CALL *init)(unsigned flags);
+  int (CUDA_CALL *device_get)(int *device, int ordinal);
+  int (CUDA_CALL *context_retain)(CUcontext *context, int device);
+  int (CUDA_CALL *context_release)(int device);
+  int (CUDA_CALL *context_push)(CUcontext context);
+  int (CUDA_CALL *context_pop)(CUcontext *context);
+  int (CUDA_CALL *module_load)(CUmodule *module, const void *image);
+  int (CUDA_CALL *module_unload)(CUmodule module);
+  int (CUDA_CALL *module_function)(CUfunction *function, CUmodule module, const char *name);
+  int (CUDA_CALL *memory_alloc)(CUdeviceptr *memory, size_t size);
+  int (CUDA_CALL *memory_free)(CUdeviceptr memory);
+  int (CUDA_CALL *copy_to_device)(CUdeviceptr to, const void *from, size_t size, CUstream stream);
+  int (CUDA_CALL *copy_to_host)(void *to, CUdeviceptr from, size_t size, CUstream stream);
+  int (CUDA_CALL *stream_create)(CUstream *stream, unsigned flags);
+  int (CUDA_CALL *stream_destroy)(CUstream stream);
+  int (CUDA_CALL *stream_wait)(CUstream stream);
+  int (CUDA_CALL *launch)(CUfunction function, unsigned blocks_x, unsigned blocks_y,
+                          unsigned blocks_z, unsigned threads_x, unsigned threads_y,
+                          unsigned threads_z, unsigned shared_bytes, CUstream stream,
+                          void **arguments, void **extra);
+} cuda_driver;
+
+/* Open the driver and fill the table; 0 where there is none, or one that is too old. */
+int cuda_driver_open(cuda_driver *driver);
+
+#endif

@@ -1,0 +1,278 @@
+/* emulated_driver.c - CUDA's driver and its GPU, imitated by the host.
+ *
+ * Every allocation lies between two bands that nobody may write; who waits for a stream learns of it
+ * as of an illegal address. With ATC_EMULATED_ORDER=reverse in the environment the last thread of a
+ * block runs first: what depends on the order then shows. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "driver.h"
+#include "emulation.h"
+
+enum { BAND = 4096, POISON = 0xa5, STACK = 1 << 16, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719 };
+
+/* ---- threads of a block ---- */
+
+__thread struct emulated_place emulated;
+
+typedef struct fiber {
+  ucontext_t context;
+  struct emulated_index thread;
+  int done;
+} fiber;
+
+static __thread fiber *fibers;
+static __thread ucontext_t home;
+static __thread unsigned running;
+static __thread const struct emulated_kernel *kernel;
+static __thread void *const *arguments;
+
+void emulated_barrier(void)
+{
+  if (fibers == NULL) abort(); /* a kernel that says that its threads don't wait */
+  swapcontext(&fibers[running].context, &home);
+}
+
+static void run_fiber(void)
+{
+  kernel->run(arguments);
+  fibers[running].done = 1;
+  swapcontext(&fibers[running].context, &home);
+}
+
+/* Run the threads from barrier to barrier; nonzero where some have ended that others wait for. */
+static int run_block(unsigned threads, char *stacks, int reverse)
+{
+  for (unsigned k = 0; k < threads; k++) {
+    fibers[k].thread.x = k;
+    fibers[k].done = 0;
+    getcontext(&fibers[k].context);
+    fibers[k].context.uc_stack.ss_sp = stacks + (size_t)k * STACK;
+    fibers[k].context.uc_stack.ss_size = STACK;
+    fibers[k].context.uc_link = NULL;
+    makecontext(&fibers[k].context, run_fiber, 0);
+  }
+  for (;;) {
+    unsigned done = 0;
+    for (unsigned k = 0; k < threads; k++) {
+      running = reverse ? threads - 1 - k : k;
+      emulated.thread = fibers[running].thread;
+      swapcontext(&home, &fibers[running].context);
+      done += (unsigned)fibers[running].done;
+    }
+    if (done == threads) return 0;
+    if (done != 0) return 1;
+  }
+}
+
+static int run_grid(unsigned blocks, unsigned threads)
+{
+  const char *const order = getenv("ATC_EMULATED_ORDER");
+  const int reverse = order != NULL && strcmp(order, "reverse") == 0;
+  char *stacks = NULL;
+  int failed = 0;
+  emulated.blocks.x = blocks;
+  emulated.threads.x = threads;
+  fibers = NULL;
+  if (kernel->barriers) {
+    fibers = malloc(threads * sizeof *fibers);
+    stacks = malloc((size_t)threads * STACK);
+    failed = fibers == NULL || stacks == NULL;
+  }
+  for (unsigned b = 0; b < blocks && !failed; b++) {
+    emulated.block.x = reverse ? blocks - 1 - b : b;
+    if (kernel->barriers) {
+      failed = run_block(threads, stacks, reverse);
+      continue;
+    }
+    for (unsigned k = 0; k < threads; k++) {
+      emulated.thread.x = reverse ? threads - 1 - k : k;
+      kernel->run(arguments);
+    }
+  }
+  free(stacks);
+  free(fibers);
+  fibers = NULL;
+  return failed ? LAUNCH_FAILED : CUDA_SUCCESS;
+}
+
+/* ---- memory ---- */
+
+typedef struct block {
+  struct block *next;
+  size_t size;
+} block; /* then a band, the memory, and a band */
+
+static block *allocated;
+static char lock;
+
+static void take_lock(void)
+{
+  while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE)) {}
+}
+
+static void leave_lock(void) { __atomic_clear(&lock, __ATOMIC_RELEASE); }
+
+static unsigned char *band_of(block *b) { return (unsigned char *)b + BAND; }
+
+static unsigned char *memory_of(block *b) { return band_of(b) + BAND; }
+
+static int memory_alloc(CUdeviceptr *memory, size_t size)
+{
+  void *place = NULL;
+  if (size > SIZE_MAX - 4 * BAND) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (posix_memalign(&place, BAND, size + 3 * BAND) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  block *const b = place;
+  b->size = size;
+  memset(band_of(b), POISON, size + 2 * BAND); /* nobody may count on what is in new memory */
+  take_lock();
+  b->next = allocated;
+  allocated = b;
+  leave_lock();
+  *memory = (CUdeviceptr)(uintptr_t)memory_of(b);
+  return CUDA_SUCCESS;
+}
+
+static int memory_free(CUdeviceptr memory)
+{
+  block **at = &allocated;
+  take_lock();
+  while (*at != NULL && (CUdeviceptr)(uintptr_t)memory_of(*at) != memory) at = &(*at)->next;
+  block *const found = *at;
+  if (found != NULL) *at = found->next;
+  leave_lock();
+  free(found);
+  return found != NULL ? CUDA_SUCCESS : ILLEGAL_ADDRESS;
+}
+
+static int is_poisoned(const unsigned char *band)
+{
+  for (size_t k = 0; k < BAND; k++) {
+    if (band[k] != POISON) return 0;
+  }
+  return 1;
+}
+
+static int stream_wait(CUstream stream)
+{
+  int good = 1;
+  (void)stream;
+  take_lock();
+  for (block *b = allocated; b != NULL && good; b = b->next) {
+    good = is_poisoned(band_of(b)) && is_poisoned(memory_of(b) + b->size);
+  }
+  leave_lock();
+  return good ? CUDA_SUCCESS : ILLEGAL_ADDRESS;
+}
+
+static int copy_to_device(CUdeviceptr to, const void *from, size_t size, CUstream stream)
+{
+  (void)stream;
+  memcpy((void *)(uintptr_t)to, from, size);
+  return CUDA_SUCCESS;
+}
+
+static int copy_to_host(void *to, CUdeviceptr from, size_t size, CUstream stream)
+{
+  (void)stream;
+  memcpy(to, (const void *)(uintptr_t)from, size);
+  return CUDA_SUCCESS;
+}
+
+/* ---- the rest ---- */
+
+static int init(unsigned flags)
+{
+  (void)flags;
+  return CUDA_SUCCESS;
+}
+
+static int device_get(int *device, int ordinal)
+{
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+static int context_retain(CUcontext *context, int device)
+{
+  (void)device;
+  *context = NULL;
+  return CUDA_SUCCESS;
+}
+
+static int context_release(int device)
+{
+  (void)device;
+  return CUDA_SUCCESS;
+}
+
+static int context_push(CUcontext context)
+{
+  (void)context;
+  return CUDA_SUCCESS;
+}
+
+static int context_pop(CUcontext *context)
+{
+  *context = NULL;
+  return CUDA_SUCCESS;
+}
+
+static int module_load(CUmodule *module, const void *image)
+{
+  *module = (CUmodule)(uintptr_t)image;
+  return CUDA_SUCCESS;
+}
+
+static int module_unload(CUmodule module)
+{
+  (void)module;
+  return CUDA_SUCCESS;
+}
+
+static int module_function(CUfunction *function, CUmodule module, const char *name)
+{
+  (void)name;
+  *function = (CUfunction)(uintptr_t)module;
+  return CUDA_SUCCESS;
+}
+
+static int stream_create(CUstream *stream, unsigned flags)
+{
+  (void)flags;
+  *stream = NULL;
+  return CUDA_SUCCESS;
+}
+
+static int stream_destroy(CUstream stream)
+{
+  (void)stream;
+  return CUDA_SUCCESS;
+}
+
+static int launch(CUfunction function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
+                  unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,
+                  CUstream stream, void **given, void **extra)
+{
+  (void)stream;
+  if (blocks_y * blocks_z * threads_y * threads_z != 1 || shared_bytes != 0 || extra != NULL) {
+    return LAUNCH_FAILED; /* none of our kernels asks for this */
+  }
+  kernel = (const struct emulated_kernel *)(uintptr_t)function;
+  arguments = given;
+  return run_grid(blocks_x, threads_x);
+}
+
+int cuda_driver_open(cuda_driver *driver)
+{
+  static const cuda_driver own = {
+    init, device_get, context_retain, context_release, context_push, context_pop, module_load,
+    module_unload, module_function, memory_alloc, memory_free, copy_to_device, copy_to_host,
+    stream_create, stream_destroy, stream_wait, launch,
+  };
+  *driver = own;
+  return 1;
+}

@@ -1,0 +1,54 @@
+/* emulation.h - a GPU imitated by the host: what CUDA sources of ours need of the language.
+ *
+ * One block runs after the other. Where its threads wait for each other, each is a fiber; else they
+ * run one after the other. Shared memory is the operating system thread's own. What isn't imitated:
+ * threads that run at the same time, orders of memory, speed. */
+#ifndef ATC_EMULATION_H
+#define ATC_EMULATION_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define __device__
+#define __shared__ static __thread
+#define __launch_bounds__(threads)
+
+struct emulated_index {
+  unsigned x;
+};
+
+/* Where the running thread is. */
+struct emulated_place {
+  struct emulated_index thread, block, threads, blocks;
+};
+
+/* A kernel: a function that runs one thread, given the addresses of the arguments. */
+struct emulated_kernel {
+  void (*run)(void *const *at);
+  int barriers; /* whether threads wait for each other */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern __thread struct emulated_place emulated;
+void emulated_barrier(void);
+#ifdef __cplusplus
+}
+
+#define threadIdx (emulated.thread)
+#define blockIdx (emulated.block)
+#define blockDim (emulated.threads)
+#define gridDim (emulated.blocks)
+#define __syncthreads() emulated_barrier()
+
+#define EMULATED_KERNEL(NAME, BARRIERS, ...)                                   \
+  static void run_thread(void *const *at) { NAME(__VA_ARGS__); }               \
+  extern "C" {                                                                 \
+  extern const emulated_kernel NAME##_image;                                   \
+  const emulated_kernel NAME##_image = {run_thread, BARRIERS};                 \
+  }
+#endif
+
+#endif

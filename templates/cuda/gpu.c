@@ -1,0 +1,225 @@
+/* gpu.c - a network's code, weights and memory on a GPU. */
+#include "gpu.h"
+
+#include <stdlib.h>
+
+enum { MOST_ARGUMENTS = 128, NON_BLOCKING = 1 };
+
+static void take_lock(gpu_shared *shared)
+{
+  while (__atomic_test_and_set(&shared->lock, __ATOMIC_ACQUIRE)) {}
+}
+
+static void leave_lock(gpu_shared *shared) { __atomic_clear(&shared->lock, __ATOMIC_RELEASE); }
+
+/* What a failed call of the driver means for who prepares a context. */
+static int meaning(int result, int otherwise)
+{
+  if (result == CUDA_SUCCESS) return GPU_OK;
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? GPU_NO_MEMORY : otherwise;
+}
+
+/* Memory for so many bytes; none for no bytes. */
+static int reserve(const cuda_driver *driver, CUdeviceptr *memory, size_t size)
+{
+  *memory = 0;
+  return size == 0 ? GPU_OK : meaning(driver->memory_alloc(memory, size), GPU_FAILED);
+}
+
+/* Memory with a copy of the host's bytes. */
+static int upload(const cuda_driver *driver, CUdeviceptr *memory, const void *from, size_t size)
+{
+  int status = reserve(driver, memory, size);
+  if (status != GPU_OK || size == 0) return status;
+  if (driver->copy_to_device(*memory, from, size, NULL) != CUDA_SUCCESS) return GPU_FAILED;
+  return driver->stream_wait(NULL) == CUDA_SUCCESS ? GPU_OK : GPU_FAILED;
+}
+
+static void unload(gpu_shared *shared, const gpu_network *network)
+{
+  const cuda_driver *const driver = &shared->driver;
+  if (shared->weights != 0) driver->memory_free(shared->weights);
+  for (size_t k = 0; shared->modules != NULL && k < network->kernel_count; k++) {
+    if (shared->modules[k] != NULL) driver->module_unload(shared->modules[k]);
+  }
+  free(shared->modules);
+  free(shared->functions);
+  shared->weights = 0;
+  shared->modules = NULL;
+  shared->functions = NULL;
+}
+
+/* Load the code and the weights into the device's context, which is the thread's own. */
+static int load(gpu_shared *shared, const gpu_network *network)
+{
+  const cuda_driver *const driver = &shared->driver;
+  const size_t count = network->kernel_count;
+  int status = GPU_OK;
+  shared->modules = calloc(count, sizeof *shared->modules);
+  shared->functions = calloc(count, sizeof *shared->functions);
+  if (shared->modules == NULL || shared->functions == NULL) status = GPU_NO_MEMORY;
+  for (size_t k = 0; k < count && status == GPU_OK; k++) {
+    const char *const name = network->kernels[k].name;
+    status = meaning(driver->module_load(&shared->modules[k], network->image(k)), GPU_NO_KERNELS);
+    if (status != GPU_OK) {
+      shared->modules[k] = NULL;
+    } else if (driver->module_function(&shared->functions[k], shared->modules[k], name) != 0) {
+      status = GPU_NO_KERNELS;
+    }
+  }
+  if (status == GPU_OK && network->weights != NULL) {
+    status = upload(driver, &shared->weights, network->weights, network->weights_size);
+  }
+  if (status != GPU_OK) unload(shared, network);
+  return status;
+}
+
+/* Take part in what contexts share; the first one makes it. */
+static int join(gpu_shared *shared, const gpu_network *network)
+{
+  CUcontext outer;
+  int status = GPU_OK;
+  take_lock(shared);
+  if (shared->users == 0) {
+    const cuda_driver *const driver = &shared->driver;
+    if (!cuda_driver_open(&shared->driver) || driver->device_get(&shared->device, 0) != 0) {
+      status = GPU_NO_DEVICE;
+    } else {
+      status = meaning(driver->context_retain(&shared->context, shared->device), GPU_NO_DEVICE);
+      if (status == GPU_OK) {
+        status = driver->context_push(shared->context) == CUDA_SUCCESS ? load(shared, network)
+                                                                       : GPU_FAILED;
+        driver->context_pop(&outer);
+        if (status != GPU_OK) driver->context_release(shared->device);
+      }
+    }
+  }
+  if (status == GPU_OK) shared->users++;
+  leave_lock(shared);
+  return status;
+}
+
+/* Leave what contexts share; the last one gives it back. */
+static void part(gpu_shared *shared, const gpu_network *network)
+{
+  CUcontext outer;
+  take_lock(shared);
+  if (--shared->users == 0) {
+    const cuda_driver *const driver = &shared->driver;
+    if (driver->context_push(shared->context) == CUDA_SUCCESS) {
+      unload(shared, network);
+      driver->context_pop(&outer);
+    }
+    driver->context_release(shared->device);
+  }
+  leave_lock(shared);
+}
+
+/* Reserve all that a context has of its own. */
+static int equip(gpu_state *state, const void *weights)
+{
+  const gpu_network *const network = state->network;
+  const cuda_driver *const driver = &state->shared->driver;
+  int status = meaning(driver->stream_create(&state->stream, NON_BLOCKING), GPU_FAILED);
+  if (status != GPU_OK) return status;
+  status = reserve(driver, &state->arena, network->arena_size);
+  if (status == GPU_OK && weights != NULL) {
+    status = upload(driver, &state->own_weights, weights, network->weights_size);
+  }
+  state->weights = weights != NULL ? state->own_weights : state->shared->weights;
+  state->ports = calloc(network->port_count + 1, sizeof *state->ports);
+  state->staging = calloc(network->port_count + 1, sizeof *state->staging);
+  if (state->ports == NULL || state->staging == NULL) return GPU_NO_MEMORY;
+  for (size_t k = 0; k < network->port_count && status == GPU_OK; k++) {
+    const gpu_port *const port = &network->ports[k];
+    status = reserve(driver, &state->ports[k], port->size);
+    if (status != GPU_OK || !port->staged) continue;
+    state->staging[k] = malloc(port->size + 1);
+    if (state->staging[k] == NULL) status = GPU_NO_MEMORY;
+  }
+  return status;
+}
+
+int gpu_open(gpu_state **state, gpu_shared *shared, const gpu_network *network, const void *weights)
+{
+  gpu_state *const own = calloc(1, sizeof *own);
+  *state = NULL;
+  if (own == NULL) return GPU_NO_MEMORY;
+  int status = join(shared, network);
+  if (status != GPU_OK) {
+    free(own);
+    return status;
+  }
+  own->network = network;
+  own->shared = shared;
+  status = GPU_FAILED;
+  if (gpu_enter(own)) {
+    status = equip(own, weights);
+    gpu_leave(own);
+  }
+  if (status != GPU_OK) {
+    gpu_close(own);
+    return status;
+  }
+  *state = own;
+  return GPU_OK;
+}
+
+void gpu_close(gpu_state *state)
+{
+  if (state == NULL) return;
+  const cuda_driver *const driver = &state->shared->driver;
+  const size_t count = state->network->port_count;
+  if (gpu_enter(state)) {
+    if (state->stream != NULL) driver->stream_wait(state->stream);
+    for (size_t k = 0; state->ports != NULL && k < count; k++) {
+      if (state->ports[k] != 0) driver->memory_free(state->ports[k]);
+    }
+    if (state->own_weights != 0) driver->memory_free(state->own_weights);
+    if (state->arena != 0) driver->memory_free(state->arena);
+    if (state->stream != NULL) driver->stream_destroy(state->stream);
+    gpu_leave(state);
+  }
+  for (size_t k = 0; state->staging != NULL && k < count; k++) free(state->staging[k]);
+  free(state->staging);
+  free(state->ports);
+  part(state->shared, state->network);
+  free(state);
+}
+
+int gpu_enter(gpu_state *state)
+{
+  return state->shared->driver.context_push(state->shared->context) == CUDA_SUCCESS;
+}
+
+void gpu_leave(gpu_state *state)
+{
+  CUcontext outer;
+  state->shared->driver.context_pop(&outer);
+}
+
+int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments)
+{
+  const gpu_kernel *const own = &state->network->kernels[kernel];
+  void *at[MOST_ARGUMENTS];
+  for (size_t k = 0; k < own->arguments; k++) at[k] = (void *)(size_t)&arguments[k];
+  return state->shared->driver.launch(state->shared->functions[kernel], own->blocks, 1, 1,
+                                      own->threads, 1, 1, 0, stream, at, NULL) == CUDA_SUCCESS;
+}
+
+int gpu_to_device(gpu_state *state, CUstream stream, CUdeviceptr to, const void *from, size_t size)
+{
+  if (state->shared->driver.copy_to_device(to, from, size, stream) != CUDA_SUCCESS) return 0;
+  return gpu_wait(state, stream); /* the host may write there next */
+}
+
+int gpu_to_host(gpu_state *state, CUstream stream, void *to, CUdeviceptr from, size_t size)
+{
+  if (state->shared->driver.copy_to_host(to, from, size, stream) != CUDA_SUCCESS) return 0;
+  return gpu_wait(state, stream);
+}
+
+int gpu_wait(gpu_state *state, CUstream stream)
+{
+  return state->shared->driver.stream_wait(stream) == CUDA_SUCCESS;
+}

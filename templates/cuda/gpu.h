@@ -1,0 +1,77 @@
+/* gpu.h - what a generated network needs of a GPU; see gpu.c. */
+#ifndef ATC_GPU_H
+#define ATC_GPU_H
+
+#include "driver.h"
+
+/* Statuses, the values of those in the network's header. */
+enum {
+  GPU_OK = 0,
+  GPU_NO_DEVICE = -10,  /* no driver, or no device */
+  GPU_NO_MEMORY = -11,
+  GPU_NO_KERNELS = -12, /* the driver or the device is too old for the code, or too new */
+  GPU_FAILED = -13
+};
+
+typedef struct gpu_kernel {
+  const char *name;
+  unsigned blocks, threads, arguments;
+} gpu_kernel;
+
+/* An input or output. */
+typedef struct gpu_port {
+  size_t size;
+  int staged; /* whether the host computes with it */
+} gpu_port;
+
+/* What is the same for all contexts of a network. */
+typedef struct gpu_network {
+  const gpu_kernel *kernels;
+  size_t kernel_count;
+  const void *(*image)(size_t kernel); /* a kernel's code */
+  const void *weights;                 /* NULL where each context brings them */
+  size_t weights_size, arena_size;
+  const gpu_port *ports;
+  size_t port_count;
+} gpu_network;
+
+/* What contexts share: the loaded code and the weights. All zero at first. */
+typedef struct gpu_shared {
+  char lock;
+  size_t users;
+  cuda_driver driver;
+  int device;
+  CUcontext context;
+  CUmodule *modules;
+  CUfunction *functions;
+  CUdeviceptr weights;
+} gpu_shared;
+
+/* A context's own part. */
+typedef struct gpu_state {
+  const gpu_network *network;
+  gpu_shared *shared;
+  CUstream stream;
+  CUdeviceptr own_weights, weights, arena;
+  CUdeviceptr *ports; /* memory for inputs and outputs that the host brings */
+  void **staging;     /* memory for those that the device brings and the host computes with */
+} gpu_state;
+
+/* Prepare a context; `weights` are NULL where the network has them. On failure nothing is left. */
+int gpu_open(gpu_state **state, gpu_shared *shared, const gpu_network *network, const void *weights);
+
+/* Give back all that a context has, and with the last one what they share. NULL is allowed. */
+void gpu_close(gpu_state *state);
+
+/* Make the device's context the thread's own, and give that back. */
+int gpu_enter(gpu_state *state);
+void gpu_leave(gpu_state *state);
+
+/* Each queues its work, and returns 0 where that fails. What is moved is there on return. */
+int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments);
+int gpu_to_device(gpu_state *state, CUstream stream, CUdeviceptr to, const void *from, size_t size);
+int gpu_to_host(gpu_state *state, CUstream stream, void *to, CUdeviceptr from, size_t size);
+
+int gpu_wait(gpu_state *state, CUstream stream);
+
+#endif
