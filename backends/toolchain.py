@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from atc.backends.compiler import (
+    LOADS,
     OPEN_ENDED,
     PATIENCE,
     Compiler,
@@ -238,9 +239,14 @@ def link_shared(
         # Sanitizers leave their runtime's symbols to the program.
         if not any(f == OPEN_ENDED or f.startswith("-fsanitize=") for f in kept):
             shape.append("-Wl,-z,defs")
-    command = (*compiler.argv, *kept, *shape, "-o", output, *objects, "-lm")
+    command = (*compiler.argv, *kept, *shape, "-o", output, *objects, *_libraries(flags))
     _tool(compiler, command, cwd.resolve(), output, log)
     return cwd / output
+
+
+def _libraries(flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what comes last in a link: libraries serve only what stands before them."""
+    return ("-lm", *[LOADS] * (LOADS in flags))
 
 
 def link_program(
@@ -255,7 +261,7 @@ def link_program(
 ) -> Path:
     """Link an executable; `static` ones run under an emulator without the target's libraries."""
     kept = (*link_flags(flags), *(("-static",) if static else ()))
-    command = (*compiler.argv, *kept, "-o", output, *objects, "-lm")
+    command = (*compiler.argv, *kept, "-o", output, *objects, *_libraries(flags))
     _tool(compiler, command, cwd.resolve(), output, log)
     return cwd.resolve() / output
 

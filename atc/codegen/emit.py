@@ -120,6 +120,8 @@ def emit(
         has_arena = gpu.hybrid
     own_gears = make_gears(gears, name) if gears else None
     ranges = None if gears and not general else make_dynamic(program, arena, schedule.lines)
+    sources = [k.path for k in kernels if not k.launch]
+    sources += [f"src/{f}" for f in (gpu_files(target) if gpu else ()) if f.endswith(".c")]
     values: dict[str, object] = {
         "name": name, "upper": name.upper(), "module": module_name(name), "version": __version__,
         "model": comment(model), "target": target.name, "cflags": target.cflags,
@@ -140,7 +142,7 @@ def emit(
         "hooks": observed(program) if hooks else None, "log": log,
         "sanity": checked(program, arena, checks) if checks else None,
         "build_info": c_string(_build_info(target, model, model_hash, options)),
-        "kernels": _users(programs, kernels), "sources": [k.path for k in kernels],
+        "kernels": _users(programs, kernels), "sources": sources,
         "fat": 0, "parts": (), "gpu": gpu,
     }  # fmt: skip
     runs: dict[str, str] = {}
@@ -150,7 +152,7 @@ def emit(
             **values, "gear": run, "net": plan, "inputs": plan.inputs, "outputs": plan.outputs,
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
-    values["sources"] = [*runs, *(k.path for k in kernels)]
+    values["sources"] = [*runs, *sources]
     texts = {**_library(values, kernels, target), **runs, **project_texts(values)}
     if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
         texts["include/atc_external.h"] = verbatim("project/atc_external.h")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from atc.backends.compiler import Compiler
+from atc.backends.compiler import LOADS, Compiler
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
@@ -60,7 +60,7 @@ def headers_of(target: Target) -> tuple[str, ...]:
 def gpu_units(target: Target, flags: tuple[str, ...]) -> list[Unit]:
     """Return what every network for a GPU is linked with."""
     return [
-        Unit(f"src/{file}", file.removesuffix(".c"), headers_of(target), flags=flags)
+        Unit(f"src/{file}", file.removesuffix(".c"), headers_of(target), flags=(*flags, LOADS))
         for file in gpu_files(target) if file.endswith(".c")
     ]  # fmt: skip
 

@@ -17,6 +17,8 @@ from atc.passes.layout import LayoutReport
 from atc.pipeline.contract import contract_of
 from atc.pipeline.float_fallbacks import in_float
 from atc.program.build import call_sources, calls
+from atc.program.placement import place
+from atc.program.steps import Call, Program
 
 if TYPE_CHECKING:
     from atc.pipeline.pipeline import Compilation
@@ -47,6 +49,7 @@ def report_json(done: Compilation) -> str:
                 for b in done.arena.buffers
             ],
         },
+        **({"moved": _moved(done.program)} if done.emission.on_gpu else {}),
         "layouts": [_layouts(report) for report in done.layouts],
         "model": done.source,
         "in_float": in_float(done.program, done.source),
@@ -68,6 +71,7 @@ def report_json(done: Compilation) -> str:
                 "candidate": call.candidate,
                 "cost": call.cost,
                 "symbol": call.source.symbol,
+                **({"runs_on": runs_on(call)} if done.target.device else {}),
                 "tier": "portable" if call.source.portable else "tuned",
                 "precision": call.choice.candidate.kernel.precision,
                 "estimates": [{"kernel": k, "cost": c} for k, c in call.choice.estimates],
@@ -84,6 +88,22 @@ def report_json(done: Compilation) -> str:
         ],
     }  # fmt: skip
     return json.dumps(report, indent=1, ensure_ascii=True, default=plain) + "\n"
+
+
+def _moved(program: Program) -> dict[str, int]:
+    """Return the bytes that a run on the host's data copies to the device and back."""
+    placement = place(program, resident=False)
+    moves = [m for each in (*placement.before, placement.after) for m in each]
+    sizes = [(m.to_device, m.end - m.begin) for m in moves]
+    return {
+        "to_device": sum(n for to_device, n in sizes if to_device),
+        "to_host": sum(n for to_device, n in sizes if not to_device),
+    }
+
+
+def runs_on(call: Call) -> str:
+    """Return where a call runs."""
+    return "host" if call.source.launch is None else "device"
 
 
 def _layouts(report: LayoutReport) -> dict[str, object]:

@@ -176,7 +176,8 @@ def resolve_request(
 def _targets(options: Options) -> tuple[Target, ...]:
     """Return the targets that the options list, the best first.
 
-    Raises OptionError for an unknown one, one listed twice, and those of several architectures.
+    Raises OptionError for an unknown one, one listed twice, those of several
+    architectures, and a GPU among others.
     """
     text, where = options.target, f"--{options.target_option}"
     option, machine = options.target_option, options.machine
@@ -185,6 +186,12 @@ def _targets(options: Options) -> tuple[Target, ...]:
     again = next((name for k, name in enumerate(names) if name in names[:k]), None)
     if again is not None:
         raise OptionError(f"{again} is listed twice", where=where)
+    device = next((target.name for target in targets if target.device), None)
+    if device is not None and len(targets) > 1:
+        raise OptionError(
+            f"{device} can't be listed with other targets yet", where=where,
+            hint="compile a library for each",
+        )  # fmt: skip
     kinds = {target.arch for target in targets if target.arch}
     if len(kinds) > 1:
         raise OptionError(

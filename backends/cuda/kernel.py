@@ -25,10 +25,11 @@ class DeviceKernel(Kernel):
     """Whether threads of a block wait for each other."""
 
     def knows_enough(self, w: Workload) -> bool:
-        """Extents must be known, and what they are of must not be text."""
-        types = (*w.inputs, *w.outputs)
-        texts = any(t is not None and t.dtype is DType.STRING for t in types)
-        return not texts and not w.op.written and super().knows_enough(w)
+        """Extents must be known, and not 0: the host does nothing as well. No text either."""
+        if w.op.written or not super().knows_enough(w):
+            return False
+        types = [t for t in (*w.inputs, *w.outputs) if t is not None]
+        return all(t.size > 0 and t.dtype is not DType.STRING for t in types)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Return what is always less than the host's copies."""

@@ -22,8 +22,10 @@ static int meaning(int result, int otherwise)
 /* Memory for so many bytes; none for no bytes. */
 static int reserve(const cuda_driver *driver, CUdeviceptr *memory, size_t size)
 {
-  *memory = 0;
-  return size == 0 ? GPU_OK : meaning(driver->memory_alloc(memory, size), GPU_FAILED);
+  const int status =
+      size == 0 ? GPU_OK : meaning(driver->memory_alloc(memory, size), GPU_FAILED);
+  if (size == 0 || status != GPU_OK) *memory = 0;
+  return status;
 }
 
 /* Memory with a copy of the host's bytes. */
@@ -121,7 +123,10 @@ static int equip(gpu_state *state, const void *weights)
   const gpu_network *const network = state->network;
   const cuda_driver *const driver = &state->shared->driver;
   int status = meaning(driver->stream_create(&state->stream, NON_BLOCKING), GPU_FAILED);
-  if (status != GPU_OK) return status;
+  if (status != GPU_OK) {
+    state->stream = NULL;
+    return status;
+  }
   status = reserve(driver, &state->arena, network->arena_size);
   if (status == GPU_OK && weights != NULL) {
     status = upload(driver, &state->own_weights, weights, network->weights_size);

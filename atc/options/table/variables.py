@@ -17,6 +17,10 @@ ATC_VARIABLES: tuple[Setting, ...] = (
             secret=True,
             documentation="Whoever has it can put code into the builds of all who have it. With it "
             "the cache's directories may be writable by their group."),
+    Setting("NVCC", "Environment", "the CUDA compiler (default: that of $CUDA_HOME, of PATH, of "
+            "NVIDIA's packages for Python)", "COMMAND", kind="variable", read="dynamic"),
+    Setting("CUDA_HOME", "Environment", "the folder of a CUDA toolkit", "DIR", kind="variable",
+            read="dynamic"),
     Setting("ASCEND_CACHE_PATH", "Environment", "root of the op compiler cache", "DIR",
             kind="variable", read="dynamic", system="ATC", row="O-08"),
     Setting("ASCEND_MAX_OP_CACHE_SIZE", "Environment", "megabytes that each target's cache may "

@@ -1,0 +1,46 @@
+"""CUDA kernels on a GPU that the host imitates, with threads in both orders."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from cuda_cases import CASES, QUICK, TARGET, Lowered, lowered, program_of
+from onnx.reference import ReferenceEvaluator
+
+from atc.onnx_backend import compile_networks
+from atc.program.build import calls
+from atc.runtime.network import Network
+
+
+@cache
+def compiled(quick: bool) -> dict[str, tuple[Lowered, Network]]:
+    """Return cases in one library, which takes a fraction of the time of many."""
+    found = {name: lowered(case) for name, case in CASES.items() if (name in QUICK) == quick}
+    networks = compile_networks([each.graph for each in found.values()], TARGET, "O0")
+    return {n: (f, w) for (n, f), w in zip(found.items(), networks, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+)
+def test_kernels_give_what_the_standard_defines(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, network = compiled(name in QUICK)[name]
+    expected = ReferenceEvaluator(own.model).run(None, own.feeds)
+    found = []
+    for order in ("forward", "reverse"):
+        monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+        found.append(network.run(own.feeds))
+    for one, other, right in zip(found[0].values(), found[1].values(), expected, strict=True):
+        np.testing.assert_allclose(one, right, rtol=2e-5, atol=2e-6)
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_device_computes_it(name: str) -> None:
+    chosen = [*calls(program_of(lowered(CASES[name]).graph).steps)]
+    assert CASES[name].kernel in {c.choice.candidate.kernel.name for c in chosen}
+    assert all(c.source.launch for c in chosen)

@@ -1,0 +1,93 @@
+"""The CUDA compiler: where it is looked for, and that it takes all kernels without a warning."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from cuda_cases import CASES, kernels_of
+
+from atc.backends.cuda.targets import ARCHITECTURES
+from atc.backends.kernel import KernelSource
+from atc.backends.nvcc import find_nvcc, nvcc_flags
+from atc.backends.toolchain import Job, compile_many
+from atc.errors import AtcError, ToolchainError
+from atc.templates import verbatim
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")
+
+
+def compile_all(sources: list[KernelSource], device: str, folder: Path) -> tuple[Path, ...]:
+    nvcc = find_nvcc(device, os.environ)
+    files = {k.path: k.text for k in sources}
+    files |= {"src/device.h": verbatim("cuda/device.h"), "src/kernel.h": verbatim("cpu/kernel.h")}
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    jobs = [Job(nvcc, nvcc_flags(device), k.path, folder) for k in sources]
+    return compile_many(jobs, os.cpu_count() or 1)
+
+
+@needs_nvcc
+def test_a_kernel_becomes_a_cubin(tmp_path: Path) -> None:
+    (cubin,) = compile_all(kernels_of("map"), "sm_90", tmp_path)
+    assert cubin.read_bytes().startswith(b"\x7fELF")
+
+
+@pytest.mark.slow
+@needs_nvcc
+@pytest.mark.parametrize("device", ARCHITECTURES)
+def test_every_kernel_compiles_for_every_gpu(device: str, tmp_path: Path) -> None:
+    sources = kernels_of(*CASES)
+    assert len(sources) >= len(CASES)
+    assert len(compile_all(sources, device, tmp_path)) == len(sources)
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return file
+
+
+NVCC = """case "$*" in
+*version*) echo 'Cuda compilation tools, release 12.4, V12.4.131' ;;
+*) echo sm_80; echo sm_90 ;;
+esac"""
+
+
+def test_nvcc_is_looked_for_in_order(tmp_path: Path) -> None:
+    own = script(tmp_path / "own", "my-nvcc", NVCC)
+    home = script(tmp_path / "home" / "bin", "nvcc", NVCC)
+    path = script(tmp_path / "path", "nvcc", NVCC)
+    environ = {"NVCC": f"{own} --flag", "CUDA_HOME": str(tmp_path / "home"),
+               "PATH": str(tmp_path / "path")}  # fmt: skip
+    assert find_nvcc("sm_80", environ).argv == (str(own), "--flag")
+    del environ["NVCC"]
+    assert find_nvcc("sm_80", environ).argv == (str(home),)
+    del environ["CUDA_HOME"]
+    found = find_nvcc("sm_80", environ)
+    assert found.argv == (str(path),)
+    assert (found.kind, found.version) == ("nvcc", "nvcc release 12.4, V12.4.131")
+
+
+def test_errors_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    path = str(script(tmp_path / "path", "nvcc", NVCC).parent)
+    for environ, pattern in (
+        ({"PATH": str(tmp_path)}, "no CUDA compiler: nvcc isn't there"),
+        ({"PATH": path, "NVCC": "nowhere"}, "NVCC names a program that isn't there: nowhere"),
+        ({"PATH": path, "NVCC": "'"}, "NVCC can't be split"),
+        ({"PATH": path, "CUDA_HOME": "/nowhere"}, "CUDA_HOME holds no bin/nvcc: /nowhere"),
+    ):
+        with pytest.raises(AtcError) as caught:
+            find_nvcc("sm_90", environ)
+        assert pattern in str(caught.value) + caught.value.hint
+    with pytest.raises(ToolchainError, match="doesn't know sm_120; it knows sm_80, sm_90"):
+        find_nvcc("sm_120", {"PATH": path})
+    other = str(script(tmp_path / "other", "nvcc", "echo hello").parent)
+    with pytest.raises(ToolchainError, match="is no nvcc"):
+        find_nvcc("sm_90", {"PATH": other})

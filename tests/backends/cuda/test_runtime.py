@@ -1,0 +1,172 @@
+"""The C that generated libraries bring for a GPU: the driver, what a context holds, emulation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from atc.backends.compiler import compile_flags, source_flags
+from atc.backends.find_compiler import find_compiler
+from atc.backends.targets import get_target
+from atc.templates import verbatim
+
+SUPPORT = Path(__file__).parents[2] / "support"
+SOURCES = ("driver.h", "driver.c", "gpu.h", "gpu.c", "device.h", "emulation.h", "emulated_driver.c")
+
+OPEN = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include "gpu.h"
+static const gpu_kernel kernels[] = {{"first", 1, 32, 1}, {"second", 2, 64, 2}};
+static const gpu_port ports[] = {{16, 1}, {0, 0}, {32, 0}};
+static const char weights[100];
+static const void *image(size_t kernel) { return &kernels[kernel]; }
+static const gpu_network network = {kernels, 2, image, weights, sizeof weights, 256, ports, 3};
+static gpu_shared shared;
+static int asked(const char *name)
+{
+  void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  int (*own)(void) = NULL;
+  if (library != NULL) *(void **)&own = dlsym(library, name);
+  return own == NULL ? 0 : own();
+}
+int main(void)
+{
+  gpu_state *one, *two;
+  const int first = gpu_open(&one, &shared, &network, NULL);
+  const int all = asked("fake_taken");
+  const int second = gpu_open(&two, &shared, &network, NULL);
+  const int more = asked("fake_taken") - all;
+  const int same = first == GPU_OK && second == GPU_OK && one->weights == two->weights;
+  const CUdeviceptr at[2] = {1, 2};
+  const int launched = first != GPU_OK || gpu_launch(one, NULL, 1, at);
+  gpu_close(one);
+  gpu_close(two);
+  printf("%d %d %d %d %d %d\\n", first, second, more, same, launched, asked("fake_held"));
+  return 0;
+}
+"""
+
+
+def compiled(folder: Path, *sources: str) -> Path:
+    """Compile sources of ours, and files of the folder, to a program there."""
+    target = get_target("c99")
+    compiler = find_compiler(target, os.environ)
+    flags = compile_flags(compiler, target, "O1")
+    for name in SOURCES:
+        (folder / name).write_text(verbatim(f"cuda/{name}"))
+    (folder / "kernel.h").write_text(verbatim("cpu/kernel.h"))
+    for source in sources:
+        own = source_flags(flags, source)
+        subprocess.run(
+            [*compiler.argv, *own, "-c", source, "-o", f"{source}.o"], cwd=folder, check=True
+        )
+    objects = [f"{source}.o" for source in sources]
+    subprocess.run(
+        [*compiler.argv, "-o", "program", *objects, "-lm", "-ldl"], cwd=folder, check=True
+    )
+    return folder / "program"
+
+
+def fake_driver(folder: Path) -> dict[str, str]:
+    """Put a driver into a folder; returns the environment in which programs find it."""
+    compiler = find_compiler(get_target("c99"), os.environ)
+    source, library = SUPPORT / "fake_cuda.c", folder / "libcuda.so.1"
+    subprocess.run(
+        [*compiler.argv, "-shared", "-fPIC", str(source), "-o", str(library)], check=True
+    )
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+
+
+def said(program: Path, env: dict[str, str]) -> list[int]:
+    done = subprocess.run([program], env=env, check=True, capture_output=True, text=True)
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_without_a_driver_a_context_gets_a_status(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(OPEN)
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "libcuda.so.1").write_text("no library")
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path / "empty")}
+    if any(Path(d, "libcuda.so.1").exists() for d in ("/usr/lib", "/usr/lib/x86_64-linux-gnu")):
+        pytest.skip("this machine has a driver")
+    assert said(program, env) == [-10, -10, 0, 0, 1, 0]
+
+
+def test_contexts_share_code_and_weights_and_give_all_back(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(OPEN)
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    env = fake_driver(tmp_path)
+    own = 1 + 1 + 2  # the second context takes a stream, an arena and two ports
+    assert said(program, env) == [0, 0, own, 1, 1, 0]
+    assert said(program, {**env, "FAKE_NO_DEVICE": "1"}) == [-10, -10, 0, 0, 1, 0]
+    taken = 1 + 2 + 1 + 2 * own  # the device's context, two modules, the weights, both contexts
+    for number in range(1, taken + 1):
+        first, second, *_, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
+        assert (first, second).count(0) == 1, f"call {number}"
+        assert min(first, second) == -11
+        assert held == 0, f"call {number}"
+    assert said(program, {**env, "FAKE_FAIL_AT": str(taken + 1)})[:2] == [0, 0]
+
+
+KERNEL = """
+#include "device.h"
+KERNEL void neighbours(const int *x, int *y)
+{
+  __shared__ int own[8];
+  own[threadIdx.x] = x[threadIdx.x];
+  BARRIER
+  y[threadIdx.x + SHIFT] = own[(threadIdx.x + 1) % 8] + own[(threadIdx.x + 7) % 8];
+}
+EMULATED_KERNEL(neighbours, 1, *(const int *const *)at[0], *(int *const *)at[1])
+"""
+
+LAUNCH = """
+#include <stdio.h>
+#include "driver.h"
+extern const char neighbours_image;
+int main(void)
+{
+  cuda_driver driver;
+  const int x[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+  int y[8] = {0};
+  CUdeviceptr at[2];
+  void *arguments[] = {&at[0], &at[1]};
+  if (!cuda_driver_open(&driver)) return 1;
+  for (int k = 0; k < 2; k++) driver.memory_alloc(&at[k], sizeof x);
+  driver.copy_to_device(at[0], x, sizeof x, NULL);
+  driver.launch((CUfunction)(void *)&neighbours_image, 1, 1, 1, 8, 1, 1, 0, NULL, arguments, NULL);
+  const int status = driver.stream_wait(NULL);
+  driver.copy_to_host(y, at[1], sizeof y, NULL);
+  printf("%d", status);
+  for (int k = 0; k < 8; k++) printf(" %d", y[k]);
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("barrier", "shift", "right"),
+    [("__syncthreads();", 0, True), ("", 0, False), ("__syncthreads();", 1, False)],
+    ids=["as it should be", "without a barrier", "beyond its result"],
+)
+def test_the_emulation_shows_faults_of_kernels(
+    barrier: str, shift: int, right: bool, tmp_path: Path
+) -> None:
+    text = KERNEL.replace("BARRIER", barrier).replace("SHIFT", str(shift))
+    (tmp_path / "kernel.cu").write_text(text)
+    (tmp_path / "main.c").write_text(LAUNCH)
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    program = compiled(tmp_path, "main.c", "kernel.cu", "emulated_driver.c")
+    x = [1 << k for k in range(8)]
+    expected = [0, *(x[(k + 1) % 8] + x[(k + 7) % 8] for k in range(8))]
+    for order in ("forward", "reverse"):
+        found = said(program, {**os.environ, "ATC_EMULATED_ORDER": order})
+        assert (found == expected) == right
+        assert (found[0] == 700) == bool(shift)

@@ -1,0 +1,126 @@
+"""Nodes for each CUDA kernel, with what is to compute them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+
+from atc.backends.kernel import KernelSource
+from atc.backends.targets import get_target
+from atc.ir.graph import Graph
+from atc.onnx_backend import AtcBackendRep
+from atc.passes import run_passes
+from atc.program.build import Program, build_program, calls
+from atc.select.select import select
+from support import node_model
+
+TARGET = get_target("cuda-emulated")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node, the kernel that is to compute it, and its inputs' shapes; arrays are constants."""
+
+    kernel: str
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    constants: tuple[Any, ...] = ()
+
+    @property
+    def inputs(self) -> list[np.ndarray]:
+        rng = np.random.default_rng(len(self.op) + sum(map(sum, self.shapes)))
+        return [rng.normal(size=s).astype(np.float32) for s in self.shapes] + [*self.constants]
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+CASES = {
+    "map": Case("cuda_map", "Mul", ((7, 1, 33), (5, 1))),
+    "map of one element": Case("cuda_map", "Tanh", ((),)),
+    "map of many": Case("cuda_map", "Exp", ((3, 1001),)),
+    "short sums": Case("cuda_reduce", "ReduceSum", ((9, 5, 7),), {"keepdims": 0}, (ints(1),)),
+    "long sums": Case("cuda_reduce_rows", "ReduceSum", ((3, 515),), {}, (ints(1),)),
+    "largest": Case("cuda_reduce_rows", "ReduceMax", ((4, 9, 129),), {}, (ints(1, 2),)),
+    "product": Case("cuda_reduce_rows", "ReduceProd", ((2, 70),), {}, (ints(1),)),
+    "mean with an epilogue": Case("cuda_reduce_rows", "ReduceMean", ((2, 3, 100),), {},
+                                  (ints(2),)),
+    "argmax": Case("cuda_arg_reduce", "ArgMax", ((5, 17, 3),), {"axis": 1}),
+    "argmin, last": Case("cuda_arg_reduce", "ArgMin", ((5, 17),),
+                         {"axis": 1, "select_last_index": 1}),
+    "matmul": Case("cuda_matmul", "MatMul", ((65, 33), (33, 70))),
+    "matmul of batches": Case("cuda_matmul", "MatMul", ((2, 1, 9, 20), (3, 20, 8))),
+    "transposed operands": Case("cuda_matmul", "Gemm", ((33, 66), (70, 33), (70,)),
+                                {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
+    "matrix times vector": Case("cuda_matmul_slim", "MatMul", ((5, 300, 40), (40,))),
+    "conv": Case("cuda_conv", "Conv", ((2, 3, 9, 11), (4, 3, 3, 3), (4,)),
+                 {"pads": [1, 2, 0, 1], "strides": [2, 1]}),
+    "conv of groups": Case("cuda_conv", "Conv", ((1, 6, 12), (4, 3, 3)),
+                           {"group": 2, "dilations": [2]}),
+    "depthwise conv": Case("cuda_conv", "Conv", ((1, 5, 8, 8), (5, 1, 3, 3)), {"group": 5}),
+    "conv of volumes": Case("cuda_conv", "Conv", ((1, 2, 5, 6, 7), (3, 2, 2, 3, 2))),
+    "transposed conv": Case("cuda_conv_transpose", "ConvTranspose", ((1, 4, 5, 6), (4, 3, 3, 3)),
+                            {"strides": [2, 3], "pads": [1, 0, 0, 1]}),
+    "transposed conv of groups": Case("cuda_conv_transpose", "ConvTranspose",
+                                      ((1, 4, 9), (4, 1, 4)), {"group": 2, "dilations": [2]}),
+    "max pool": Case("cuda_pool", "MaxPool", ((1, 3, 9, 10),),
+                     {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}),
+    "average pool": Case("cuda_pool", "AveragePool", ((2, 3, 7, 9),),
+                         {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+    "softmax": Case("cuda_softmax", "Softmax", ((3, 301),)),
+    "softmax of columns": Case("cuda_softmax", "Softmax", ((2, 5, 9),), {"axis": 1}),
+    "logsoftmax": Case("cuda_softmax", "LogSoftmax", ((4, 33),)),
+    "layer normalization": Case("cuda_normalize", "LayerNormalization", ((3, 200), (200,), (200,))),
+    "norms of columns": Case("cuda_normalize", "LpNormalization", ((5, 17, 3),), {"axis": 1}),
+    "concat": Case("cuda_concat", "Concat", ((3, 4, 5), (3, 1, 5), (3, 2, 5)), {"axis": 1}),
+    "pad": Case("cuda_pad", "Pad", ((4, 5),), {}, (ints(1, 0, 2, 3),)),
+    "reflected pad": Case("cuda_pad", "Pad", ((4, 5),), {"mode": "reflect"}, (ints(1, 2, 3, 0),)),
+    "gather": Case("cuda_gather", "Gather", ((6, 7),), {"axis": 1}, (ints(0, -1, 3),)),
+    "attention": Case("cuda_attention", "Attention", ((1, 2, 33, 8), (1, 2, 70, 8), (1, 2, 70, 4))),
+}  # fmt: skip
+
+
+QUICK = (
+    "map", "long sums", "argmax", "matmul", "matrix times vector", "conv", "transposed conv",
+    "max pool", "softmax", "layer normalization", "concat", "attention",
+)  # fmt: skip
+"""Cases that are run by default: one of most kernels."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A case as the reference and the compiler take it."""
+
+    case: Case
+    model: onnx.ModelProto
+    feeds: dict[str, Any]
+    graph: Graph
+
+
+def lowered(case: Case) -> Lowered:
+    names = {k: f"x{k}" for k in range(len(case.inputs))}
+    given = [k for k in names if k < len(case.shapes)]
+    fixed = [k for k in names if k not in given]
+    model = node_model(case.op, case.inputs, constant=fixed, **case.attributes)
+    feeds = {names[k]: case.inputs[k] for k in given}
+    return Lowered(case, model, feeds, AtcBackendRep(model, TARGET.name).lower(feeds))
+
+
+def program_of(graph: Graph) -> Program:
+    """Return the calls that compute a graph."""
+    graph = run_passes(graph, width=1)
+    return build_program(graph, select(graph, TARGET), TARGET)
+
+
+def kernels_of(*names: str) -> list[KernelSource]:
+    """Return the CUDA kernels of cases."""
+    found: dict[str, KernelSource] = {}
+    for name in names:
+        program = program_of(lowered(CASES[name]).graph)
+        found |= {c.source.symbol: c.source for c in calls(program.steps) if c.source.launch}
+    return [*found.values()]

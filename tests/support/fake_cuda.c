@@ -1,0 +1,61 @@
+/* fake_cuda.c - a libcuda.so.1 for tests: it counts what is held, and one call of it may fail.
+ *
+ * FAKE_FAIL_AT=n: the n-th call that takes something fails, as for want of memory. */
+#include <stdlib.h>
+#include <string.h>
+
+static int held, taken;
+
+int fake_held(void) { return held; }
+int fake_taken(void) { return taken; }
+
+static int take(void)
+{
+  const char *const at = getenv("FAKE_FAIL_AT");
+  taken++;
+  if (at != NULL && atoi(at) == taken) return 2;
+  held++;
+  return 0;
+}
+
+static int give(void)
+{
+  held--;
+  return 0;
+}
+
+int cuInit(unsigned flags) { return flags != 0; }
+int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, getenv("FAKE_NO_DEVICE") ? 100 : 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = NULL, (void)device, take(); }
+int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, give(); }
+int cuCtxPushCurrent_v2(void *context) { return (void)context, 0; }
+int cuCtxPopCurrent_v2(void **context) { return *context = NULL, 0; }
+int cuModuleLoadData(void **module, const void *image) { return *module = (void *)image, take(); }
+int cuModuleUnload(void *module) { return (void)module, give(); }
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+  return *function = module, strcmp(name, "unknown") == 0 ? 500 : 0;
+}
+int cuMemAlloc_v2(unsigned long long *memory, size_t size)
+{
+  *memory = (unsigned long long)(size_t)malloc(size);
+  return take();
+}
+int cuMemFree_v2(unsigned long long memory) { return free((void *)(size_t)memory), give(); }
+int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t size, void *stream)
+{
+  return memcpy((void *)(size_t)to, from, size), (void)stream, 0;
+}
+int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t size, void *stream)
+{
+  return memcpy(to, (void *)(size_t)from, size), (void)stream, 0;
+}
+int cuStreamCreate(void **stream, unsigned flags) { return *stream = &held, (void)flags, take(); }
+int cuStreamDestroy_v2(void *stream) { return (void)stream, give(); }
+int cuStreamSynchronize(void *stream) { return (void)stream, 0; }
+int cuLaunchKernel(void *function, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e,
+                   unsigned f, unsigned shared, void *stream, void **arguments, void **extra)
+{
+  (void)function, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+  return (void)shared, (void)stream, (void)arguments, (void)extra, 0;
+}
