@@ -61,7 +61,7 @@ def check_rules(wishes: Wishes) -> None:
     for option, name in (("cuda", "CUDA"), ("rocm", "ROCm")):
         if wishes[option]:
             raise UnsupportedError(
-                f"the device is not available: there is no {name} target", where=f"--{option}",
+                f"the device is not available: load_and_run has no {name}", where=f"--{option}",
                 hint="use --cpu",
             )  # fmt: skip
 
@@ -84,7 +84,7 @@ def _conflicts(w: Wishes) -> Iterator[tuple[str, str, str]]:
     if w["layout_transform_dump"] is not None and not w["layout_transform"]:
         yield "needs --layout_transform", "layout_transform_dump", "add --layout_transform=cpu"
     if w["layout_transform"] == "cuda":
-        yield "there is no CUDA target", "layout_transform", "use cpu"
+        yield "CUDA targets have one layout", "layout_transform", "use cpu"
     if w["c_opr_lib_with_param"] and w["c_opr_lib"] is None:
         yield "needs --c_opr_lib", "c_opr_lib_with_param", "name the library"
     if w["check_var_value"] and w["iter"] + w["warmup_iter"] < 2:

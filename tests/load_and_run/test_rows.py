@@ -473,7 +473,7 @@ def test_l24_layout_transform(run: Any, model: Path, tmp_path: Path) -> None:
     assert any("block" in label.split("_") for label in labels)  # conversions
     assert run(model, *words).json["layout_transform"] == {**found, "chosen": "auto"}
     run(model, "--layout-transform=tpu", status=1)
-    assert "no CUDA target" in run(model, "--layout-transform=cuda", status=1).err
+    assert "CUDA targets have one layout" in run(model, "--layout-transform=cuda", status=1).err
 
 
 def test_l25_layout_transform_dump(
@@ -641,7 +641,7 @@ def test_l38_cpu(run: Any, plain: Path) -> None:
 
 
 def test_l39_cuda(run: Any, plain: Path) -> None:
-    assert "no CUDA target" in run(plain, "--cuda", status=1).err
+    assert "load_and_run has no CUDA" in run(plain, "--cuda", status=1).err
 
 
 def test_l40_cpu_default(run: Any, plain: Path) -> None:

@@ -14,7 +14,7 @@ from atc.options.values import choice, integer, nonnegative, path, switch
 EACH_CORE = "auto"
 """A number of threads: one for each core."""
 
-_CUDA = "there is no CUDA target"
+_CUDA = "CUDA targets make no use of it yet"
 _option = partial(Setting, system="MegEngine", role="run")
 _basic = partial(_option, group="Runs")
 _select = partial(_option, group="Choice of kernels")
@@ -171,8 +171,8 @@ _OWN = (
     # ---- device ------------------------------------------------------------------------------
     _device("cpu", meaning="run on the CPU, as always here", values="0|1", parse=switch,
             default=False, row="L-38"),
-    _device("cuda", meaning=f"run on CUDA: an error, {_CUDA}", values="0|1", parse=switch,
-            default=False, row="L-39"),
+    _device("cuda", meaning="run on CUDA: an error, it runs on CPUs alone", values="0|1",
+            parse=switch, default=False, row="L-39"),
     _device("cpu_default", meaning="run in the caller's thread; no other is started", values="0|1",
             parse=switch, default=False, row="L-40"),
     _device("multithread", meaning="run in a pool of N threads, the caller waits; alone: one for "

@@ -26,7 +26,7 @@ _N = r"\d{1,4}"
 _POOL = rf"multithread((?P<threads>{_N})(:{_N})?|:default:(?P<own>{_N}))"
 _MOST_THREADS = 1024
 
-_GPU = "there is no CUDA target"
+_GPU = "CUDA targets make no use of it yet"
 _SMALLEST_DROPPED = 1 << 20
 """Bytes: what automatic dropping keeps is smaller, unless a variable says otherwise."""
 
@@ -64,8 +64,8 @@ def strategy(value: object) -> frozenset[str]:
 def _target(name: str) -> str:
     if name.startswith(("gpu", "cuda")):
         raise OptionError(
-            f"{name}: {_GPU}", where="MGE_DEFAULT_DEVICE",
-            hint="use xpux, cpux or cpu0, or give --target",
+            f"{name}: which GPU it is must be said", where="MGE_DEFAULT_DEVICE",
+            hint="give --target, as --target=cuda-sm90; or use xpux, cpux or cpu0",
         )  # fmt: skip
     return "host"
 
@@ -107,8 +107,8 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           default="xpux", meaning="the target where neither --target nor --soc_version is given: "
           "this machine's processor; multithreadN is that with N threads, as --num_threads",
           gives={"target": _target, "num_threads": device_threads},
-          documentation="gpu0 is an error, since there is no CUDA target. multithread:default:N "
-          "is taken for multithreadN, which load_and_run takes for --multithread=N."),
+          documentation="gpu0 is an error: --target says which GPU, e.g. cuda-sm90. "
+          "multithread:default:N is taken for multithreadN, which load_and_run takes for --multithread=N."),
     _once("MEGENGINE_HOST_COMPUTE", row="M-02", values="0|1", default="1", works_for=("1",),
           meaning="small computations run on the host, even those of a GPU's tensors",
           accepted="everything runs on the host"),

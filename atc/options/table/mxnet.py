@@ -10,7 +10,7 @@ from functools import partial
 from atc.options.table.setting import Setting
 from atc.options.values import choice, integer, path, switch
 
-_GPU = "there is no CUDA target"
+_GPU = "CUDA targets make no use of it yet"
 _KVSTORE = "nothing is exchanged between devices"
 _LOADER = "there is no data loader"
 _STATIC = "all memory is planned when compiling, nothing is allocated"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -93,7 +95,8 @@ def test_without_a_driver_a_context_gets_a_status(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "libcuda.so.1").write_text("no library")
     env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path / "empty")}
-    if any(Path(d, "libcuda.so.1").exists() for d in ("/usr/lib", "/usr/lib/x86_64-linux-gnu")):
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1")
         pytest.skip("this machine has a driver")
     assert said(program, env) == [-10, -10, 0, 0, 1, 0]
 
