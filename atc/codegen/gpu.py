@@ -98,6 +98,8 @@ class _GpuScribe(Scribe):
         self.kernels = kernels
         self.hosted = hosted
         self.resident = resident
+        offsets = arena.offsets.items()
+        self.begins = {program.home(v): at - program.shift(v) for v, at in offsets}
         self.outputs = {program.home(o): k for k, o in enumerate(program.outputs)}
 
     def steps(self, steps: Sequence[Step]) -> Iterator[str]:
@@ -157,7 +159,7 @@ class _GpuScribe(Scribe):
             kept = "const " if move.to_device else ""
             host = f"({kept}unsigned char *){host}{shift}"
         else:
-            at = self.arena.offsets[home] + move.begin
+            at = self.begins[home] + move.begin
             device, host = f"gpu->arena + {at}", f"arena + {at}"
         if move.to_device:
             return f"gpu_to_device(gpu, stream, {device}, {host}, {size})"

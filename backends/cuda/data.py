@@ -13,9 +13,6 @@ from atc.backends.target import Target
 from atc.ir.graph import row_major
 from atc.ir.ops.data import Concat, Gather, Pad, source_index
 
-MOST_OPERANDS = 64
-"""Operands that a launch is given; a GPU's parameters have 4 KiB."""
-
 
 class ConcatElements(ElementKernel):
     """Concat: where an element comes from is found by comparing."""
@@ -23,10 +20,6 @@ class ConcatElements(ElementKernel):
     name = "cuda_concat"
     op = Concat
     template = "cuda/concat.cu.j2"
-
-    def accepts(self, w: Workload, target: Target) -> bool:
-        """As many operands as a launch may have."""
-        return len(w.inputs) <= MOST_OPERANDS
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Where each part begins in a row of the result."""

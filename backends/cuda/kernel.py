@@ -14,6 +14,9 @@ THREADS = 256
 MOST_BLOCKS = 1 << 16
 """Blocks from which on threads take several elements in turn."""
 
+MOST_TENSORS = 100
+"""Operands and results that a launch is given: a GPU's parameters have 4 KiB, our tables 128."""
+
 Unravelled = list[tuple[str, str]]
 """C variables with the expressions that they are declared with."""
 
@@ -29,6 +32,8 @@ class DeviceKernel(Kernel):
         if w.op.written or not super().knows_enough(w):
             return False
         types = [t for t in (*w.inputs, *w.outputs) if t is not None]
+        if len(types) > MOST_TENSORS:
+            return False
         return all(t.size > 0 and t.dtype is not DType.STRING for t in types)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:

@@ -90,6 +90,39 @@ def test_the_host_computes_what_has_no_cuda_kernel(tmp_path: Path) -> None:
         np.testing.assert_allclose(one, expected, rtol=1e-5)
 
 
+def joined_model(parts: int) -> onnx.ModelProto:
+    """Return a model that joins results of a GPU and hands them, reshaped, to the host."""
+    names = [f"a{k}" for k in range(parts)]
+    scales = {f"s{k}": np.full(1, k + 1, np.float32) for k in range(parts)}
+    nodes = [
+        *(helper.make_node("Mul", ["x", s], [a]) for s, a in zip(scales, names, strict=True)),
+        helper.make_node("Concat", names, ["c"], axis=0),
+        helper.make_node("Reshape", ["c", "flat"], ["d"]),
+        helper.make_node("CumSum", ["d", "axis"], ["e"]),
+        helper.make_node("Neg", ["e"], ["y"]),
+    ]
+    return make_model(
+        nodes, [("x", TensorProto.FLOAT, (4, 6))], [("y", TensorProto.FLOAT, (parts * 24,))],
+        {**scales, "flat": np.array([-1]), "axis": np.array(0)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, {"external_weight": 2}, {"memory_in_place": False}])
+def test_joined_results_move_as_one(options: dict[str, Any], tmp_path: Path) -> None:
+    report = compiled(joined_model(3), tmp_path, **options).report
+    assert report["moved"] == {"to_device": 4 * X.nbytes, "to_host": 6 * X.nbytes}
+    found = load(tmp_path / "net").run({"x": X})
+    np.testing.assert_allclose(found["y"], reference(joined_model(3), X)[0], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_more_operands_than_a_launch_takes_are_the_hosts(tmp_path: Path) -> None:
+    report = compiled(joined_model(110), tmp_path, memory_in_place=False).report
+    assert {n["runs_on"] for n in report["nodes"] if n["op"] == "Concat"} == {"host"}
+    found = load(tmp_path / "net").run({"x": X})
+    np.testing.assert_allclose(found["y"], reference(joined_model(110), X)[0], rtol=1e-4)
+
+
 @pytest.mark.parametrize("trips", [0, 1, 3])
 def test_control_flow_runs_on_the_host(trips: int, tmp_path: Path) -> None:
     compiled(loop_model(), tmp_path)
