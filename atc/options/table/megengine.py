@@ -108,7 +108,8 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           "this machine's processor; multithreadN is that with N threads, as --num_threads",
           gives={"target": _target, "num_threads": device_threads},
           documentation="gpu0 is an error: --target says which GPU, e.g. cuda-sm90. "
-          "multithread:default:N is taken for multithreadN, which load_and_run takes for --multithread=N."),
+          "multithread:default:N is taken for multithreadN, which load_and_run takes for "
+          "--multithread=N."),
     _once("MEGENGINE_HOST_COMPUTE", row="M-02", values="0|1", default="1", works_for=("1",),
           meaning="small computations run on the host, even those of a GPU's tensors",
           accepted="everything runs on the host"),
