@@ -118,13 +118,14 @@ def build_project(
         if emission.on_gpu and not on_gpu.by_host(request.target):
             nvcc = on_gpu.nvcc_of(request.target, request.environ, log, compiler.timeout)
             cubins, unit = on_gpu.compiled_cubins(cwd, emission, nvcc, shop)
-            files, units = {**made_from.files, **cubins}, (*made_from.units, unit)
-            made_from = Recipe(files, units)
+            units = (*made_from.units, unit)
+            made_from = Recipe({**made_from.files, **cubins}, units)
         made, result = build_library(
             cwd, made_from.files, made_from.units, emission.name, shop,
             lambda done, total: heard.progress("compiling C", done, total), repeatable=keep,
         )  # fmt: skip
-    files = {**made_from.files, **_large_files(made, cwd, made_from.files, keep)}
+    files: dict[str, Content | Path] = {**made_from.files}
+    files |= _large_files(made, cwd, made_from.files, keep)
     return Built(files, result, cache.stats, shop.flags)
 
 

@@ -90,7 +90,8 @@ class GatherElements(ElementKernel):
         loops = [*loop_names("i", op.shape), ("r", op.run)]
         indices = [v for v, _ in loops[:-1]]
         dtypes = [t.dtype if t else None for t in w.inputs[1:]]
-        lines, value = render_expr(op.address, reader(op.views, dtypes, indices, 1), "a")
+        views = (*op.views, *op.coordinates)
+        lines, value = render_expr(op.address, reader(views, dtypes, indices, 1), "a")
         return {
             "count": prod(op.shape) * op.run, "indices": unravel("at", loops), "lines": lines,
             "address": value, "proven": op.proven, "run": op.run, "last": x.size - op.run,

@@ -31,7 +31,8 @@ class MapElements(ElementKernel):
         op = w.op
         assert isinstance(op, Map)
         loops = loop_names("i", op.shape)
-        read = reader(op.views, [t.dtype if t else None for t in w.inputs], [v for v, _ in loops])
+        views, types = (*op.views, *op.coordinates), [t.dtype if t else None for t in w.inputs]
+        read = reader(views, types, [v for v, _ in loops])
         lines, value = render_expr(op.expr, read)
         value = store(w.outputs[0].dtype, value)
         return {
@@ -58,7 +59,8 @@ def _reduce_values(w: Workload) -> dict[str, object]:
     outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
     first = len(w.inputs) - len(op.epilogue.views)
     types = [t.dtype if t else None for t in w.inputs[:first]]
-    read = reader(op.views, types, [v for v, _ in (*outer, *inner)])
+    views = (*op.views, *op.coordinates)
+    read = reader(views, types, [v for v, _ in (*outer, *inner)])
     lines, element = render_expr(op.expr, read)
     after, value = finish(op.epilogue, w, "total", [v for v, _ in outer], first)
     dtype = op.expr.dtype

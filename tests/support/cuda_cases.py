@@ -106,7 +106,7 @@ def lowered(case: Case) -> Lowered:
     names = {k: f"x{k}" for k in range(len(case.inputs))}
     given = [k for k in names if k < len(case.shapes)]
     fixed = [k for k in names if k not in given]
-    model = node_model(case.op, case.inputs, constant=fixed, **case.attributes)
+    model = node_model(case.op, case.inputs, constant=fixed, opset=23, **case.attributes)
     feeds = {names[k]: case.inputs[k] for k in given}
     return Lowered(case, model, feeds, AtcBackendRep(model, TARGET.name).lower(feeds))
 
