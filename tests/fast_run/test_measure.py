@@ -222,8 +222,8 @@ def test_hopeless_candidates_are_left_out_unless_all_are_asked_for(
 def test_a_candidate_that_never_ends_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless = Endless()
-    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: (MapLoops(), endless))
+    kernels = (MapLoops(), Endless())
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
     told: list[str] = []
     limited = replace(bench(tmp_path), timeout=1.0, warn=told.append)
     rows = by_label(run(graph_of(), limited))

@@ -32,7 +32,8 @@ class Other(MapLoops):
 
 @pytest.fixture
 def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: (MapLoops(), Other()))
+    kernels = (MapLoops(), Other())
+    monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
 
 
 def options(folder: Path, name: str, **given: object) -> Options:

@@ -727,7 +727,7 @@ def test_l43_multi_thread_core_ids(run: Any, library: Path) -> None:
 
 
 def test_l44_rocm(run: Any, plain: Path) -> None:
-    assert "no ROCm target" in run(plain, "--rocm", status=1).err
+    assert "load_and_run has no ROCm" in run(plain, "--rocm", status=1).err
 
 
 def test_l45_rocm_enable_miopen_search(run: Any, plain: Path) -> None:

@@ -117,10 +117,16 @@ SLOW = {
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
-         "pip install '.[converters]'"),
+         "pip install '.[converters]'", "pip install '.[cuda]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
-         "install '.[converters]'": "install -q --dry-run '.[converters]'"},
+         "install '.[converters]'": "install -q --dry-run '.[converters]'",
+         "install '.[cuda]'": "install -q --dry-run '.[cuda]'"},
         first="python -m venv env && . env/bin/activate",
+    ),
+    "a GPU": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --target=cuda-sm90 "
+         "--op_compiler_cache_mode=enable",),
+        {"cuda-sm90": "cuda-emulated"},  # which needs no nvcc
     ),
     "embedding in Python": Script(
         ("atc --model=samples/digits.onnx --output=out/digits",

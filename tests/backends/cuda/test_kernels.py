@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import onnx
 import pytest
 from cuda_cases import CASES, QUICK, TARGET, Lowered, lowered, program_of
 from onnx.reference import ReferenceEvaluator
+from onnxruntime import InferenceSession
 
 from atc.onnx_backend import compile_networks
 from atc.program.build import calls
@@ -29,7 +31,14 @@ def test_kernels_give_what_the_standard_defines(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, network = compiled(name in QUICK)[name]
-    expected = ReferenceEvaluator(own.model).run(None, own.feeds)
+    if name == "transposed conv of groups":  # which the reference can't compute
+        model = onnx.ModelProto()
+        model.CopyFrom(own.model)
+        model.ir_version = 10  # that onnxruntime knows
+        session = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        expected = session.run(None, dict(own.feeds))
+    else:
+        expected = ReferenceEvaluator(own.model).run(None, own.feeds)
     found = []
     for order in ("forward", "reverse"):
         monkeypatch.setenv("ATC_EMULATED_ORDER", order)
