@@ -22,5 +22,4 @@ def compiler_of(
 def check_compilers(options: Options, environ: Mapping[str, str]) -> None:
     """Raise ToolchainError for a target without a compiler, before anything long begins."""
     for name in options.target.split(","):
-        target = get_target(name, options.target_option)
-        find_compiler(target, environ, options.compiler_words, timeout=options.compiler_timeout)
+        compiler_of(get_target(name, options.target_option), options, environ)

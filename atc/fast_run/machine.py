@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from atc.backends.target import Target, host_arch, host_features
 from atc.backends.targets import get_target
 from atc.backends.toolchain import Job, compile_flags, compile_many, link_program, run_binary
 from atc.errors import ToolchainError
+from atc.files.temporary import temporary_folder
 from atc.templates import render, verbatim
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -52,7 +52,7 @@ def measure_machine(known: Machine, environ: Mapping[str, str]) -> Machine:
 
     Raises ToolchainError where no program can be built or run.
     """
-    with tempfile.TemporaryDirectory(prefix="atc-machine-") as folder:
+    with temporary_folder("machine") as folder:
         *narrow, wide = vector_targets()
         found = [_measured(t, environ, Path(folder, t.simd), SIZES[:1]) for t in narrow]
         found.append(_measured(wide, environ, Path(folder, wide.simd), SIZES))
