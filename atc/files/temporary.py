@@ -59,16 +59,28 @@ def _prefix(hidden: bool) -> str:
 
 
 def _made(prefix: str, place: Path | None) -> tuple[Path, int | None]:
-    """Make a folder and lock it."""
+    """Make a folder and lock it.
+
+    Between the two, another process may take it for left over: it has the lock, or has removed it.
+    """
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=place)).resolve()
-        lock = _locked(path)
-        if lock is not None or path.is_dir():  # else another process took it for left over
-            return path, lock
+        with suppress(BlockingIOError):
+            lock = _lock(path)
+            if lock is not None or path.is_dir():
+                return path, lock
 
 
 def _locked(path: Path) -> int | None:
     """Lock a folder of this user's; None if a process has it, it is gone, or nothing locks here."""
+    try:
+        return _lock(path)
+    except BlockingIOError:
+        return None
+
+
+def _lock(path: Path) -> int | None:
+    """Do so, but raise BlockingIOError if a process has it."""
     if sys.platform == "win32":
         return None
     try:
@@ -80,6 +92,9 @@ def _locked(path: Path) -> int | None:
         ours = os.fstat(descriptor).st_uid == os.geteuid()
         if ours and os.path.samestat(os.fstat(descriptor), os.lstat(path)):
             return descriptor
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
     except OSError:
         pass
     os.close(descriptor)

@@ -98,6 +98,27 @@ def test_a_folder_taken_for_left_over_while_it_is_made_is_made_again(
     assert len(made) == 2
 
 
+def test_a_folder_that_another_process_is_about_to_remove_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+    import tempfile
+
+    make, taken = tempfile.mkdtemp, []
+
+    def taken_at_once(**keywords: object) -> str:
+        path = make(**keywords)  # type: ignore[call-overload]
+        if not taken:
+            taken.append((path, os.open(path, os.O_RDONLY)))
+            fcntl.flock(taken[0][1], fcntl.LOCK_EX)
+        return str(path)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", taken_at_once)
+    with temporary_folder("x", tmp_path) as folder:
+        assert folder != Path(taken[0][0])
+    os.close(taken[0][1])
+
+
 def test_many_at_a_time_keep_their_own(tmp_path: Path) -> None:
     def use(number: int) -> bool:
         with temporary_folder("x", tmp_path) as folder:
