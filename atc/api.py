@@ -10,11 +10,11 @@ from os import PathLike
 from typing import Any
 
 from atc.accuracy.compare import Verification, subject_of, verify_library
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.ir.graph import Graph
 from atc.options.options import make_options
-from atc.options.resolve import settle
+from atc.options.resolve import resolve
 from atc.options.table import LOG_LEVELS, OPTIONS
 from atc.pipeline.pipeline import Compilation
 from atc.tools.explain import explain as explain_node
@@ -133,14 +133,14 @@ def compile(
     A keyword left at its default takes its value from the environment or the configuration file,
     as an option that the command line doesn't give (see `atc/docs/settings.md`).
     """
-    settled = settle(_chosen(dict(locals())), "compile", program=True)
+    settled = resolve(_chosen(dict(locals())), "compile", program=True)
     values: dict[str, Any] = settled.values
     if values["mode"] or values["singleop"]:
         raise OptionError(
             "compile makes one library of one model", where="mode or singleop",
             hint="call the functions of atc.tools.modes",
         )  # fmt: skip
-    options, listen = make_options(values), _listener(str(values["log"]))
+    options, listen = make_options(values), _diagnostics(str(values["log"]))
     done = compile_or_report(options, settled.environ, listen, values["check_report"])
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
@@ -164,9 +164,9 @@ def verify_compilation(done: Compilation) -> Verification:
     return verify_library(subject_of(done.request), done.folder)
 
 
-def _listener(level: str) -> Listener:
-    """Return a listener that sends what the level lets through to the logger."""
-    quiet = Listener(warn=_LOGGER.warning)
+def _diagnostics(level: str) -> Diagnostics:
+    """Return a diagnostics that sends what the level lets through to the logger."""
+    quiet = Diagnostics(warn=_LOGGER.warning)
     if LOG_LEVELS.index(level) > LOG_LEVELS.index("info"):
         return quiet
     told = replace(quiet, stage=_LOGGER.info)

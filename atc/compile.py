@@ -13,7 +13,7 @@ from atc.accuracy.bf16x3 import bf16x3_settled
 from atc.accuracy.max_error import within_error
 from atc.build.compilers import check_compilers
 from atc.build.output_folder import check_folder
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.options.options import Options
 from atc.pipeline.multi_target import multi_target
 from atc.pipeline.pipeline import Compilation, compile_one
@@ -25,7 +25,7 @@ compile_request = calibrated(multi_target(within_error(bf16x3_settled(compile_on
 
 
 def compile_model(
-    options: Options, environ: Mapping[str, str] | None = None, listen: Listener | None = None,
+    options: Options, environ: Mapping[str, str] | None = None, listen: Diagnostics | None = None,
     decisions: Decisions | None = None,
 ) -> Compilation:  # fmt: skip
     """Compile a model as the options say and write the output folder.
@@ -38,4 +38,4 @@ def compile_model(
     if options.cal_conf is not None or options.max_error or "," in options.target:
         check_folder(options.output, "--output")  # before anything long begins
         check_compilers(options, env)
-    return compile_request(resolve_request(options, env, decisions), listen or Listener())
+    return compile_request(resolve_request(options, env, decisions), listen or Diagnostics())

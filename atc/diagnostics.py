@@ -1,4 +1,4 @@
-"""Progress and diagnostics of a compilation, and who hears them."""
+"""Progress and diagnostics of a compilation, told by callbacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atc.ir.graph import Graph
 
 
 @dataclass(frozen=True)
-class Listener:
+class Diagnostics:
     """Callbacks for a compilation's progress; nothing is printed below the command line."""
 
     stage: Callable[[str], None] = lambda text: None
@@ -23,13 +23,15 @@ class Listener:
     """A compiler or linker is started."""
 
 
-def remembering(listener: Listener, warnings: list[str]) -> Listener:
-    """Return the listener with every warning written down too, and none told twice."""
+def remembering(diagnostics: Diagnostics, warnings: list[str]) -> Diagnostics:
+    """Return the diagnostics with every warning written down too, and none told twice."""
 
     def warn(text: str) -> None:
         if text in warnings:
             return
         warnings.append(text)
-        listener.warn(text)
+        diagnostics.warn(text)
 
-    return Listener(listener.stage, listener.progress, warn, listener.graph, listener.process)
+    return Diagnostics(
+        diagnostics.stage, diagnostics.progress, warn, diagnostics.graph, diagnostics.process
+    )

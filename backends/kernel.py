@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import ClassVar
 
-from atc.backends.packed_layout import Planes
+from atc.backends.packed_layout import PackedLayout
 from atc.backends.target import Target
 from atc.dims import bind_tokens, is_dynamic
 from atc.ir.expr import Call, functions_of
@@ -52,19 +52,19 @@ def weight_type(w: Workload) -> TensorType | None:
 
 
 @dataclass(frozen=True)
-class Team:
+class WorkSplit:
     """Work-sharing of a call by threads: in so many parts, so many times.
 
     All pieces of a phase have ended before the next phase begins.
     """
 
     pieces: int = 1
-    turns: int = 1
+    phases: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
         """The C parameters that say what to compute; none where it is all at once."""
-        return (*["piece"] * (self.pieces > 1), *["turn"] * (self.turns > 1))
+        return (*["piece"] * (self.pieces > 1), *["turn"] * (self.phases > 1))
 
 
 def loop_cycles(w: Workload) -> float:
@@ -100,14 +100,14 @@ class Kernel:
     precision: ClassVar[str] = "float32"
     """What its products are computed in: float32, bf16x3 (three products of bfloat16 halves, 16 to
     17 significant bits), bf16, or int8 where an operator of floats allows rounding to that."""
-    steady: ClassVar[bool] = False
+    bitwise_reproducible: ClassVar[bool] = False
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
-    half_weights: ClassVar[bool] = False
+    accepts_16_bit_weights: ClassVar[bool] = False
     """Whether input 1, floats else, may be constants of 16 bits; see `weight_type`."""
     fallible: ClassVar[tuple[str, ...]] = ()
     """Which of FAILURES its C function returns for data that it can't take; the run then ends."""
 
-    def knows_enough(self, w: Workload) -> bool:
+    def supports_extents(self, w: Workload) -> bool:
         """Tell whether extents known at run time, if any, are where the kernel takes them."""
         if self.dynamic or not is_dynamic(w):
             return True
@@ -142,7 +142,7 @@ class Kernel:
         """Return a name that kernels share which arrange constants in the same way."""
         return f"{self.name}{sorted(params.items())}" if self.packs(w, params, target) else ""
 
-    def in_bands(
+    def striped_params(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
         """Return the parameters to compute stripes of rows with; None where it can't.
@@ -152,34 +152,42 @@ class Kernel:
         """
         return None
 
-    def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+    def stripe_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
         """Return the rows of output 0 at which its stripes may end, the last one included."""
         return range(1, w.outputs[0].shape[2] + 1)
 
     def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
-        """Return parameters with which so many threads share a call, the best first; see `team`.
+        """Return parameters with which so many threads share a call, the best first.
+
+        `work_split` says how they do.
 
         Only for calls whose parts are no calls of the same kernel. Results are the same bits.
         """
         return ()
 
-    def team(self, w: Workload, params: Params, target: Target) -> Team:
+    def work_split(self, w: Workload, params: Params, target: Target) -> WorkSplit:
         """Return how threads share a call with these parameters."""
-        return Team()
+        return WorkSplit()
 
-    def reads_planes(self, w: Workload, params: Params, target: Target) -> Mapping[int, Planes]:
+    def accepted_layouts(
+        self, w: Workload, params: Params, target: Target
+    ) -> Mapping[int, PackedLayout]:
         """Return, by input index, packed layouts that it would read, not blocked tensors."""
         return {}
 
-    def gives_planes(self, w: Workload, params: Params, target: Target, planes: Planes) -> bool:
+    def produces_layout(
+        self, w: Workload, params: Params, target: Target, planes: PackedLayout
+    ) -> bool:
         """Return whether it can write output 0 in a packed layout."""
         return False
 
-    def in_planes(self, params: Params, inputs: Mapping[int, Planes], y: Planes | None) -> Params:
+    def packed_params(
+        self, params: Params, inputs: Mapping[int, PackedLayout], y: PackedLayout | None
+    ) -> Params:
         """Return the parameters to read some inputs, and write output 0, in packed layouts."""
         raise NotImplementedError
 
-    def enlarges(self, w: Workload, params: Params, target: Target) -> int:
+    def packing_overhead(self, w: Workload, params: Params, target: Target) -> int:
         """Return the bytes that packed constants take beyond those of the model."""
         return 0
 
@@ -191,7 +199,7 @@ class Kernel:
         """Tell whether results err no more than the op's definition, computed in its type."""
         return self.precision == "float32"
 
-    def refined(self, w: Workload, params: Params, target: Target) -> Params:
+    def precise_params(self, w: Workload, params: Params, target: Target) -> Params:
         """Return the parameters for least error: `exact`, where that makes a difference.
 
         Such a kernel has `simd_exact.h`, whose functions of vectors are rounded once.
@@ -204,12 +212,12 @@ class Kernel:
         return loop_cycles(w) * (1.0 if self.portable else 0.5)
 
 
-def banded(params: Params, x_rows: int, y_rows: int) -> Params:
-    """Return parameters of a function that computes stripes of rows; see `Kernel.in_bands`."""
+def striped(params: Params, x_rows: int, y_rows: int) -> Params:
+    """Return parameters of a function that computes stripes of rows, see `striped_params`."""
     return {**params, "x_rows": x_rows, "y_rows": y_rows}
 
 
-def band_names(params: Params) -> tuple[str, ...]:
+def stripe_names(params: Params) -> tuple[str, ...]:
     """Return the C parameters that say which rows to compute; none where it is always all."""
     if "x_rows" not in params:
         return ()
@@ -274,7 +282,7 @@ class KernelSource:
     dims: tuple[str, ...] = field(default=(), compare=False)
     """C expressions of the extents that a call hands over, over the network's table `d`."""
     headers: tuple[str, ...] = ()
-    team: Team = field(default=Team(), compare=False)
+    work_split: WorkSplit = field(default=WorkSplit(), compare=False)
     launch: Launch | None = None
     """How a GPU runs it; None: it is a C function."""
 
@@ -312,8 +320,10 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     """Render the C function of a candidate for a workload."""
     kernel, params = candidate.kernel, candidate.params
     scratch = kernel.scratch(w, params, target)
-    team, launch = kernel.team(w, params, target), kernel.launch(w, params, target)
-    arguments = _arguments(candidate, w, scratch, team, "__restrict__" if launch else "restrict")
+    work_split, launch = kernel.work_split(w, params, target), kernel.launch(w, params, target)
+    arguments = _arguments(
+        candidate, w, scratch, work_split, "__restrict__" if launch else "restrict"
+    )
     text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
     if dims:
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
@@ -325,7 +335,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
     symbol = f"atc_{kernel.name}_{dtype}_{digest}"
     return KernelSource(
         symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
-        kernel.fallible, dims, candidate.headers, team, launch,
+        kernel.fallible, dims, candidate.headers, work_split, launch,
     )  # fmt: skip
 
 
@@ -370,7 +380,7 @@ def _shown(type_: TensorType) -> str:
 
 
 def _arguments(
-    candidate: Candidate, w: Workload, scratch: int, team: Team, restrict: str
+    candidate: Candidate, w: Workload, scratch: int, work_split: WorkSplit, restrict: str
 ) -> tuple[Argument, ...]:
     shared = candidate.kernel.in_place(w)
     arguments = []
@@ -385,6 +395,6 @@ def _arguments(
         arguments.append(Argument(f"void *{restrict} ", "scratch"))
     for k in range(len(w.op.written)):
         arguments.append(Argument("int64_t *restrict ", f"count{k}"))
-    arguments += (Argument("ptrdiff_t ", name) for name in band_names(candidate.params))
-    arguments += (Argument("int ", name) for name in team.names)
+    arguments += (Argument("ptrdiff_t ", name) for name in stripe_names(candidate.params))
+    arguments += (Argument("int ", name) for name in work_split.names)
     return tuple(arguments)

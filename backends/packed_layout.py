@@ -18,7 +18,7 @@ LINE = 64
 
 
 @dataclass(frozen=True)
-class Planes:
+class PackedLayout:
     """A packed layout [images][blocks][pixel][parts][LINE bytes] of a tensor of images.
 
     A block is `channels`, each made of `parts`: bytes, rounded floats, or the upper and the lower
@@ -65,7 +65,7 @@ class Planes:
         """Bytes of a plane."""
         return self.size * self.pixel
 
-    def joined(self, other: Planes) -> Planes | None:
+    def joined(self, other: PackedLayout) -> PackedLayout | None:
         """Return the layout that readers of either can read, None where there is none."""
         border = max(self.border, other.border)
         fill = other.fill if self.fill is None else self.fill

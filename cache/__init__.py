@@ -18,7 +18,7 @@ from atc.cache.manage import (
     why,
 )
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES, check_mode, mode_under_debug
-from atc.cache.proved import ERRORS, TEMPLATES, ProvedFiles, open_proved
+from atc.cache.proved import ERRORS, TEMPLATES, ContentStore, open_content_store
 from atc.cache.report import (
     clear_text,
     run_text,
@@ -45,7 +45,7 @@ __all__ = [
     "Event",
     "FolderStats",
     "Key",
-    "ProvedFiles",
+    "ContentStore",
     "StoredKernel",
     "VerifyReport",
     "WhyReport",
@@ -57,7 +57,7 @@ __all__ = [
     "make_key",
     "mode_under_debug",
     "open_cache",
-    "open_proved",
+    "open_content_store",
     "parse_debug_config",
     "run_text",
     "stats_json",

@@ -14,7 +14,7 @@ def is_full(contents: Contents, limits: Limits) -> bool:
     return contents.size >= limits.max_bytes
 
 
-def age(folder: Folder, limits: Limits, now: float) -> tuple[Entry, ...]:
+def evict(folder: Folder, limits: Limits, now: float) -> tuple[Entry, ...]:
     """Delete idle entries, oldest access first, until the remaining share is reached.
 
     Stops at the first entry accessed within IDLE_S, so that a run's own entries stay. The caller

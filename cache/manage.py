@@ -18,7 +18,7 @@ from atc.cache.folder import Folder, describe
 from atc.cache.key import Key, differences
 from atc.cache.limits import Limits, read_limits
 from atc.cache.private import check_private
-from atc.cache.proved import check_proved, is_signed, proved_files
+from atc.cache.proved import check_content_stores, content_files, is_signed
 from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, open_base, target_names
 from atc.cache.secret import Secret, find_secret, is_shared
 from atc.cache.versions import read_inis
@@ -145,7 +145,7 @@ def verify_cache(
                 reason = _flaw(folder, entry, secret)
                 if reason:
                     flaws.append(Flaw(name, entry.digest, reason))
-        for folder, file in proved_files(root) if base and target is None else ():
+        for folder, file in content_files(root) if base and target is None else ():
             files += 1
             if not is_signed(folder, file, secret):
                 flaws.append(Flaw(folder.path.name, file, entries.UNSIGNED))
@@ -171,7 +171,7 @@ def clear_cache(root: Path, target: str | None = None) -> ClearReport:
                 removed += entries.remove_all(folder)
             foreign += entries.scan(folder).foreign
         if target is None:
-            for folder, file in proved_files(root):
+            for folder, file in content_files(root):
                 folder.remove(file)
     size = sum(entry.size for entry in removed)
     return ClearReport(root, len(removed), size, foreign, tuple(in_use))
@@ -219,7 +219,7 @@ def _open_to_others(base: Folder | None, environ: Mapping[str, str]) -> str:
         return ""
     shared = is_shared(environ)
     try:
-        check_proved(base.path.parent, shared)
+        check_content_stores(base.path.parent, shared)
         check_private(base, shared=shared)
         for _, folder in _targets(base, None):
             check_private(folder, shared=shared)

@@ -24,7 +24,7 @@ _LARGEST = 1 << 26
 
 
 @dataclass(frozen=True)
-class ProvedFiles:
+class ContentStore:
     """Bytes by name below a root, one file each: a signature, the SHA-256 of a key, the data.
 
     `put` replaces a file at once, so the folder never outgrows its number of names, and `get`
@@ -66,20 +66,20 @@ class ProvedFiles:
             folder.write(name, signature + said)
 
 
-def open_proved(
+def open_content_store(
     root: Path, folder: str, environ: Mapping[str, str], *, fresh: bool = False
-) -> ProvedFiles | None:
+) -> ContentStore | None:
     """Return the files of a folder; None where others can change them, as `open_cache` tells."""
     try:
         secret = find_secret(environ)
         with suppress(FileNotFoundError):
-            check_proved(root, secret.shared)
+            check_content_stores(root, secret.shared)
     except (OSError, ValueError):
         return None
-    return ProvedFiles(Path(os.path.realpath(root)), folder, secret, fresh)
+    return ContentStore(Path(os.path.realpath(root)), folder, secret, fresh)
 
 
-def check_proved(root: Path, shared: bool) -> None:
+def check_content_stores(root: Path, shared: bool) -> None:
     """Raise OSError, which says how to mend it, if others can change a root or these folders."""
     with open_private(root, shared=shared) as top:
         for name in FOLDERS:
@@ -87,7 +87,7 @@ def check_proved(root: Path, shared: bool) -> None:
                 pass
 
 
-def proved_files(root: Path) -> Iterator[tuple[Folder, str]]:
+def content_files(root: Path) -> Iterator[tuple[Folder, str]]:
     """Yield the files in these folders below a root, as names in open folders."""
     with open_folder(root) as top:
         for folder_name in FOLDERS:

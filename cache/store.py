@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atc.cache import entry as entries
-from atc.cache.aging import age, is_full, remove_stale_temporaries
+from atc.cache.aging import evict, is_full, remove_stale_temporaries
 from atc.cache.entry import Damaged
 from atc.cache.explain import Explainer
 from atc.cache.folder import Folder, describe
@@ -19,7 +19,7 @@ from atc.cache.key import Key
 from atc.cache.limits import Limits, read_limits
 from atc.cache.mode import check_mode
 from atc.cache.private import open_private, private_child
-from atc.cache.proved import check_proved
+from atc.cache.proved import check_content_stores
 from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, find_root
 from atc.cache.secret import Secret, find_secret
 from atc.cache.stats import CacheStats, Event
@@ -191,7 +191,7 @@ def _open_place(
         secret = find_secret(environ)
         shared = secret.shared
         top = stack.enter_context(open_private(root, shared=shared, create=True))
-        check_proved(root, shared)
+        check_content_stores(root, shared)
         base = stack.enter_context(private_child(top, BASE, shared=shared, create=True))
         folder = stack.enter_context(private_child(base, target, shared=shared, create=True))
         if mode == "force":
@@ -235,7 +235,7 @@ def _age(base: Folder, folder: Folder, limits: Limits, warn: Warn) -> dict[str, 
         if not is_full(contents, limits):
             return {}
         with base.locked(CHANGE_LOCK, wait_s=_AGEING_WAIT_S):
-            aged = age(folder, limits, now)
+            aged = evict(folder, limits, now)
     except OSError as error:
         warn(f"the op compiler cache is not aged: {describe(error)}")
         return {}

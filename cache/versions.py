@@ -16,7 +16,7 @@ from atc.cache.ini import (
     parse_ini,
     with_versions,
 )
-from atc.cache.proved import is_signed, proved_files
+from atc.cache.proved import content_files, is_signed
 from atc.cache.root import CHANGE_LOCK, target_names
 from atc.cache.secret import Secret
 
@@ -92,7 +92,7 @@ def settle_versions(
                 with suppress(OSError):  # another user's; its keys still tell it apart
                     _empty(base, name, changed, secret)
         with suppress(OSError):
-            for folder, file in proved_files(base.path.parent):
+            for folder, file in content_files(base.path.parent):
                 if not is_signed(folder, file, secret):
                     folder.remove(file)
         _write(base, _encode(with_versions(text, versions)))

@@ -22,13 +22,13 @@ from atc.accuracy.float64 import INTEGER_OPS, run_in_double
 from atc.backends.kernel import workload_of
 from atc.backends.target import Target
 from atc.build.compilers import check_compilers
-from atc.cache import ERRORS, ProvedFiles
-from atc.diagnostics import Listener
+from atc.cache import ERRORS, ContentStore
+from atc.diagnostics import Diagnostics
 from atc.dims import low, most
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.lower.context import node_name
-from atc.options.shape_profiles import gears_of
+from atc.options.shape_profiles import shape_profiles_of
 from atc.pipeline.caches import file_store
 from atc.pipeline.contract import DEFAULT_BOUND
 from atc.pipeline.lowering import optimise, read_model
@@ -49,7 +49,7 @@ MIDDLE = 64
 
 _Types = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 """Shapes and types of inputs."""
-_Foreseen = tuple[tuple[str, ...], float]
+_Predicted = tuple[tuple[str, ...], float]
 """The nodes to compute in float32, and the error that is left."""
 
 
@@ -65,27 +65,27 @@ class _Products:
 def bf16x3_settled(inner: Compile) -> Compile:
     """Wrap a compilation: on targets with AMX it is told first which products may be in bf16x3."""
 
-    def compile(request: Request, heard: Listener) -> Compilation:
+    def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
         if "amx_bf16" in request.target.features and request.decisions.plain_nodes is None:
             check_compilers(request.options, request.environ)  # before anything long begins
             store = file_store(request, ERRORS)
-            request = with_split_settled(request, heard, store)
-        return inner(request, heard)
+            request = with_bf16x3_decided(request, diagnostics, store)
+        return inner(request, diagnostics)
 
     return compile
 
 
-def with_split_settled(
-    request: Request, heard: Listener, store: ProvedFiles | None = None
+def with_bf16x3_decided(
+    request: Request, diagnostics: Diagnostics, store: ContentStore | None = None
 ) -> Request:
     """Return a request that decides which nodes' products are in float32 (`plain_nodes`).
 
     What is foreseen is kept in `store`, by the whole model.
     """
-    gears = gears_of(request.options)
-    shown = replace(request, options=gears[-1]) if gears else request
+    shape_profiles = shape_profiles_of(request.options)
+    shown = replace(request, options=shape_profiles[-1]) if shape_profiles else request
     shown = shown.with_options(dump=None).decide(plain_nodes=frozenset())
-    quiet = replace(heard, warn=lambda text: None)
+    quiet = replace(diagnostics, warn=lambda text: None)
     model = read_model(shown, quiet)
     limits = shown.limits(model)
     if SPLIT not in limits.precisions or request.policy.epsilon:
@@ -100,18 +100,20 @@ def with_split_settled(
     key = _digest(model, feeds, products) if store else b""
     found = _kept(store, key)
     if found is None:
-        heard.stage(f"foreseeing the error of {len(products.nodes)} products in {SPLIT}")
+        diagnostics.stage(f"foreseeing the error of {len(products.nodes)} products in {SPLIT}")
         try:
             found = _least_plain(model, feeds, products)
         except UnsupportedError as no:
-            heard.warn(f"{no}, so that the error of {SPLIT} is unknown: products are in float32")
+            diagnostics.warn(
+                f"{no}, so that the error of {SPLIT} is unknown: products are in float32"
+            )
             return request.decide(plain_nodes=products.unknown | {*products.nodes})
         _keep(store, key, found)
     plain, error = found
     return request.decide(plain_nodes=products.unknown | {*plain}, split_error=error)
 
 
-def _kept(store: ProvedFiles | None, key: bytes) -> _Foreseen | None:
+def _kept(store: ContentStore | None, key: bytes) -> _Predicted | None:
     """Return what was foreseen before."""
     data = store.get(key.hex(), key) if store else None
     if data is None:
@@ -120,7 +122,7 @@ def _kept(store: ProvedFiles | None, key: bytes) -> _Foreseen | None:
     return tuple(found["plain"]), float(found["error"])
 
 
-def _keep(store: ProvedFiles | None, key: bytes, found: _Foreseen) -> None:
+def _keep(store: ContentStore | None, key: bytes, found: _Predicted) -> None:
     if store:
         store.put(key.hex(), key, json.dumps({"plain": found[0], "error": found[1]}).encode())
 
@@ -166,7 +168,7 @@ def _nodes(graph: Graph, outer: Mapping[str, Array]) -> Iterator[tuple[Node, Map
             yield from _nodes(inner, constants)
 
 
-def _least_plain(model: onnx_ir.Model, types: _Types, products: _Products) -> _Foreseen:
+def _least_plain(model: onnx_ir.Model, types: _Types, products: _Products) -> _Predicted:
     """Return the nodes to compute in float32, as few as will do, and the error that is left."""
     outputs = [str(v.name) for v in model.graph.outputs]
     feeds = random_inputs(types, SEED)

@@ -30,7 +30,7 @@ from atc.files.regular import regular
 from atc.files.temporary import temporary_folder
 from atc.importers import load_model
 from atc.ir.graph import Array
-from atc.options.shape_profiles import gears_of
+from atc.options.shape_profiles import shape_profiles_of
 from atc.options.values import InputShape
 from atc.pipeline.request import Request
 from atc.runtime.load import open_network
@@ -116,17 +116,18 @@ class Subject:
     adaptation: Adaptation = field(default_factory=Adaptation)
     epsilon: float = 0.0
     """The relative error of one rounding, where the library rounds more than the model says."""
-    gear: Mapping[str, InputShape] = field(default_factory=dict)
+    shape_profile: Mapping[str, InputShape] = field(default_factory=dict)
     """The shapes of the shape profile to run, where there are some, as --input_shape gives them."""
 
 
 def subject_of(request: Request) -> Subject:
     """Return the model of a compilation, as its library takes it."""
     options = request.options
-    gears = gears_of(options)
+    shape_profiles = shape_profiles_of(options)
     return Subject(
         options.model, options.framework, options.weight, options.out_nodes, options.input_shape,
-        request.adaptation, request.policy.epsilon, gears[-1].input_shape if gears else {},
+        request.adaptation, request.policy.epsilon,
+        shape_profiles[-1].input_shape if shape_profiles else {},
     )  # fmt: skip
 
 
@@ -145,8 +146,8 @@ def verify_library(
     """
     _check_sanitizer(library)
     net = open_network(library)
-    alike = [v for v in net.parameters if not (subject.gear and _varies(net, v))]
-    shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.gear}
+    alike = [v for v in net.parameters if not (subject.shape_profile and _varies(net, v))]
+    shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.shape_profile}
     pinned = subject.input_shape if subject.adaptation.reshapes else shapes
     model = load_model(subject.model, subject.framework, pinned, subject.weight)
     if subject.adaptation.adds_nodes:
@@ -159,7 +160,7 @@ def verify_library(
             f"the library has {len(net.results)} outputs, the model {len(outputs)}",
             where=str(library), hint="give the --out_nodes that it was compiled with",
         )  # fmt: skip
-    own = {v.name: _sizes(v) for v in model.graph.inputs} if subject.gear else {}
+    own = {v.name: _sizes(v) for v in model.graph.inputs} if subject.shape_profile else {}
     types = {t.name: (own.get(t.name, t.shape), np.dtype(t.dtype)) for t in net.inputs}
     if inputs is None:
         feeds, source = random_inputs(types, seed), f"seed {seed}"

@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir
 
 from atc.accuracy.compare import TOLERANCE, compare, run_reference
-from atc.accuracy.feeds import given_inputs
-from atc.diagnostics import Listener
+from atc.accuracy.feeds import read_feeds
+from atc.diagnostics import Diagnostics
 from atc.errors import one_line
 from atc.ir.graph import Array
 from atc.ir.strict_json import dumps
@@ -85,7 +85,7 @@ def diff_model(
 
     Raises UnsupportedError where no reference can run the model, OptionError for wrong inputs.
     """
-    feeds, source = given_inputs(open_network(done.folder), given, seed)
+    feeds, source = read_feeds(open_network(done.folder), given, seed)
     return diff_compiled(done, feeds, source, tolerance, run_reference)
 
 
@@ -97,7 +97,7 @@ def diff_compiled(
     session = Session(open_network(done.folder), feeds)
     results = observed_results(session)
     steps = list(calls(done.program.steps))
-    model = read_model(done.request, Listener())
+    model = read_model(done.request, Diagnostics())
     known = {v.name for node in model.graph for v in node.outputs if v.name}
     named = {key: name for key in results if (name := _model_name(key[1], known))}
     reference, arrays = run(model, list(dict.fromkeys(named.values())), feeds)

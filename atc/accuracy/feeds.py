@@ -17,7 +17,7 @@ from atc.runtime.network import Network
 HINT = "give x.npy for one input, name:x.npy;name2:y.npy, or an .npz with arrays by name"
 
 
-def given_inputs(net: Network, text: str, seed: int) -> tuple[dict[str, Array], str]:
+def read_feeds(net: Network, text: str, seed: int) -> tuple[dict[str, Array], str]:
     """Return the inputs by name that `text` means, and what they are, for people.
 
     `text` is empty (seeded numbers), an .npz, an .npy, or a list `name:a.npy;name2:b.npy`. Raises

@@ -20,16 +20,16 @@ import onnx_ir
 from atc.accuracy.compare import random_inputs, subject_of, verify_library
 from atc.accuracy.diff import BLOCKED, diff_compiled
 from atc.accuracy.float64 import run_in_double
-from atc.accuracy.predict import foreseen_error
+from atc.accuracy.predict import predicted_error
 from atc.accuracy.search import Group, groups, lowered, most_within, sensitivities
 from atc.backends.target import Target, host_arch, host_features
 from atc.backends.targets import get_target
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.fast_run.timings import times_root
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
-from atc.options.shape_profiles import gears_of
+from atc.options.shape_profiles import shape_profiles_of
 from atc.pipeline.contract import DEFAULT_BOUND
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Decisions, Request
@@ -49,7 +49,7 @@ LOW = ("bf16", "bf16x3")
 
 
 @dataclass(frozen=True)
-class Offender:
+class WorstKernels:
     """A call of a kernel that errs more than its operator's definition, and what it adds."""
 
     nodes: tuple[str, ...]
@@ -62,18 +62,18 @@ def within_error(inner: Compile) -> Compile:
     It raises OptionError, which says what was reached, where no choice of kernels does.
     """
 
-    def compile(request: Request, heard: Listener) -> Compilation:
+    def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
         options, decided = request.options, request.decisions
         if not options.max_error or (decided.measured_error, decided.split_error) != (None, None):
-            return inner(request, heard)
-        if gears_of(options):
+            return inner(request, diagnostics)
+        if shape_profiles_of(options):
             raise _several_shapes()
         with temporary_folder("error") as folder:
             if options.measures and times_root(options, request.environ) is None:
                 times = Path(folder, "times")  # the same to the end
                 request = request.with_options(op_bank_path=times)
-            trials = _Trials(inner, request, heard, Path(folder))
-            return inner(replace(request, decisions=_chosen(trials)), heard)
+            trials = _Trials(inner, request, diagnostics, Path(folder))
+            return inner(replace(request, decisions=_chosen(trials)), diagnostics)
 
     return compile
 
@@ -124,7 +124,7 @@ def _with_low(trials: _Trials, decided: Decisions, precision: str) -> tuple[Deci
         nodes = low - frozenset(n for g in chosen for n in g.nodes)
         return trials(without(nodes), f"{len(chosen)} of {len(found)} calls in {precision}")[1]
 
-    trials.heard.stage(f"measuring how far {len(found)} products move the outputs")
+    trials.diagnostics.stage(f"measuring how far {len(found)} products move the outputs")
     if not trials.measures:
         plain = trials.compiled(replace(without(low), bf16=False), "host", get_target("host"))
     moved = sensitivities(plain, found, SEEDS[0])
@@ -143,7 +143,7 @@ def _with_exact(trials: _Trials, decided: Decisions) -> Decisions:
         reached = min(reached, error)
         if error <= most:
             return replace(tried, measured_error=error)
-        found = sorted(offenders(done), key=lambda o: o.added, reverse=True)[: 2**step]
+        found = sorted(worst_kernels(done), key=lambda o: o.added, reverse=True)[: 2**step]
         more = {name for each in found for name in each.nodes} - exact
         if not more:
             break
@@ -161,7 +161,7 @@ class _Trials:
 
     compile: Compile
     request: Request
-    heard: Listener
+    diagnostics: Diagnostics
     folder: Path
     wanted: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)
     """What float64 gives, by the seed of the inputs."""
@@ -170,7 +170,7 @@ class _Trials:
     def __call__(self, decided: Decisions, what: str) -> tuple[Compilation, float]:
         """Return a network with hooks and the largest error of its outputs."""
         if decided not in self.known:
-            self.heard.stage(f"measuring the error {what}")
+            self.diagnostics.stage(f"measuring the error {what}")
             done = self.compiled(decided, f"try{len(self.known)}")
             self.known[decided] = done, self._error(done)
         return self.known[decided]
@@ -184,7 +184,7 @@ class _Trials:
             output=self.folder / name / "net", hooks=True, strip=False, max_error=0.0,
             dump=None, profile=False, build_dir=None,
         )  # fmt: skip
-        done = self.compile(trial, replace(self.heard, warn=lambda text: None))
+        done = self.compile(trial, replace(self.diagnostics, warn=lambda text: None))
         if done.graph.dims:
             raise _several_shapes()
         return done
@@ -203,7 +203,7 @@ class _Trials:
     def _error(self, done: Compilation) -> float:
         if self.measures:
             return measured_error(done, self.wanted)
-        return max(foreseen_error(done, seed, self.wanted) for seed in SEEDS)
+        return max(predicted_error(done, seed, self.wanted) for seed in SEEDS)
 
 
 def _several_shapes() -> OptionError:
@@ -236,7 +236,7 @@ def measured_error(
     return max(map(error, SEEDS))
 
 
-def offenders(done: Compilation) -> Iterator[Offender]:
+def worst_kernels(done: Compilation) -> Iterator[WorstKernels]:
     """Yield the calls of imprecise kernels in a network compiled with hooks."""
     steps = [*calls(done.program.steps)]
     if not any(map(_imprecise, steps)):
@@ -251,7 +251,7 @@ def offenders(done: Compilation) -> Iterator[Offender]:
             names = [name.partition(BLOCKED)[0] for name in call.node.inputs]
             before = max((errors.get(name, 0.0) for name in names), default=0.0)
             added = own.get(number, np.inf) - before
-            yield Offender(call.node.origin, added)
+            yield WorstKernels(call.node.origin, added)
 
 
 def _imprecise(call: Call) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from atc.accuracy.bf16x3 import apart
 from atc.accuracy.compare import random_inputs
 from atc.accuracy.float64 import run_in_double
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.lower.context import node_name
 from atc.pipeline.lowering import read_model
 from atc.pipeline.pipeline import Compilation
@@ -17,7 +17,7 @@ from atc.pipeline.precision import HEAVY
 from atc.program.build import calls
 
 
-def foreseen_error(
+def predicted_error(
     done: Compilation, seed: int, wanted: dict[int, tuple[str, list[Any]]]
 ) -> float:
     """Return the error of the outputs, as a part of their scale, if only products are rounded.
@@ -25,7 +25,7 @@ def foreseen_error(
     Their operands are, to what the chosen kernels multiply. What float64 gives is taken from
     `wanted`, by seed, and kept there. Raises UnsupportedError where the model can't be evaluated.
     """
-    model = read_model(done.request, Listener())
+    model = read_model(done.request, Diagnostics())
     outputs = [str(value.name) for value in model.graph.outputs]
     types = {name: done.graph.types[name] for name in done.graph.inputs}
     shown = {name: (tuple(t.shape), np.dtype(t.dtype.numpy)) for name, t in types.items()}

@@ -98,14 +98,14 @@ def build_library(
     files: Mapping[str, Content],
     units: Sequence[Unit],
     name: str,
-    shop: Shop,
+    context: BuildContext,
     progress: Callable[[int, int], None] = lambda done, total: None,
     *,
     repeatable: bool = False,
 ) -> tuple[dict[str, Path], BuildResult]:
     """Make `lib<name>.so` and `lib<name>.a` of `units` in the folder `cwd`; returns where they lie.
 
-    The flags of `shop` name include folders relative to the tree. `progress` gets (done, total)
+    The flags of `context` name include folders relative to the tree. `progress` gets (done, total)
     objects. With `repeatable`, the commands that the log hears of make the same once more. Raises
     ToolchainError with the compiler's words.
     """
@@ -113,20 +113,20 @@ def build_library(
     if not (name.isascii() and name.isidentifier()):
         raise InternalError("a library's name is no C identifier", where=repr(name))
     # What only includes data is never compiled: a warm rebuild compiles nothing.
-    data = [unit for unit in units if shop.compiler.elf and unit.path.endswith(".S")]
+    data = [unit for unit in units if context.compiler.elf and unit.path.endswith(".S")]
     code = [unit for unit in units if unit not in data]
     try:
         sources = _sources(files, units)
         texts = {path: content for path, content in sources.items() if isinstance(content, bytes)}
         blob = None if repeatable else _large_blob(sources, data)
         write_files(cwd, texts if blob else sources)
-        with compiling_threads(shop.compiler.running, 1) as pool:
-            assembling = pool.submit(_assemble, cwd, texts, data, blob, shop)
+        with compiling_threads(context.compiler.running, 1) as pool:
+            assembling = pool.submit(_assemble, cwd, texts, data, blob, context)
             # No tool reads a large blob: it is written while they work.
             late = {path: blob for path in sources.keys() - texts.keys()} if blob else {}
             writing = pool.submit(write_files, cwd, late)
-            missing, made = compile_units(cwd, texts, code, shop, progress)
-            libraries = _link(cwd, code, assembling.result(), blob, name, shop)
+            missing, made = compile_units(cwd, texts, code, context, progress)
+            libraries = _link(cwd, code, assembling.result(), blob, name, context)
             writing.result()
     except OSError as error:
         raise _unusable(cwd, error) from None
@@ -144,7 +144,11 @@ def _large_blob(files: Mapping[str, Content], data: Sequence[Unit]) -> Blob | No
 
 
 def _assemble(
-    cwd: Path, files: Mapping[str, bytes], units: Sequence[Unit], blob: Blob | None, shop: Shop
+    cwd: Path,
+    files: Mapping[str, bytes],
+    units: Sequence[Unit],
+    blob: Blob | None,
+    context: BuildContext,
 ) -> list[str]:
     """Assemble what includes data, or a stand-in for a blob; returns the objects."""
     place = PurePosixPath("stand_in" if blob else ".")
@@ -152,25 +156,30 @@ def _assemble(
         sources = {unit.path: files[unit.path] for unit in units}
         stand_ins = {path: STAND_IN for unit in units for path in unit.includes}
         write_files(cwd / place, {**sources, **stand_ins})
-    jobs = [Job(shop.compiler, (), unit.path, cwd / place) for unit in units]
-    compile_many(jobs, 1, log=shop.log)
+    jobs = [Job(context.compiler, (), unit.path, cwd / place) for unit in units]
+    compile_many(jobs, 1, log=context.log)
     return [str(place / f"{unit.path}.o") for unit in units]
 
 
 def _link(
-    cwd: Path, code: Sequence[Unit], data: Sequence[str], blob: Blob | None, name: str, shop: Shop
+    cwd: Path,
+    code: Sequence[Unit],
+    data: Sequence[str],
+    blob: Blob | None,
+    name: str,
+    context: BuildContext,
 ) -> dict[str, Path]:
     """Link both libraries, at the same time unless the shared one takes a blob of the other."""
-    flags = tuple(dict.fromkeys((*shop.flags, *(f for unit in code for f in unit.flags))))
+    flags = tuple(dict.fromkeys((*context.flags, *(f for unit in code for f in unit.flags))))
     objects = [f"{unit.path}.o" for unit in code]
     shared, static = f"lib{name}.so", f"lib{name}.a"
 
     def share(*more: str) -> Path:
-        return link_shared(shop.compiler, flags, [*objects, *more], shared, cwd, log=shop.log)
+        return link_shared(context.compiler, flags, [*objects, *more], shared, cwd, log=context.log)
 
-    with compiling_threads(shop.compiler.running, 1) as pool:
+    with compiling_threads(context.compiler.running, 1) as pool:
         archiving = pool.submit(
-            archive_static, shop.compiler, objects, static, cwd, data, log=shop.log
+            archive_static, context.compiler, objects, static, cwd, data, log=context.log
         )
         if blob is None:
             return {shared: share(*data), static: archiving.result()}
@@ -226,7 +235,7 @@ def written_down(log: Log, folder: Path) -> Log:
 
 
 @dataclass(frozen=True)
-class Shop:
+class BuildContext:
     """The compiler, its flags, and the cache that keeps objects."""
 
     target: Target
@@ -241,26 +250,26 @@ def compile_units(
     cwd: Path,
     files: Mapping[str, bytes],
     units: Sequence[Unit],
-    shop: Shop,
+    context: BuildContext,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[int, dict[str, bytes]]:
     """Put the object of each unit beside its source in `cwd`, from the cache where it has it.
 
     Returns how many were compiled and, of those, the objects that may be kept, by source path.
     """
-    keys = {u: _key(files, u, shop) for u in units if u.cacheable}
-    missing = _take_cached(cwd, units, keys, shop.cache)
-    jobs = [Job(shop.compiler, _flags(unit, shop), unit.path, cwd) for unit in missing]
+    keys = {u: _key(files, u, context) for u in units if u.cacheable}
+    missing = _take_cached(cwd, units, keys, context.cache)
+    jobs = [Job(context.compiler, _flags(unit, context), unit.path, cwd) for unit in missing]
     cached, total = len(units) - len(missing), len(units)
     progress(cached, total)
     objects = compile_many(
-        jobs, shop.workers, progress=lambda done: progress(cached + done, total), log=shop.log
+        jobs, context.workers, progress=lambda done: progress(cached + done, total), log=context.log
     )
     made: dict[str, bytes] = {}
     for unit, path in zip(missing, objects, strict=True):
         if unit in keys:
             made[unit.path] = path.read_bytes()
-            shop.cache.put(keys[unit], unit.name, made[unit.path], bypass=unit.bypass)
+            context.cache.put(keys[unit], unit.name, made[unit.path], bypass=unit.bypass)
     return len(missing), made
 
 
@@ -273,22 +282,22 @@ def _sources(files: Mapping[str, Content], units: Sequence[Unit]) -> dict[str, C
     return {path: files[path] for path in paths}
 
 
-def _flags(unit: Unit, shop: Shop) -> tuple[str, ...]:
+def _flags(unit: Unit, context: BuildContext) -> tuple[str, ...]:
     """Return the flags of a unit, which are others for other languages."""
-    flags = (*shop.flags, *unit.flags)
-    return flags if shop.compiler.kind == "nvcc" else source_flags(flags, unit.path)
+    flags = (*context.flags, *unit.flags)
+    return flags if context.compiler.kind == "nvcc" else source_flags(flags, unit.path)
 
 
-def _key(files: Mapping[str, bytes], unit: Unit, shop: Shop) -> Key:
+def _key(files: Mapping[str, bytes], unit: Unit, context: BuildContext) -> Key:
     """Return the key of an object: all that its bytes depend on."""
     headers = {f"header {path}": files[path] for path in unit.includes}
     return make_key(
         path=unit.path,
         source=files[unit.path],
-        target=shop.target.name,
-        compiler=shop.compiler.version,
-        compiler_digest=shop.compiler.identity(),
-        flags=shlex.join(_flags(unit, shop)),
+        target=context.target.name,
+        compiler=context.compiler.version,
+        compiler_digest=context.compiler.identity(),
+        flags=shlex.join(_flags(unit, context)),
         **headers,
     )
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atc.errors import AtcError, InternalError, OptionError, reason_of, way_out
-from atc.options.environment import surroundings
+from atc.options.environment import config_environment
 from atc.options.help import help_text
 from atc.options.modes import needed_by_mode
 from atc.options.options import make_options
 from atc.options.parse import parse_arguments
-from atc.options.resolve import settle
+from atc.options.resolve import resolve
 from atc.options.table import read_values
 from atc.options.table.debug_tools import COMMANDS as TOOLS
 
@@ -77,14 +77,14 @@ def _compile(argv: list[str]) -> int:
 
 def _compile_and_show(argv: list[str], screen: Screen) -> int:
     given = parse_arguments(argv, "compile").given
-    settled = settle(needed_by_mode(given), "compile")
+    settled = resolve(needed_by_mode(given), "compile")
     values: dict[str, Any] = settled.values
     options = make_options(values)
     if values["mode"]:
         with screen:
             from atc.tools.modes import run_mode  # late, like all that is heavy: errors are quick
 
-            outcome = run_mode(values["mode"], options, values, screen.listener())
+            outcome = run_mode(values["mode"], options, values, screen.diagnostics())
         print(outcome.text, end="")
         if outcome.error is not None:
             raise outcome.error
@@ -94,7 +94,7 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
         def finished(done: Compilation) -> None:
             screen.finished(done)
             if values["verify"]:
-                result = compare(done.request, done.folder, screen.listener())
+                result = compare(done.request, done.folder, screen.diagnostics())
                 with screen.aside():
                     _show_verification(result)
 
@@ -102,20 +102,20 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
             from atc.tools.modes import compile_single_ops
             from atc.tools.verify import compare
 
-            heard = screen.listener()
-            compile_single_ops(options, values["singleop"], settled.environ, heard, finished)
+            diagnostics = screen.diagnostics()
+            compile_single_ops(options, values["singleop"], settled.environ, diagnostics, finished)
         return 0
     with screen:
         from atc.tools.modes import compile_or_report
 
-        heard = screen.listener()
-        done = compile_or_report(options, settled.environ, heard, values["check_report"])
+        diagnostics = screen.diagnostics()
+        done = compile_or_report(options, settled.environ, diagnostics, values["check_report"])
         screen.finished(done)
         result = None
         if values["verify"]:
             from atc.tools.verify import compare
 
-            result = compare(done.request, done.folder, heard)
+            result = compare(done.request, done.folder, diagnostics)
     if values["display_model_info"]:
         from atc.tools.model_info import model_info
 
@@ -138,11 +138,11 @@ def _verify(argv: list[str]) -> int:
 
 
 def _verify_and_show(argv: list[str], screen: Screen) -> int:
-    settled = settle(parse_arguments(argv, "verify").given, "verify")
+    settled = resolve(parse_arguments(argv, "verify").given, "verify")
     with screen:
         from atc.tools.verify import verify
 
-        result = verify(settled, screen.listener())
+        result = verify(settled, screen.diagnostics())
     _show_verification(result)
     return 0
 
@@ -156,12 +156,12 @@ def _check(argv: list[str]) -> int:
 
 
 def _check_and_show(argv: list[str], screen: Screen) -> int:
-    values: dict[str, Any] = settle(parse_arguments(argv, "check").given, "check").values
+    values: dict[str, Any] = resolve(parse_arguments(argv, "check").given, "check").values
     options = make_options({**values, "output": Path("net")})
     with screen:
         from atc.tools.check import check_json, check_model, check_text
 
-        result = check_model(options, screen.listener())
+        result = check_model(options, screen.diagnostics())
     print((check_json if values["json"] else check_text)(result), end="")
     return result.exit_status
 
@@ -196,7 +196,7 @@ def _tool_command(command: str, argv: list[str], screen: Screen) -> int:
     with screen:
         from atc.tools.commands import run_tool
 
-        answer = run_tool(command, argv, screen.listener())
+        answer = run_tool(command, argv, screen.diagnostics())
     print(answer.text, end="")
     return answer.status
 
@@ -217,7 +217,7 @@ def _env_command(argv: list[str]) -> int:
     if values["documentation"]:
         print(settings_page(), end="")
         return 0
-    around = surroundings()
+    around = config_environment()
     rows = current(around, arguments.words)
     if sys.stdout.isatty() and not values["json"]:
         shown = [(row.cells, "" if row.source == "default" else "bold") for row in rows]
@@ -333,7 +333,7 @@ def _screen(argv: list[str]) -> Screen:
 
     level = "null"
     with suppress(OptionError):
-        level = str(settle({}, "explain").values["log"])
+        level = str(resolve({}, "explain").values["log"])
     for before, word in zip(["", *argv], argv, strict=False):
         if word.startswith("--log="):
             level = word.removeprefix("--log=")

@@ -14,7 +14,7 @@ from atc.options.table import LOG_LEVELS
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from atc.diagnostics import Listener
+    from atc.diagnostics import Diagnostics
     from atc.ir.graph import Graph
     from atc.pipeline.pipeline import Compilation
 
@@ -63,11 +63,11 @@ class Screen:
         if self._bar is not None:
             self._bar.start()
 
-    def listener(self) -> Listener:
+    def diagnostics(self) -> Diagnostics:
         """Return what a compilation is to call."""
-        from atc.diagnostics import Listener
+        from atc.diagnostics import Diagnostics
 
-        return Listener(self.stage, self.progress, self._warn, self._pass, self._process)
+        return Diagnostics(self.stage, self.progress, self._warn, self._pass, self._process)
 
     def finished(self, done: Compilation) -> None:
         """Tell what the build took and what the cache did."""

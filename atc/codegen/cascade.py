@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from atc.backends.kernel import band_names
+from atc.backends.kernel import stripe_names
 from atc.ir.graph import TensorType
-from atc.program.steps import Bands, Call
+from atc.program.steps import Call, CascadeLoop
 
 _COLUMNS = ("begin", "end", "x_first", "y_first")
 """The columns of the table, as kernels name their parameters."""
@@ -15,22 +15,22 @@ _COLUMNS = ("begin", "end", "x_first", "y_first")
 
 def row_arguments(call: Call, number: int) -> list[str]:
     """Return the last arguments of the call `number` of a loop: the rows that it computes."""
-    names = band_names(call.choice.candidate.params)
+    names = stripe_names(call.choice.candidate.params)
     return [f"r[{number}][{_COLUMNS.index(name)}]" for name in names]
 
 
-def loop_of_turns(
-    step: Bands, types: Mapping[str, TensorType], kept: Sequence[str],
+def cascade_loop(
+    step: CascadeLoop, types: Mapping[str, TensorType], kept: Sequence[str],
     calls: Sequence[Sequence[str]],
 ) -> Iterator[str]:  # fmt: skip
     """Yield the table and the loop. `calls` are their lines, `kept` the pointers of all but one."""
     yield "static const ptrdiff_t rows[][4] = { /* begin, end; first row in memory of x, of y */"
-    for turn in step.turns:
-        own = (f"{{{t.begin}, {t.end}, {t.x_first}, {t.y_first}}}" for t in turn)
+    for stripe in step.stripes:
+        own = (f"{{{t.begin}, {t.end}, {t.x_first}, {t.y_first}}}" for t in stripe)
         yield f"  {', '.join(own)},"
     yield "};"
     size = len(calls)
-    end = f"rows + {size * len(step.turns)}"
+    end = f"rows + {size * len(step.stripes)}"
     yield f"for (const ptrdiff_t (*r)[4] = rows; r < {end}; r += {size}) {{"
     for k, pointer in enumerate(kept):
         type_ = types[step.calls[k].node.outputs[0]]

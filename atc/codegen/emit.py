@@ -15,11 +15,11 @@ from atc.backends.kernel import FAILURES, KernelSource
 from atc.backends.target import Target
 from atc.codegen.gpu import make_gpu
 from atc.codegen.hooks import observed
-from atc.codegen.prefault import MOST, PAGE, first_touches
+from atc.codegen.prefault import MOST, PAGE, prefault_ranges
 from atc.codegen.profile import profiled_calls
 from atc.codegen.sanity import checked
 from atc.codegen.schedule import Port, make_schedule
-from atc.codegen.shape_tables import make_dynamic, make_gears
+from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.weights import Blob
 from atc.ir.graph import STRING_BYTES, Array
 from atc.ir.ops.external import External
@@ -84,7 +84,7 @@ def emit(
     log: bool = False,
     checks: Checks | None = None,
     threads: int = 1,
-    gears: Sequence[tuple[Program, Arena]] = (),
+    shape_profiles: Sequence[tuple[Program, Arena]] = (),
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
@@ -96,12 +96,14 @@ def emit(
     are left to the caller. A network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
-    With `gears` the library runs several programs of one model for other shapes; they share kernels
-    and weights. `program` is one of them, or what runs all other shapes of its ranges.
+    With `shape_profiles` the library runs several programs of one model for other shapes; they
+    share kernels and weights. `program` is one of them, or what runs all other shapes of its
+    ranges.
     """
     name = network_identifier(name)
-    general = bool(gears) and all(p is not program for p, _ in gears)
-    programs = [*(p for p, _ in gears), *([program] if general or not gears else [])]
+    general = bool(shape_profiles) and all(p is not program for p, _ in shape_profiles)
+    own = [program] if general or not shape_profiles else []
+    programs = [*(p for p, _ in shape_profiles), *own]
     kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
     places, blob = _layout_weights(programs)
     offsets = places[programs.index(program)]
@@ -109,17 +111,19 @@ def emit(
         program, arena, offsets, name, profile, hooks, checks is not None, log
     )  # fmt: skip
     ports = (*schedule.inputs, *schedule.outputs)
-    if gears and not general:
+    if shape_profiles and not general:
         ports = _widest(ports, programs)
-    planned = [*(a for _, a in gears), *([arena] if general or not gears else [])]
+    planned = [*(a for _, a in shape_profiles), *([arena] if general or not shape_profiles else [])]
     has_arena = any(a.offsets or a.scratch for a in planned)
     gpu = None
     if uses_device(program):
         emulated = target.device == EMULATED
         gpu = make_gpu(program, arena, offsets, name, emulated)
         has_arena = gpu.hybrid
-    own_gears = make_gears(gears, name) if gears else None
-    ranges = None if gears and not general else make_dynamic(program, arena, schedule.lines)
+    own_profiles = make_shape_profiles(shape_profiles, name) if shape_profiles else None
+    ranges = (
+        None if shape_profiles and not general else make_dynamic(program, arena, schedule.lines)
+    )
     sources = [k.path for k in kernels if not k.launch]
     sources += [f"src/{f}" for f in (gpu_files(target) if gpu else ()) if f.endswith(".c")]
     values: dict[str, object] = {
@@ -131,10 +135,10 @@ def emit(
         "string_bytes": STRING_BYTES, "failures": _failures(kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
-        "dynamic": ranges or own_gears, "gears": own_gears, "ranges": ranges,
+        "dynamic": ranges or own_profiles, "shape_profiles": own_profiles, "ranges": ranges,
         "arena_size": max(max(a.plan.size for a in planned), ALIGNMENT) if has_arena else 0,
         "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": blob.size,
-        "touched": first_touches(programs, places), "page": PAGE, "most": MOST,
+        "touched": prefault_ranges(programs, places), "page": PAGE, "most": MOST,
         "external": external_weights and blob.size > 0,
         "split": external_weights and split_weights and blob.size > 0,
         "threads": threads if schedule.tasks else 1,
@@ -146,10 +150,11 @@ def emit(
         "fat": 0, "parts": (), "gpu": gpu,
     }  # fmt: skip
     runs: dict[str, str] = {}
-    for k, run in enumerate(own_gears.runs if own_gears else ()):
-        plan = make_schedule(*gears[k], places[k], name)
+    for k, run in enumerate(own_profiles.runs if own_profiles else ()):
+        plan = make_schedule(*shape_profiles[k], places[k], name)
         runs[f"src/{run.file}"] = render("project/shape_profile.c.j2", {
-            **values, "gear": run, "net": plan, "inputs": plan.inputs, "outputs": plan.outputs,
+            **values, "shape_profile": run, "net": plan, "inputs": plan.inputs,
+            "outputs": plan.outputs,
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
     values["sources"] = [*runs, *sources]

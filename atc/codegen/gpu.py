@@ -47,10 +47,10 @@ def make_gpu(
     kernels = tuple(dict.fromkeys(sources))
     hosted, resident = place(program, resident=False), place(program, resident=True)
 
-    scribe = partial(
-        _GpuScribe, weights=weights, kernels=kernels, hosted=hosted, resident=resident
+    writer = partial(
+        _GpuWriter, weights=weights, kernels=kernels, hosted=hosted, resident=resident
     )
-    whole = make_schedule(program, arena, weights, network, scribe=scribe)
+    whole = make_schedule(program, arena, weights, network, writer=writer)
     text = re.sub(r"/\*.*?\*/", "", "\n".join(whole.lines))
     schedule = replace(
         whole,
@@ -85,7 +85,7 @@ def _listed(kernel: KernelSource) -> GpuKernel:
     return GpuKernel(kernel.symbol, kernel.launch, len(kernel.arguments))
 
 
-class _GpuScribe(Scribe):
+class _GpuWriter(Scribe):
     """Writes launches where a GPU computes, and the moves before them."""
 
     def __init__(

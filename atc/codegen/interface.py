@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.dims import Dim, high, is_counted, low, plain
+from atc.dims import Dim, high, is_data_dependent, low, plain
 from atc.ir.graph import DType, TensorType
 from atc.names import c_string, comment
 
@@ -60,7 +60,7 @@ class Port:
     def has_elements(self) -> str:
         """C over a context that tells whether a run's shape has elements; "" if it always has."""
         may_be_zero = (n for n in self.extents if isinstance(n, Dim) and low(n) <= 0)
-        given = (plain(n) for n in may_be_zero if not is_counted(n) and not self.ends)
+        given = (plain(n) for n in may_be_zero if not is_data_dependent(n) and not self.ends)
         return " && ".join(re.sub(r"\bd\[", "ctx->dims[", f"{n} != 0") for n in given)
 
     @property

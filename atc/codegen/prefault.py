@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from atc.ir.ops.data import Gather
-from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Step
+from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Step
 
 PAGE = 4096
 """Bytes between touches: no system has smaller pages."""
@@ -17,7 +17,7 @@ _GAP = 16 * PAGE
 """Bytes that nobody reads between two stretches which make them two."""
 
 
-def first_touches(
+def prefault_ranges(
     programs: Sequence[Program], places: Sequence[Mapping[str, int]]
 ) -> tuple[tuple[int, int], ...]:
     """Return the stretches of the weights, [begin, end), that every run of any program reads.
@@ -51,7 +51,7 @@ def _certain(steps: Sequence[Step]) -> list[Call]:
         match step:
             case Call():
                 found.append(step)
-            case Bands() | Parallel() | Fork():
+            case CascadeLoop() | Parallel() | Fork():
                 found += step.calls
             case Repeat():
                 found += _certain(step.body)

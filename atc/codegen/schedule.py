@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atc.codegen.cascade import loop_of_turns, row_arguments
+from atc.codegen.cascade import cascade_loop, row_arguments
 from atc.codegen.interface import Port
 from atc.codegen.spans import life_of, spans_of
 from atc.codegen.tasks import Table, Task
-from atc.dims import Symbol, concrete, is_counted, plain, symbols_of
+from atc.dims import Symbol, concrete, is_data_dependent, plain, symbols_of
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, tensor_identifiers
-from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Slot, Step
+from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Slot, Step
 
 __all__ = ["Local", "Port", "Schedule", "Scribe", "Task", "make_schedule"]
 
@@ -60,13 +60,13 @@ class Schedule:
 def make_schedule(
     program: Program, arena: Arena, weights: Mapping[str, int], network: str, timed: bool = False,
     observed: bool = False, checked: bool = False, logged: bool = False,
-    scribe: Callable[..., Scribe] | None = None,
+    writer: Callable[..., Scribe] | None = None,
 ) -> Schedule:  # fmt: skip
     """Name every value once and write the calls; `weights` are the constants' offsets.
 
     The calls of a `timed` schedule are counted, with the time that each takes; around those of an
     `observed` one the observer is called, around those of a `checked` one the checks are made;
-    a `logged` one tells of each before it. `scribe` writes them otherwise.
+    a `logged` one tells of each before it. `writer` writes them otherwise.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
     given, split = {*program.inputs}, len(program.inputs)
@@ -86,7 +86,7 @@ def make_schedule(
         Local(f"w{k}", program.types[v].dtype.c, at, f"{comment(v)} {program.types[v]}")
         for k, (v, at) in enumerate(weights.items())
     )
-    named = [v for v in arena.offsets if not is_counted(program.shift(v))]
+    named = [v for v in arena.offsets if not is_data_dependent(program.shift(v))]
     values = tuple(
         Local(
             f"t{k}", program.types[v].dtype.c, _place(arena, v, at, program.shift(v)),
@@ -100,7 +100,7 @@ def make_schedule(
         **{v: c.c_name for v, c in zip(weights, constants, strict=True)},
         **{v: c.c_name for v, c in zip(named, values, strict=True)},
     }
-    own = (scribe or Scribe)(
+    own = (writer or Scribe)(
         program, arena, pointers, timed, observed, checked, logged, network.upper()
     )
     lines = tuple(own.steps(program.steps))
@@ -140,7 +140,7 @@ def _output_name(value: str, inputs: Collection[str]) -> str:
     return name if name in inputs else value
 
 
-def _arrow(step: Call | Bands | Parallel) -> str:
+def _arrow(step: Call | CascadeLoop | Parallel) -> str:
     """Return what a step reads and writes."""
     reads = ", ".join(comment(i, 32) for i in step.node.inputs if i)
     return f"{reads} -> {', '.join(comment(o, 32) for o in step.node.outputs)}"
@@ -179,8 +179,8 @@ class Scribe:
                     yield from self._branch(step)
                 case Repeat():
                     yield from self._repeat(step)
-                case Bands():
-                    yield from self._bands(step)
+                case CascadeLoop():
+                    yield from self._cascade(step)
                 case Parallel():
                     yield from self._parallel(step)
                 case Fork():
@@ -193,7 +193,7 @@ class Scribe:
         shift = self.program.shift(value) // self.program.types[value].dtype.itemsize
         return f"{home} + {plain(shift)}" if shift else home
 
-    def _head(self, step: Call | Branch | Repeat | Bands | Parallel, kind: str) -> str:
+    def _head(self, step: Call | Branch | Repeat | CascadeLoop | Parallel, kind: str) -> str:
         origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or node_text(step.node)
         self.number += 1
         return f'{self.number - 1}: {kind} "{origin}"'
@@ -227,7 +227,7 @@ class Scribe:
         if call.source.fallible:
             failed = "if (failed != 0) return failed;"
             lines = ["{", f"  const int failed = {lines[0]}", f"  {failed}", "}"]
-        if call.source.team.pieces > 1:
+        if call.source.work_split.pieces > 1:
             lines = self._shared(call, arguments)
         if self.timed:
             lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
@@ -239,23 +239,23 @@ class Scribe:
 
     def _shared(self, call: Call, arguments: Sequence[str]) -> list[str]:
         """Return the lines in which threads share a call, turn after turn."""
-        team, name = call.source.team, f"pieces_{self.number - 1}"
+        work_split, name = call.source.work_split, f"pieces_{self.number - 1}"
         places = [f"at[{k}]" for k in range(len(arguments))]
         values = [f"(void *)({pointer})" for pointer in arguments]
-        if team.turns > 1:
+        if work_split.phases > 1:
             places += ["piece", f"*(const int *)at[{len(arguments)}]"]
             values.append("&turn")
         else:
             places.append("piece")
-        run = f"run_pieces(ctx, {name}, at, {team.pieces});"
+        run = f"run_pieces(ctx, {name}, at, {work_split.pieces});"
         line = f"{call.source.symbol}({', '.join(places)});"
         self.tasks.append(Task(name, f"any piece of step {self.number - 1}", ((line,),)))
-        loop = f"for (; turn < {team.turns}; turn++) {run}"
+        loop = f"for (; turn < {work_split.phases}; turn++) {run}"
         return [
             "{",
-            *["  int turn = 0;"] * (team.turns > 1),
+            *["  int turn = 0;"] * (work_split.phases > 1),
             f"  void *const at[] = {{{', '.join(values)}}};",
-            f"  {loop if team.turns > 1 else run}",
+            f"  {loop if work_split.phases > 1 else run}",
             "}",
         ]
 
@@ -267,20 +267,20 @@ class Scribe:
             for s in sorted(own, key=lambda s: s.index)
         ]
         self.known |= own
-        for fault in self.program.faults:
-            symbols = {s for s in symbols_of(fault) if not s.given}
+        for guard in self.program.guards:
+            symbols = {s for s in symbols_of(guard) if not s.given}
             if symbols & own and symbols <= self.known:
-                wrong.append(f"({plain(fault)}) != 0")
+                wrong.append(f"({plain(guard)}) != 0")
         yield from (f"if ({each}) return {self.upper}_ERROR_SHAPE;" for each in wrong)
 
     def _consistent(self, extents: Sequence[int]) -> Iterator[str]:
         """Yield the checks of what depends on extents that control flow has written."""
         own = {s for extent in extents for s in symbols_of(extent) if not s.given}
         self.known |= own
-        for fault in self.program.faults:
-            symbols = {s for s in symbols_of(fault) if not s.given}
+        for guard in self.program.guards:
+            symbols = {s for s in symbols_of(guard) if not s.given}
             if symbols & own and symbols <= self.known:
-                yield f"if (({plain(fault)}) != 0) return {self.upper}_ERROR_SHAPE;"
+                yield f"if (({plain(guard)}) != 0) return {self.upper}_ERROR_SHAPE;"
 
     def _checked(self, lines: Sequence[str], seen: str, results: Sequence[str]) -> list[str]:
         """Return a call's lines between the checks before and after it."""
@@ -313,7 +313,7 @@ class Scribe:
         for branch in step.branches:
             lines: list[str] = []
             for each in branch:
-                kind = "in turns" if isinstance(each, Bands) else each.node.op.kind
+                kind = "in turns" if isinstance(each, CascadeLoop) else each.node.op.kind
                 lines.append(f"/* {self._head(each, kind)}: {_arrow(each)} */")
                 lines += self._in_thread(each, table.place)
             branches.append(tuple(lines))
@@ -321,9 +321,13 @@ class Scribe:
         yield f"/* {number}: {len(branches)} branches, steps {number + 1}-{self.number - 1} */"
         yield from table.run(name, len(branches))
 
-    def _in_thread(self, step: Call | Bands, place: Callable[[str], str]) -> Iterator[str]:
+    def _in_thread(self, step: Call | CascadeLoop, place: Callable[[str], str]) -> Iterator[str]:
         """Yield the lines of a call, or of a cascade, within a task."""
-        return self._turns(step, place) if isinstance(step, Bands) else self._one_call(step, place)
+        return (
+            self._stripes(step, place)
+            if isinstance(step, CascadeLoop)
+            else self._one_call(step, place)
+        )
 
     def _one_call(
         self, call: Call, place: Callable[[str], str], rows: Sequence[str] = ()
@@ -341,24 +345,24 @@ class Scribe:
             yield line
         self.called += 1
 
-    def _bands(self, step: Bands) -> Iterator[str]:
+    def _cascade(self, step: CascadeLoop) -> Iterator[str]:
         """Yield the loop of a cascade of calls."""
         origins = [comment(c.node.origin[0], 48) for c in step.calls if c.node.origin]
         reads, writes = (comment(v, 32) for v in (step.calls[0].arguments[0], *step.node.outputs))
         names = " -> ".join(f'"{name}"' for name in origins)
         self.number += 1
         yield f"/* {self.number - 1}: in turns, {names}: {reads} -> {writes} */"
-        yield from self._turns(step, str)
+        yield from self._stripes(step, str)
 
-    def _turns(self, step: Bands, place: Callable[[str], str]) -> Iterator[str]:
+    def _stripes(self, step: CascadeLoop, place: Callable[[str], str]) -> Iterator[str]:
         """Yield a loop over the stripes of a cascade."""
         first = self.called
         calls = [[*self._one_call(c, place, row_arguments(c, k))] for k, c in enumerate(step.calls)]
         kept = [place(self._pointer(c.node.outputs[0])) for c in step.calls[:-1]]
         yield "{"
-        yield from (f"  {line}" for line in loop_of_turns(step, self.program.types, kept, calls))
-        if self.timed and len(step.turns) > 1:
-            yield f"  add_turns({place('ctx')}, {first}, {len(step.calls)}, {len(step.turns)});"
+        yield from (f"  {line}" for line in cascade_loop(step, self.program.types, kept, calls))
+        if self.timed and len(step.stripes) > 1:
+            yield f"  add_turns({place('ctx')}, {first}, {len(step.calls)}, {len(step.stripes)});"
         yield "}"
 
     def _observed(self, lines: Sequence[str], seen: str) -> Iterator[str]:
@@ -391,25 +395,27 @@ class Scribe:
         yield f"/* {self._head(loop, 'Loop')} */"
         self.depth += 1
         turn = f"atc_i{self.depth}"
-        grown = [own for own, _, _ in loop.grown]
-        counted = loop.turns != -1 or loop.strict
+        grown = [own for own, _, _ in loop.carried_extents]
+        counted = loop.trip_count != -1 or loop.strict
         bounds = [f"{turn} < {_bracketed(plain(loop.trips))}"] if loop.trips != -1 else []
         bounds += [f"{turn} < *{self._pointer(loop.count)}"] if loop.count else []
         bounds += [f"*{self._pointer(loop.start)}"] if loop.start else []
-        yield from _assigned([(own, first) for own, first, _ in loop.grown])
+        yield from _assigned([(own, first) for own, first, _ in loop.carried_extents])
         yield from [f"int64_t {turn} = 0;"] * counted
         begin = "" if counted else f"int64_t {turn} = 0"
         yield f"for ({begin}; {' && '.join(bounds)}; {turn}++) {{"
         yield from (f"  {line}" for line in self._consistent(grown))
         yield f"  *{self._pointer(loop.iteration)} = {turn};"
         yield from (f"  {line}" for line in self.steps(loop.body))
-        yield from (f"  {line}" for line in _assigned([(own, n) for own, _, n in loop.grown]))
+        yield from (
+            f"  {line}" for line in _assigned([(own, n) for own, _, n in loop.carried_extents])
+        )
         if loop.strict:
             more = f"*{self._pointer(loop.going)} && " if loop.going else ""
             more += f"{turn} + 1 < *{self._pointer(loop.count)} && " if loop.count else ""
             last = f"{turn} + 1 == {plain(loop.trips)}"
             yield f"  if ({more}{last}) return {self.upper}_ERROR_SHAPE;"
-        if loop.going and loop.turns != -1:
+        if loop.going and loop.trip_count != -1:
             yield f"  if (!*{self._pointer(loop.going)}) {{"
             yield f"    {turn}++;"
             yield "    break;"
@@ -418,7 +424,7 @@ class Scribe:
             yield f"  if (!*{self._pointer(loop.going)}) break;"
         yield "}"
         self.depth -= 1
-        if loop.turns != -1:
-            yield f"{plain(loop.turns)} = {turn};"
-            grown.append(loop.turns)
+        if loop.trip_count != -1:
+            yield f"{plain(loop.trip_count)} = {turn};"
+            grown.append(loop.trip_count)
         yield from self._consistent(grown)

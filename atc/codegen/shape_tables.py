@@ -18,7 +18,7 @@ from atc.dims import (
     ceiling,
     dim,
     functions_in,
-    is_counted,
+    is_data_dependent,
     low,
     plain,
     symbols_of,
@@ -52,7 +52,7 @@ class Dynamic:
     """Of the inputs."""
     limits: tuple[tuple[int, str], ...]
     """Entries of `d` that kernels write, with the most that each may be."""
-    faults: tuple[str, ...]
+    guards: tuple[str, ...]
     """What must be 0 of the inputs' extents."""
     functions: tuple[str, ...]
     """Helper functions that the extents call."""
@@ -115,16 +115,16 @@ def make_dynamic(program: Program, arena: Arena, lines: Sequence[str]) -> Dynami
     starts = [0]
     for below in arena.below:
         starts.append(starts[-1] + len(below))
-    faults = tuple(
-        plain(f) for f in program.faults if all(s.given for s in symbols_of(f))
+    guards = tuple(
+        plain(f) for f in program.guards if all(s.given for s in symbols_of(f))
     )  # fmt: skip
     own = (n for side in shapes for shape in side for n in shape)
     bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
     most = (n for shape in bounds for n in shape)
-    texts = (*lines, *sizes, *(limit for _, limit in limits), *faults, *own, *most)
+    texts = (*lines, *sizes, *(limit for _, limit in limits), *guards, *own, *most)
     return Dynamic(
         1 + max(s.index for s in program.dims), _checks(types[0]),
-        tuple(len(t.shape) for t in types[0]), limits, faults, functions_in(texts), sizes,
+        tuple(len(t.shape) for t in types[0]), limits, guards, functions_in(texts), sizes,
         tuple(starts), tuple(k for below in arena.below for k in below), shapes[0], shapes[1],
         bounds,
         tuple(tuple(low(n) for n in t.shape) for t in types[0]),
@@ -138,8 +138,12 @@ def _bound(extent: int) -> str:
     Of a sum of products of counts that is its value; a quotient may be larger for smaller counts.
     """
     atoms = [a for m, _ in extent.terms for a, _ in m] if isinstance(extent, Dim) else []
-    counted = any(isinstance(a, Function) and is_counted(a) for a in atoms)
-    falls = isinstance(extent, Dim) and is_counted(extent) and any(c < 0 for _, c in extent.terms)
+    counted = any(isinstance(a, Function) and is_data_dependent(a) for a in atoms)
+    falls = (
+        isinstance(extent, Dim)
+        and is_data_dependent(extent)
+        and any(c < 0 for _, c in extent.terms)
+    )
     return plain(ceiling(extent)) if counted or falls else plain(extent)
 
 
@@ -176,7 +180,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Gears:
+class ShapeProfiles:
     """Everything that the templates say of shape profiles: `inputs` and `outputs` are the ranks."""
 
     runs: tuple[Run, ...]
@@ -192,7 +196,7 @@ class Gears:
         return [sum(ranks[:k]) for k in range(len(ranks) + 1)]
 
 
-def make_gears(plans: Sequence[tuple[Program, Arena]], network: str) -> Gears:
+def make_shape_profiles(plans: Sequence[tuple[Program, Arena]], network: str) -> ShapeProfiles:
     """Return what is to be written of the plans of a library."""
     runs = []
     for k, (program, arena) in enumerate(plans):
@@ -204,4 +208,4 @@ def make_gears(plans: Sequence[tuple[Program, Arena]], network: str) -> Gears:
         runs.append(Run(f"{file}.c", file, shown, size, flat[0], flat[1]))
     ranks = [tuple(map(len, side)) for side in sides]
     lowest = tuple(map(min, zip(*(run.inputs for run in runs), strict=True)))
-    return Gears(tuple(runs), ranks[0], ranks[1], lowest)
+    return ShapeProfiles(tuple(runs), ranks[0], ranks[1], lowest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from atc.names import comment
-from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Step
+from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Step
 
 
 def life_of(program: Program, value: str, first: int, last: int) -> str:
@@ -33,7 +33,7 @@ def _touched(step: Step) -> tuple[str, ...]:
         case Repeat():
             own = (*step.conditions, *step.collected, step.iteration, step.going)
             return tuple(v for v in own if v)
-        case Bands() | Parallel():
+        case CascadeLoop() | Parallel():
             return tuple(a for call in step.calls for a in call.arguments)
         case Fork():
             return ()  # its own steps follow

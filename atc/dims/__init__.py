@@ -3,7 +3,7 @@
 Polynomials over symbols with bounds: arithmetic, proofs, text. May import `errors`.
 """
 
-from atc.dims.algebra import equals, maximum, minimum, unlike
+from atc.dims.algebra import equals, maximum, minimum, not_equal
 from atc.dims.dim import (
     NARROWER,
     RANGES,
@@ -20,13 +20,13 @@ from atc.dims.dim import (
 )
 from atc.dims.extents import (
     broadcast_extents,
-    broadcast_fault,
-    broadcast_faults,
+    broadcast_guard,
+    broadcast_guards,
     broadcast_shapes,
     ceiling,
     concrete,
     evaluate,
-    is_counted,
+    is_data_dependent,
     is_dynamic,
     most,
     reach,
@@ -38,8 +38,9 @@ from atc.dims.text import bind_tokens, functions_in, is_open, plain
 __all__ = [
     "NARROWER", "RANGES", "RELATED", "Dim", "Extent", "Function", "Named", "Range", "Sum", "Symbol",
     "Undecided", "as_int", "bind_tokens",
-    "broadcast_extents", "broadcast_fault", "broadcast_faults", "broadcast_shapes", "ceiling",
-    "collected", "concrete", "dim", "equals", "evaluate", "functions_in", "high", "is_counted",
+    "broadcast_extents", "broadcast_guard", "broadcast_guards", "broadcast_shapes", "ceiling",
+    "collected", "concrete", "dim", "equals", "evaluate", "functions_in", "high",
+    "is_data_dependent",
     "is_dynamic", "is_name", "is_open", "low", "maximum", "minimum", "most", "named", "plain",
-    "reach", "read_sum", "symbols_of", "unlike",
+    "reach", "read_sum", "symbols_of", "not_equal",
 ]

@@ -32,7 +32,7 @@ def maximum(*values: int) -> int:
     return _extreme("max", values)
 
 
-def unlike(a: int, b: int) -> int:
+def not_equal(a: int, b: int) -> int:
     """Return 1 where two extents differ, else 0."""
     if a == b:
         return 0
@@ -47,7 +47,7 @@ def equals(a: int, b: int) -> bool:
 
     Raises Undecided where they are sometimes.
     """
-    difference = unlike(a, b)
+    difference = not_equal(a, b)
     if isinstance(difference, Dim):
         raise Undecided(
             f"whether {plain(a)} equals {plain(b)} depends on the shape", hint=NARROWER

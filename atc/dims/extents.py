@@ -9,7 +9,7 @@ from itertools import combinations
 from math import prod
 from typing import Any, TypeVar, cast
 
-from atc.dims.algebra import atom_of, made, maximum, minimum, unlike, without_atom
+from atc.dims.algebra import atom_of, made, maximum, minimum, not_equal, without_atom
 from atc.dims.bounds import atom_bounds, without_quotients
 from atc.dims.dim import Atom, Dim, Function, Symbol, as_int, dim, high, low
 from atc.dims.text import plain
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def broadcast_extents(a: int, b: int) -> int:
     """Return the extent of two axes broadcast to each other (numpy's rules); ValueError if never.
 
-    Where they may turn out to be 1 or the same, `broadcast_fault` tells when the network runs.
+    Where they may turn out to be 1 or the same, `broadcast_guard` tells when the network runs.
     """
     if a == b or b == 1:
         return a
@@ -28,7 +28,7 @@ def broadcast_extents(a: int, b: int) -> int:
         return b
     if 0 in (a, b):
         return 0
-    if broadcast_fault(a, b) == 1:
+    if broadcast_guard(a, b) == 1:
         raise ValueError(f"extents {plain(a)} and {plain(b)} don't broadcast")
     if low(a) > 1:
         return a
@@ -39,16 +39,16 @@ def broadcast_extents(a: int, b: int) -> int:
     return atom_of(Function("broadcast", tuple(sorted((a, b), key=str))))  # 0 is less than 1
 
 
-def broadcast_fault(a: int, b: int) -> int:
+def broadcast_guard(a: int, b: int) -> int:
     """Return 1 where two extents can't be broadcast to each other, else 0."""
-    return unlike(a, b) * unlike(a, 1) * unlike(b, 1)
+    return not_equal(a, b) * not_equal(a, 1) * not_equal(b, 1)
 
 
 def reach(stride: int, extent: int) -> int:
     """Return how far an axis of this stride goes over this extent.
 
     A stride of k * unlike(n, 1) is that of a broadcast axis of n elements: unless n is 1, the
-    extent is n, or `broadcast_fault` would have stopped the network.
+    extent is n, or `broadcast_guard` would have stopped the network.
     """
     if isinstance(stride, Dim):
         for atom in dict.fromkeys(a for a, _ in stride.terms[0][0]):
@@ -59,13 +59,13 @@ def reach(stride: int, extent: int) -> int:
     return stride * (extent - 1)
 
 
-def broadcast_faults(*shapes: Sequence[int]) -> tuple[int, ...]:
+def broadcast_guards(*shapes: Sequence[int]) -> tuple[int, ...]:
     """Return extents that are 0 where all shapes broadcast to each other, as they must be."""
-    faults: dict[int, None] = {}
+    guards: dict[int, None] = {}
     for one, other in combinations(shapes, 2):
         pairs = zip(reversed(one), reversed(other), strict=False)
-        faults.update(dict.fromkeys(broadcast_fault(a, b) for a, b in pairs))
-    return tuple(f for f in faults if isinstance(f, Dim))
+        guards.update(dict.fromkeys(broadcast_guard(a, b) for a, b in pairs))
+    return tuple(f for f in guards if isinstance(f, Dim))
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -186,7 +186,7 @@ def _atom_limit(atom: Atom, up: bool) -> int:
             return atom_bounds(atom)[1]
 
 
-def is_counted(value: object) -> bool:
+def is_data_dependent(value: object) -> bool:
     """Return whether an extent, or one of a tuple, depends on numbers that only kernels know."""
     return any(not s.given for s in symbols_of(value))
 

@@ -19,7 +19,7 @@ import numpy as np
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
 from atc.backends.target import Target, host_arch
 from atc.backends.toolchain import TimedOut, link_program, run_binary
-from atc.build.library import Shop, Unit, compile_units, kernel_unit
+from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
 from atc.cache.algo import AlgoCache
 from atc.codegen.emit import kernel_tree
 from atc.dims import is_dynamic
@@ -28,7 +28,7 @@ from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, DType, Graph, TensorType
 from atc.ir.ops import Part, Recurrent, Reshape
 from atc.ir.text import op_key
-from atc.select.cost import enlarged, estimate
+from atc.select.cost import estimate, packing_overhead
 from atc.select.select import ANY, Limits, Measurement, Timings, candidates
 from atc.templates import render
 
@@ -53,7 +53,7 @@ class Bench:
     one candidate of one workload, checks and timing together.
     """
 
-    shop: Shop
+    context: BuildContext
     algo: AlgoCache
     every: bool = False
     limits: Limits = ANY
@@ -78,7 +78,7 @@ class Bench:
     @property
     def target(self) -> Target:
         """The target of the candidates."""
-        return self.shop.target
+        return self.context.target
 
 
 def fast_run(
@@ -163,7 +163,9 @@ class _Task:
 
     def measurement(self, c: Candidate, time_ns: float | None, reason: str) -> Measurement:
         """Return what was measured of a candidate."""
-        return Measurement(c.label, time_ns, reason, enlarged(c, self.workload, self.target))
+        return Measurement(
+            c.label, time_ns, reason, packing_overhead(c, self.workload, self.target)
+        )
 
     def without(self, k: int) -> _Task:
         return replace(
@@ -185,8 +187,8 @@ def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple
 
 
 def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> _Task:
-    shop = bench.shop
-    parts = [workload_digest(w, bench.target), shop.compiler.version, *shop.flags]
+    context = bench.context
+    parts = [workload_digest(w, bench.target), context.compiler.version, *context.flags]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     sources = tuple(render_kernel(c, w, bench.target) for c in chosen)
     return _Task(w, chosen, sources, key, bench.target)
@@ -246,7 +248,7 @@ def _ask(
     """Return what the program printed per candidate, or why it failed."""
     argv = [*bench.target.runner, str(program), "data.bin", *map(str, only)]
     try:
-        done = run_binary(argv, timeout, cwd=cwd, log=bench.shop.log)
+        done = run_binary(argv, timeout, cwd=cwd, log=bench.context.log)
     except TimedOut:
         return bench.too_late
     except AtcError as refusal:
@@ -273,10 +275,10 @@ def _build(task: _Task, bench: Bench, cwd: Path) -> Path:
         (cwd / path).write_bytes(content)
     harness = Unit(HARNESS, "harness", ("src/kernel.h",), cacheable=False)
     units = [*(kernel_unit(s) for s in dict.fromkeys(task.sources)), harness]
-    compile_units(cwd, files, units, bench.shop)
+    compile_units(cwd, files, units, bench.context)
     objects = [f"{unit.path}.o" for unit in units]
-    shop = bench.shop
-    return link_program(shop.compiler, shop.flags, objects, "harness", cwd, log=shop.log)
+    context = bench.context
+    return link_program(context.compiler, context.flags, objects, "harness", cwd, log=context.log)
 
 
 def _harness(

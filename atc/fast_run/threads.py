@@ -77,8 +77,8 @@ def measure_counts(
 
 def _times(choice: Choice, threads: int, bench: Bench) -> dict[int, float]:
     """Return the time of each number of pieces, from the algo cache or measured now."""
-    shop = bench.shop
-    parts = (call_digest(choice, bench.target, threads), shop.compiler.version, *shop.flags)
+    context = bench.context
+    parts = (call_digest(choice, bench.target, threads), context.compiler.version, *context.flags)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     known = [bench.algo.get(key, f"{n} pieces") for n in range(1, threads + 1)]
     times = {n: ns for n, (there, ns) in enumerate(known, 1) if there and ns is not None}
@@ -127,7 +127,7 @@ def _network(choice: Choice, threads: int, target: Target) -> Emission:
 
 def _build(emission: Emission, threads: bool, bench: Bench, cwd: Path) -> None:
     """Compile a network with the program that times it."""
-    shop, main = bench.shop, "threads.c"
+    context, main = bench.context, "threads.c"
     text = render("bench/threads.c.j2", {
         "name": NAME, "upper": NAME.upper(), "external": bool(emission.weights),
         "threads": threads and emission.threads > 1, "min_ns": MIN_NS, "batches": BATCHES,
@@ -140,16 +140,18 @@ def _build(emission: Emission, threads: bool, bench: Bench, cwd: Path) -> None:
     sources = [p for p in files if p.startswith("src/") and p.count("/") == 1 and p.endswith(".c")]
     units = [*map(kernel_unit, emission.kernels), Unit(main, "threads", headers, cacheable=False)]
     units += (Unit(path, NAME, headers, cacheable=False) for path in sources)
-    compile_units(cwd, files, units, shop)
-    flags = (*shop.flags, THREADS)
-    link_program(shop.compiler, flags, [f"{u.path}.o" for u in units], "threads", cwd, log=shop.log)
+    compile_units(cwd, files, units, context)
+    flags = (*context.flags, THREADS)
+    link_program(
+        context.compiler, flags, [f"{u.path}.o" for u in units], "threads", cwd, log=context.log
+    )
 
 
 def _ask(place: Path, bench: Bench) -> float | None:
     """Return the nanoseconds that a program printed, None when it failed."""
     argv = [*bench.target.runner, str(place / "threads"), "weights.bin"]
     try:
-        done = run_binary(argv, bench.timeout, cwd=place, log=bench.shop.log)
+        done = run_binary(argv, bench.timeout, cwd=place, log=bench.context.log)
         return float(done.stdout) if done.status == 0 else None
     except TimedOut:
         bench.warn(f"--fast_run_timeout: a call cut for threads {bench.too_late}; it isn't timed")

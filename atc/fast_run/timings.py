@@ -7,10 +7,10 @@ from pathlib import Path
 
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
-from atc.build.library import Shop
+from atc.build.library import BuildContext
 from atc.cache import find_root
 from atc.cache.algo import open_algo_cache
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here
 from atc.fast_run.policy import (
     picks,
@@ -32,7 +32,7 @@ _NO_TIMEOUT = 86400.0
 
 def replayed(
     wanted: Iterable[Workload], options: Options, target: Target, limits: Limits,
-    heard: Listener, all_chosen: bool = True,
+    diagnostics: Diagnostics, all_chosen: bool = True,
 ) -> Timings:  # fmt: skip
     """Return what the policy says, if there is one; there must be if nothing is measured.
 
@@ -42,10 +42,10 @@ def replayed(
     if path is None or (options.measures and not path.exists()):
         return {}
     todo = list(dict.fromkeys(wanted))
-    timings = replay(todo, read_policy(path), target, limits, heard.warn)
+    timings = replay(todo, read_policy(path), target, limits, diagnostics.warn)
     missing = uncovered(todo, timings, target, limits) if all_chosen else []
     if missing and not options.measures:
-        heard.warn(
+        diagnostics.warn(
             f"--fast_run_algo_policy: {path} has no entry for {len(missing)} of {len(todo)} "
             f"workloads, the first is {workload_summary(missing[0])}; estimates choose for them"
         )
@@ -53,41 +53,42 @@ def replayed(
 
 
 def measured(
-    wanted: Iterable[Workload], known: Timings, options: Options, limits: Limits, shop: Shop,
-    env: Mapping[str, str], heard: Listener, alone: bool = False,
+    wanted: Iterable[Workload], known: Timings, options: Options, limits: Limits,
+    context: BuildContext, env: Mapping[str, str], diagnostics: Diagnostics, alone: bool = False,
 ) -> Timings:  # fmt: skip
     """Measure what isn't known; the times are kept in the algo cache, the picks in the policy.
 
     Without measuring, what a bank of earlier times knows is all that is new. With `alone`, the
     time of an only candidate is of interest, too.
     """
-    if options.measures and not runs_here(shop.target):
-        name = shop.target.name
-        heard.warn(f"{name} doesn't run on this machine: costs are estimated, not measured")
+    if options.measures and not runs_here(context.target):
+        name = context.target.name
+        diagnostics.warn(f"{name} doesn't run on this machine: costs are estimated, not measured")
         return known
     if options.measures:
-        heard.stage("measuring kernels")
-    algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
+        diagnostics.stage("measuring kernels")
+    algo = open_algo_cache(times_root(options, env), machine_name(), diagnostics.warn)
     timeout = options.fast_run_timeout or _NO_TIMEOUT
     bench = Bench(
-        shop, algo, options.full_run, limits, timeout, options.measures, alone, heard.warn
+        context, algo, options.full_run, limits, timeout, options.measures, alone, diagnostics.warn
     )  # fmt: skip
     fresh = fast_run(
         [w for w in wanted if w not in known], bench,
-        lambda done, total: heard.progress("measuring kernels", done, total),
+        lambda done, total: diagnostics.progress("measuring kernels", done, total),
     )  # fmt: skip
     path = options.fast_run_algo_policy
     if path is not None and options.measures:
         kept_lines = read_policy(path) if path.exists() else {}
-        write_policy(path, {**kept_lines, **picks(fresh, shop.target, limits.weight_price)})
+        write_policy(path, {**kept_lines, **picks(fresh, context.target, limits.weight_price)})
     return {**known, **fresh}
 
 
 def counted(
-    selection: Selection, options: Options, shop: Shop, env: Mapping[str, str], heard: Listener,
+    selection: Selection, options: Options, context: BuildContext, env: Mapping[str, str],
+    diagnostics: Diagnostics,
 ) -> ThreadCounts:  # fmt: skip
     """Return how many threads share each long call, as the policy says or as measured now."""
-    path, target, threads = options.fast_run_algo_policy, shop.target, options.sharers
+    path, target, threads = options.fast_run_algo_policy, context.target, options.sharers
     if not options.thread_tuning or (path is None and not options.measures):
         return {}
     calls = long_calls(selection, target, threads)
@@ -100,13 +101,13 @@ def counted(
     }
     left = [c for d, c in by_digest.items() if d not in found]
     if left and options.measures and runs_here(target):
-        heard.stage("measuring threads")
-        algo = open_algo_cache(times_root(options, env), machine_name(), heard.warn)
+        diagnostics.stage("measuring threads")
+        algo = open_algo_cache(times_root(options, env), machine_name(), diagnostics.warn)
         timeout = options.fast_run_timeout or _NO_TIMEOUT
-        bench = Bench(shop, algo, timeout=timeout, warn=heard.warn)
+        bench = Bench(context, algo, timeout=timeout, warn=diagnostics.warn)
         fresh = measure_counts(
             left, threads, bench,
-            lambda done, total: heard.progress("measuring threads", done, total),
+            lambda done, total: diagnostics.progress("measuring threads", done, total),
         )  # fmt: skip
         found |= {d: n for d, (n, _) in fresh.items()}
         if path is not None:

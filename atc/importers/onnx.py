@@ -16,7 +16,7 @@ from atc.errors import AtcError, ModelError, UnsupportedError, one_line, reason_
 from atc.importers.axes import Names, names_of, settle, settle_by_names
 from atc.importers.domains import STANDARD, settle_domains
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
-from atc.importers.sequences import is_bundle, pin_nothing, pin_sequence, pin_value
+from atc.importers.sequences import is_composite, pin_nothing, pin_sequence, pin_value
 from atc.importers.tensors import check_tensor, prepare_tensors
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # errors are told in our words
@@ -202,7 +202,7 @@ def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str
     for name, shape in shapes.items():
         _pin(model, inputs[name], shape, names, file)
     for name, value in inputs.items():
-        plain = not is_bundle(value) and not is_map(value)
+        plain = not is_composite(value) and not is_map(value)
         if name not in shapes and plain and name not in model.graph.initializers:
             settle_by_names(value, names)
     return model
@@ -222,7 +222,7 @@ def _pin(
             _check_pin(value.name or "", declared, element, file)
     else:
         declared = value.shape
-        if is_bundle(value):
+        if is_composite(value):
             pin_value(value, _fixed(value, shape, file), file)
         _check_pin(value.name or "", declared, shape, file)
         settle(value, shape, names)

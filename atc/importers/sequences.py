@@ -13,7 +13,7 @@ BUNDLES = "atc.bundles"
 of a tensor its own, of an optional without a value None."""
 
 
-def is_bundle(value: onnx_ir.Value) -> bool:
+def is_composite(value: onnx_ir.Value) -> bool:
     """Return whether an input is a sequence, or an optional."""
     return isinstance(value.type, onnx_ir.SequenceType | onnx_ir.OptionalType)
 

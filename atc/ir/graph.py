@@ -192,7 +192,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Composite:
     """A sequence or an empty optional of the model, and which inputs or outputs its elements are.
 
     `first` is the position of the first one among those of the `side` ("input" or "output");
@@ -228,12 +228,12 @@ class Graph:
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
-    bundles: tuple[Bundle, ...] = ()
+    bundles: tuple[Composite, ...] = ()
     dims: tuple[Symbol, ...] = ()
     """The run-time extents that shapes, views and loops may depend on, by their index."""
-    faults: tuple[int, ...] = ()
+    guards: tuple[int, ...] = ()
     """Extents that are 0 wherever the model is right; where one isn't, the network isn't run."""
-    grids: Mapping[str, Dequantization] = field(default_factory=lambda: MappingProxyType({}))
+    quantization: Mapping[str, Dequantization] = field(default_factory=lambda: MappingProxyType({}))
     """The constants that were dequantized when compiling."""
     warnings: tuple[str, ...] = ()
     """What the user should know of the network, though it can be compiled."""
@@ -293,6 +293,6 @@ def prune(graph: Graph) -> Graph:
         graph,
         nodes=nodes,
         constants={k: v for k, v in graph.constants.items() if k in needed},
-        grids={k: v for k, v in graph.grids.items() if k in needed},
+        quantization={k: v for k, v in graph.quantization.items() if k in needed},
         types={k: v for k, v in graph.types.items() if k in named},
     )

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import Undecided, high, is_dynamic, low, maximum, minimum, reach, unlike
+from atc.dims import Undecided, high, is_dynamic, low, maximum, minimum, not_equal, reach
 from atc.ir.graph import Array, row_major
 
 
@@ -80,7 +80,7 @@ def _step(extent: int, stride: int, wanted: int) -> int:
     """Return the stride of an axis that is walked over `wanted` steps."""
     if extent == 1 or extent == wanted or not is_dynamic(extent):
         return 0 if extent == 1 else stride
-    return stride * unlike(extent, 1)
+    return stride * not_equal(extent, 1)
 
 
 def split_loop(view: View, axis: int, inner: int) -> View:

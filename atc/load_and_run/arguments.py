@@ -10,7 +10,7 @@ from typing import Any
 
 from atc.errors import OptionError, one_line, reason_of, way_out
 from atc.files.regular import regular
-from atc.options.environment import read_surroundings
+from atc.options.environment import read_config_environment
 from atc.options.parse import parse_arguments
 from atc.options.resolve import variable
 from atc.options.table import options_of, read_values
@@ -25,7 +25,7 @@ _DEPTH = 8
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RunArguments:
     """Checked values of all options, and the texts of those that the user gave."""
 
     subject: Path
@@ -41,7 +41,7 @@ class Wishes:
         return self.values[name]
 
 
-def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> Wishes:
+def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> RunArguments:
     """Return what a command line says; raises OptionError."""
     flags = {name for name, s in options_of(COMMAND).items() if s.flag}
     words = [_spelled(word, flags) for word in _expanded(argv, environ)]
@@ -54,13 +54,13 @@ def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> Wishes:
     values = read_values(arguments.given, COMMAND)
     if not arguments.given.keys() & _THREADS:
         values["multithread"] = _default_threads(environ)
-    return Wishes(Path(arguments.words[0]), values, arguments.given)
+    return RunArguments(Path(arguments.words[0]), values, arguments.given)
 
 
 def _default_threads(environ: Mapping[str, str]) -> int:
     """Return the threads of the pool that MGE_DEFAULT_DEVICE says, -1 where it says none."""
     setting = variable("MGE_DEFAULT_DEVICE")
-    found = read_surroundings(environ).find(setting)
+    found = read_config_environment(environ).find(setting)
     return (device_threads(str(setting.value(found.text))) if found else None) or -1
 
 

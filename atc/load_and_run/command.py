@@ -16,7 +16,7 @@ from atc.build.output_folder import check_folder
 from atc.errors import ModelError, OptionError, not_written, one_line
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
-from atc.load_and_run.arguments import Wishes, read_arguments
+from atc.load_and_run.arguments import RunArguments, read_arguments
 from atc.load_and_run.binary_dump import compare_dumps
 from atc.load_and_run.cases import Case, check_outputs, stored_cases
 from atc.load_and_run.console import Console
@@ -38,29 +38,29 @@ ReadLine = Callable[[], object]
 def load_and_run(argv: Sequence[str], console: Console, wait: ReadLine) -> int:
     """Run a command line and return the exit status; raises AtcError for what goes wrong."""
     environ = dict(os.environ)
-    wishes = read_arguments(argv, environ)
-    console.quiet, console.verbose = wishes["json"], wishes["verbose"]
-    check_rules(wishes)
-    given = read_inputs(wishes["input"])
-    compiles = not _is_library(wishes.subject)
-    for text in notes(wishes, compiles):
+    arguments = read_arguments(argv, environ)
+    console.quiet, console.verbose = arguments["json"], arguments["verbose"]
+    check_rules(arguments)
+    given = read_inputs(arguments["input"])
+    compiles = not _is_library(arguments.subject)
+    for text in notes(arguments, compiles):
         console.warn(text)
-    if wishes["wait_gdb"]:
+    if arguments["wait_gdb"]:
         console.line(f"wait for gdb attach (pid={os.getpid()}): press return to go on")
         wait()
     with ExitStack() as stack:
-        if wishes["fitting"] and compiles:
+        if arguments["fitting"] and compiles:
             with console.screen:
                 from atc.load_and_run.fitting import fit
 
-            folder = fit(wishes, given, stack, console, run_library)
+            folder = fit(arguments, given, stack, console, run_library)
         else:
-            made = _compiled(wishes, given, stack, console) if compiles else wishes.subject
+            made = _compiled(arguments, given, stack, console) if compiles else arguments.subject
             if made is None:
                 return 0
             folder = made
-        cases = () if given or not compiles else stored_cases(wishes.subject)
-        run_library(folder, wishes, cases or (Case(given),), console, environ)
+        cases = () if given or not compiles else stored_cases(arguments.subject)
+        run_library(folder, arguments, cases or (Case(given),), console, environ)
     return 0
 
 
@@ -72,16 +72,16 @@ def _is_library(subject: Path) -> bool:
 
 
 def _compiled(
-    wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Console
+    arguments: RunArguments, given: Sequence[Given], stack: ExitStack, console: Console
 ) -> Path | None:
     """Compile a model into a folder that goes at the end, or the one of --model_dump.
 
     Returns None where what was made is for another machine.
     """
-    folder = wishes["model_dump"]
+    folder = arguments["model_dump"]
     if folder is None:
         place = stack.enter_context(temporary_folder("load_and_run"))
-        folder = Path(place, wishes.subject.stem or "net")
+        folder = Path(place, arguments.subject.stem or "net")
     else:
         check_folder(folder, "--model_dump")
     with console.screen:
@@ -89,15 +89,15 @@ def _compiled(
         from atc.load_and_run.compilation import compile_subject, runs_natively
 
         begin = time.perf_counter()
-        done = compile_subject(wishes, given, folder, console)
+        done = compile_subject(arguments, given, folder, console)
     milliseconds = 1e3 * (time.perf_counter() - begin)
     console.line(
         f"compile model: {milliseconds:.3f} ms, {done.build.compiled} objects compiled, "
-        f"{done.build.cached} from the cache, strategy {'|'.join(strategy(wishes))}"
+        f"{done.build.cached} from the cache, strategy {'|'.join(strategy(arguments))}"
     )
     console.result["compile"] = {
         "ms": milliseconds, "compiled": done.build.compiled, "cached": done.build.cached,
-        "strategy": list(strategy(wishes)), "kernel_calls": len(done.report["nodes"]),
+        "strategy": list(strategy(arguments)), "kernel_calls": len(done.report["nodes"]),
         "arena_bytes": done.arena.plan.size, "weights_bytes": done.emission.blob.size,
     }  # fmt: skip
     if not runs_natively(done.options.target):
@@ -110,61 +110,61 @@ def _compiled(
 
 
 def run_library(
-    path: Path, wishes: Wishes, cases: Sequence[Case], console: Console,
+    path: Path, arguments: RunArguments, cases: Sequence[Case], console: Console,
     environ: Mapping[str, str],
 ) -> list[Timing]:  # fmt: skip
     """Load a library, run it as the options say, and tell all of it; returns the times."""
-    external = wishes["c_opr_lib"]
+    external = arguments["c_opr_lib"]
     # Before the network, which calls its functions; it must stay until the end.
-    operators = external and ExternalLibrary(external, wishes["c_opr_init_interface"])
+    operators = external and ExternalLibrary(external, arguments["c_opr_init_interface"])
     begin = time.perf_counter()
     engine = open_engine(path)
     loaded = 1e3 * (time.perf_counter() - begin)
     console.line(f"load_and_run of atc {__version__}: {one_line(engine.build_info)}")
     console.line(f"load model: {loaded:.3f} ms")
     console.result |= {"load_ms": loaded, "build_info": engine.build_info}
-    if engine.is_checked and wishes["no_sanity_check"]:
+    if engine.is_checked and arguments["no_sanity_check"]:
         console.warn("--no_sanity_check: the library's own checks are compiled in")
-    if wishes["get_static_mem_info"] is not None:
-        write_static_memory(path, wishes["get_static_mem_info"])
-    if wishes["model_info"]:
+    if arguments["get_static_mem_info"] is not None:
+        write_static_memory(path, arguments["get_static_mem_info"])
+    if arguments["model_info"]:
         _show_model(engine, console)
-    own = wishes["c_opr_lib_with_param"]
+    own = arguments["c_opr_lib_with_param"]
     memory = external_memory(external) if own else Memory()
     try:
-        timings = _run_tests(engine, wishes, cases, memory, console, environ)
+        timings = _run_tests(engine, arguments, cases, memory, console, environ)
     finally:
         memory.close()
-    if wishes["model_info"]:
+    if arguments["model_info"]:
         _show_model(engine, console)
     del engine, operators
     return timings
 
 
 def _run_tests(
-    engine: Engine, wishes: Wishes, cases: Sequence[Case], memory: Memory, console: Console,
-    environ: Mapping[str, str],
+    engine: Engine, arguments: RunArguments, cases: Sequence[Case], memory: Memory,
+    console: Console, environ: Mapping[str, str],
 ) -> list[Timing]:  # fmt: skip
     signature: Signature = {t.name: (t.shape, t.stored) for t in engine.inputs}
     lowest = {t.name: t.lowest for t in engine.inputs if t.lowest}
     dump_inputs = environ.get("MGB_DUMP_INPUT", "") not in ("", "0")
-    plugins = make_plugins(engine, wishes, dump_inputs)
-    if wishes["profile"] is not None or wishes["profile_host"] is not None:
-        _need_profile(engine, wishes)
+    plugins = make_plugins(engine, arguments, dump_inputs)
+    if arguments["profile"] is not None or arguments["profile_host"] is not None:
+        _need_profile(engine, arguments)
     begin = time.perf_counter()
     timings, outputs = list[Timing](), list[Array]()
     for number, case in enumerate(cases):
-        inputs = fit_inputs(case.given, signature, wishes["batch_size"], lowest)
-        more, outputs = run_test(engine, inputs, wishes, plugins, memory, console, number)
+        inputs = fit_inputs(case.given, signature, arguments["batch_size"], lowest)
+        more, outputs = run_test(engine, inputs, arguments, plugins, memory, console, number)
         timings += more
-        goes_on = wishes["disable_assert_throw"]
+        goes_on = arguments["disable_assert_throw"]
         check_outputs(case, engine.outputs, outputs, goes_on, console, number)
     total = 1e3 * (time.perf_counter() - begin)
-    plugins.finish(wishes, console)
-    _write_profiles(engine, wishes, timings[0])
+    plugins.finish(arguments, console)
+    _write_profiles(engine, arguments, timings[0])
     console.line(f"=== total time: {total:.3f} ms")
     console.result |= {
-        "iterations": wishes["iter"], "threads": wishes["thread"], "total_ms": total,
+        "iterations": arguments["iter"], "threads": arguments["thread"], "total_ms": total,
         "pool_cores": plugins.cores, "tests": [_told(timing) for timing in timings],
         "outputs": {
             t.name: {"shape": list(a.shape), "dtype": a.dtype.name, "mean": _mean(a)}
@@ -202,20 +202,20 @@ def _show_model(engine: Engine, console: Console) -> None:
     console.result["model_info"] = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
 
 
-def _need_profile(engine: Engine, wishes: Wishes) -> None:
-    option = "profile" if wishes["profile"] is not None else "profile_host"
+def _need_profile(engine: Engine, arguments: RunArguments) -> None:
+    option = "profile" if arguments["profile"] is not None else "profile_host"
     if not engine.is_profiled:
         raise OptionError(
             "the library was compiled without times of its kernel calls", where=f"--{option}",
             hint="compile it with --profile, or give the model file",
         )  # fmt: skip
-    if not wishes["iter"]:
+    if not arguments["iter"]:
         raise OptionError("there are no runs to profile", where=f"--{option}", hint="raise --iter")
 
 
-def _write_profiles(engine: Engine, wishes: Wishes, timing: Timing) -> None:
+def _write_profiles(engine: Engine, arguments: RunArguments, timing: Timing) -> None:
     for option in ("profile", "profile_host"):
-        path: Path | None = wishes[option]
+        path: Path | None = arguments[option]
         if path is None:
             continue
         text = profile_json(engine, timing.profile, device=option == "profile")

@@ -17,11 +17,11 @@ from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target
 from atc.build.compilers import check_compilers
 from atc.compile import compile_model
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
 from atc.importers import load_model
-from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console
 from atc.load_and_run.inputs import Filled, Given, fit_inputs, input_name
@@ -29,7 +29,7 @@ from atc.load_and_run.plugins import HOOKED
 from atc.load_and_run.shared_batch import with_shared_batch
 from atc.load_and_run.workers import wanted_threads
 from atc.options.options import Options, make_options
-from atc.options.resolve import settle
+from atc.options.resolve import resolve
 from atc.passes import RESIDUAL
 from atc.pipeline.graph_file import write_graph
 from atc.pipeline.input_types import input_types
@@ -48,41 +48,41 @@ _FEATURES = {"enable_nchw44_dot": frozenset({"asimddp"})}
 
 
 def compile_subject(
-    wishes: Wishes, given: Sequence[Given], folder: Path, console: Console
+    arguments: RunArguments, given: Sequence[Given], folder: Path, console: Console
 ) -> Compilation:
     """Compile the model that is named, with what the options need compiled in.
 
     Open dimensions are those of the inputs given. Raises AtcError; --fast_run also for a
     convolution or product that has no optimised kernel.
     """
-    options, environ, decided = compile_options(wishes, given, folder)
+    options, environ, decided = compile_options(arguments, given, folder)
     check_compilers(options, environ)
-    if wishes["model_dump"] is None and not runs_natively(options.target):
+    if arguments["model_dump"] is None and not runs_natively(options.target):
         raise OptionError(
             f"{one_line(options.target, 60)} doesn't run on this machine", where="--target",
             hint="--model_dump=FOLDER compiles for another machine",
         )  # fmt: skip
-    listener = Listener(console.stage, console.screen.progress, console.warn)
+    diagnostics = Diagnostics(console.stage, console.screen.progress, console.warn)
     with ExitStack() as stack:
         place = Path(stack.enter_context(temporary_folder("load_and_run")))
-        if wishes["batch_size"] > 0:
-            options = with_batch(options, wishes["batch_size"], place)
+        if arguments["batch_size"] > 0:
+            options = with_batch(options, arguments["batch_size"], place)
         if given:
-            _check_given(options, given, wishes["batch_size"])
-        if wishes["layout_transform"]:
+            _check_given(options, given, arguments["batch_size"])
+        if arguments["layout_transform"]:
             options = replace(options, layout_transform="auto")
-        if batch := wishes["fast_run_shared_batch_size"]:
+        if batch := arguments["fast_run_shared_batch_size"]:
             (place / "shared").mkdir()
             other = with_batch(options, batch, place / "shared")
             policy = place / "shared.policy"
-            options = with_shared_batch(options, other, environ, decided, policy, listener)
-        done = compile_model(options, environ, listener, decided)
-    if wishes["fast_run"]:
+            options = with_shared_batch(options, other, environ, decided, policy, diagnostics)
+        done = compile_model(options, environ, diagnostics, decided)
+    if arguments["fast_run"]:
         _refuse_naive(done)
-    if wishes["layout_transform"]:
+    if arguments["layout_transform"]:
         _tell_layouts(done, console)
-    if wishes["layout_transform_dump"] is not None:
-        path = wishes["layout_transform_dump"]
+    if arguments["layout_transform_dump"] is not None:
+        path = arguments["layout_transform_dump"]
         _write_graph(done, path)
         console.line(
             f"layout transform: {path} is a graph in atc's own format (ATCGRAPH), for "
@@ -105,55 +105,56 @@ def _write_graph(done: Compilation, path: Path) -> None:
 
 
 def compile_options(
-    wishes: Wishes, given: Sequence[Given], folder: Path
+    arguments: RunArguments, given: Sequence[Given], folder: Path
 ) -> tuple[Options, dict[str, str], Decisions]:
     """Return the options of the compilation, the environment, and what is decided beside them."""
-    texts: dict[str, object] = {k: v for k, v in wishes.texts.items() if k in _SHARED}
+    texts: dict[str, object] = {k: v for k, v in arguments.texts.items() if k in _SHARED}
     texts.setdefault("op_compiler_cache_mode", "enable")
-    settled = settle({**texts, "model": wishes.subject, "output": folder}, "compile")
+    settled = resolve({**texts, "model": arguments.subject, "output": folder}, "compile")
     options = make_options(settled.values)
-    if target := _layout_target(wishes):
+    if target := _layout_target(arguments):
         options = replace(options, target=target)
-    hooks = any(wishes[name] for name in HOOKED)
-    profile = bool(wishes["profile"] or wishes["profile_host"])
+    hooks = any(arguments[name] for name in HOOKED)
+    profile = bool(arguments["profile"] or arguments["profile_host"])
     return replace(
         options, input_shape=_shapes(options, given),
-        profile=profile, hooks=hooks or (profile and wanted_threads(wishes) == 1),
-        num_threads=wanted_threads(wishes),
-        kernels="optimized" if wishes["fast_run"] else options.kernels,
-        disable_reuse_memory=wishes["disable_mem_opt"] or options.disable_reuse_memory,
-        strip=wishes["record_comp_seq2"],
-        sanity_check=None if wishes["no_sanity_check"] else options.sanity_check,
-    ), settled.environ, _decisions(wishes)  # fmt: skip
+        profile=profile, hooks=hooks or (profile and wanted_threads(arguments) == 1),
+        num_threads=wanted_threads(arguments),
+        kernels="optimized" if arguments["fast_run"] else options.kernels,
+        disable_reuse_memory=arguments["disable_mem_opt"] or options.disable_reuse_memory,
+        strip=arguments["record_comp_seq2"],
+        sanity_check=None if arguments["no_sanity_check"] else options.sanity_check,
+    ), settled.environ, _decisions(arguments)  # fmt: skip
 
 
-def _decisions(wishes: Wishes) -> Decisions:
+def _decisions(arguments: RunArguments) -> Decisions:
     return Decisions(
-        skip_passes=frozenset(_skipped(wishes)), measured_layouts=bool(wishes["layout_transform"])
+        skip_passes=frozenset(_skipped(arguments)),
+        measured_layouts=bool(arguments["layout_transform"]),
     )
 
 
-def _skipped(wishes: Wishes) -> Iterator[str]:
+def _skipped(arguments: RunArguments) -> Iterator[str]:
     """Yield the passes to leave out."""
-    if not wishes["enable_fuse_conv_bias_nonlinearity"] and not wishes["enable_nchw32"]:
+    if not arguments["enable_fuse_conv_bias_nonlinearity"] and not arguments["enable_nchw32"]:
         yield "fuse_epilogue"
-    if not wishes["enable_fuse_conv_bias_with_z"]:
+    if not arguments["enable_fuse_conv_bias_with_z"]:
         yield RESIDUAL
-    if not wishes["enable_jit"]:
+    if not arguments["enable_jit"]:
         yield "fuse_elementwise"
-    elif wishes["jit_level"] == 1:
+    elif arguments["jit_level"] == 1:
         yield "fuse_elementwise_again"
-    if not wishes["enable_fuse_preprocess"]:
+    if not arguments["enable_fuse_preprocess"]:
         yield "cancel_movement"
 
 
 # ---- layouts ------------------------------------------------------------------------------------
 
 
-def _layout_target(wishes: Wishes) -> str:
+def _layout_target(arguments: RunArguments) -> str:
     """Return the target whose vectors are as wide as a layout's blocks, '' where none is asked."""
-    asked = [name for name in _BLOCKS if wishes[name]]
-    own = wishes["target"] if "target" in wishes.given else ""
+    asked = [name for name in _BLOCKS if arguments[name]]
+    own = arguments["target"] if "target" in arguments.given else ""
     if not asked:
         return ""
     if len(asked) > 1:

@@ -11,7 +11,7 @@ from atc.backends.cpu.targets import TARGETS
 from atc.backends.target import host_arch, host_features
 from atc.errors import AtcError, OptionError, one_line
 from atc.files.temporary import temporary_folder
-from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.cases import Case
 from atc.load_and_run.compilation import compile_subject
 from atc.load_and_run.console import Console
@@ -58,20 +58,20 @@ def option_sets() -> Iterator[Mapping[str, object]]:
         yield {**layout, "full_run": True}
 
 
-Run = Callable[[Path, Wishes, Sequence[Case], Console, Mapping[str, str]], list[Timing]]
+Run = Callable[[Path, RunArguments, Sequence[Case], Console, Mapping[str, str]], list[Timing]]
 """Runs a library as the options say."""
 
 
 def fit(
-    wishes: Wishes, given: Sequence[Given], stack: ExitStack, console: Console, run: Run
+    arguments: RunArguments, given: Sequence[Given], stack: ExitStack, console: Console, run: Run
 ) -> Path:
     """Return the folder of the fastest library; --dump_fitting_model keeps it."""
     trials: list[tuple[Trial, Path]] = []
     for number, options in enumerate(option_sets()):
         place = stack.enter_context(temporary_folder("load_and_run"))
-        folder = Path(place, wishes.subject.stem or "net")
+        folder = Path(place, arguments.subject.stem or "net")
         try:
-            median = _tried(wishes, options, given, folder, console, run)
+            median = _tried(arguments, options, given, folder, console, run)
         except AtcError as error:
             if not number:  # what fails without any option fails with all of them
                 raise
@@ -88,22 +88,22 @@ def fit(
         "trials": [{"options": t.text, "median_ms": t.median} for t, _ in trials],
         "best": best.text,
     }
-    kept: Path | None = wishes["dump_fitting_model"]
+    kept: Path | None = arguments["dump_fitting_model"]
     if kept is None:
         place = stack.enter_context(temporary_folder("load_and_run"))
-        kept = Path(place, wishes.subject.stem or "net")
+        kept = Path(place, arguments.subject.stem or "net")
     with console.screen:
-        return compile_subject(_with(wishes, best.options), given, kept, console).folder
+        return compile_subject(_with(arguments, best.options), given, kept, console).folder
 
 
 def _tried(
-    wishes: Wishes, options: Mapping[str, object], given: Sequence[Given], folder: Path,
+    arguments: RunArguments, options: Mapping[str, object], given: Sequence[Given], folder: Path,
     console: Console, run: Run,
 ) -> float:  # fmt: skip
     silent = Console(
         lambda text: None, console.error, console.screen, quiet=True, warnings=console.warnings
     )
-    wanted = _with(wishes, {**PLAIN, **options})
+    wanted = _with(arguments, {**PLAIN, **options})
     with console.screen:
         done = compile_subject(wanted, given, folder, silent)
     found = run(done.folder, wanted, (Case(tuple(given)),), silent, {})[0].statistics
@@ -111,6 +111,6 @@ def _tried(
     return found.median
 
 
-def _with(wishes: Wishes, options: Mapping[str, object]) -> Wishes:
-    texts = {**wishes.texts, **{k: _shown(v) for k, v in options.items()}}
-    return replace(wishes, values={**wishes.values, **options}, texts=texts)
+def _with(arguments: RunArguments, options: Mapping[str, object]) -> RunArguments:
+    texts = {**arguments.texts, **{k: _shown(v) for k, v in options.items()}}
+    return replace(arguments, values={**arguments.values, **options}, texts=texts)

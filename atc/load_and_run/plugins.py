@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atc.errors import OptionError, not_written, one_line
 from atc.ir.graph import Array
-from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.binary_dump import BinaryDump, output_variables, write_dump
 from atc.load_and_run.checks import DispatchCheck, RangeCheck, ValueCheck
 from atc.load_and_run.console import Console
@@ -56,7 +56,7 @@ class Plugins:
             self._write_outputs(self.outputs, context)
         self.runs += 1
 
-    def finish(self, wishes: Wishes, console: Console) -> None:
+    def finish(self, arguments: RunArguments, console: Console) -> None:
         """Tell what was seen; a text dump goes to where it is wanted."""
         for line in (*(self.values.lines if self.values else ()),
                      *(self.dispatch.lines() if self.dispatch else ())):  # fmt: skip
@@ -64,7 +64,7 @@ class Plugins:
         if self.dispatch is not None:
             console.result["idle_calls"] = [step.number for step in self.dispatch.idle]
         if self.text is not None:
-            _write_text(self.text.text(), wishes, console)
+            _write_text(self.text.text(), arguments, console)
 
     def _write_outputs(self, folder: Path, context: Context) -> None:
         triples = zip(self.variables, self.engine.outputs, context.results(), strict=True)
@@ -81,9 +81,9 @@ def _all(observers: Sequence[Observer]) -> Observer:
     return observe
 
 
-def make_plugins(engine: Engine, wishes: Wishes, dump_inputs: bool) -> Plugins:
+def make_plugins(engine: Engine, arguments: RunArguments, dump_inputs: bool) -> Plugins:
     """Return what the options ask for; raises OptionError where the library has no hooks."""
-    asked = [name for name in HOOKED if wishes[name]]
+    asked = [name for name in HOOKED if arguments[name]]
     if asked and not engine.is_hooked:
         raise OptionError(
             "the library was compiled without hooks", where=f"--{asked[0]}",
@@ -95,46 +95,46 @@ def make_plugins(engine: Engine, wishes: Wishes, dump_inputs: bool) -> Plugins:
             hint="compile the model for one shape, see --input_shape",
         )  # fmt: skip
     plugins = Plugins(engine)
-    match dump_kind(wishes):
+    match dump_kind(arguments):
         case "bin_io_dump":
-            if dump_inputs and _recorded(wishes):
+            if dump_inputs and _recorded(arguments):
                 raise OptionError(
                     "inputs can't be dumped from a recorded sequence", where="MGB_DUMP_INPUT",
                     hint="unset it, or leave --record_comp_seq out",
                 )  # fmt: skip
-            plugins.first.append(BinaryDump(engine, wishes["bin_io_dump"], dump_inputs))
+            plugins.first.append(BinaryDump(engine, arguments["bin_io_dump"], dump_inputs))
         case "bin_out_dump":
-            plugins.outputs = wishes["bin_out_dump"]
+            plugins.outputs = arguments["bin_out_dump"]
             plugins.variables = output_variables(engine)
         case "":
             pass
         case _:
-            plugins.text = TextDump(engine, _recorded(wishes))
+            plugins.text = TextDump(engine, _recorded(arguments))
             plugins.first.append(plugins.text)
-    if wishes["check_dispatch"]:
+    if arguments["check_dispatch"]:
         plugins.dispatch = DispatchCheck(engine)
         plugins.first.append(plugins.dispatch)
-    if wishes["range"]:
-        plugins.every.append(RangeCheck(engine, wishes["range"]))
-    if wishes["check_var_value"]:
-        plugins.values = ValueCheck(engine, *wishes["check_var_value"])
+    if arguments["range"]:
+        plugins.every.append(RangeCheck(engine, arguments["range"]))
+    if arguments["check_var_value"]:
+        plugins.values = ValueCheck(engine, *arguments["check_var_value"])
         plugins.every.append(plugins.values)
     return plugins
 
 
-def _recorded(wishes: Wishes) -> bool:
-    return bool(wishes["record_comp_seq"] or wishes["record_comp_seq2"])
+def _recorded(arguments: RunArguments) -> bool:
+    return bool(arguments["record_comp_seq"] or arguments["record_comp_seq2"])
 
 
-def _write_text(text: str, wishes: Wishes, console: Console) -> None:
+def _write_text(text: str, arguments: RunArguments, console: Console) -> None:
     write: Callable[[str], None]
-    match dump_kind(wishes):
+    match dump_kind(arguments):
         case "io_dump_stdout":
             write = console.line
         case "io_dump_stderr":
             write = console.error
         case _:
-            path = wishes["io_dump"]
+            path = arguments["io_dump"]
             try:
                 path.write_text(text, "utf-8")
             except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atc.errors import OptionError, UnsupportedError
-from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.pool import check_cores
 from atc.options.table import options_of
 
@@ -30,43 +30,43 @@ _ALWAYS = {
 """Switches that are on in any case."""
 
 
-def dump_kind(wishes: Wishes) -> str:
+def dump_kind(arguments: RunArguments) -> str:
     """Return the option of the dump to make, '' for none."""
-    return next((name for name in reversed(DUMPS) if wishes[name]), "")
+    return next((name for name in reversed(DUMPS) if arguments[name]), "")
 
 
-def strategy(wishes: Wishes) -> tuple[str, ...]:
+def strategy(arguments: RunArguments) -> tuple[str, ...]:
     """Return how kernels are chosen, in MegEngine's words."""
-    if wishes["full_run"]:
+    if arguments["full_run"]:
         words = ["PROFILE"]
-    elif wishes["fast_run"]:
+    elif arguments["fast_run"]:
         words = ["PROFILE", "OPTIMIZED"]
     else:
         words = ["HEURISTIC"]
-    if wishes["reproducible"] or wishes["binary_equal_between_batch"]:
+    if arguments["reproducible"] or arguments["binary_equal_between_batch"]:
         words.append("REPRODUCIBLE")
     return tuple(words)
 
 
-def check_rules(wishes: Wishes) -> None:
+def check_rules(arguments: RunArguments) -> None:
     """Raise OptionError for options that exclude or need each other."""
-    for problem, option, hint in _conflicts(wishes):
+    for problem, option, hint in _conflicts(arguments):
         raise OptionError(problem, where=f"--{option}", hint=hint)
-    check_cores(wishes["multi_thread_core_ids"] or ())
-    if wishes["enable_nchw64"]:
+    check_cores(arguments["multi_thread_core_ids"] or ())
+    if arguments["enable_nchw64"]:
         raise UnsupportedError(
             "--enable_nchw64 is a layout of int4, which no kernel computes in",
             where="--enable_nchw64", hint="leave it out",
         )  # fmt: skip
     for option, name in (("cuda", "CUDA"), ("rocm", "ROCm")):
-        if wishes[option]:
+        if arguments[option]:
             raise UnsupportedError(
                 f"the device is not available: load_and_run has no {name}", where=f"--{option}",
                 hint="use --cpu",
             )  # fmt: skip
 
 
-def _conflicts(w: Wishes) -> Iterator[tuple[str, str, str]]:
+def _conflicts(w: RunArguments) -> Iterator[tuple[str, str, str]]:
     """Yield (problem, option, hint)."""
     measures = w["full_run"] or w["fast_run"]
     policy = w["fast_run_algo_policy"]
@@ -96,7 +96,7 @@ def _conflicts(w: Wishes) -> Iterator[tuple[str, str, str]]:
             yield f"{w[option]} is not a folder", option, "make it first"
 
 
-def _thread_conflicts(w: Wishes) -> Iterator[tuple[str, str, str]]:
+def _thread_conflicts(w: RunArguments) -> Iterator[tuple[str, str, str]]:
     pool, own = w["multithread"], w["multithread_default"]
     cores = w["multi_thread_core_ids"]
     if pool > 0 and own > 0:
@@ -110,20 +110,20 @@ def _thread_conflicts(w: Wishes) -> Iterator[tuple[str, str, str]]:
         yield f"{len(cores)} cores for {count} threads", "multi_thread_core_ids", f"name {count}"
 
 
-def notes(wishes: Wishes, compiles: bool) -> Iterator[str]:
+def notes(arguments: RunArguments, compiles: bool) -> Iterator[str]:
     """Yield a warning for everything that is given and has no effect, or less than it says."""
     for name, setting in options_of("load_and_run").items():
-        if name in wishes.given and setting.accepted and wishes[name]:
+        if name in arguments.given and setting.accepted and arguments[name]:
             yield f"--{name} has no effect: {setting.accepted}"
-    if not compiles and (unused := sorted(COMPILING & wishes.given)):
+    if not compiles and (unused := sorted(COMPILING & arguments.given)):
         listed = ", ".join(f"--{name}" for name in unused)
         yield f"{listed}: of no effect on a library that is compiled already"
-    if sum(bool(wishes[name]) for name in DUMPS) > 1:
-        yield f"only one dump is made: --{dump_kind(wishes)}"
-    if wishes["profile"] is not None and (wishes["range"] or wishes["check_var_value"]):
+    if sum(bool(arguments[name]) for name in DUMPS) > 1:
+        yield f"only one dump is made: --{dump_kind(arguments)}"
+    if arguments["profile"] is not None and (arguments["range"] or arguments["check_var_value"]):
         yield "--profile: the runs' times hold those of the checks, too"
     for name, reason in _ALWAYS.items():
-        if name in wishes.given and not wishes[name]:
+        if name in arguments.given and not arguments[name]:
             yield f"--{name}=0 has no effect: {reason}"
-    if wishes["enable_nchw32"] and not wishes["enable_fuse_conv_bias_nonlinearity"]:
+    if arguments["enable_nchw32"] and not arguments["enable_fuse_conv_bias_nonlinearity"]:
         yield "--enable_nchw32 switches --enable_fuse_conv_bias_nonlinearity on"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from atc.errors import one_line
 from atc.ir.graph import Array
-from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.console import Console
 from atc.load_and_run.context import Context
 from atc.load_and_run.engine import Engine
@@ -39,8 +39,8 @@ class Timing:
 
 
 def run_test(
-    engine: Engine, inputs: Mapping[str, Array], wishes: Wishes, plugins: Plugins, memory: Memory,
-    console: Console, number: int = 0,
+    engine: Engine, inputs: Mapping[str, Array], arguments: RunArguments, plugins: Plugins,
+    memory: Memory, console: Console, number: int = 0,
 ) -> tuple[list[Timing], list[Array]]:  # fmt: skip
     """Run one set of inputs in all threads; return the times and the outputs.
 
@@ -48,8 +48,8 @@ def run_test(
     """
     begin = time.perf_counter()
     arrays = [memory.holding(inputs[t.name]) for t in engine.inputs]
-    contexts = [_context(engine, arrays, memory) for _ in range(wishes["thread"])]
-    if wishes["fake_first"]:
+    contexts = [_context(engine, arrays, memory) for _ in range(arguments["thread"])]
+    if arguments["fake_first"]:
         for context in contexts:
             context.prepare()
     prepared = 1e3 * (time.perf_counter() - begin)
@@ -57,10 +57,10 @@ def run_test(
     console.result.setdefault("prepare_ms", []).append(prepared)
     digest = _digest(arrays)
     timings = [Timing() for _ in contexts]
-    _in_threads(contexts, timings, wishes, plugins, console, number)
+    _in_threads(contexts, timings, arguments, plugins, console, number)
     for k, timing in enumerate(timings):
         _show(timing, console, number, k, len(timings))
-    if not wishes["no_sanity_check"]:
+    if not arguments["no_sanity_check"]:
         _check_sanity(contexts, arrays, digest)
         console.debug("sanity check: inputs, arena and outputs are intact")
     _check_agreement(contexts, engine)
@@ -73,16 +73,16 @@ def _context(engine: Engine, arrays: Sequence[Array], memory: Memory) -> Context
 
 
 def _in_threads(
-    contexts: Sequence[Context], timings: Sequence[Timing], wishes: Wishes, plugins: Plugins,
-    console: Console, number: int,
+    contexts: Sequence[Context], timings: Sequence[Timing], arguments: RunArguments,
+    plugins: Plugins, console: Console, number: int,
 ) -> None:  # fmt: skip
     """Run all contexts, each in a thread of its own if there are several; raise what they raise.
 
     The plugins look at the first one.
     """
     if len(contexts) == 1:
-        with workers(contexts[0], wishes, console) as (start, plugins.cores):
-            _runs(contexts[0], timings[0], wishes, plugins, start, number)
+        with workers(contexts[0], arguments, console) as (start, plugins.cores):
+            _runs(contexts[0], timings[0], arguments, plugins, start, number)
         return
     barrier = threading.Barrier(len(contexts))
 
@@ -90,7 +90,7 @@ def _in_threads(
         try:
             barrier.wait()
             own = plugins if k == 0 else None
-            _runs(contexts[k], timings[k], wishes, own, here, number)
+            _runs(contexts[k], timings[k], arguments, own, here, number)
         except BaseException as error:
             timings[k].failure = error
 
@@ -105,14 +105,14 @@ def _in_threads(
 
 
 def _runs(
-    context: Context, timing: Timing, wishes: Wishes, plugins: Plugins | None, start: Start,
-    number: int,
+    context: Context, timing: Timing, arguments: RunArguments, plugins: Plugins | None,
+    start: Start, number: int,
 ) -> None:  # fmt: skip
-    warmups = wishes["warmup_iter"] if number == 0 else 0
-    for k in range(warmups + wishes["iter"]):
+    warmups = arguments["warmup_iter"] if number == 0 else 0
+    for k in range(warmups + arguments["iter"]):
         if plugins is not None:
             plugins.before(context)
-        begin, middle, end = _timed(context, wishes["copy_to_host"], start)
+        begin, middle, end = _timed(context, arguments["copy_to_host"], start)
         if plugins is not None:
             plugins.after(context)
             if context.engine.is_profiled and k >= warmups:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atc.backends.kernel import workload_of
 from atc.compile import compile_model
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.fast_run.measure import workload_digest
 from atc.fast_run.policy import Pick, workload_summary, write_policy
 from atc.files.temporary import temporary_folder
@@ -22,7 +22,7 @@ from atc.select.select import candidates
 
 def with_shared_batch(
     options: Options, measured: Options, environ: Mapping[str, str], decided: Decisions,
-    policy: Path, heard: Listener,
+    policy: Path, diagnostics: Diagnostics,
 ) -> Options:  # fmt: skip
     """Return the options with the choices for another batch size, which are written to `policy`.
 
@@ -31,7 +31,7 @@ def with_shared_batch(
     """
     with temporary_folder("load_and_run") as folder:
         own = replace(measured, output=Path(folder, "net"))
-        done = compile_model(own, environ, heard, decided)
+        done = compile_model(own, environ, diagnostics, decided)
     request = resolve_request(options, environ, decided)
     write_policy(policy, dict(_picks(request, done)))
     return replace(options, fast_run=False, full_run=False, fast_run_algo_policy=policy)
@@ -39,8 +39,8 @@ def with_shared_batch(
 
 def _picks(request: Request, done: Compilation) -> Iterator[tuple[str, Pick]]:
     """Yield a policy's lines for the nodes of the graph at hand."""
-    model, target = read_model(request, Listener()), request.target
-    graph, limits = optimise(model, request, Listener()).graph, request.limits(model)
+    model, target = read_model(request, Diagnostics()), request.target
+    graph, limits = optimise(model, request, Diagnostics()).graph, request.limits(model)
     for node in _nodes(graph):
         choice = done.selection.get(node.outputs[0])
         if choice is None:

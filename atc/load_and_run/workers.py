@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from atc.load_and_run.arguments import Wishes
+from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.console import Console
 from atc.load_and_run.context import Context
 from atc.load_and_run.pool import Pool
@@ -19,26 +19,26 @@ def here(task: Callable[[], None]) -> None:
     task()
 
 
-def wanted_threads(wishes: Wishes) -> int:
+def wanted_threads(arguments: RunArguments) -> int:
     """Return how many threads shall compute; 1 where nothing is asked."""
-    return max(int(wishes["multithread"]), int(wishes["multithread_default"]), 1)
+    return max(int(arguments["multithread"]), int(arguments["multithread_default"]), 1)
 
 
 @contextmanager
 def workers(
-    context: Context, wishes: Wishes, console: Console
+    context: Context, arguments: RunArguments, console: Console
 ) -> Iterator[tuple[Start, list[list[int]]]]:
     """Give what runs a call, and the cores of every thread of the pool (none: there is no pool).
 
     With --multithread the caller waits for a thread that runs the network together with the
     network's own threads; with --multithread_default it is the one that runs it.
     """
-    count = wanted_threads(wishes)
-    caller = wishes["multithread_default"] > 0
-    if not caller and wishes["multithread"] < 1:
+    count = wanted_threads(arguments)
+    caller = arguments["multithread_default"] > 0
+    if not caller and arguments["multithread"] < 1:
         yield here, []
         return
-    there, cores = context.engine.threads, wishes["multi_thread_core_ids"]
+    there, cores = context.engine.threads, arguments["multi_thread_core_ids"]
     if there == 1 and count > 1:
         console.warn("the library computes in one thread: the pool's threads take runs in turn")
     elif there != count:

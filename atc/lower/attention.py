@@ -14,7 +14,7 @@ from atc.ir.graph import DType, row_major
 from atc.ir.view import View, broadcast
 from atc.lower.builder import Builder
 from atc.lower.concat_pad import join, pad
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.conv import widen
 from atc.lower.elementwise import like
 from atc.lower.indexed_access import gather_axis, index
@@ -25,11 +25,11 @@ from atc.lower.registry import lowers
 # ---- heads --------------------------------------------------------------------------------------
 
 
-def split_heads(site: Site, x: str, heads: int) -> str:
+def split_heads(ctx: LoweringContext, x: str, heads: int) -> str:
     """Return [batch, steps, heads * size] as [batch, heads, steps, size]."""
-    b = site.b
+    b = ctx.b
     batch, steps, width = b.shape(x)
-    site.require(heads > 0 and width % heads == 0, f"{heads} heads of a width of {width}")
+    ctx.require(heads > 0 and width % heads == 0, f"{heads} heads of a width of {width}")
     return b.transpose(b.reshape(x, (batch, steps, heads, width // heads)), (0, 2, 1, 3))
 
 
@@ -81,14 +81,14 @@ def _visible(mask: Mask, i: Expr, j: Expr, offset: Expr, length: Expr | None) ->
     return conditions
 
 
-def masked(site: Site, scores: str, mask: Mask) -> str:
+def masked(ctx: LoweringContext, scores: str, mask: Mask) -> str:
     """Return grouped scores [batch, groups, heads / groups, steps, keys] with a mask applied."""
-    b = site.b
+    b = ctx.b
     shape = b.shape(scores)
     names, views = [scores], [View(row_major(shape))]
     for added in mask.added:
         names.append(added)
-        views.append(_mask_view(site, b.shape(added), shape))
+        views.append(_mask_view(ctx, b.shape(added), shape))
     for per_row in (mask.offset, mask.lengths):
         if isinstance(per_row, str) and per_row:
             names.append(b.cast(per_row, DType.INT64))
@@ -117,11 +117,11 @@ def masked(site: Site, scores: str, mask: Mask) -> str:
     return b.map(body, *names, shape=shape, views=views, coordinates=coordinates)
 
 
-def _mask_view(site: Site, given: Sequence[int], shape: Sequence[int]) -> View:
+def _mask_view(ctx: LoweringContext, given: Sequence[int], shape: Sequence[int]) -> View:
     """Return the view of a mask [batch, heads, steps, keys], or broadcast to it, over groups."""
     four = (*[1] * (4 - len(given)), *given)
     batch, groups, each, steps, keys = shape
-    site.require(len(given) <= 4, f"the mask {list(given)} has too many axes")
+    ctx.require(len(given) <= 4, f"the mask {list(given)} has too many axes")
     view = broadcast(four, (batch, groups * each, steps, keys))
     s = view.strides
     return View((s[0], s[1] * each, *s[1:]), view.offset)
@@ -143,7 +143,7 @@ class Attended:
 
 
 def attend(
-    site: Site, q: str, k: str, v: str, mask: Mask, *,
+    ctx: LoweringContext, q: str, k: str, v: str, mask: Mask, *,
     scale: float, softcap: float = 0.0, sink: str = "",
 ) -> Attended:  # fmt: skip
     """Emit softmax(mask(scale q k')) v; heads of q come in groups that share those of k and v.
@@ -151,18 +151,18 @@ def attend(
     All are [batch, heads, steps, size]. The score becomes softcap * tanh(score / softcap) first,
     where that is given. `sink` [heads] are scores of one more key, whose value is 0.
     """
-    b = site.b
-    q, k, v = (widen(site, x) for x in (q, k, v))
+    b = ctx.b
+    q, k, v = (widen(ctx, x) for x in (q, k, v))
     groups = b.shape(k)[1]
     heads = b.shape(q)[1]
-    site.require(groups > 0 and heads % groups == 0, f"{heads} heads of queries, {groups} of keys")
+    ctx.require(groups > 0 and heads % groups == 0, f"{heads} heads of queries, {groups} of keys")
     keys = grouped(b, b.transpose(k, (0, 1, 3, 2)), groups)
-    scores = product(site, grouped(b, q, groups), keys)
+    scores = product(ctx, grouped(b, q, groups), keys)
     raw = b.map(lambda s: call("Mul", s, like(s, scale)), scores)
     capped = raw if softcap <= 0 else b.map(lambda s: _capped(s, softcap), raw)
-    biased = masked(site, capped, mask)
-    weights = _weights(site, biased, sink)
-    y = product(site, weights, grouped(b, v, groups))
+    biased = masked(ctx, capped, mask)
+    weights = _weights(ctx, biased, sink)
+    y = product(ctx, weights, grouped(b, v, groups))
     return Attended(*(_ungrouped(b, x) for x in (y, raw, capped, biased, weights)))
 
 
@@ -175,15 +175,15 @@ def _capped(s: Expr, softcap: float) -> Expr:
     return call("Mul", like(s, softcap), call("Tanh", call("Div", s, like(s, softcap))))
 
 
-def _weights(site: Site, scores: str, sink: str) -> str:
-    b = site.b
+def _weights(ctx: LoweringContext, scores: str, sink: str) -> str:
+    b = ctx.b
     if not sink:
-        return softmax(site, scores, 4, masked=True)
+        return softmax(ctx, scores, 4, masked=True)
     shape = b.shape(scores)
     more = (*shape[:-1], 1)
     view = View((0, shape[2], 1, 0, 0))
     column = b.view(b.cast(sink, b.type(scores).dtype), more, view)
-    both = softmax(site, join(b, [scores, column], 4), 4, masked=True)
+    both = softmax(ctx, join(b, [scores, column], 4), 4, masked=True)
     return b.view(both, shape, View(row_major((*shape[:-1], shape[-1] + 1))))
 
 
@@ -191,46 +191,46 @@ def _weights(site: Site, scores: str, sink: str) -> str:
 
 
 @lowers("Attention")
-def attention(site: Site) -> tuple[str, ...]:
+def attention(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX Attention-25: q, k, v [batch, heads, steps, size] or [batch, steps, heads * size]."""
-    b, dtype = site.b, site.type(0).dtype
-    flat = len(site.shape(0)) == 3
-    q, k, v = (site.input(i) for i in range(3))
+    b, dtype = ctx.b, ctx.type(0).dtype
+    flat = len(ctx.shape(0)) == 3
+    q, k, v = (ctx.input(i) for i in range(3))
     if flat:
-        heads = [site.int("q_num_heads"), *[site.int("kv_num_heads")] * 2]
-        q, k, v = (split_heads(site, x, n) for x, n in zip((q, k, v), heads, strict=True))
-    past = b.shape(site.input(4))[2] if site.has(4) else 0
-    if site.has(4):
-        k, v = join(b, [site.input(4), k], 2), join(b, [site.input(5), v], 2)
+        heads = [ctx.int("q_num_heads"), *[ctx.int("kv_num_heads")] * 2]
+        q, k, v = (split_heads(ctx, x, n) for x, n in zip((q, k, v), heads, strict=True))
+    past = b.shape(ctx.input(4))[2] if ctx.has(4) else 0
+    if ctx.has(4):
+        k, v = join(b, [ctx.input(4), k], 2), join(b, [ctx.input(5), v], 2)
     steps, keys = b.shape(q)[2], b.shape(k)[2]
     offset: int | str = past
-    if site.has(6) and not site.has(4):
-        lengths = b.cast(site.input(6), DType.INT64)
+    if ctx.has(6) and not ctx.has(4):
+        lengths = b.cast(ctx.input(6), DType.INT64)
         offset = b.map(lambda n: call("Sub", n, index(steps)), lengths)
     mask = Mask(
-        (_padded_mask(site, keys),) if site.has(3) else (), bool(site.int("is_causal")),
-        site.int("left_window_size", -1), site.int("right_window_size", -1), offset,
-        site.optional(6),
+        (_padded_mask(ctx, keys),) if ctx.has(3) else (), bool(ctx.int("is_causal")),
+        ctx.int("left_window_size", -1), ctx.int("right_window_size", -1), offset,
+        ctx.optional(6),
     )  # fmt: skip
-    scale = site.float("scale", 1 / sqrt(b.shape(q)[3]))
-    result = attend(site, q, k, v, mask, scale=scale, softcap=site.float("softcap", 0.0))
+    scale = ctx.float("scale", 1 / sqrt(b.shape(q)[3]))
+    result = attend(ctx, q, k, v, mask, scale=scale, softcap=ctx.float("softcap", 0.0))
     y = b.cast(merge_heads(b, result.y) if flat else result.y, dtype)
     modes = (result.raw, result.capped, result.biased, result.probabilities)
-    mode = site.int("qk_matmul_output_mode", 0)
-    site.require(0 <= mode < len(modes), f"qk_matmul_output_mode is {mode}")
+    mode = ctx.int("qk_matmul_output_mode", 0)
+    ctx.require(0 <= mode < len(modes), f"qk_matmul_output_mode is {mode}")
     return (y, k, v, b.cast(modes[mode], dtype))
 
 
-def _padded_mask(site: Site, keys: int) -> str:
+def _padded_mask(ctx: LoweringContext, keys: int) -> str:
     """Return attn_mask with a last axis of all keys; what it doesn't mention is hidden."""
-    mask, shape = site.input(3), site.shape(3)
+    mask, shape = ctx.input(3), ctx.shape(3)
     missing = keys - shape[-1]
     if missing <= 0 or shape[-1] == 1:
         return mask
-    dtype = site.type(3).dtype
-    value = site.b.scalar(dtype is not DType.BOOL and float("-inf"), dtype)
+    dtype = ctx.type(3).dtype
+    value = ctx.b.scalar(dtype is not DType.BOOL and float("-inf"), dtype)
     ends = [0] * (len(shape) - 1) + [missing]
-    return pad(site.b, mask, [0] * len(shape), ends, value=value)
+    return pad(ctx.b, mask, [0] * len(shape), ends, value=value)
 
 
 # ---- rotary embeddings --------------------------------------------------------------------------
@@ -245,17 +245,17 @@ class Rotary:
     interleaved: bool = False
 
 
-def rotate(site: Site, x: str, angles: Rotary, *, steps_axis: int) -> str:
+def rotate(ctx: LoweringContext, x: str, angles: Rotary, *, steps_axis: int) -> str:
     """Rotate pairs of x, whose other middle axis is the heads' (RoFormer, Su and others 2021).
 
     x is [batch, steps, heads, size] or [batch, heads, steps, size]. The partner of an element is
     half of the rotated width away or, interleaved, its neighbour. Elements beyond twice the angles
     stay as they are.
     """
-    b = site.b
+    b = ctx.b
     shape, half = b.shape(x), b.shape(angles.cos)[-1]
     width, dtype = 2 * half, b.type(x).dtype
-    site.require(width <= shape[-1], f"{half} angles for a head of {shape[-1]}")
+    ctx.require(width <= shape[-1], f"{half} angles for a head of {shape[-1]}")
     strides = row_major(shape)
     pair, inner = ((half, 2), (2, 1)) if angles.interleaved else ((2, half), (half, 1))
     which = 1 if angles.interleaved else 0
@@ -287,28 +287,28 @@ def rotate(site: Site, x: str, angles: Rotary, *, steps_axis: int) -> str:
     return join(b, [y, rest], 3)
 
 
-def rotated_layout(site: Site, x: str, heads: int, angles: Rotary) -> str:
+def rotated_layout(ctx: LoweringContext, x: str, heads: int, angles: Rotary) -> str:
     """Rotate [batch, heads, steps, size] or, with `heads`, [batch, steps, heads * size]."""
-    b, shape = site.b, site.b.shape(x)
+    b, shape = ctx.b, ctx.b.shape(x)
     if len(shape) == 4:
-        return rotate(site, x, angles, steps_axis=2)
-    site.require(heads > 0 and shape[2] % heads == 0, f"{heads} heads of a width of {shape[2]}")
+        return rotate(ctx, x, angles, steps_axis=2)
+    ctx.require(heads > 0 and shape[2] % heads == 0, f"{heads} heads of a width of {shape[2]}")
     apart = b.reshape(x, (*shape[:2], heads, shape[2] // heads))
-    return b.reshape(rotate(site, apart, angles, steps_axis=1), shape)
+    return b.reshape(rotate(ctx, apart, angles, steps_axis=1), shape)
 
 
 @lowers("RotaryEmbedding")
-def rotary_embedding(site: Site) -> str:
+def rotary_embedding(ctx: LoweringContext) -> str:
     """ONNX RotaryEmbedding-23; position_ids, where given, choose rows of the caches."""
-    b = site.b
-    cos, sin = site.input(1), site.input(2)
-    if site.has(3):
-        cos, sin = (gather_axis(b, c, 0, site.input(3), proven=False) for c in (cos, sin))
-    used = site.int("rotary_embedding_dim")
-    angles = Rotary(cos, sin, bool(site.int("interleaved")))
+    b = ctx.b
+    cos, sin = ctx.input(1), ctx.input(2)
+    if ctx.has(3):
+        cos, sin = (gather_axis(b, c, 0, ctx.input(3), proven=False) for c in (cos, sin))
+    used = ctx.int("rotary_embedding_dim")
+    angles = Rotary(cos, sin, bool(ctx.int("interleaved")))
     if used and b.shape(cos)[-1] != used // 2:
         angles = replace(angles, cos=_narrow(b, cos, used // 2), sin=_narrow(b, sin, used // 2))
-    return rotated_layout(site, site.input(0), site.int("num_heads"), angles)
+    return rotated_layout(ctx, ctx.input(0), ctx.int("num_heads"), angles)
 
 
 def _narrow(b: Builder, x: str, width: int) -> str:
@@ -317,9 +317,9 @@ def _narrow(b: Builder, x: str, width: int) -> str:
     return b.view(x, (*shape[:-1], width), View(row_major(shape)))
 
 
-def positions(site: Site, batch: int, steps: int, first: int | str) -> str:
+def positions(ctx: LoweringContext, batch: int, steps: int, first: int | str) -> str:
     """Return INT64 [batch, steps] that count up from `first`, a number or a name of one per row."""
-    b = site.b
+    b = ctx.b
     if isinstance(first, int):
         if not is_dynamic(steps):
             return b.constant(np.arange(first, first + steps, dtype=np.int64)[None])

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from atc.dims import (
     Dim,
     Symbol,
-    broadcast_faults,
+    broadcast_guards,
     broadcast_shapes,
     dim,
     high,
     is_dynamic,
-    unlike,
+    not_equal,
 )
 from atc.errors import InternalError, ModelError, UnsupportedError
 from atc.ir.expr import Call, Expr, Input, cast, const, inputs_of, renumber, walk
@@ -57,7 +57,7 @@ _PARTS = "#parts"
 
 
 @dataclass(frozen=True)
-class Parts:
+class CompositeValue:
     """A composite value: the elements of a sequence, known in number, or of an optional.
 
     `names` is None for an optional without a value. Those of a map are its keys [n] and its values
@@ -100,13 +100,13 @@ class Builder:
         """The inputs of a loop's body."""
         self._types: dict[str, TensorType] = {}
         self._constants: dict[str, Array] = {}
-        self._grids: dict[str, Dequantization] = {}
-        self._parts: dict[str, Parts] = {}
+        self._quantization: dict[str, Dequantization] = {}
+        self._parts: dict[str, CompositeValue] = {}
         self._origin: tuple[str, ...] = parent._origin if parent else ()
         self._declared: set[str] = parent._declared if parent else set()
         self._counter: Iterator[int] = parent._counter if parent else iter(range(1 << 62))
         self.symbols: list[Symbol] = parent.symbols if parent else []
-        self._faults: dict[int, None] = parent._faults if parent else {}
+        self._guards: dict[int, None] = parent._guards if parent else {}
         self.warnings: list[str] = parent.warnings if parent else []
         self._extents: dict[str, Extents] = {}
         self._written: dict[str, str] = {}
@@ -114,11 +114,11 @@ class Builder:
     @contextmanager
     def attempt(self) -> Iterator[Callable[[], None]]:
         """Yield a function that takes back the checks noted since, where a lowering is tried."""
-        before = dict(self._faults)
+        before = dict(self._guards)
 
         def forget() -> None:
-            self._faults.clear()
-            self._faults.update(before)
+            self._guards.clear()
+            self._guards.update(before)
 
         try:
             yield forget
@@ -170,12 +170,12 @@ class Builder:
 
     def must_be_equal(self, a: int, b: int) -> None:
         """Note that two extents are the same, or the run ends."""
-        self.must_be_zero(unlike(a, b))
+        self.must_be_zero(not_equal(a, b))
 
-    def must_be_zero(self, fault: int) -> None:
+    def must_be_zero(self, guard: int) -> None:
         """Note that an extent is 0, or the run ends."""
-        if isinstance(fault, Dim):
-            self._faults[fault] = None
+        if isinstance(guard, Dim):
+            self._guards[guard] = None
 
     def value(self, name: str) -> Array | None:
         """Return a constant's array, or None when the value is computed at run time."""
@@ -193,7 +193,7 @@ class Builder:
 
         Raises ValueError for shapes that never do.
         """
-        self._faults.update(dict.fromkeys(broadcast_faults(*shapes)))
+        self._guards.update(dict.fromkeys(broadcast_guards(*shapes)))
         return broadcast_shapes(*shapes)
 
     def extents(self, values: Extents, dtype: DType = DType.INT64) -> str:
@@ -231,11 +231,11 @@ class Builder:
 
     def remember(self, name: str, grid: Dequantization) -> None:
         """Note how a constant was dequantized."""
-        self._grids[name] = grid
+        self._quantization[name] = grid
 
     def grid(self, name: str) -> Dequantization | None:
         """Return how a constant was dequantized, None where it wasn't."""
-        return self._grids.get(name)
+        return self._quantization.get(name)
 
     @contextmanager
     def repeated(self, copies: int) -> Iterator[None]:
@@ -253,22 +253,22 @@ class Builder:
             raise UnsupportedError(
                 f"a sequence of {len(names)} tensors", hint=f"up to {MAX_PARTS} can be compiled"
             )
-        return self._bundle(Parts(tuple(names), dtype))
+        return self._bundle(CompositeValue(tuple(names), dtype))
 
     def mapping(self, keys: str, values: str) -> str:
         """Add a map, or a sequence of maps, one for each row of `values`."""
-        return self._bundle(Parts((keys, values), is_map=True))
+        return self._bundle(CompositeValue((keys, values), is_map=True))
 
     def nothing(self) -> str:
         """Add an optional without a value."""
-        return self._bundle(Parts(None))
+        return self._bundle(CompositeValue(None))
 
-    def _bundle(self, parts: Parts) -> str:
+    def _bundle(self, parts: CompositeValue) -> str:
         name = self.fresh(_PARTS)
         self._parts[name] = parts
         return name
 
-    def parts(self, name: str) -> Parts | None:
+    def parts(self, name: str) -> CompositeValue | None:
         """Return what a sequence or an empty optional consists of, None for a tensor."""
         if name in self._parts:
             return self._parts[name]
@@ -415,8 +415,8 @@ class Builder:
         graph = Graph(
             name, tuple(inputs), tuple(finished), tuple(self.nodes),
             {k: v for k, v in self._types.items() if k not in self._extents},
-            dict(self._constants), dims=tuple(self.symbols), faults=tuple(self._faults),
-            grids=dict(self._grids), warnings=tuple(self.warnings),
+            dict(self._constants), dims=tuple(self.symbols), guards=tuple(self._guards),
+            quantization=dict(self._quantization), warnings=tuple(self.warnings),
         )  # fmt: skip
         outer = {n: self.type(n) for n in captured(graph)}
         return replace(graph, types={**outer, **graph.types})
@@ -440,8 +440,8 @@ def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
     return Graph(
         graph.name, tuple(map(new, graph.inputs)), tuple(map(new, graph.outputs)), nodes,
         {new(k): v for k, v in graph.types.items()},
-        {new(k): v for k, v in graph.constants.items()}, dims=graph.dims, faults=graph.faults,
-        grids={new(k): v for k, v in graph.grids.items()}, warnings=graph.warnings,
+        {new(k): v for k, v in graph.constants.items()}, dims=graph.dims, guards=graph.guards,
+        quantization={new(k): v for k, v in graph.quantization.items()}, warnings=graph.warnings,
     )  # fmt: skip
 
 

@@ -4,44 +4,44 @@ from __future__ import annotations
 
 from atc.ir.expr import Expr, bitcast, call, cast, const
 from atc.ir.graph import DType
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
 from atc.lower.text.operators import cast_strings
 
 
 @lowers("Cast", "CastLike")
-def lower_cast(site: Site) -> str:
+def lower_cast(ctx: LoweringContext) -> str:
     """ONNX Cast-25, CastLike-25."""
-    dtype = site.type(1).dtype if site.node.op_type == "CastLike" else type_of_code(site, "to")
-    x = site.type(0).dtype
+    dtype = ctx.type(1).dtype if ctx.node.op_type == "CastLike" else type_of_code(ctx, "to")
+    x = ctx.type(0).dtype
     if x is dtype:
-        return site.input(0)
+        return ctx.input(0)
     if DType.STRING in (x, dtype):
-        return cast_strings(site, dtype)
+        return cast_strings(ctx, dtype)
     if dtype is DType.FLOAT8E8M0:
-        mode, saturate = site.str("round_mode", "up"), bool(site.int("saturate", 1))
-        site.require(mode in ("up", "down", "nearest"), f"round_mode '{mode}'")
-        return site.b.map(lambda v: power_of_two(v, mode, saturate), site.input(0))
-    if dtype.is_small and dtype.is_float and site.int("saturate", 1):
-        return site.b.map(lambda v: cast(v, dtype, saturate=True), site.input(0))
-    return site.b.cast(site.input(0), dtype)
+        mode, saturate = ctx.str("round_mode", "up"), bool(ctx.int("saturate", 1))
+        ctx.require(mode in ("up", "down", "nearest"), f"round_mode '{mode}'")
+        return ctx.b.map(lambda v: power_of_two(v, mode, saturate), ctx.input(0))
+    if dtype.is_small and dtype.is_float and ctx.int("saturate", 1):
+        return ctx.b.map(lambda v: cast(v, dtype, saturate=True), ctx.input(0))
+    return ctx.b.cast(ctx.input(0), dtype)
 
 
 @lowers("BitCast")
-def lower_bitcast(site: Site) -> str:
+def lower_bitcast(ctx: LoweringContext) -> str:
     """ONNX BitCast-26: the same bits as another type."""
-    x, dtype = site.type(0).dtype, type_of_code(site, "to")
-    site.require(x.bits == dtype.bits, f"{x.label} has not as many bits as {dtype.label}")
-    return site.b.map(lambda v: bitcast(v, dtype), site.input(0))
+    x, dtype = ctx.type(0).dtype, type_of_code(ctx, "to")
+    ctx.require(x.bits == dtype.bits, f"{x.label} has not as many bits as {dtype.label}")
+    return ctx.b.map(lambda v: bitcast(v, dtype), ctx.input(0))
 
 
-def type_of_code(site: Site, attribute: str) -> DType:
+def type_of_code(ctx: LoweringContext, attribute: str) -> DType:
     """Return the element type that an attribute names; UnsupportedError for no number's."""
-    code = site.int(attribute)
+    code = ctx.int(attribute)
     try:
         return DType.from_onnx(code)
     except KeyError:
-        raise site.unsupported(f"a cast to ONNX type {code} is not covered") from None
+        raise ctx.unsupported(f"a cast to ONNX type {code} is not covered") from None
 
 
 def power_of_two(x: Expr, mode: str, saturate: bool) -> Expr:

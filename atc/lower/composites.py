@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir
 
 from atc.errors import UnsupportedError
-from atc.ir.graph import Bundle
+from atc.ir.graph import Composite
 from atc.lower.builder import Builder
 
 BUNDLES = "atc.bundles"
@@ -28,7 +28,7 @@ class Outputs:
 
     values: tuple[str, ...]
     names: tuple[str, ...]
-    bundles: tuple[Bundle, ...]
+    bundles: tuple[Composite, ...]
 
 
 def output_tensors(b: Builder, names: Sequence[str], values: Sequence[str]) -> Outputs:
@@ -39,7 +39,7 @@ def output_tensors(b: Builder, names: Sequence[str], values: Sequence[str]) -> O
     taken = {*names}
     found: list[str] = []
     called: list[str] = []
-    bundles: list[Bundle] = []
+    bundles: list[Composite] = []
     for name, value in zip(names, values, strict=True):
         parts = b.parts(value)
         if parts is None:
@@ -48,7 +48,7 @@ def output_tensors(b: Builder, names: Sequence[str], values: Sequence[str]) -> O
             continue
         elements = parts.names or ()
         count = -1 if parts.names is None else len(elements)
-        bundles.append(Bundle("output", name, len(found), count, parts.is_map))
+        bundles.append(Composite("output", name, len(found), count, parts.is_map))
         found += elements
         labels = ("keys", "values") if parts.is_map else range(len(elements))
         called += [_element_name(name, label, taken) for label in labels]
@@ -63,7 +63,7 @@ def _element_name(name: str, label: int | str, taken: set[str]) -> str:
     return text
 
 
-def input_bundles(model: onnx_ir.Model, inputs: Sequence[str]) -> tuple[Bundle, ...]:
+def input_composites(model: onnx_ir.Model, inputs: Sequence[str]) -> tuple[Composite, ...]:
     """Return the inputs that were sequences or optionals before the importer split them."""
     given: Mapping[str, Sequence[str] | None] = model.meta.get(BUNDLES, {})
     maps = {node.outputs[0].name for node in model.graph if node.domain == MAP_DOMAIN}
@@ -74,12 +74,12 @@ def input_bundles(model: onnx_ir.Model, inputs: Sequence[str]) -> tuple[Bundle, 
             at += name in inputs  # not an initializer
             continue
         count = -1 if parts is None else len(parts)
-        bundles.append(Bundle("input", name, at, count, name in maps))
+        bundles.append(Composite("input", name, at, count, name in maps))
         at += len(parts or ())
     return tuple(bundles)
 
 
-def refuse_bundle(value: onnx_ir.Value, file: str) -> None:
+def refuse_composite(value: onnx_ir.Value, file: str) -> None:
     """Raise UnsupportedError for an input whose number of tensors isn't known."""
     name, kind = value.name or "", value.type
     if isinstance(kind, onnx_ir.OptionalType):

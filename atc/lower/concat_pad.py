@@ -7,14 +7,14 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic, maximum, minimum, unlike
+from atc.dims import is_dynamic, maximum, minimum, not_equal
 from atc.ir.expr import Expr, call
 from atc.ir.graph import DType, TensorType, row_major
 from atc.ir.ops.data import Concat, Pad
 from atc.ir.view import View
 from atc.lower.builder import Builder
-from atc.lower.context import Site
-from atc.lower.indexed_access import Place, clamped, gather, index, times, total
+from atc.lower.context import LoweringContext
+from atc.lower.indexed_access import IndexedAccess, clamped, gather, index, times, total
 from atc.lower.registry import lowers
 
 MODES = ("constant", "edge", "reflect", "wrap")
@@ -36,33 +36,33 @@ def join(b: Builder, parts: Sequence[str], axis: int) -> str:
 
 
 @lowers("Concat")
-def concat(site: Site) -> str:
+def concat(ctx: LoweringContext) -> str:
     """ONNX Concat-13; before opset 4 the axis was 1 unless given."""
-    parts = [site.input(i) for i in range(len(site.inputs))]
-    first = site.type(0)
-    if site.opset >= 4:
-        site.require(site.attribute("axis") is not None, "attribute 'axis' is missing")
-    axis = site.axis(site.int("axis", 1), len(first.shape))
-    site.require(len(first.shape) > 0, "the operands are scalars")
-    fitted = [parts[0], *(_fitted(site, part, first, axis) for part in parts[1:])]
-    return join(site.b, fitted, axis)
+    parts = [ctx.input(i) for i in range(len(ctx.inputs))]
+    first = ctx.type(0)
+    if ctx.opset >= 4:
+        ctx.require(ctx.attribute("axis") is not None, "attribute 'axis' is missing")
+    axis = ctx.axis(ctx.int("axis", 1), len(first.shape))
+    ctx.require(len(first.shape) > 0, "the operands are scalars")
+    fitted = [parts[0], *(_fitted(ctx, part, first, axis) for part in parts[1:])]
+    return join(ctx.b, fitted, axis)
 
 
-def _fitted(site: Site, part: str, first: TensorType, axis: int) -> str:
+def _fitted(ctx: LoweringContext, part: str, first: TensorType, axis: int) -> str:
     """Return an operand in the first one's shape; what is open is checked when the network runs."""
-    type_ = site.b.type(part)
+    type_ = ctx.b.type(part)
     same = type_.dtype is first.dtype and len(type_.shape) == len(first.shape)
-    faults = [unlike(a, b) for a, b in zip(type_.shape, first.shape, strict=False)]
-    faults[axis : axis + 1] = []
-    site.require(
-        same and 1 not in faults, f"{type_} cannot be joined to {first} along axis {axis}"
+    guards = [not_equal(a, b) for a, b in zip(type_.shape, first.shape, strict=False)]
+    guards[axis : axis + 1] = []
+    ctx.require(
+        same and 1 not in guards, f"{type_} cannot be joined to {first} along axis {axis}"
     )
-    for fault in faults:
-        site.b.must_be_zero(fault)
-    if not any(faults):
+    for guard in guards:
+        ctx.b.must_be_zero(guard)
+    if not any(guards):
         return part
     shape = (*first.shape[:axis], type_.shape[axis], *first.shape[axis + 1 :])
-    return site.b.expand(part, shape)
+    return ctx.b.expand(part, shape)
 
 
 # ---- padding ------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def _repeated(b: Builder, x: str, lows: Sequence[int], type_: TensorType, mode: 
         ))  # fmt: skip
 
     views = tuple(View(tuple(int(d == axis) for d in axes)) for axis in axes)
-    return gather(b, x, Place(type_.shape, (), (), views, address, True), 1, type_.shape)
+    return gather(b, x, IndexedAccess(type_.shape, (), (), views, address, True), 1, type_.shape)
 
 
 def _source(mode: str, i: Expr, extent: int) -> Expr:
@@ -143,47 +143,49 @@ def _source(mode: str, i: Expr, extent: int) -> Expr:
 
 
 @lowers("Pad")
-def lower_pad(site: Site) -> str:
+def lower_pad(ctx: LoweringContext) -> str:
     """ONNX Pad-21 in its four modes; before opset 11 the pads and the value are attributes."""
-    rank = len(site.shape(0))
-    pads = _pads(site)
+    rank = len(ctx.shape(0))
+    pads = _pads(ctx)
     axes: Sequence[int] = range(rank)
-    if site.opset >= 18 and site.has(3):
-        axes = [site.axis(a, rank) for a in site.ints_const(3, "the list of axes")]
-        site.require(len(set(axes)) == len(axes), f"axes {list(axes)} repeat")
+    if ctx.opset >= 18 and ctx.has(3):
+        axes = [ctx.axis(a, rank) for a in ctx.ints_const(3, "the list of axes")]
+        ctx.require(len(set(axes)) == len(axes), f"axes {list(axes)} repeat")
     count = len(axes)
-    site.require(len(pads) == 2 * count, f"{len(pads)} pads for {count} axes")
+    ctx.require(len(pads) == 2 * count, f"{len(pads)} pads for {count} axes")
     begins, ends = [0] * rank, [0] * rank
     for axis, low, high in zip(axes, pads[:count], pads[count:], strict=True):
         begins[axis], ends[axis] = low, high
-    mode = site.str("mode", "constant")
-    site.require(mode in MODES, f"mode is '{mode}'")
-    _check_extents(site, begins, ends, mode)
-    return pad(site.b, site.input(0), begins, ends, mode, _fill_value(site))
+    mode = ctx.str("mode", "constant")
+    ctx.require(mode in MODES, f"mode is '{mode}'")
+    _check_extents(ctx, begins, ends, mode)
+    return pad(ctx.b, ctx.input(0), begins, ends, mode, _fill_value(ctx))
 
 
-def _pads(site: Site) -> list[int]:
-    if site.opset >= 11:
-        return site.ints_const(1, "the list of pads")
-    return site.ints("pads" if site.opset >= 2 else "paddings") or []
+def _pads(ctx: LoweringContext) -> list[int]:
+    if ctx.opset >= 11:
+        return ctx.ints_const(1, "the list of pads")
+    return ctx.ints("pads" if ctx.opset >= 2 else "paddings") or []
 
 
-def _check_extents(site: Site, begins: Sequence[int], ends: Sequence[int], mode: str) -> None:
-    for axis, (n, low, high) in enumerate(zip(site.shape(0), begins, ends, strict=True)):
+def _check_extents(
+    ctx: LoweringContext, begins: Sequence[int], ends: Sequence[int], mode: str
+) -> None:
+    for axis, (n, low, high) in enumerate(zip(ctx.shape(0), begins, ends, strict=True)):
         place = f"pads {low} and {high} of axis {axis} with {n} elements"
         kept = n + minimum(low, 0) + minimum(high, 0)
-        site.require(n + low + high >= 0 and kept >= 0, f"{place} leave nothing")
+        ctx.require(n + low + high >= 0 and kept >= 0, f"{place} leave nothing")
         if mode != "constant":
-            site.require(kept > 0 or not (low > 0 or high > 0), f"{place} repeat nothing")
+            ctx.require(kept > 0 or not (low > 0 or high > 0), f"{place} repeat nothing")
 
 
-def _fill_value(site: Site) -> str:
-    dtype = site.type(0).dtype
-    if site.opset < 11:
-        value = site.float("value", 0.0)
-        return site.b.constant(np.array(value).astype(dtype.numpy)) if value else ""
-    if not site.has(2):
+def _fill_value(ctx: LoweringContext) -> str:
+    dtype = ctx.type(0).dtype
+    if ctx.opset < 11:
+        value = ctx.float("value", 0.0)
+        return ctx.b.constant(np.array(value).astype(dtype.numpy)) if value else ""
+    if not ctx.has(2):
         return ""
-    value_type = site.type(2)
-    site.require(value_type.size == 1 and value_type.dtype is dtype, f"the value is {value_type}")
-    return site.input(2)
+    value_type = ctx.type(2)
+    ctx.require(value_type.size == 1 and value_type.dtype is dtype, f"the value is {value_type}")
+    return ctx.input(2)

@@ -31,7 +31,7 @@ def node_label(file: str, node: onnx_ir.Node) -> str:
 
 
 @dataclass(frozen=True)
-class Site:
+class LoweringContext:
     """An ONNX node to be lowered into `b`; `inputs` name values of the builder ('' = absent)."""
 
     node: onnx_ir.Node

@@ -10,72 +10,73 @@ from atc.ir.graph import DType, TensorType
 from atc.ir.ops import If
 from atc.ir.ops.data_dependent import ReadExtents
 from atc.lower.builder import Builder
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
 
 
 @lowers("If")
-def if_(site: Site) -> tuple[str, ...]:
+def if_(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX If-21: a condition known when compiling leaves one branch."""
-    condition = site.const(0)
+    condition = ctx.const(0)
     if condition is not None:
         chosen = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
-        return site.lower_subgraph(site.subgraph(chosen), site.b)
-    site.require(site.type(0).size == 1, f"the condition is {site.type(0)}, not one BOOL")
+        return ctx.lower_subgraph(ctx.subgraph(chosen), ctx.b)
+    ctx.require(ctx.type(0).size == 1, f"the condition is {ctx.type(0)}, not one BOOL")
     names = ("then_branch", "else_branch")
-    made_of = [site.attempt(site.subgraph(n)) for n in names]
+    made_of = [ctx.attempt(ctx.subgraph(n)) for n in names]
     wrong = [m for m in made_of if isinstance(m, ModelError)]
-    if len(wrong) == 1 and not site.b.loops:
-        return _other(site, names, made_of.index(wrong[0]), wrong[0])
+    if len(wrong) == 1 and not ctx.b.loops:
+        return _other(ctx, names, made_of.index(wrong[0]), wrong[0])
     if wrong:
         raise wrong[0]
     (then, then_made), (other, other_made) = (m for m in made_of if not isinstance(m, ModelError))
-    counts = [_alike(site, then, x, other, y) for x, y in zip(then_made, other_made, strict=True)]
+    counts = [_alike(ctx, then, x, other, y) for x, y in zip(then_made, other_made, strict=True)]
     graphs = [
-        b.graph(site.subgraph(n).name or "branch", (), [*_tensors(b, made)])
+        b.graph(ctx.subgraph(n).name or "branch", (), [*_tensors(b, made)])
         for n, b, made in zip(names, (then, other), (then_made, other_made), strict=True)
     ]
     extents: dict[tuple[int, int], int] = {}
     types = [
-        _common(site, a, b, extents)
+        _common(ctx, a, b, extents)
         for a, b in zip(*(g.types_of(g.outputs) for g in graphs), strict=True)
     ]
     written = tuple((own, *pair) for pair, own in extents.items())
-    results = iter(site.b.emit(If(graphs[0], graphs[1], written), [site.input(0)], *types))
-    return tuple(bundle(site.b, results) for bundle in counts)
+    results = iter(ctx.b.emit(If(graphs[0], graphs[1], written), [ctx.input(0)], *types))
+    return tuple(bundle(ctx.b, results) for bundle in counts)
 
 
 def _other(
-    site: Site, names: Sequence[str], wrong: int, error: ModelError
+    ctx: LoweringContext, names: Sequence[str], wrong: int, error: ModelError
 ) -> tuple[str, ...]:
     """Lower the one branch that fits the shapes; a run that takes the `wrong` one ends there."""
     wanted = int(wrong == 1)
-    condition = site.b.cast(site.b.reshape(site.input(0), (1,)), DType.INT64)
-    extent = site.b.symbol(f"the condition of {site.name}", 0, 1)
-    site.b.emit(ReadExtents((extent,)), [condition], TensorType(DType.INT64, (1,)))
-    site.b.must_be_equal(extent, wanted)
-    site.b.warnings.append(
-        f"{site.label}: the {names[wrong]} doesn't work with these shapes ({error.message}): "
+    condition = ctx.b.cast(ctx.b.reshape(ctx.input(0), (1,)), DType.INT64)
+    extent = ctx.b.symbol(f"the condition of {ctx.name}", 0, 1)
+    ctx.b.emit(ReadExtents((extent,)), [condition], TensorType(DType.INT64, (1,)))
+    ctx.b.must_be_equal(extent, wanted)
+    ctx.b.warnings.append(
+        f"{ctx.label}: the {names[wrong]} doesn't work with these shapes ({error.message}): "
         f"runs with the condition {'false' if wanted else 'true'} end with a status"
     )
-    return site.lower_subgraph(site.subgraph(names[1 - wrong]), site.b)
+    return ctx.lower_subgraph(ctx.subgraph(names[1 - wrong]), ctx.b)
 
 
 def _common(
-    site: Site, a: TensorType | None, b: TensorType | None, extents: dict[tuple[int, int], int]
+    ctx: LoweringContext, a: TensorType | None, b: TensorType | None,
+    extents: dict[tuple[int, int], int],
 ) -> TensorType:
     """Return the type of a result; where extents differ it is one that the branch taken writes."""
     if a is None or b is None or a.dtype is not b.dtype or len(a.shape) != len(b.shape):
         raise UnsupportedError(
-            f"the branches give different types, {a} and {b}", where=site.label,
+            f"the branches give different types, {a} and {b}", where=ctx.label,
             hint="make the condition a constant, or give both the same rank",
         )  # fmt: skip
     shape: list[int] = []
     for pair in zip(a.shape, b.shape, strict=True):
         if pair[0] != pair[1] and pair not in extents:
-            label = f"an extent of {site.name}"
+            label = f"an extent of {ctx.name}"
             most = maximum(*map(ceiling, pair))
-            extents[pair] = site.b.symbol(label, min(map(low, pair)), most)
+            extents[pair] = ctx.b.symbol(label, min(map(low, pair)), most)
         shape.append(pair[0] if pair[0] == pair[1] else extents[pair])
     return TensorType(a.dtype, tuple(shape))
 
@@ -87,11 +88,11 @@ def _tensors(b: Builder, made: Sequence[str]) -> Iterator[str]:
         yield from (name,) if parts is None else parts.names or ()
 
 
-Bundle = Callable[[Builder, Iterator[str]], str]
+Composite = Callable[[Builder, Iterator[str]], str]
 """Takes as many tensors as it needs and returns a result of the node."""
 
 
-def _alike(site: Site, then: Builder, x: str, other: Builder, y: str) -> Bundle:
+def _alike(ctx: LoweringContext, then: Builder, x: str, other: Builder, y: str) -> Composite:
     """Return how a result is put together; both branches must give as many tensors."""
     ours, theirs = then.parts(x), other.parts(y)
     if ours is None and theirs is None:
@@ -100,7 +101,7 @@ def _alike(site: Site, then: Builder, x: str, other: Builder, y: str) -> Bundle:
     if shown[0] != shown[1]:
         raise UnsupportedError(
             f"the branches give {shown[0]} and {shown[1]}; which one is known only at run time",
-            where=site.label, hint="make the condition a constant",
+            where=ctx.label, hint="make the condition a constant",
         )  # fmt: skip
     assert ours is not None
     if ours.names is None:

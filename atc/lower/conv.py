@@ -10,7 +10,7 @@ from atc.ir.expr import Expr, Input, call, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Conv, ConvTranspose, Epilogue, Pool, Window, identity_epilogue
 from atc.ir.view import View
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.reduce import reduce_axes
 from atc.lower.registry import lowers
 
@@ -26,31 +26,31 @@ def with_bias(dtype: DType, shape: Sequence[int]) -> Epilogue:
 
 
 def window_of(
-    site: Site, spatial: Sequence[int], kernel: Sequence[int]
+    ctx: LoweringContext, spatial: Sequence[int], kernel: Sequence[int]
 ) -> tuple[Window, list[int]]:
     """Return the window of a Conv or Pool node and its end pads.
 
     Resolves `auto_pad` (ONNX Conv-11: SAME_UPPER, SAME_LOWER, VALID, NOTSET).
     """
     rank = len(kernel)
-    strides = site.ints("strides", [1] * rank) or [1] * rank
-    dilations = site.ints("dilations", [1] * rank) or [1] * rank
-    pads = site.ints("pads", [0] * 2 * rank) or [0] * 2 * rank
+    strides = ctx.ints("strides", [1] * rank) or [1] * rank
+    dilations = ctx.ints("dilations", [1] * rank) or [1] * rank
+    pads = ctx.ints("pads", [0] * 2 * rank) or [0] * 2 * rank
     sizes = {"strides": len(strides), "dilations": len(dilations), "pads": len(pads) // 2}
     for name, size in sizes.items():
-        site.require(size == rank, f"{name} has {size} entries for {rank} spatial axes")
-    site.require(
+        ctx.require(size == rank, f"{name} has {size} entries for {rank} spatial axes")
+    ctx.require(
         all(n > 0 for n in (*strides, *dilations, *kernel)),
         "strides, dilations and kernel must be positive",
     )
-    auto = site.str("auto_pad", "NOTSET")
+    auto = ctx.str("auto_pad", "NOTSET")
     begin, end = pads[:rank], pads[rank:]
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         begin, end = _same_pads(spatial, kernel, strides, dilations, auto == "SAME_UPPER")
     elif auto == "VALID":
         begin, end = [0] * rank, [0] * rank
     else:
-        site.require(auto in ("NOTSET", ""), f"auto_pad is '{auto}'")
+        ctx.require(auto in ("NOTSET", ""), f"auto_pad is '{auto}'")
     return Window(tuple(kernel), tuple(strides), tuple(dilations), tuple(begin)), end
 
 
@@ -95,18 +95,18 @@ def _steps(room: int, stride: int, ceil: bool) -> int:
 
 
 @lowers("Conv")
-def conv(site: Site) -> str:
+def conv(ctx: LoweringContext) -> str:
     """ONNX Conv-22: x [N, C, *in], w [M, C/group, *kernel], optional bias [M]."""
-    x, w = site.type(0), site.type(1)
-    site.require(len(x.shape) >= 3 and len(x.shape) == len(w.shape), f"x is {x}, w is {w}")
-    kernel = site.ints("kernel_shape", w.shape[2:]) or []
-    site.require(tuple(kernel) == w.shape[2:], f"kernel_shape {kernel} but w is {w}")
-    window, end = window_of(site, x.shape[2:], kernel)
-    group = site.int("group", 1)
-    site.require(
+    x, w = ctx.type(0), ctx.type(1)
+    ctx.require(len(x.shape) >= 3 and len(x.shape) == len(w.shape), f"x is {x}, w is {w}")
+    kernel = ctx.ints("kernel_shape", w.shape[2:]) or []
+    ctx.require(tuple(kernel) == w.shape[2:], f"kernel_shape {kernel} but w is {w}")
+    window, end = window_of(ctx, x.shape[2:], kernel)
+    group = ctx.int("group", 1)
+    ctx.require(
         group > 0 and x.shape[1] == w.shape[1] * group, f"group {group}: x is {x}, w is {w}"
     )
-    site.require(w.shape[0] % group == 0, f"group {group} does not divide {w.shape[0]} channels")
+    ctx.require(w.shape[0] % group == 0, f"group {group} does not divide {w.shape[0]} channels")
     spatial = output_extents(x.shape[2:], window, end)
     fits = all(
         (k - 1) * d < n + p + q
@@ -114,61 +114,59 @@ def conv(site: Site) -> str:
             kernel, window.dilations, x.shape[2:], window.pads, end, strict=True
         )
     )
-    site.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
+    ctx.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
     out = TensorType(x.dtype, (x.shape[0], w.shape[0], *spatial))
-    inputs = [widen(site, site.input(0)), widen(site, site.input(1))]
-    dtype = site.b.type(inputs[0]).dtype
+    inputs = [widen(ctx, ctx.input(0)), widen(ctx, ctx.input(1))]
+    dtype = ctx.b.type(inputs[0]).dtype
     epilogue = identity_epilogue(dtype)
-    if site.has(2):
-        site.require(
-            site.type(2).size == w.shape[0], f"bias {site.type(2)} for {w.shape[0]} channels"
-        )
-        inputs.append(widen(site, site.input(2)))
+    if ctx.has(2):
+        ctx.require(ctx.type(2).size == w.shape[0], f"bias {ctx.type(2)} for {w.shape[0]} channels")
+        inputs.append(widen(ctx, ctx.input(2)))
         epilogue = with_bias(dtype, out.shape)
     result = TensorType(dtype, out.shape)
-    y = site.b.emit1(Conv(window, group, epilogue, dtype), inputs, result)
-    return site.b.cast(y, x.dtype)
+    y = ctx.b.emit1(Conv(window, group, epilogue, dtype), inputs, result)
+    return ctx.b.cast(y, x.dtype)
 
 
-def widen(site: Site, x: str) -> str:
+def widen(ctx: LoweringContext, x: str) -> str:
     """Convert a 16-bit float operand to float: heavy operators compute in float."""
-    return site.b.cast(x, DType.FLOAT) if site.b.type(x).dtype.is_half else x
+    return ctx.b.cast(x, DType.FLOAT) if ctx.b.type(x).dtype.is_half else x
 
 
 @lowers("ConvTranspose")
-def conv_transpose(site: Site) -> str:
+def conv_transpose(ctx: LoweringContext) -> str:
     """ONNX ConvTranspose-22: x [N, C, *in], w [C, M/group, *kernel], optional bias [M]."""
-    x, w = site.type(0), site.type(1)
+    x, w = ctx.type(0), ctx.type(1)
     rank = len(x.shape) - 2
-    kernel = site.ints("kernel_shape", w.shape[2:]) or []
-    strides = site.ints("strides", [1] * rank) or []
-    dilations = site.ints("dilations", [1] * rank) or []
-    group = site.int("group", 1)
-    site.require(len(w.shape) == rank + 2 and x.shape[1] == w.shape[0], f"x is {x}, w is {w}")
+    kernel = ctx.ints("kernel_shape", w.shape[2:]) or []
+    strides = ctx.ints("strides", [1] * rank) or []
+    dilations = ctx.ints("dilations", [1] * rank) or []
+    group = ctx.int("group", 1)
+    ctx.require(len(w.shape) == rank + 2 and x.shape[1] == w.shape[0], f"x is {x}, w is {w}")
     sizes = zip(x.shape[2:], strides, kernel, dilations, strict=True)
     full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes]
-    begin, spatial = _transposed_extents(site, full, strides, x.shape[2:])
+    begin, spatial = _transposed_extents(ctx, full, strides, x.shape[2:])
     out_shape = (x.shape[0], w.shape[1] * group, *spatial)
-    inputs = [widen(site, site.input(0)), widen(site, site.input(1))]
-    dtype = site.b.type(inputs[0]).dtype
+    inputs = [widen(ctx, ctx.input(0)), widen(ctx, ctx.input(1))]
+    dtype = ctx.b.type(inputs[0]).dtype
     epilogue = identity_epilogue(dtype)
-    if site.has(2):
-        inputs.append(widen(site, site.input(2)))
+    if ctx.has(2):
+        inputs.append(widen(ctx, ctx.input(2)))
         epilogue = with_bias(dtype, out_shape)
     window = Window(tuple(kernel), tuple(strides), tuple(dilations), tuple(begin))
-    y = site.b.emit1(ConvTranspose(window, group, epilogue), inputs, TensorType(dtype, out_shape))
-    return site.b.cast(y, x.dtype)
+    y = ctx.b.emit1(ConvTranspose(window, group, epilogue), inputs, TensorType(dtype, out_shape))
+    return ctx.b.cast(y, x.dtype)
 
 
 def _transposed_extents(
-    site: Site, full: Sequence[int], strides: Sequence[int], spatial: Sequence[int]
+    ctx: LoweringContext, full: Sequence[int], strides: Sequence[int], spatial: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Return the begin pads and output sizes, from pads, output_padding or output_shape."""
     rank = len(full)
-    extra = site.ints("output_padding", [0] * rank) or [0] * rank
-    pads = site.ints("pads", [0] * 2 * rank) or [0] * 2 * rank
-    auto = site.str("auto_pad", "NOTSET")
-    wanted = site.ints("output_shape")
+    extra = ctx.ints("output_padding", [0] * rank) or [0] * rank
+    pads = ctx.ints("pads", [0] * 2 * rank) or [0] * 2 * rank
+    auto = ctx.str("auto_pad", "NOTSET")
+    wanted = ctx.ints("output_shape")
     if wanted:
         wanted = wanted[-rank:]
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -187,63 +185,63 @@ def _transposed_extents(
 
 
 @lowers("MaxPool", "AveragePool", "LpPool")
-def pool(site: Site) -> tuple[str, ...]:
+def pool(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX MaxPool-22, AveragePool-22, LpPool-22."""
-    x = site.type(0)
-    kernel = site.ints("kernel_shape")
-    site.require(kernel is not None and len(kernel) == len(x.shape) - 2, f"kernel {kernel} for {x}")
-    window, end = window_of(site, x.shape[2:], kernel or [])
-    spatial = output_extents(x.shape[2:], window, end, bool(site.int("ceil_mode")))
+    x = ctx.type(0)
+    kernel = ctx.ints("kernel_shape")
+    ctx.require(kernel is not None and len(kernel) == len(x.shape) - 2, f"kernel {kernel} for {x}")
+    window, end = window_of(ctx, x.shape[2:], kernel or [])
+    spatial = output_extents(x.shape[2:], window, end, bool(ctx.int("ceil_mode")))
     fits = all(n > 0 for n in spatial)
-    site.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
+    ctx.require(fits, f"the kernel {kernel} is larger than the padded input {x}")
     shape = (*x.shape[:2], *spatial)
-    source = widen(site, site.input(0))
-    dtype = site.b.type(source).dtype
+    source = widen(ctx, ctx.input(0))
+    dtype = ctx.b.type(source).dtype
     op = Pool(
-        site.node.op_type.removesuffix("Pool"), window, tuple(end),
-        bool(site.int("count_include_pad")), _order(site), site.int("storage_order"),
+        ctx.node.op_type.removesuffix("Pool"), window, tuple(end),
+        bool(ctx.int("count_include_pad")), _order(ctx), ctx.int("storage_order"),
     )  # fmt: skip
     types = [TensorType(dtype, shape)]
-    if site.wants(1):
+    if ctx.wants(1):
         types.append(TensorType(DType.INT64, shape))
-    y, *rest = site.b.emit(op, [source], *types)
-    return (site.b.cast(y, x.dtype), *rest)
+    y, *rest = ctx.b.emit(op, [source], *types)
+    return (ctx.b.cast(y, x.dtype), *rest)
 
 
-def _order(site: Site) -> int:
+def _order(ctx: LoweringContext) -> int:
     """Return the p of an Lp norm, which is a float in opset 1."""
-    if site.opset >= 2:
-        return site.int("p", 2)
-    order = site.float("p", 2.0)
+    if ctx.opset >= 2:
+        return ctx.int("p", 2)
+    order = ctx.float("p", 2.0)
     if not order.is_integer():
-        raise site.unsupported(f"the norm's p is {order:g}", "use a whole number")
+        raise ctx.unsupported(f"the norm's p is {order:g}", "use a whole number")
     return int(order)
 
 
 @lowers("GlobalLpPool")
-def global_lp_pool(site: Site) -> str:
+def global_lp_pool(ctx: LoweringContext) -> str:
     """ONNX GlobalLpPool-22: the Lp norm of each image."""
-    x, p = site.type(0), _order(site)
+    x, p = ctx.type(0), _order(ctx)
     axes = tuple(range(2, len(x.shape)))
-    site.require(p > 0, f"the norm's p is {p}")
+    ctx.require(p > 0, f"the norm's p is {p}")
     if p <= 2:
-        return reduce_axes(site, site.input(0), axes, True, f"L{p}")
-    source = widen(site, site.input(0))
+        return reduce_axes(ctx, ctx.input(0), axes, True, f"L{p}")
+    source = widen(ctx, ctx.input(0))
 
     def power(v: Expr, exponent: float) -> Expr:
         return call("Pow", v, const(exponent, v.dtype))
 
-    powers = site.b.map(lambda v: power(call("Abs", v), p), source)
-    total = reduce_axes(site, powers, axes, True, "Sum")
-    return site.b.cast(site.b.map(lambda v: power(v, 1 / p), total), x.dtype)
+    powers = ctx.b.map(lambda v: power(call("Abs", v), p), source)
+    total = reduce_axes(ctx, powers, axes, True, "Sum")
+    return ctx.b.cast(ctx.b.map(lambda v: power(v, 1 / p), total), x.dtype)
 
 
 @lowers("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(site: Site) -> str:
+def global_pool(ctx: LoweringContext) -> str:
     """ONNX GlobalAveragePool-22, GlobalMaxPool-22: one window over the whole image."""
-    x = site.type(0)
+    x = ctx.type(0)
     axes = tuple(range(2, len(x.shape)))
     count = prod(x.shape[2:])
-    how = "Mean" if site.node.op_type == "GlobalAveragePool" else "Max"
-    site.require(count > 0, f"{x} has no elements to pool")
-    return reduce_axes(site, site.input(0), axes, True, how)
+    how = "Mean" if ctx.node.op_type == "GlobalAveragePool" else "Max"
+    ctx.require(count > 0, f"{x} has no elements to pool")
+    return reduce_axes(ctx, ctx.input(0), axes, True, how)

@@ -11,63 +11,63 @@ from atc.ir.ops import Window
 from atc.ir.ops.sampling import GridSample
 from atc.ir.view import View
 from atc.lower.concat_pad import join
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.conv import output_extents, widen, window_of
 from atc.lower.matmul import product
 from atc.lower.registry import lowers
 
 
 @lowers("DeformConv")
-def deform_conv(site: Site) -> str:
+def deform_conv(ctx: LoweringContext) -> str:
     """ONNX DeformConv-22 for any number of spatial axes.
 
     x [N, C, *in], w [M, C/group, *kernel], offset [N, offset_group * taps * rank, *out], optional
     bias [M] and mask [N, offset_group * taps, *out]. Between elements x is interpolated linearly;
     outside it is 0.
     """
-    b, x, w = site.b, site.type(0), site.type(1)
-    rank, group, sets = len(x.shape) - 2, site.int("group", 1), site.int("offset_group", 1)
-    site.require(rank > 0 and len(w.shape) == rank + 2, f"x is {x}, w is {w}")
-    kernel = site.ints("kernel_shape", w.shape[2:]) or []
-    site.require(tuple(kernel) == w.shape[2:], f"kernel_shape {kernel} but w is {w}")
+    b, x, w = ctx.b, ctx.type(0), ctx.type(1)
+    rank, group, sets = len(x.shape) - 2, ctx.int("group", 1), ctx.int("offset_group", 1)
+    ctx.require(rank > 0 and len(w.shape) == rank + 2, f"x is {x}, w is {w}")
+    kernel = ctx.ints("kernel_shape", w.shape[2:]) or []
+    ctx.require(tuple(kernel) == w.shape[2:], f"kernel_shape {kernel} but w is {w}")
     fits = group > 0 and x.shape[1] == w.shape[1] * group and w.shape[0] % group == 0
-    site.require(fits, f"group {group}: x is {x}, w is {w}")
-    site.require(sets > 0 and x.shape[1] % sets == 0, f"offset_group {sets} for {x}")
-    window, end = window_of(site, x.shape[2:], kernel)
+    ctx.require(fits, f"group {group}: x is {x}, w is {w}")
+    ctx.require(sets > 0 and x.shape[1] % sets == 0, f"offset_group {sets} for {x}")
+    window, end = window_of(ctx, x.shape[2:], kernel)
     out = output_extents(x.shape[2:], window, end)
     taps, points = prod(kernel), prod(out)
-    site.require(min(out) > 0 and x.size > 0 and w.size > 0, f"x is {x}, w is {w}")
-    _check(site, 2, "offset", (x.shape[0], sets * taps * rank, *out))
-    wide = widen(site, site.input(0))
+    ctx.require(min(out) > 0 and x.size > 0 and w.size > 0, f"x is {x}, w is {w}")
+    _check(ctx, 2, "offset", (x.shape[0], sets * taps * rank, *out))
+    wide = widen(ctx, ctx.input(0))
     dtype = b.type(wide).dtype
     batch, channels = x.shape[0] * sets, x.shape[1] // sets
     op = GridSample(batch, channels, x.shape[2:], taps * points, "linear", "zeros", False, True)
     sampled = TensorType(dtype, (batch, channels, taps, points))
-    columns = b.emit1(op, [wide, _grid(site, window, out, sets)], sampled)
-    if site.has(4):
-        _check(site, 4, "mask", (x.shape[0], sets * taps, *out))
-        mask = b.reshape(widen(site, site.input(4)), (batch, 1, taps, points))
+    columns = b.emit1(op, [wide, _grid(ctx, window, out, sets)], sampled)
+    if ctx.has(4):
+        _check(ctx, 4, "mask", (x.shape[0], sets * taps, *out))
+        mask = b.reshape(widen(ctx, ctx.input(4)), (batch, 1, taps, points))
         columns = b.map(lambda v, m: call("Mul", v, m), columns, mask)
     depth = w.shape[1] * taps
-    filters = b.reshape(widen(site, site.input(1)), (group, w.shape[0] // group, depth))
-    y = product(site, filters, b.reshape(columns, (x.shape[0], group, depth, points)))
+    filters = b.reshape(widen(ctx, ctx.input(1)), (group, w.shape[0] // group, depth))
+    y = product(ctx, filters, b.reshape(columns, (x.shape[0], group, depth, points)))
     y = b.reshape(y, (x.shape[0], w.shape[0], *out))
-    if site.has(3):
-        bias = b.reshape(widen(site, site.input(3)), (w.shape[0], *[1] * rank))
+    if ctx.has(3):
+        bias = b.reshape(widen(ctx, ctx.input(3)), (w.shape[0], *[1] * rank))
         y = b.map(lambda v, t: call("Add", v, t), y, bias)
     return b.cast(y, x.dtype)
 
 
-def _check(site: Site, i: int, name: str, wanted: tuple[int, ...]) -> None:
-    site.require(site.shape(i) == wanted, f"the {name} is {site.type(i)}, not {list(wanted)}")
+def _check(ctx: LoweringContext, i: int, name: str, wanted: tuple[int, ...]) -> None:
+    ctx.require(ctx.shape(i) == wanted, f"the {name} is {ctx.type(i)}, not {list(wanted)}")
 
 
-def _grid(site: Site, window: Window, out: Sequence[int], sets: int) -> str:
+def _grid(ctx: LoweringContext, window: Window, out: Sequence[int], sets: int) -> str:
     """Return the places to sample, [batch, taps * points, rank], the last axis first."""
-    b, rank = site.b, window.rank
-    offset = widen(site, site.input(2))
+    b, rank = ctx.b, window.rank
+    offset = widen(ctx, ctx.input(2))
     dtype = b.type(offset).dtype
-    loops = (site.shape(0)[0] * sets, *window.kernel, *out)
+    loops = (ctx.shape(0)[0] * sets, *window.kernel, *out)
     taps, points = prod(window.kernel), prod(out)
     steps = row_major((loops[0], *window.kernel, rank, *out))
     parts = []

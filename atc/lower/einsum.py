@@ -10,7 +10,7 @@ from atc.ir.graph import DType, TensorType, row_major
 from atc.ir.ops import MatMul, Reduce, identity_epilogue
 from atc.ir.view import View
 from atc.lower.builder import Builder
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
 
 
@@ -31,15 +31,15 @@ class Term:
 
 
 @lowers("Einsum")
-def einsum(site: Site) -> str:
+def einsum(ctx: LoweringContext) -> str:
     """ONNX Einsum-12, with ellipsis, implicit output, diagonals and any number of operands."""
-    b = site.b
-    operands = [site.input(i) for i in range(len(site.inputs))]
-    terms, output = _parse(site, site.str("equation"), operands)
-    extents = _extents(site, terms)
-    site.require(all(label in extents for label in output), "an output label is in no operand")
+    b = ctx.b
+    operands = [ctx.input(i) for i in range(len(ctx.inputs))]
+    terms, output = _parse(ctx, ctx.str("equation"), operands)
+    extents = _extents(ctx, terms)
+    ctx.require(all(label in extents for label in output), "an output label is in no operand")
     dtype = b.type(operands[0]).dtype
-    site.require(all(b.type(o).dtype is dtype for o in operands), "the operands' types differ")
+    ctx.require(all(b.type(o).dtype is dtype for o in operands), "the operands' types differ")
     if dtype.is_half:
         terms = [Term(b.cast(t.name, DType.FLOAT), t.labels) for t in terms]
     while len(terms) > 2:
@@ -53,18 +53,18 @@ def einsum(site: Site) -> str:
 
 
 def _parse(
-    site: Site, equation: str, operands: Sequence[str]
+    ctx: LoweringContext, equation: str, operands: Sequence[str]
 ) -> tuple[list[Term], tuple[str, ...]]:
     """Return the operands with a label per axis, and the output's labels."""
     text = equation.replace(" ", "")
     inputs, arrow, result = text.partition("->")
     parts = inputs.split(",")
-    site.require(len(parts) == len(operands), f"{len(operands)} operands for '{equation}'")
-    ranks = [len(site.b.shape(o)) for o in operands]
+    ctx.require(len(parts) == len(operands), f"{len(operands)} operands for '{equation}'")
+    ranks = [len(ctx.b.shape(o)) for o in operands]
     wild = [r - len(p.replace("...", "")) for p, r in zip(parts, ranks, strict=True)]
     for part, count in zip(parts, wild, strict=True):
-        site.require(_is_subscript(part), f"equation '{equation}'")
-        site.require(count == 0 or ("..." in part and count > 0), f"'{part}' for rank {count}")
+        ctx.require(_is_subscript(part), f"equation '{equation}'")
+        ctx.require(count == 0 or ("..." in part and count > 0), f"'{part}' for rank {count}")
     depth = max((n for p, n in zip(parts, wild, strict=True) if "..." in p), default=0)
     terms = [Term(o, _labels(p, depth, n)) for o, p, n in zip(operands, parts, wild, strict=True)]
     if not arrow:
@@ -72,9 +72,9 @@ def _parse(
         result = "..." * ("..." in inputs) + "".join(
             sorted(c for c in set(letters) if letters.count(c) == 1)
         )
-    site.require(_is_subscript(result), f"equation '{equation}'")
+    ctx.require(_is_subscript(result), f"equation '{equation}'")
     output = _labels(result, depth, depth)
-    site.require(len(set(output)) == len(output), f"'{result}' repeats a label")
+    ctx.require(len(set(output)) == len(output), f"'{result}' repeats a label")
     return terms, output
 
 
@@ -90,13 +90,13 @@ def _labels(text: str, depth: int, count: int) -> tuple[str, ...]:
     return (*before, *wildcards, *after)
 
 
-def _extents(site: Site, terms: Sequence[Term]) -> dict[str, int]:
+def _extents(ctx: LoweringContext, terms: Sequence[Term]) -> dict[str, int]:
     """Return each label's extent; extents of 1 broadcast."""
     extents: dict[str, int] = {}
     for term in terms:
-        for label, extent in zip(term.labels, site.b.shape(term.name), strict=True):
+        for label, extent in zip(term.labels, ctx.b.shape(term.name), strict=True):
             known = extents.get(label, 1)
-            site.require(extent in (1, known) or known == 1, f"'{label}' is {known} and {extent}")
+            ctx.require(extent in (1, known) or known == 1, f"'{label}' is {known} and {extent}")
             extents[label] = extent if known == 1 else known
     return extents
 

@@ -9,22 +9,22 @@ import numpy as np
 
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
 from atc.lower.training import batch_statistics
 
 
-def compute(site: Site, build: Callable[..., Expr], *inputs: str) -> str:
+def compute(ctx: LoweringContext, build: Callable[..., Expr], *inputs: str) -> str:
     """Map `build` over operands; 16-bit floats are computed in float and rounded at the end."""
-    half = next((site.b.type(i).dtype for i in inputs if site.b.type(i).dtype.is_half), None)
+    half = next((ctx.b.type(i).dtype for i in inputs if ctx.b.type(i).dtype.is_half), None)
     if half is None:
-        return site.b.map(build, *inputs)
+        return ctx.b.map(build, *inputs)
 
     def widened(*args: Expr) -> Expr:
         result = build(*(cast(a, DType.FLOAT) if a.dtype.is_half else a for a in args))
         return cast(result, half) if result.dtype is DType.FLOAT else result
 
-    return site.b.map(widened, *inputs)
+    return ctx.b.map(widened, *inputs)
 
 
 def like(x: Expr, value: float) -> Expr:
@@ -68,15 +68,15 @@ SAME_NAME = [
 
 
 @lowers(*SAME_NAME)
-def same_name(site: Site) -> str:
+def same_name(ctx: LoweringContext) -> str:
     """ONNX operators that are one scalar function, e.g. Exp-13."""
-    return compute(site, lambda x: call(site.node.op_type, x), site.input(0))
+    return compute(ctx, lambda x: call(ctx.node.op_type, x), ctx.input(0))
 
 
 @lowers("Identity")
-def identity(site: Site) -> str:
+def identity(ctx: LoweringContext) -> str:
     """ONNX Identity-16: the same value."""
-    return site.input(0)
+    return ctx.input(0)
 
 
 def relu(x: Expr) -> Expr:
@@ -85,25 +85,25 @@ def relu(x: Expr) -> Expr:
 
 
 @lowers("Relu")
-def lower_relu(site: Site) -> str:
+def lower_relu(ctx: LoweringContext) -> str:
     """ONNX Relu-14."""
-    return compute(site, relu, site.input(0))
+    return compute(ctx, relu, ctx.input(0))
 
 
 @lowers("Softsign")
-def softsign(site: Site) -> str:
+def softsign(ctx: LoweringContext) -> str:
     """ONNX Softsign-1: x / (1 + |x|)."""
 
     def body(x: Expr) -> Expr:
         return call("Div", x, call("Add", like(x, 1), call("Abs", x)))
 
-    return compute(site, body, site.input(0))
+    return compute(ctx, body, ctx.input(0))
 
 
 @lowers("HardSwish")
-def hard_swish(site: Site) -> str:
+def hard_swish(ctx: LoweringContext) -> str:
     """ONNX HardSwish-14: x * max(0, min(1, x/6 + 0.5))."""
-    return compute(site, lambda x: call("Mul", x, hard_sigmoid(x, 1 / 6, 0.5)), site.input(0))
+    return compute(ctx, lambda x: call("Mul", x, hard_sigmoid(x, 1 / 6, 0.5)), ctx.input(0))
 
 
 def hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
@@ -113,30 +113,30 @@ def hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
 
 
 @lowers("HardSigmoid")
-def lower_hard_sigmoid(site: Site) -> str:
+def lower_hard_sigmoid(ctx: LoweringContext) -> str:
     """ONNX HardSigmoid-6."""
-    alpha, beta = site.float("alpha", 0.2), site.float("beta", 0.5)
-    return compute(site, lambda x: hard_sigmoid(x, alpha, beta), site.input(0))
+    alpha, beta = ctx.float("alpha", 0.2), ctx.float("beta", 0.5)
+    return compute(ctx, lambda x: hard_sigmoid(x, alpha, beta), ctx.input(0))
 
 
 @lowers("Mish")
-def mish(site: Site) -> str:
+def mish(ctx: LoweringContext) -> str:
     """ONNX Mish-18: x * tanh(softplus(x))."""
 
     def body(x: Expr) -> Expr:
         return call("Mul", x, call("Tanh", call("Softplus", x)))
 
-    return compute(site, body, site.input(0))
+    return compute(ctx, body, ctx.input(0))
 
 
 # ---- one operand with attributes ----------------------------------------------------------------
 
 
 @lowers("LeakyRelu")
-def leaky_relu(site: Site) -> str:
+def leaky_relu(ctx: LoweringContext) -> str:
     """ONNX LeakyRelu-16: x < 0 ? alpha x : x."""
-    alpha = site.float("alpha", 0.01)
-    return compute(site, lambda x: prelu(x, like(x, alpha)), site.input(0))
+    alpha = ctx.float("alpha", 0.01)
+    return compute(ctx, lambda x: prelu(x, like(x, alpha)), ctx.input(0))
 
 
 def prelu(x: Expr, slope: Expr) -> Expr:
@@ -145,22 +145,20 @@ def prelu(x: Expr, slope: Expr) -> Expr:
 
 
 @lowers("PRelu")
-def lower_prelu(site: Site) -> str:
+def lower_prelu(ctx: LoweringContext) -> str:
     """ONNX PRelu-16: the slope broadcasts to x; before opset 7 it was per channel."""
-    slope = site.input(1)
-    x_shape, s_shape = site.shape(0), site.b.shape(slope)
+    slope = ctx.input(1)
+    x_shape, s_shape = ctx.shape(0), ctx.b.shape(slope)
     if len(s_shape) == 1 and len(x_shape) > 2 and s_shape[0] == x_shape[1] != x_shape[-1]:
-        slope = site.b.reshape(slope, [s_shape[0]] + [1] * (len(x_shape) - 2))
-    return compute(site, prelu, site.input(0), slope)
+        slope = ctx.b.reshape(slope, [s_shape[0]] + [1] * (len(x_shape) - 2))
+    return compute(ctx, prelu, ctx.input(0), slope)
 
 
 @lowers("Elu")
-def elu(site: Site) -> str:
+def elu(ctx: LoweringContext) -> str:
     """ONNX Elu-6: x < 0 ? alpha (exp(x) - 1) : x."""
-    alpha = site.float("alpha", 1.0)
-    return compute(
-        site, lambda x: negative(x, call("Mul", like(x, alpha), exp_m1(x))), site.input(0)
-    )
+    alpha = ctx.float("alpha", 1.0)
+    return compute(ctx, lambda x: negative(x, call("Mul", like(x, alpha), exp_m1(x))), ctx.input(0))
 
 
 def exp_m1(x: Expr) -> Expr:
@@ -174,43 +172,43 @@ def negative(x: Expr, below: Expr) -> Expr:
 
 
 @lowers("Selu")
-def selu(site: Site) -> str:
+def selu(ctx: LoweringContext) -> str:
     """ONNX Selu-6: gamma * (x > 0 ? x : alpha (exp(x) - 1))."""
-    alpha = site.float("alpha", 1.67326319217681884765625)
-    gamma = site.float("gamma", 1.05070102214813232421875)
+    alpha = ctx.float("alpha", 1.67326319217681884765625)
+    gamma = ctx.float("gamma", 1.05070102214813232421875)
 
     def body(x: Expr) -> Expr:
         return call("Mul", like(x, gamma), negative(x, call("Mul", like(x, alpha), exp_m1(x))))
 
-    return compute(site, body, site.input(0))
+    return compute(ctx, body, ctx.input(0))
 
 
 @lowers("Celu")
-def celu(site: Site) -> str:
+def celu(ctx: LoweringContext) -> str:
     """ONNX Celu-12: max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
-    alpha = site.float("alpha", 1.0)
+    alpha = ctx.float("alpha", 1.0)
 
     def body(x: Expr) -> Expr:
         return negative(x, call("Mul", like(x, alpha), exp_m1(call("Div", x, like(x, alpha)))))
 
-    return compute(site, body, site.input(0))
+    return compute(ctx, body, ctx.input(0))
 
 
 @lowers("ThresholdedRelu")
-def thresholded_relu(site: Site) -> str:
+def thresholded_relu(ctx: LoweringContext) -> str:
     """ONNX ThresholdedRelu-10: x > alpha ? x : 0."""
-    alpha = site.float("alpha", 1.0)
+    alpha = ctx.float("alpha", 1.0)
 
     def body(x: Expr) -> Expr:
         return call("Where", call("Greater", x, like(x, alpha)), x, like(x, 0))
 
-    return compute(site, body, site.input(0))
+    return compute(ctx, body, ctx.input(0))
 
 
 @lowers("Shrink")
-def shrink(site: Site) -> str:
+def shrink(ctx: LoweringContext) -> str:
     """ONNX Shrink-9: x < -lambd ? x + bias : x > lambd ? x - bias : 0."""
-    bias, lambd = site.float("bias"), site.float("lambd", 0.5)
+    bias, lambd = ctx.float("bias"), ctx.float("lambd", 0.5)
 
     def body(x: Expr) -> Expr:
         wide = x if x.dtype.is_float else cast(x, DType.DOUBLE)
@@ -221,15 +219,15 @@ def shrink(site: Site) -> str:
         low = call("Add", wide, like(wide, bias))
         return cast(call("Where", call("Less", wide, like(wide, -lambd)), low, high), x.dtype)
 
-    return compute(site, body, site.input(0))
+    return compute(ctx, body, ctx.input(0))
 
 
 @lowers("Gelu")
-def lower_gelu(site: Site) -> str:
+def lower_gelu(ctx: LoweringContext) -> str:
     """ONNX Gelu-20, exact or with the tanh approximation."""
-    approximate = site.str("approximate", "none")
-    site.require(approximate in ("none", "tanh"), f"approximate is '{approximate}'")
-    return compute(site, gelu_tanh if approximate == "tanh" else gelu, site.input(0))
+    approximate = ctx.str("approximate", "none")
+    ctx.require(approximate in ("none", "tanh"), f"approximate is '{approximate}'")
+    return compute(ctx, gelu_tanh if approximate == "tanh" else gelu, ctx.input(0))
 
 
 def gelu(x: Expr) -> Expr:
@@ -247,20 +245,20 @@ def gelu_tanh(x: Expr) -> Expr:
 
 
 @lowers("Swish")
-def swish(site: Site) -> str:
+def swish(ctx: LoweringContext) -> str:
     """ONNX Swish-24: x * sigmoid(alpha x)."""
-    alpha = site.float("alpha", 1.0)
+    alpha = ctx.float("alpha", 1.0)
 
     def body(x: Expr) -> Expr:
         return call("Mul", x, call("Sigmoid", call("Mul", like(x, alpha), x)))
 
-    return compute(site, body, site.input(0))
+    return compute(ctx, body, ctx.input(0))
 
 
 @lowers("IsInf")
-def is_inf(site: Site) -> str:
+def is_inf(ctx: LoweringContext) -> str:
     """ONNX IsInf-20, with either sign switched off by an attribute."""
-    positive, below = site.int("detect_positive", 1), site.int("detect_negative", 1)
+    positive, below = ctx.int("detect_positive", 1), ctx.int("detect_negative", 1)
 
     def body(x: Expr) -> Expr:
         sides = {(1, 1): None, (1, 0): "Greater", (0, 1): "Less"}
@@ -272,20 +270,20 @@ def is_inf(site: Site) -> str:
         )
 
     if not positive and not below:
-        shape = site.shape(0)
-        return site.b.expand(site.b.scalar(False, DType.BOOL), shape)
-    return compute(site, body, site.input(0))
+        shape = ctx.shape(0)
+        return ctx.b.expand(ctx.b.scalar(False, DType.BOOL), shape)
+    return compute(ctx, body, ctx.input(0))
 
 
 @lowers("Clip")
-def clip(site: Site) -> str:
+def clip(ctx: LoweringContext) -> str:
     """ONNX Clip-13; before opset 11 the bounds are attributes. min > max gives max."""
     bounds = []
     for i, name in ((1, "min"), (2, "max")):
-        value = site.attribute(name)
-        given = site.optional(i)
-        if value is not None and site.opset < 11:
-            given = site.b.scalar(float(value), site.type(0).dtype)
+        value = ctx.attribute(name)
+        given = ctx.optional(i)
+        if value is not None and ctx.opset < 11:
+            given = ctx.b.scalar(float(value), ctx.type(0).dtype)
         bounds.append(given)
     names = [b for b in bounds if b]
 
@@ -296,7 +294,7 @@ def clip(site: Site) -> str:
                 x = call(fn, x, rest.pop(0))
         return x
 
-    return compute(site, body, site.input(0), *names)
+    return compute(ctx, body, ctx.input(0), *names)
 
 
 # ---- several operands ---------------------------------------------------------------------------
@@ -320,21 +318,21 @@ BINARY_SAME_NAME = [
 ]
 
 
-def legacy_operand(site: Site) -> str:
+def legacy_operand(ctx: LoweringContext) -> str:
     """Return operand 1; before opset 7 `axis` says where its shape is aligned."""
-    y = site.input(1)
-    axis = site.attribute("axis")
-    if site.opset < 7 and axis is not None:
-        tail = len(site.shape(0)) - site.axis(int(axis), len(site.shape(0))) - len(site.shape(1))
-        return site.b.reshape(y, [*site.shape(1), *[1] * tail])
+    y = ctx.input(1)
+    axis = ctx.attribute("axis")
+    if ctx.opset < 7 and axis is not None:
+        tail = len(ctx.shape(0)) - ctx.axis(int(axis), len(ctx.shape(0))) - len(ctx.shape(1))
+        return ctx.b.reshape(y, [*ctx.shape(1), *[1] * tail])
     return y
 
 
 @lowers(*BINARY_SAME_NAME)
-def binary(site: Site) -> str:
+def binary(ctx: LoweringContext) -> str:
     """ONNX operators that are one function of two broadcast operands, e.g. Add-14."""
     return compute(
-        site, lambda x, y: call(site.node.op_type, x, y), site.input(0), legacy_operand(site)
+        ctx, lambda x, y: call(ctx.node.op_type, x, y), ctx.input(0), legacy_operand(ctx)
     )
 
 
@@ -349,13 +347,13 @@ SIMPLE_POWERS: dict[float, Callable[[Expr], Expr]] = {
 
 
 @lowers("Pow")
-def power(site: Site) -> str:
+def power(ctx: LoweringContext) -> str:
     """ONNX Pow-15: the result has the base's type; small integer powers become products."""
-    exponent = site.const(1)
-    if exponent is not None and exponent.size == 1 and site.type(0).dtype.is_float:
+    exponent = ctx.const(1)
+    if exponent is not None and exponent.size == 1 and ctx.type(0).dtype.is_float:
         build = SIMPLE_POWERS.get(float(exponent.reshape(())))
-        if build is not None and len(site.shape(1)) <= len(site.shape(0)):
-            return compute(site, build, site.input(0))
+        if build is not None and len(ctx.shape(1)) <= len(ctx.shape(0)):
+            return compute(ctx, build, ctx.input(0))
 
     def body(x: Expr, y: Expr) -> Expr:
         if x.dtype is y.dtype:
@@ -363,83 +361,83 @@ def power(site: Site) -> str:
         wide = DType.DOUBLE if not (x.dtype.is_float and y.dtype.is_float) else x.dtype
         return cast(call("Pow", cast(x, wide), cast(y, wide)), x.dtype)
 
-    return compute(site, body, site.input(0), site.input(1))
+    return compute(ctx, body, ctx.input(0), ctx.input(1))
 
 
 @lowers("Mod")
-def mod(site: Site) -> str:
+def mod(ctx: LoweringContext) -> str:
     """ONNX Mod-13: sign of the divisor, or of the dividend with fmod = 1."""
-    fn = "FMod" if site.int("fmod") else "Mod"
-    return compute(site, lambda x, y: call(fn, x, y), site.input(0), site.input(1))
+    fn = "FMod" if ctx.int("fmod") else "Mod"
+    return compute(ctx, lambda x, y: call(fn, x, y), ctx.input(0), ctx.input(1))
 
 
 @lowers("BitShift")
-def bit_shift(site: Site) -> str:
+def bit_shift(ctx: LoweringContext) -> str:
     """ONNX BitShift-11."""
-    direction = site.str("direction")
-    site.require(direction in ("LEFT", "RIGHT"), f"direction is '{direction}'")
+    direction = ctx.str("direction")
+    ctx.require(direction in ("LEFT", "RIGHT"), f"direction is '{direction}'")
     fn = "ShiftLeft" if direction == "LEFT" else "ShiftRight"
-    return compute(site, lambda x, y: call(fn, x, y), site.input(0), site.input(1))
+    return compute(ctx, lambda x, y: call(fn, x, y), ctx.input(0), ctx.input(1))
 
 
 LONGEST_CHAIN = 64
 """Operands that one expression adds up."""
 
 
-def _chain(site: Site, fn: str, finish: Callable[[Expr], Expr] = lambda e: e) -> str:
+def _chain(ctx: LoweringContext, fn: str, finish: Callable[[Expr], Expr] = lambda e: e) -> str:
     def body(*xs: Expr, last: bool = True) -> Expr:
         total = xs[0]
         for x in xs[1:]:
             total = call(fn, total, x)
         return finish(total) if last else total
 
-    first, *rest = (site.input(i) for i in range(len(site.inputs)))
+    first, *rest = (ctx.input(i) for i in range(len(ctx.inputs)))
     while len(rest) > LONGEST_CHAIN:  # expressions are trees, whose depth is bounded
-        first = compute(site, lambda *xs: body(*xs, last=False), first, *rest[:LONGEST_CHAIN])
+        first = compute(ctx, lambda *xs: body(*xs, last=False), first, *rest[:LONGEST_CHAIN])
         rest = rest[LONGEST_CHAIN:]
-    return compute(site, body, first, *rest)
+    return compute(ctx, body, first, *rest)
 
 
 @lowers("Sum", "Max", "Min")
-def variadic(site: Site) -> str:
+def variadic(ctx: LoweringContext) -> str:
     """ONNX Sum-13, Max-13, Min-13 over any number of broadcast operands."""
-    return _chain(site, {"Sum": "Add"}.get(site.node.op_type, site.node.op_type))
+    return _chain(ctx, {"Sum": "Add"}.get(ctx.node.op_type, ctx.node.op_type))
 
 
 @lowers("Mean")
-def mean(site: Site) -> str:
+def mean(ctx: LoweringContext) -> str:
     """ONNX Mean-13: the arithmetic mean of the operands."""
-    count = len(site.inputs)
-    return _chain(site, "Add", lambda e: call("Div", e, like(e, count)))
+    count = len(ctx.inputs)
+    return _chain(ctx, "Add", lambda e: call("Div", e, like(e, count)))
 
 
 @lowers("Where")
-def where(site: Site) -> str:
+def where(ctx: LoweringContext) -> str:
     """ONNX Where-16."""
-    return compute(site, lambda c, x, y: call("Where", c, x, y), *map(site.input, range(3)))
+    return compute(ctx, lambda c, x, y: call("Where", c, x, y), *map(ctx.input, range(3)))
 
 
 @lowers("BatchNormalization")
-def batch_normalization(site: Site) -> str | tuple[str, ...]:
+def batch_normalization(ctx: LoweringContext) -> str | tuple[str, ...]:
     """ONNX BatchNormalization-15: at inference x * s + t with s, t per channel."""
-    if site.int("training_mode", 0):
-        return batch_statistics(site)
-    if any(site.wants(i) for i in range(1, 5)):
-        raise site.unsupported("BatchNormalization's training outputs are asked for")
-    epsilon = site.float("epsilon", 1e-5)
-    channels = [site.const(i) for i in range(1, 5)]
-    tail = [1] * (len(site.shape(0)) - 2)
+    if ctx.int("training_mode", 0):
+        return batch_statistics(ctx)
+    if any(ctx.wants(i) for i in range(1, 5)):
+        raise ctx.unsupported("BatchNormalization's training outputs are asked for")
+    epsilon = ctx.float("epsilon", 1e-5)
+    channels = [ctx.const(i) for i in range(1, 5)]
+    tail = [1] * (len(ctx.shape(0)) - 2)
     if any(c is None for c in channels):
-        operands = [site.b.reshape(site.input(i), [site.shape(i)[0], *tail]) for i in range(1, 5)]
+        operands = [ctx.b.reshape(ctx.input(i), [ctx.shape(i)[0], *tail]) for i in range(1, 5)]
 
         def body(x: Expr, s: Expr, t: Expr, m: Expr, v: Expr) -> Expr:
             root = call("Sqrt", call("Add", v, like(v, epsilon)))
             return call("Add", call("Mul", call("Div", call("Sub", x, m), root), s), t)
 
-        return compute(site, body, site.input(0), *operands)
+        return compute(ctx, body, ctx.input(0), *operands)
     s, t, m, v = (np.asarray(c, np.float64) for c in channels)
     scale = s / np.sqrt(v + epsilon)
     shift = t - m * scale
-    numpy_type = site.type(0).dtype.numpy
-    factors = [site.b.constant(a.astype(numpy_type).reshape(-1, *tail)) for a in (scale, shift)]
-    return compute(site, lambda x, a, b: call("Add", call("Mul", x, a), b), site.input(0), *factors)
+    numpy_type = ctx.type(0).dtype.numpy
+    factors = [ctx.b.constant(a.astype(numpy_type).reshape(-1, *tail)) for a in (scale, shift)]
+    return compute(ctx, lambda x, a, b: call("Add", call("Mul", x, a), b), ctx.input(0), *factors)

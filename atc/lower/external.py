@@ -11,7 +11,7 @@ import onnx_ir
 from atc.errors import ModelError, one_line
 from atc.ir.graph import TensorType
 from atc.ir.ops.external import External
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.registry import LOWERINGS, lowers
 
 DOMAIN, OP_TYPE = "atc.external", "External"
@@ -88,10 +88,10 @@ def _attributes(node: onnx_ir.Node) -> str:
 
 
 @lowers(OP_TYPE, domain=DOMAIN)
-def external(site: Site) -> tuple[str, ...]:
+def external(ctx: LoweringContext) -> tuple[str, ...]:
     """One call of the function."""
-    if _SYMBOL not in site.node.meta:
-        raise ModelError("no library computes this node", where=site.label, hint="give --c_opr_lib")
-    types = [site.b.type(i) if i else None for i in site.inputs]
-    text, results = site.node.meta[_INFER](types, site.output_count)
-    return site.b.emit(External(site.node.meta[_SYMBOL], text), site.inputs, *results)
+    if _SYMBOL not in ctx.node.meta:
+        raise ModelError("no library computes this node", where=ctx.label, hint="give --c_opr_lib")
+    types = [ctx.b.type(i) if i else None for i in ctx.inputs]
+    text, results = ctx.node.meta[_INFER](types, ctx.output_count)
+    return ctx.b.emit(External(ctx.node.meta[_SYMBOL], text), ctx.inputs, *results)

@@ -11,7 +11,7 @@ from atc.dims import Dim, maximum
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View, broadcast
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.indexed_access import index
 from atc.lower.registry import lowers
 from atc.lower.value_bounds import bounded_integers, unbounded
@@ -29,19 +29,19 @@ def on_axis(rank: int, axis: int) -> View:
 
 
 @lowers("Range")
-def range_(site: Site) -> str:
+def range_(ctx: LoweringContext) -> str:
     """ONNX Range-11: start + i * delta; what the run computes of them needs a bound."""
     names = ("the start", "the limit", "the step")
-    extents = [site.extents(i) for i in range(3)]
-    open_ = any(site.const(i) is None for i in range(3))
+    extents = [ctx.extents(i) for i in range(3)]
+    open_ = any(ctx.const(i) is None for i in range(3))
     if open_ and None not in extents and not isinstance(extents[2][0], Dim):  # type: ignore[index]
-        return _range_of_extents(site, [e[0] for e in extents if e is not None])
+        return _range_of_extents(ctx, [e[0] for e in extents if e is not None])
     if open_:
-        return _range_of_values(site)
-    start, limit, delta = (site.required_const(i, n).reshape(()) for i, n in enumerate(names))
-    dtype = site.type(0).dtype
+        return _range_of_values(ctx)
+    start, limit, delta = (ctx.required_const(i, n).reshape(()) for i, n in enumerate(names))
+    dtype = ctx.type(0).dtype
     first, last, step = float(start), float(limit), float(delta)
-    site.require(step != 0, "the step is 0")
+    ctx.require(step != 0, "the step is 0")
     exact = not dtype.is_float
     count = len(range(int(start), int(limit), int(delta))) if exact else ceil((last - first) / step)
     count = max(0, count)
@@ -49,36 +49,36 @@ def range_(site: Site) -> str:
         steps = np.arange(count, dtype=np.float64 if dtype.is_float else np.int64)
         work = np.float64 if dtype.is_float else dtype.numpy
         values = start.astype(work) + steps.astype(work) * delta.astype(work)
-        return site.b.constant(values.astype(dtype.numpy))
+        return ctx.b.constant(values.astype(dtype.numpy))
     work_type = DType.DOUBLE if dtype.is_float else dtype
 
     def value(i: Expr) -> Expr:
         a, d = (const(v.item() if exact else float(v), work_type) for v in (start, delta))
         return cast(call("Add", a, call("Mul", cast(i, work_type), d)), dtype)
 
-    return site.b.map(value, shape=[count], views=[], coordinates=[View((1,))])
+    return ctx.b.map(value, shape=[count], views=[], coordinates=[View((1,))])
 
 
-def _range_of_extents(site: Site, operands: Sequence[int]) -> str:
+def _range_of_extents(ctx: LoweringContext, operands: Sequence[int]) -> str:
     """Return a range of integers whose ends depend on the inputs' shapes."""
     start, limit, delta = operands
-    dtype = site.type(0).dtype
-    site.require(delta != 0, "the step is 0")
+    dtype = ctx.type(0).dtype
+    ctx.require(delta != 0, "the step is 0")
     room = limit - start if delta > 0 else start - limit
     count = maximum(0, -(-room // abs(delta)))
 
     def value(i: Expr) -> Expr:
         return call("Add", const(start, dtype), call("Mul", cast(i, dtype), const(delta, dtype)))
 
-    return site.b.map(value, shape=[count], views=[], coordinates=[View((1,))])
+    return ctx.b.map(value, shape=[count], views=[], coordinates=[View((1,))])
 
 
-def _range_of_values(site: Site) -> str:
+def _range_of_values(ctx: LoweringContext) -> str:
     """Return a range whose ends the run computes; their bounds say how long it gets."""
-    b, dtype = site.b, site.type(0).dtype
-    ends = [b.cast(b.reshape(site.input(i), ()), DType.DOUBLE) for i in range(3)]
+    b, dtype = ctx.b, ctx.type(0).dtype
+    ends = [b.cast(b.reshape(ctx.input(i), ()), DType.DOUBLE) for i in range(3)]
     if not dtype.is_float:
-        ends = [b.cast(b.reshape(site.input(i), ()), DType.INT64) for i in range(3)]
+        ends = [b.cast(b.reshape(ctx.input(i), ()), DType.INT64) for i in range(3)]
 
     def steps(start: Expr, limit: Expr, delta: Expr) -> Expr:
         room = call("Sub", limit, start)
@@ -90,11 +90,11 @@ def _range_of_values(site: Site) -> str:
         return call("Where", ahead, whole, index(0))
 
     count = b.map(lambda *e: call("Max", steps(*e), index(0)), *ends)
-    found = bounded_integers(b, count, 0, f"elements of {site.name}")
+    found = bounded_integers(b, count, 0, f"elements of {ctx.name}")
     if found is None:
-        names = [v.name for i, v in enumerate(site.node.inputs) if v and site.const(i) is None]
-        where = "limit" if site.const(1) is None else "start or step"
-        raise unbounded(f"the {where}", names[0] or "", site.label)
+        names = [v.name for i, v in enumerate(ctx.node.inputs) if v and ctx.const(i) is None]
+        where = "limit" if ctx.const(1) is None else "start or step"
+        raise unbounded(f"the {where}", names[0] or "", ctx.label)
     scalar = View((0,))
 
     def value(start: Expr, delta: Expr, i: Expr) -> Expr:
@@ -108,15 +108,15 @@ def _range_of_values(site: Site) -> str:
 
 @lowers("Trilu", domain="com.microsoft")
 @lowers("Trilu")
-def trilu(site: Site) -> str:
+def trilu(ctx: LoweringContext) -> str:
     """ONNX Trilu-14: zero above or below the k-th diagonal."""
-    shape = site.shape(0)
-    site.require(len(shape) >= 2, f"the input is {site.type(0)}")
-    dtype = site.type(0).dtype
-    k = site.input(1) if site.has(1) else site.b.scalar(0, DType.INT64)
-    site.require(site.b.type(k).size == 1, f"k is {site.b.type(k)}")
-    k = site.b.cast(site.b.reshape(k, ()), DType.INT64)
-    keeps = "GreaterOrEqual" if site.int("upper", 1) else "LessOrEqual"
+    shape = ctx.shape(0)
+    ctx.require(len(shape) >= 2, f"the input is {ctx.type(0)}")
+    dtype = ctx.type(0).dtype
+    k = ctx.input(1) if ctx.has(1) else ctx.b.scalar(0, DType.INT64)
+    ctx.require(ctx.b.type(k).size == 1, f"k is {ctx.b.type(k)}")
+    k = ctx.b.cast(ctx.b.reshape(k, ()), DType.INT64)
+    keeps = "GreaterOrEqual" if ctx.int("upper", 1) else "LessOrEqual"
     rank = len(shape)
     diagonal = View((*[0] * (rank - 2), -1, 1))
     zero = const(0, dtype)
@@ -125,39 +125,39 @@ def trilu(site: Site) -> str:
         return call("Where", call(keeps, distance, shift), x, zero)
 
     views = [broadcast(shape, shape), View((0,) * rank)]
-    return site.b.map(chosen, site.input(0), k, shape=shape, views=views, coordinates=[diagonal])
+    return ctx.b.map(chosen, ctx.input(0), k, shape=shape, views=views, coordinates=[diagonal])
 
 
 @lowers("EyeLike")
-def eye_like(site: Site) -> str:
+def eye_like(ctx: LoweringContext) -> str:
     """ONNX EyeLike-22: ones on the k-th diagonal of a matrix."""
-    shape = site.shape(0)
-    site.require(len(shape) == 2, f"the input is {site.type(0)}")
-    dtype = _dtype(site, site.type(0).dtype)
-    k = site.int("k", 0)
+    shape = ctx.shape(0)
+    ctx.require(len(shape) == 2, f"the input is {ctx.type(0)}")
+    dtype = _dtype(ctx, ctx.type(0).dtype)
+    k = ctx.int("k", 0)
     if prod(shape) <= MAX_STORED:
-        return site.b.constant(np.eye(shape[0], shape[1], k, dtype=np.float32).astype(dtype.numpy))
+        return ctx.b.constant(np.eye(shape[0], shape[1], k, dtype=np.float32).astype(dtype.numpy))
     build = lambda d: cast(call("Equal", d, index(k)), dtype)  # noqa: E731
-    return site.b.map(build, shape=shape, views=[], coordinates=[View((-1, 1))])
+    return ctx.b.map(build, shape=shape, views=[], coordinates=[View((-1, 1))])
 
 
-def _dtype(site: Site, default: DType) -> DType:
+def _dtype(ctx: LoweringContext, default: DType) -> DType:
     """Return the type that attribute `dtype` asks for."""
-    code = site.int("dtype", default.code)
+    code = ctx.int("dtype", default.code)
     try:
         return DType.from_onnx(code)
     except KeyError:
-        raise site.unsupported(f"ONNX type {code} is not covered") from None
+        raise ctx.unsupported(f"ONNX type {code} is not covered") from None
 
 
 @lowers("OneHot")
-def one_hot(site: Site) -> str:
+def one_hot(ctx: LoweringContext) -> str:
     """ONNX OneHot-11: the on value where the index is the new axis' coordinate, else off."""
-    indices, values = site.type(0), site.type(2)
-    (depth,) = (int(v) for v in site.required_const(1, "the depth").reshape(-1))
-    site.require(depth >= 0, f"depth {depth}")
-    site.require(values.size == 2, f"the values are {values}")
-    axis = site.axis(site.int("axis", -1), len(indices.shape) + 1)
+    indices, values = ctx.type(0), ctx.type(2)
+    (depth,) = (int(v) for v in ctx.required_const(1, "the depth").reshape(-1))
+    ctx.require(depth >= 0, f"depth {depth}")
+    ctx.require(values.size == 2, f"the values are {values}")
+    axis = ctx.axis(ctx.int("axis", -1), len(indices.shape) + 1)
     shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
     strides = row_major(indices.shape)
     view = View((*strides[:axis], 0, *strides[axis:]))
@@ -169,11 +169,11 @@ def one_hot(site: Site) -> str:
         return call("Where", call("Equal", i, coordinate), on, off)
 
     if not prod(shape):
-        return site.b.constant(np.empty(shape, values.dtype.numpy))
-    pair = site.b.reshape(site.input(2), [2])
-    return site.b.map(
+        return ctx.b.constant(np.empty(shape, values.dtype.numpy))
+    pair = ctx.b.reshape(ctx.input(2), [2])
+    return ctx.b.map(
         chosen,
-        site.input(0),
+        ctx.input(0),
         pair,
         pair,
         shape=shape,

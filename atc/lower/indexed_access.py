@@ -12,13 +12,13 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import high, is_dynamic, low, unlike
+from atc.dims import high, is_dynamic, low, not_equal
 from atc.ir.expr import Const, Expr, Input, call, cast, const
 from atc.ir.graph import Array, DType, TensorType, row_major
 from atc.ir.ops.data import Gather, Scatter
 from atc.ir.view import View, dense, simplify_loops
 from atc.lower.builder import Builder
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 
 
 def index(value: int) -> Expr:
@@ -63,7 +63,7 @@ class Nest:
 
 
 @dataclass(frozen=True)
-class Place:
+class IndexedAccess:
     """The element of a tensor that each position of the loops reads or writes.
 
     `build(*operands, *coordinates)` is the INT64 address: `names` are operands read through
@@ -91,7 +91,7 @@ class Place:
         return Nest(loops, tuple(merged[:own]), tuple(merged[own:]), self.build(*args))
 
 
-def gather(b: Builder, x: str, place: Place, run: int, shape: Sequence[int]) -> str:
+def gather(b: Builder, x: str, place: IndexedAccess, run: int, shape: Sequence[int]) -> str:
     """Read `run` neighbours of `x` at each place; `shape` is that of the result."""
     type_ = TensorType(b.type(x).dtype, tuple(shape))
     if not type_.size:
@@ -102,15 +102,15 @@ def gather(b: Builder, x: str, place: Place, run: int, shape: Sequence[int]) -> 
     return b.emit1(op, [x, *place.names], type_)
 
 
-def _not_of_nothing(b: Builder, x: str, run: int, place: Place) -> None:
+def _not_of_nothing(b: Builder, x: str, run: int, place: IndexedAccess) -> None:
     """Note that a tensor that may turn out to be empty is read or written at no place then."""
     size = b.type(x).size
     if low(size) < run:
-        b.must_be_zero((1 - unlike(size, 0)) * prod(place.loops))
+        b.must_be_zero((1 - not_equal(size, 0)) * prod(place.loops))
 
 
 def scatter(
-    b: Builder, x: str, updates: str, place: Place, run: int, reduction: str = "none"
+    b: Builder, x: str, updates: str, place: IndexedAccess, run: int, reduction: str = "none"
 ) -> str:
     """Combine `run` neighbours of `x` at each place with the next updates."""
     type_ = b.type(x)
@@ -143,13 +143,13 @@ def combination(reduction: str, dtype: DType) -> Expr:
 # ---- indices known when compiling ---------------------------------------------------------------
 
 
-def known_indices(site: Site, i: int, extents: Sequence[int]) -> Array | None:
+def known_indices(ctx: LoweringContext, i: int, extents: Sequence[int]) -> Array | None:
     """Return a constant index operand without negative indices, None when it is computed.
 
     `extents` broadcast to the indices: the extent of the axis that each one counts along. An index
     outside raises ModelError.
     """
-    array = site.const(i)
+    array = ctx.const(i)
     if array is None:
         return None
     wide = np.asarray(array).astype(np.int64)
@@ -161,7 +161,7 @@ def known_indices(site: Site, i: int, extents: Sequence[int]) -> Array | None:
     outside = (wide < -limit) | (wide >= limit)
     if outside.any():
         where = tuple(np.argwhere(outside)[0])
-        site.require(False, f"index {wide[where]} is outside an axis of {limit[where]}")
+        ctx.require(False, f"index {wide[where]} is outside an axis of {limit[where]}")
     return np.where(wide < 0, wide + limit, wide)
 
 
@@ -204,53 +204,55 @@ def gather_axis(b: Builder, x: str, axis: int, indices: str, *, proven: bool) ->
         return total(base, times(i if proven else wrapped(i, shape[axis]), inner))
 
     bases = View((shape[axis] * inner, 0))
-    place = Place((outer, count), (indices,), (View((0, 1)),), (bases,), address, proven)
+    place = IndexedAccess((outer, count), (indices,), (View((0, 1)),), (bases,), address, proven)
     return gather(b, x, place, inner, (*shape[:axis], *table, *shape[axis + 1 :]))
 
 
-def index_operand(site: Site, i: int, extents: Sequence[int]) -> tuple[str, bool]:
+def index_operand(ctx: LoweringContext, i: int, extents: Sequence[int]) -> tuple[str, bool]:
     """Return an index operand and whether it is known never to leave its axis."""
-    dtype = site.type(i).dtype
-    site.require(not dtype.is_float and dtype is not DType.BOOL, f"the indices are {site.type(i)}")
-    known = known_indices(site, i, extents)
-    return (site.input(i), False) if known is None else (site.b.constant(known), True)
+    dtype = ctx.type(i).dtype
+    ctx.require(not dtype.is_float and dtype is not DType.BOOL, f"the indices are {ctx.type(i)}")
+    known = known_indices(ctx, i, extents)
+    return (ctx.input(i), False) if known is None else (ctx.b.constant(known), True)
 
 
-def element_place(site: Site, axis: int, indices: str, proven: bool) -> Place:
+def element_access(ctx: LoweringContext, axis: int, indices: str, proven: bool) -> IndexedAccess:
     """Return where GatherElements and ScatterElements find each index's element."""
-    shape, loops = site.shape(0), site.b.shape(indices)
+    shape, loops = ctx.shape(0), ctx.b.shape(indices)
     strides = row_major(shape)
-    site.require(len(loops) == len(shape), f"indices {list(loops)} for data {list(shape)}")
+    ctx.require(len(loops) == len(shape), f"indices {list(loops)} for data {list(shape)}")
     fits = all(n <= m for d, (n, m) in enumerate(zip(loops, shape, strict=True)) if d != axis)
-    site.require(fits or not prod(loops), f"indices {list(loops)} leave data {list(shape)}")
-    site.require(high(shape[axis]) > 0 or not prod(loops), f"axis {axis} is empty")
+    ctx.require(fits or not prod(loops), f"indices {list(loops)} leave data {list(shape)}")
+    ctx.require(high(shape[axis]) > 0 or not prod(loops), f"axis {axis} is empty")
 
     def address(i: Expr, base: Expr) -> Expr:
         return total(base, times(i if proven else wrapped(i, shape[axis]), strides[axis]))
 
     bases = View(tuple(0 if d == axis else s for d, s in enumerate(strides)))
-    return Place(loops, (indices,), (dense(loops),), (bases,), address, proven)
+    return IndexedAccess(loops, (indices,), (dense(loops),), (bases,), address, proven)
 
 
-def tuple_extents(site: Site, batch: int) -> tuple[int, ...]:
+def tuple_extents(ctx: LoweringContext, batch: int) -> tuple[int, ...]:
     """Return the extents that an index tuple of GatherND or ScatterND counts along."""
-    shape, table = site.shape(0), site.shape(1)
-    site.require(len(table) > 0, "the indices are a scalar")
+    shape, table = ctx.shape(0), ctx.shape(1)
+    ctx.require(len(table) > 0, "the indices are a scalar")
     depth = table[-1]
-    site.require(0 <= batch < len(table), f"batch_dims {batch} for indices {list(table)}")
+    ctx.require(0 <= batch < len(table), f"batch_dims {batch} for indices {list(table)}")
     fits = shape[:batch] == table[:batch] and batch + depth <= len(shape)
-    site.require(fits, f"indices {list(table)} for data {list(shape)}")
+    ctx.require(fits, f"indices {list(table)} for data {list(shape)}")
     return shape[batch : batch + depth]
 
 
-def slice_place(site: Site, batch: int, indices: str, proven: bool) -> tuple[Place, int]:
+def slice_access(
+    ctx: LoweringContext, batch: int, indices: str, proven: bool
+) -> tuple[IndexedAccess, int]:
     """Return where GatherND and ScatterND find each index tuple's slice, and its size."""
-    shape, table = site.shape(0), site.b.shape(indices)
+    shape, table = ctx.shape(0), ctx.b.shape(indices)
     depth, loops = table[-1], table[:-1]
     strides = row_major(shape)
     extents, steps = shape[batch : batch + depth], strides[batch : batch + depth]
     full = all(high(n) > 0 for n in extents)
-    site.require(full or not prod(loops), f"data {list(shape)} is empty")
+    ctx.require(full or not prod(loops), f"data {list(shape)} is empty")
 
     def address(*args: Expr) -> Expr:
         *found, base = args
@@ -261,5 +263,5 @@ def slice_place(site: Site, batch: int, indices: str, proven: bool) -> tuple[Pla
     over = tuple(s * depth for s in dense(loops).strides)
     views = tuple(View(over, j) for j in range(depth))
     bases = View((*strides[:batch], *[0] * (len(loops) - batch)))
-    place = Place(loops, (indices,) * depth, views, (bases,), address, proven)
+    place = IndexedAccess(loops, (indices,) * depth, views, (bases,), address, proven)
     return place, prod(shape[batch + depth :])

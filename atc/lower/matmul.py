@@ -8,32 +8,36 @@ from atc.ir.expr import Expr, Input, call, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Epilogue, MatMul, identity_epilogue
 from atc.ir.view import View, broadcast
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.conv import widen
 from atc.lower.registry import lowers
 
 
 @lowers("MatMul")
-def matmul(site: Site) -> str:
+def matmul(ctx: LoweringContext) -> str:
     """ONNX MatMul-13: numpy's rules for vectors, matrices and broadcast batches."""
-    x = site.type(0)
-    result = product(site, widen(site, site.input(0)), widen(site, site.input(1)))
-    return site.b.cast(result, x.dtype)
+    x = ctx.type(0)
+    result = product(ctx, widen(ctx, ctx.input(0)), widen(ctx, ctx.input(1)))
+    return ctx.b.cast(result, x.dtype)
 
 
 def product(
-    site: Site, a: str, b: str, accumulator: DType | None = None, zeros: tuple[int, int] = (0, 0)
+    ctx: LoweringContext,
+    a: str,
+    b: str,
+    accumulator: DType | None = None,
+    zeros: tuple[int, int] = (0, 0),
 ) -> str:
     """Emit a numpy-style matrix product; the result has the operands' type or `accumulator`.
 
     `zeros` are the zero points of integers.
     """
-    build = site.b
+    build = ctx.b
     a_shape, b_shape = build.shape(a), build.shape(b)
-    site.require(len(a_shape) > 0 and len(b_shape) > 0, "an operand is a scalar")
+    ctx.require(len(a_shape) > 0 and len(b_shape) > 0, "an operand is a scalar")
     a2 = (1, *a_shape) if len(a_shape) == 1 else a_shape
     b2 = (*b_shape, 1) if len(b_shape) == 1 else b_shape
-    site.require(a2[-1] == b2[-2], f"{list(a_shape)} x {list(b_shape)}: inner sizes differ")
+    ctx.require(a2[-1] == b2[-2], f"{list(a_shape)} x {list(b_shape)}: inner sizes differ")
     batch = build.broadcast(a2[:-2], b2[:-2])
     m, n, k = a2[-2], b2[-1], a2[-1]
     dtype = accumulator or build.type(a).dtype
@@ -48,25 +52,25 @@ def product(
 
 
 @lowers("Gemm")
-def gemm(site: Site) -> str:
+def gemm(ctx: LoweringContext) -> str:
     """ONNX Gemm-13: alpha A' B' + beta C."""
-    b = site.b
-    x_type = site.type(0)
-    x, w = widen(site, site.input(0)), widen(site, site.input(1))
-    site.require(len(b.shape(x)) == len(b.shape(w)) == 2, f"A is {b.type(x)}, B is {b.type(w)}")
-    m, k = b.shape(x)[::-1] if site.int("transA") else b.shape(x)
-    k2, n = b.shape(w)[::-1] if site.int("transB") else b.shape(w)
-    site.require(k == k2, f"A is {b.type(x)}, B is {b.type(w)}: inner sizes differ")
+    b = ctx.b
+    x_type = ctx.type(0)
+    x, w = widen(ctx, ctx.input(0)), widen(ctx, ctx.input(1))
+    ctx.require(len(b.shape(x)) == len(b.shape(w)) == 2, f"A is {b.type(x)}, B is {b.type(w)}")
+    m, k = b.shape(x)[::-1] if ctx.int("transA") else b.shape(x)
+    k2, n = b.shape(w)[::-1] if ctx.int("transB") else b.shape(w)
+    ctx.require(k == k2, f"A is {b.type(x)}, B is {b.type(w)}: inner sizes differ")
     dtype = b.type(x).dtype
-    alpha, beta = site.float("alpha", 1.0), site.float("beta", 1.0)
+    alpha, beta = ctx.float("alpha", 1.0), ctx.float("beta", 1.0)
     inputs, expr = [x, w], _scaled(Input(dtype, 0), alpha)
     views: tuple[View, ...] = ()
-    if site.has(2) and beta != 0.0:
-        inputs.append(widen(site, site.input(2)))
+    if ctx.has(2) and beta != 0.0:
+        inputs.append(widen(ctx, ctx.input(2)))
         views = (broadcast(b.shape(inputs[2]), (m, n)),)
         expr = call("Add", expr, _scaled(Input(dtype, 1), beta))
-    a_view = View((1, m) if site.int("transA") else (k, 1))
-    b_view = View((1, k) if site.int("transB") else (n, 1))
+    a_view = View((1, m) if ctx.int("transA") else (k, 1))
+    b_view = View((1, k) if ctx.int("transB") else (n, 1))
     op = MatMul((), m, n, k, a_view, b_view, Epilogue(expr, views), dtype)
     return b.cast(b.emit1(op, inputs, TensorType(dtype, (m, n))), x_type.dtype)
 

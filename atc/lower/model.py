@@ -14,15 +14,15 @@ from atc.dims import NARROWER
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line, reason_of
 from atc.ir.graph import Array, DType, Graph, TensorType, prune
 from atc.lower.builder import MAX_ELEMENTS, Builder, rename
-from atc.lower.composites import input_bundles, output_tensors, refuse_bundle
-from atc.lower.context import Site, node_label
+from atc.lower.composites import input_composites, output_tensors, refuse_composite
+from atc.lower.context import LoweringContext, node_label
 from atc.lower.declared import check_declared
 from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
 from atc.lower.inputs import Axes, add_symbols, input_type
 from atc.lower.precision import Precision
-from atc.lower.quantization_parameters import remember_grid, remember_transposed
+from atc.lower.quantization_parameters import remember_quantization, remember_transposed
 from atc.lower.ranges import tell_extents
 from atc.lower.registry import LOWERINGS
 from atc.lower.schema import type_error
@@ -67,14 +67,14 @@ def lower_model(
         raise ModelError("the model has no outputs", where=file)
     outputs_ = output_tensors(builder, wanted, names)
     lowered = builder.graph(graph.name or "net", inputs, outputs_.values)
-    bundles = (*input_bundles(model, inputs), *outputs_.bundles)
+    bundles = (*input_composites(model, inputs), *outputs_.bundles)
     named = _with_own_names(lowered, outputs_.names, walker.own_names(graph))
     return replace(named, bundles=bundles)
 
 
 def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> str:
     name = value.name or ""
-    refuse_bundle(value, walker.file)
+    refuse_composite(value, walker.file)
     declared = input_type(value, walker.axes, walker.file)
     try:
         walker.bind(builder, value, builder.declare(name, declared))
@@ -199,10 +199,10 @@ class _Walker:
                     raise
                 self._visit_subgraphs(node, builder)
                 outputs = self._stood_in(node, builder)
-                self.trace.hear(node, error)
+                self.trace.report(node, error)
             else:
                 if self.trace is not None:
-                    self.trace.hear(node, None)
+                    self.trace.report(node, None)
             for value, name in zip(node.outputs, outputs, strict=False):
                 if value.name and name:
                     self.bind(builder, value, name)
@@ -308,80 +308,80 @@ class _Walker:
         self, node: onnx_ir.Node, inputs: tuple[str, ...], opset: int, builder: Builder
     ) -> tuple[str, ...]:
         attempt = partial(self._attempt, builder)
-        site = Site(
+        ctx = LoweringContext(
             node, inputs, opset, self.opsets, builder, self.file, self.subgraph, attempt, self.bind
         )
-        self._check_types(site)
+        self._check_types(ctx)
         arrays = [builder.value(i) if i else None for i in inputs]
         constant = all(a is not None or not i for a, i in zip(arrays, inputs, strict=True))
         if constant and not self.never_fold and can_fold(node, arrays):
             folded = evaluate(node, arrays, opset)
             if folded is not None:
-                names = tuple(builder.constant(a, site.name) for a in folded)
+                names = tuple(builder.constant(a, ctx.name) for a in folded)
                 if node.op_type == "DequantizeLinear":
-                    remember_grid(site, names[0])
+                    remember_quantization(ctx, names[0])
                 elif node.op_type == "Transpose":
-                    remember_transposed(site, names[0])
+                    remember_transposed(ctx, names[0])
                 return names
         if not node.domain:
             extents = evaluate_extents(node, inputs, opset, builder)
             if extents is not None:
                 return extents
         if self.depth:  # part of a function body: the node's name is the user's node's
-            return self._dispatch(site)
-        with builder.origin(site.name):
-            return self._dispatch(site)
+            return self._dispatch(ctx)
+        with builder.origin(ctx.name):
+            return self._dispatch(ctx)
 
-    def _dispatch(self, site: Site) -> tuple[str, ...]:
-        lowering = LOWERINGS.get((site.node.domain, site.node.op_type))
+    def _dispatch(self, ctx: LoweringContext) -> tuple[str, ...]:
+        lowering = LOWERINGS.get((ctx.node.domain, ctx.node.op_type))
         try:
             if lowering is not None:
-                result = lowering(site)
+                result = lowering(ctx)
                 return (result,) if isinstance(result, str) else result
-            return self._expand(site)
+            return self._expand(ctx)
         except InternalError as error:  # an op's own rules: no lowering checks all of them
-            shapes = ", ".join(_shown(site.b, i) for i in site.inputs)
+            shapes = ", ".join(_shown(ctx.b, i) for i in ctx.inputs)
             raise ModelError(
-                f"inputs ({shapes}) don't fit the operator: {error.message}", where=site.label
+                f"inputs ({shapes}) don't fit the operator: {error.message}", where=ctx.label
             ) from error
         except AtcError as error:
             if not error.where:
-                error.where = site.label
+                error.where = ctx.label
             raise
         except MemoryError as error:
-            raise UnsupportedError("needs more memory than there is", where=site.label) from error
+            raise UnsupportedError("needs more memory than there is", where=ctx.label) from error
         except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
             if isinstance(error, TypeError) and "Dim" in str(error):
                 raise UnsupportedError(
-                    f"{site.node.op_type} is not covered where shapes are ranges or depend on "
-                    "values", where=site.label, hint=NARROWER,
+                    f"{ctx.node.op_type} is not covered where shapes are ranges or depend on "
+                    "values", where=ctx.label, hint=NARROWER,
                 ) from error  # fmt: skip
-            shapes = ", ".join(_shown(site.b, i) for i in site.inputs)
+            shapes = ", ".join(_shown(ctx.b, i) for i in ctx.inputs)
             raise ModelError(
                 f"inputs ({shapes}) don't fit the operator: {one_line(str(error), 200)}",
-                where=site.label,
+                where=ctx.label,
             ) from error
 
-    def _check_types(self, site: Site) -> None:
-        types = [_tensor_type(site.b, name) for name in site.inputs]
+    def _check_types(self, ctx: LoweringContext) -> None:
+        types = [_tensor_type(ctx.b, name) for name in ctx.inputs]
         dtypes = [None if t is None else t.dtype for t in types]
-        wrong = type_error(site.node.op_type, site.node.domain, site.opset, dtypes)
-        site.require(not wrong, wrong)
+        wrong = type_error(ctx.node.op_type, ctx.node.domain, ctx.opset, dtypes)
+        ctx.require(not wrong, wrong)
 
-    def _expand(self, site: Site) -> tuple[str, ...]:
+    def _expand(self, ctx: LoweringContext) -> tuple[str, ...]:
         """Lower an operator through the function body that the standard gives it."""
-        operands = tuple(site.b.type(i) if i else None for i in site.inputs)
-        body = function_body(site.node, operands, site.opset)
+        operands = tuple(ctx.b.type(i) if i else None for i in ctx.inputs)
+        body = function_body(ctx.node, operands, ctx.opset)
         if body is None or self.depth > 16:
-            raise _not_covered(site.node, site.opset, site.label)
+            raise _not_covered(ctx.node, ctx.opset, ctx.label)
         opsets = {**self.opsets, **body.opset_imports}  # a body may leave out the standard's own
         inner = _Walker(self.file, opsets, self.never_fold, depth=self.depth + 1)
-        for value, name in zip(body.inputs, (*site.inputs, *[""] * len(body.inputs)), strict=False):
+        for value, name in zip(body.inputs, (*ctx.inputs, *[""] * len(body.inputs)), strict=False):
             if name:
-                inner.bind(site.b, value, name)
+                inner.bind(ctx.b, value, name)
             else:
                 value.name = ""
-        inner.nodes(body, site.b)
+        inner.nodes(body, ctx.b)
         return tuple(inner.env.get(id(v), "") for v in body.outputs)
 
 

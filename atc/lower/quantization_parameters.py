@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from atc.ir.graph import Array, Dequantization
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 
 
-def remember_grid(site: Site, result: str) -> None:
+def remember_quantization(ctx: LoweringContext, result: str) -> None:
     """Note the integers and scales of a constant that was dequantized when compiling."""
-    x, scale = site.b.value(site.input(0)), site.b.value(site.input(1))
-    zero = site.b.value(site.input(2)) if site.has(2) else None
-    if x is None or scale is None or scale.dtype != np.float32 or site.type(0).dtype.is_float:
+    x, scale = ctx.b.value(ctx.input(0)), ctx.b.value(ctx.input(1))
+    zero = ctx.b.value(ctx.input(2)) if ctx.has(2) else None
+    if x is None or scale is None or scale.dtype != np.float32 or ctx.type(0).dtype.is_float:
         return
-    block = site.int("block_size")
+    block = ctx.int("block_size")
     if not block and scale.size > 1 and scale.ndim != 1:
         return
-    axis = site.axis(site.int("axis", 1), x.ndim) if scale.size > 1 or block else 0
+    axis = ctx.axis(ctx.int("axis", 1), x.ndim) if scale.size > 1 or block else 0
 
     def spread(values: Array) -> Array:
         """Return values so that they broadcast to x."""
@@ -30,18 +30,18 @@ def remember_grid(site: Site, result: str) -> None:
         integers = integers - spread(zero).astype(np.int64)
     shaped = spread(scale) if scale.size > 1 or block else scale.reshape(())
     whole = integers.reshape(x.shape).astype(np.int32)
-    site.b.remember(result, Dequantization(whole, shaped))
+    ctx.b.remember(result, Dequantization(whole, shaped))
 
 
-def remember_transposed(site: Site, result: str) -> None:
+def remember_transposed(ctx: LoweringContext, result: str) -> None:
     """Note what a transposed constant was dequantized from, where its source was."""
-    grid = site.b.grid(site.input(0))
+    grid = ctx.b.grid(ctx.input(0))
     if grid is None:
         return
-    rank = len(site.shape(0))
-    order = site.ints("perm") or list(range(rank))[::-1]
+    rank = len(ctx.shape(0))
+    order = ctx.ints("perm") or list(range(rank))[::-1]
     scale = grid.scale
     if scale.size > 1:
         scale = scale.reshape((1,) * (rank - scale.ndim) + scale.shape).transpose(order)
     whole = np.ascontiguousarray(grid.integers.transpose(order))
-    site.b.remember(result, Dequantization(whole, scale))
+    ctx.b.remember(result, Dequantization(whole, scale))

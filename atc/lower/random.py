@@ -16,31 +16,31 @@ from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import ArgReduce
 from atc.ir.view import broadcast, dense
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
 
 RANDOM = ["RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike"]
 
 
 @lowers(*RANDOM)
-def random(site: Site) -> str:
+def random(ctx: LoweringContext) -> str:
     """ONNX RandomUniform-22, RandomNormal-22 and the same like another tensor."""
-    like = site.node.op_type.endswith("Like")
-    shape = site.shape(0) if like else tuple(site.ints("shape") or ())
-    site.require(min(shape, default=0) >= 0, f"shape {list(shape)}")
-    dtype = _dtype(site, site.type(0).dtype if like else DType.FLOAT)
-    site.require(dtype.is_float, f"random numbers of {dtype.label}")
+    like = ctx.node.op_type.endswith("Like")
+    shape = ctx.shape(0) if like else tuple(ctx.ints("shape") or ())
+    ctx.require(min(shape, default=0) >= 0, f"shape {list(shape)}")
+    dtype = _dtype(ctx, ctx.type(0).dtype if like else DType.FLOAT)
+    ctx.require(dtype.is_float, f"random numbers of {dtype.label}")
     work = DType.FLOAT if dtype.is_half else dtype
-    seed = _seed(site)
-    if "Uniform" in site.node.op_type:
-        low, high = site.float("low", 0.0), site.float("high", 1.0)
+    seed = _seed(ctx)
+    if "Uniform" in ctx.node.op_type:
+        low, high = ctx.float("low", 0.0), ctx.float("high", 1.0)
         width = const(high - low, work)
 
         def value(position: Expr) -> Expr:
             return call("Add", const(low, work), call("Mul", width, uniform(position, seed, work)))
 
     else:
-        mean, scale = site.float("mean", 0.0), site.float("scale", 1.0)
+        mean, scale = ctx.float("mean", 0.0), ctx.float("scale", 1.0)
 
         def value(position: Expr) -> Expr:
             return call(
@@ -49,35 +49,35 @@ def random(site: Site) -> str:
                 call("Mul", const(scale, work), normal(position, seed, work)),
             )
 
-    return _fill(site, lambda position: cast(value(position), dtype), shape)
+    return _fill(ctx, lambda position: cast(value(position), dtype), shape)
 
 
 @lowers("Bernoulli")
-def bernoulli(site: Site) -> str:
+def bernoulli(ctx: LoweringContext) -> str:
     """ONNX Bernoulli-22: 1 with the probability that the element gives."""
-    x = site.type(0)
-    dtype, seed = _dtype(site, x.dtype), _seed(site)
-    site.require(x.dtype.is_float, f"probabilities {x}")
+    x = ctx.type(0)
+    dtype, seed = _dtype(ctx, x.dtype), _seed(ctx)
+    ctx.require(x.dtype.is_float, f"probabilities {x}")
     work = DType.FLOAT if x.dtype.is_half else x.dtype
 
     def value(p: Expr, position: Expr) -> Expr:
         return cast(call("Less", uniform(position, seed, work), cast(p, work)), dtype)
 
-    return site.b.map(
-        value, site.input(0), shape=x.shape, views=[dense(x.shape)], coordinates=[dense(x.shape)]
+    return ctx.b.map(
+        value, ctx.input(0), shape=x.shape, views=[dense(x.shape)], coordinates=[dense(x.shape)]
     )
 
 
 @lowers("Multinomial")
-def multinomial(site: Site) -> str:
+def multinomial(ctx: LoweringContext) -> str:
     """ONNX Multinomial-22: the class whose log-probability plus Gumbel noise is the largest."""
-    x = site.type(0)
-    site.require(len(x.shape) == 2 and x.dtype.is_float and x.shape[1] > 0, f"the input is {x}")
-    dtype, seed = _dtype(site, DType.INT32), _seed(site)
-    site.require(dtype in (DType.INT32, DType.INT64), f"indices of {dtype.label}")
+    x = ctx.type(0)
+    ctx.require(len(x.shape) == 2 and x.dtype.is_float and x.shape[1] > 0, f"the input is {x}")
+    dtype, seed = _dtype(ctx, DType.INT32), _seed(ctx)
+    ctx.require(dtype in (DType.INT32, DType.INT64), f"indices of {dtype.label}")
     batch, classes = x.shape
-    count = site.int("sample_size", 1)
-    site.require(count > 0, f"sample_size {count}")
+    count = ctx.int("sample_size", 1)
+    ctx.require(count > 0, f"sample_size {count}")
     loops = (batch, count, classes)
 
     def noisy(p: Expr, position: Expr) -> Expr:
@@ -87,28 +87,28 @@ def multinomial(site: Site) -> str:
         return call("Add", cast(p, DType.FLOAT), gumbel)
 
     view = broadcast((batch, 1, classes), loops)
-    scores = site.b.map(noisy, site.input(0), shape=loops, views=[view], coordinates=[dense(loops)])
+    scores = ctx.b.map(noisy, ctx.input(0), shape=loops, views=[view], coordinates=[dense(loops)])
     op = ArgReduce("Max", batch * count, classes, 1)
-    drawn = site.b.emit1(op, [scores], TensorType(DType.INT64, (batch, count)))
-    return site.b.cast(drawn, dtype)
+    drawn = ctx.b.emit1(op, [scores], TensorType(DType.INT64, (batch, count)))
+    return ctx.b.cast(drawn, dtype)
 
 
-def _fill(site: Site, value: object, shape: Sequence[int]) -> str:
-    return site.b.map(value, shape=shape, views=[], coordinates=[dense(shape)])  # type: ignore[arg-type]
+def _fill(ctx: LoweringContext, value: object, shape: Sequence[int]) -> str:
+    return ctx.b.map(value, shape=shape, views=[], coordinates=[dense(shape)])  # type: ignore[arg-type]
 
 
-def _dtype(site: Site, default: DType) -> DType:
-    code = site.int("dtype", default.code)
+def _dtype(ctx: LoweringContext, default: DType) -> DType:
+    code = ctx.int("dtype", default.code)
     try:
         return DType.from_onnx(code)
     except KeyError:
-        raise site.unsupported(f"ONNX type {code} is not covered") from None
+        raise ctx.unsupported(f"ONNX type {code} is not covered") from None
 
 
-def _seed(site: Site) -> int:
-    if site.attribute("seed") is None:
-        return crc32(site.name.encode())
-    return int(np.float32(site.float("seed")).view(np.uint32))
+def _seed(ctx: LoweringContext) -> int:
+    if ctx.attribute("seed") is None:
+        return crc32(ctx.name.encode())
+    return int(np.float32(ctx.float("seed")).view(np.uint32))
 
 
 # ---- the generator ------------------------------------------------------------------------------

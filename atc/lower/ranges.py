@@ -57,10 +57,10 @@ def check_range(model: onnx_ir.Model, graph: Graph, lower: Callable[[], Graph], 
 def _points(graph: Graph) -> Iterator[Mapping[Symbol, int]]:
     """Yield both ends and a shape inside; UnsupportedError where the network would run nowhere."""
     symbols = [s for s in graph.dims if s.given]
-    faults = [f for f in graph.faults if _known(f)]
+    guards = [f for f in graph.guards if _known(f)]
 
     def runs(point: Mapping[Symbol, int]) -> bool:
-        return not any(evaluate(f, point) for f in faults)
+        return not any(evaluate(f, point) for f in guards)
 
     seeded = random.Random(0)
     ends = [{s: s.low for s in symbols}, {s: high(s.high) for s in symbols}]

@@ -9,16 +9,16 @@ from atc.ir.expr import Expr, Input, call, cast, const
 from atc.ir.graph import DType, TensorType, row_major
 from atc.ir.ops import ArgReduce, Epilogue, Reduce
 from atc.ir.view import View, dense, simplify_loops
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
 
 
-def reduce_axes(site: Site, x: str, axes: Sequence[int], keep: bool, how: str) -> str:
+def reduce_axes(ctx: LoweringContext, x: str, axes: Sequence[int], keep: bool, how: str) -> str:
     """Reduce `x` over axes. `how`: Sum Mean Prod Max Min SumSquare L1 L2 LogSum.
 
     16-bit floats are reduced in float.
     """
-    source = site.b.type(x)
+    source = ctx.b.type(x)
     work = DType.FLOAT if source.dtype.is_half else source.dtype
     count = prod(source.shape[a] for a in axes)
     element: Expr = cast(Input(source.dtype, 0), work)
@@ -34,7 +34,7 @@ def reduce_axes(site: Site, x: str, axes: Sequence[int], keep: bool, how: str) -
     base = how if how in ("Prod", "Max", "Min") else "Sum"
     if work is DType.BOOL:
         base = {"Max": "Or", "Min": "And"}[base]
-    return reduction(site, x, axes, keep, base, element, cast(result, source.dtype))
+    return reduction(ctx, x, axes, keep, base, element, cast(result, source.dtype))
 
 
 def _float_function(fn: str, x: Expr) -> Expr:
@@ -44,10 +44,16 @@ def _float_function(fn: str, x: Expr) -> Expr:
 
 
 def reduction(
-    site: Site, x: str, axes: Sequence[int], keep: bool, how: str, element: Expr, result: Expr
+    ctx: LoweringContext,
+    x: str,
+    axes: Sequence[int],
+    keep: bool,
+    how: str,
+    element: Expr,
+    result: Expr,
 ) -> str:
     """Emit a Reduce of one operand; `element` and `result` are over Input(0)."""
-    source = site.b.type(x)
+    source = ctx.b.type(x)
     strides = row_major(source.shape)
     kept = [d for d in range(len(source.shape)) if d not in axes]
     shape = [source.shape[d] for d in kept]
@@ -60,19 +66,19 @@ def reduction(
                   and prod(loops[i:]) == prod(reduced)), 0)  # fmt: skip
     op = Reduce(how, loops[:split], loops[split:], element, (merged,), Epilogue(result))
     final = [1 if d in axes else n for d, n in enumerate(source.shape)] if keep else shape
-    return site.b.emit1(op, [x], TensorType(result.dtype, tuple(final)))
+    return ctx.b.emit1(op, [x], TensorType(result.dtype, tuple(final)))
 
 
-def reduction_axes(site: Site, axes_input_since: int) -> tuple[int, ...]:
+def reduction_axes(ctx: LoweringContext, axes_input_since: int) -> tuple[int, ...]:
     """Return the axes from the attribute or, from an opset on, the optional input."""
-    rank = len(site.shape(0))
-    if site.opset >= axes_input_since:
-        given = site.ints_const(1, "the list of axes") if site.has(1) else []
-        if not given and site.int("noop_with_empty_axes"):
+    rank = len(ctx.shape(0))
+    if ctx.opset >= axes_input_since:
+        given = ctx.ints_const(1, "the list of axes") if ctx.has(1) else []
+        if not given and ctx.int("noop_with_empty_axes"):
             return ()
     else:
-        given = site.ints("axes") or []
-    return site.axes(given, rank) if given else tuple(range(rank))
+        given = ctx.ints("axes") or []
+    return ctx.axes(given, rank) if given else tuple(range(rank))
 
 
 REDUCTIONS = [
@@ -89,26 +95,26 @@ REDUCTIONS = [
 
 
 @lowers(*REDUCTIONS)
-def reduce(site: Site) -> str:
+def reduce(ctx: LoweringContext) -> str:
     """ONNX ReduceSum-13, ReduceMean-18 and the others of the family."""
-    how = site.node.op_type.removeprefix("Reduce")
-    axes = reduction_axes(site, 13 if how == "Sum" else 18)
-    return reduce_axes(site, site.input(0), axes, bool(site.int("keepdims", 1)), how)
+    how = ctx.node.op_type.removeprefix("Reduce")
+    axes = reduction_axes(ctx, 13 if how == "Sum" else 18)
+    return reduce_axes(ctx, ctx.input(0), axes, bool(ctx.int("keepdims", 1)), how)
 
 
 @lowers("ReduceLogSumExp")
-def reduce_log_sum_exp(site: Site) -> str:
+def reduce_log_sum_exp(ctx: LoweringContext) -> str:
     """ONNX ReduceLogSumExp-18: m + log(sum(exp(x - m))), m the maximum: nothing overflows."""
-    b, x = site.b, site.input(0)
-    axes = reduction_axes(site, 18)
-    keep = bool(site.int("keepdims", 1))
+    b, x = ctx.b, ctx.input(0)
+    axes = reduction_axes(ctx, 18)
+    keep = bool(ctx.int("keepdims", 1))
     source = b.type(x)
     if not source.dtype.is_float:
         x = b.cast(x, DType.DOUBLE)
-    maximum = reduce_axes(site, x, axes, True, "Max")
+    maximum = reduce_axes(ctx, x, axes, True, "Max")
     finite = b.map(lambda m: call("Where", call("IsInf", m), const(0, m.dtype), m), maximum)
     exps = b.map(lambda v, m: call("Exp", call("Sub", v, m)), x, finite)
-    total = reduce_axes(site, exps, axes, True, "Sum")
+    total = reduce_axes(ctx, exps, axes, True, "Sum")
     result = b.map(lambda s, m: call("Add", call("Log", s), m), total, finite)
     if not keep:
         result = b.reshape(result, [n for d, n in enumerate(source.shape) if d not in axes])
@@ -116,15 +122,15 @@ def reduce_log_sum_exp(site: Site) -> str:
 
 
 @lowers("ArgMax", "ArgMin")
-def arg_reduce(site: Site) -> str:
+def arg_reduce(ctx: LoweringContext) -> str:
     """ONNX ArgMax-13, ArgMin-13."""
-    x = site.type(0)
-    axis = site.axis(site.int("axis", 0), len(x.shape))
+    x = ctx.type(0)
+    axis = ctx.axis(ctx.int("axis", 0), len(x.shape))
     op = ArgReduce(
-        site.node.op_type.removeprefix("Arg"), prod(x.shape[:axis]), x.shape[axis],
-        prod(x.shape[axis + 1 :]), bool(site.int("select_last_index")),
+        ctx.node.op_type.removeprefix("Arg"), prod(x.shape[:axis]), x.shape[axis],
+        prod(x.shape[axis + 1 :]), bool(ctx.int("select_last_index")),
     )  # fmt: skip
-    site.require(op.axis > 0, f"axis {axis} of {x} is empty")
-    kept = [1] if site.int("keepdims", 1) else []
+    ctx.require(op.axis > 0, f"axis {axis} of {x} is empty")
+    kept = [1] if ctx.int("keepdims", 1) else []
     shape = (*x.shape[:axis], *kept, *x.shape[axis + 1 :])
-    return site.b.emit1(op, [site.input(0)], TensorType(DType.INT64, shape))
+    return ctx.b.emit1(op, [ctx.input(0)], TensorType(DType.INT64, shape))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 
-Lowering = Callable[[Site], "str | tuple[str, ...]"]
-"""Emits into `site.b` and returns the value name of each output, in order."""
+Lowering = Callable[[LoweringContext], "str | tuple[str, ...]"]
+"""Emits into `ctx.b` and returns the value name of each output, in order."""
 
 LoweringT = TypeVar("LoweringT", bound=Lowering)
 

@@ -13,8 +13,8 @@ from atc.ir.graph import Array, DType, TensorType, row_major
 from atc.ir.ops.sampling import Resample
 from atc.ir.view import View
 from atc.lower.builder import MAX_ELEMENTS, Builder
-from atc.lower.context import Site
-from atc.lower.indexed_access import Place, affine_table, gather, take, total
+from atc.lower.context import LoweringContext
+from atc.lower.indexed_access import IndexedAccess, affine_table, gather, take, total
 from atc.lower.registry import lowers
 from atc.lower.resample import (
     COORDINATES,
@@ -31,99 +31,101 @@ POLICIES = ("stretch", "not_larger", "not_smaller")
 
 
 @lowers("Upsample")
-def upsample(site: Site) -> str:
+def upsample(ctx: LoweringContext) -> str:
     """ONNX Upsample-9, deprecated: asymmetric coordinates, nearest below."""
-    if site.opset >= 9:
-        scales = _floats(site, 1, "the scales") or []
-    elif site.opset >= 7:
-        scales = site.floats("scales") or []
+    if ctx.opset >= 9:
+        scales = _floats(ctx, 1, "the scales") or []
+    elif ctx.opset >= 7:
+        scales = ctx.floats("scales") or []
     else:
-        scales = [1.0, 1.0, site.float("height_scale"), site.float("width_scale")]
-    axes = _scaled_axes(site, scales, range(len(site.shape(0))))
-    mode = site.str("mode", "nearest").replace("bilinear", "linear")
-    return _resize(site, axes, _checked(site, Sampling(mode, "asymmetric", "floor")))
+        scales = [1.0, 1.0, ctx.float("height_scale"), ctx.float("width_scale")]
+    axes = _scaled_axes(ctx, scales, range(len(ctx.shape(0))))
+    mode = ctx.str("mode", "nearest").replace("bilinear", "linear")
+    return _resize(ctx, axes, _checked(ctx, Sampling(mode, "asymmetric", "floor")))
 
 
 @lowers("Resize")
-def lower_resize(site: Site) -> str:
+def lower_resize(ctx: LoweringContext) -> str:
     """ONNX Resize-19 in all modes; scales, sizes and roi must be known when compiling."""
-    if site.opset < 11:
-        old = Sampling(site.str("mode", "nearest"), "asymmetric", "simple")
-        factors = _floats(site, 1, "the scales") or []
-        axes = _scaled_axes(site, factors, range(len(site.shape(0))))
-        return _resize(site, axes, _checked(site, old))
-    rank = len(site.shape(0))
-    given = site.ints("axes") if site.opset >= 18 else None
-    chosen = range(rank) if given is None else [site.axis(a, rank) for a in given]
+    if ctx.opset < 11:
+        old = Sampling(ctx.str("mode", "nearest"), "asymmetric", "simple")
+        factors = _floats(ctx, 1, "the scales") or []
+        axes = _scaled_axes(ctx, factors, range(len(ctx.shape(0))))
+        return _resize(ctx, axes, _checked(ctx, old))
+    rank = len(ctx.shape(0))
+    given = ctx.ints("axes") if ctx.opset >= 18 else None
+    chosen = range(rank) if given is None else [ctx.axis(a, rank) for a in given]
     sampling = Sampling(
-        site.str("mode", "nearest"),
-        site.str("coordinate_transformation_mode", "half_pixel"),
-        site.str("nearest_mode", "round_prefer_floor"),
-        site.float("cubic_coeff_a", -0.75),
-        bool(site.int("antialias")),
-        bool(site.int("exclude_outside")),
+        ctx.str("mode", "nearest"),
+        ctx.str("coordinate_transformation_mode", "half_pixel"),
+        ctx.str("nearest_mode", "round_prefer_floor"),
+        ctx.float("cubic_coeff_a", -0.75),
+        bool(ctx.int("antialias")),
+        bool(ctx.int("exclude_outside")),
     )
-    scales = _floats(site, 2, "the scales")
-    sizes = site.ints_const(3, "the sizes") if site.has(3) and site.type(3).size else None
-    site.require((scales is None) != (sizes is None), "give either scales or sizes")
+    scales = _floats(ctx, 2, "the scales")
+    sizes = ctx.ints_const(3, "the sizes") if ctx.has(3) and ctx.type(3).size else None
+    ctx.require((scales is None) != (sizes is None), "give either scales or sizes")
     if scales is not None:
-        axes = _scaled_axes(site, scales, chosen)
+        axes = _scaled_axes(ctx, scales, chosen)
     else:
-        axes = _sized_axes(site, sizes or [], chosen)
-    return _resize(site, _with_roi(site, axes, sampling, chosen), _checked(site, sampling))
+        axes = _sized_axes(ctx, sizes or [], chosen)
+    return _resize(ctx, _with_roi(ctx, axes, sampling, chosen), _checked(ctx, sampling))
 
 
-def _checked(site: Site, sampling: Sampling) -> Sampling:
-    site.require(sampling.mode in ("nearest", "linear", "cubic"), f"mode '{sampling.mode}'")
+def _checked(ctx: LoweringContext, sampling: Sampling) -> Sampling:
+    ctx.require(sampling.mode in ("nearest", "linear", "cubic"), f"mode '{sampling.mode}'")
     known = sampling.coordinates in COORDINATES
-    site.require(known, f"coordinate_transformation_mode '{sampling.coordinates}'")
-    site.require(sampling.nearest in ROUNDINGS, f"nearest_mode '{sampling.nearest}'")
+    ctx.require(known, f"coordinate_transformation_mode '{sampling.coordinates}'")
+    ctx.require(sampling.nearest in ROUNDINGS, f"nearest_mode '{sampling.nearest}'")
     return sampling
 
 
-def _floats(site: Site, i: int, what: str) -> list[float] | None:
+def _floats(ctx: LoweringContext, i: int, what: str) -> list[float] | None:
     """Return a constant input; None where it is absent or, as Resize-11 has it, empty."""
-    if not site.has(i) or site.type(i).size == 0:
+    if not ctx.has(i) or ctx.type(i).size == 0:
         return None
-    return [float(v) for v in np.asarray(site.required_const(i, what)).reshape(-1)]
+    return [float(v) for v in np.asarray(ctx.required_const(i, what)).reshape(-1)]
 
 
 # ---- extents ------------------------------------------------------------------------------------
 
 
-def _unchanged(site: Site) -> list[Axis]:
-    return [Axis(n, n, 1.0) for n in site.shape(0)]
+def _unchanged(ctx: LoweringContext) -> list[Axis]:
+    return [Axis(n, n, 1.0) for n in ctx.shape(0)]
 
 
-def _scaled_axes(site: Site, scales: Sequence[float], chosen: Sequence[int]) -> list[Axis]:
-    site.require(len(scales) == len(chosen), f"{len(scales)} scales for {len(chosen)} axes")
-    axes = _unchanged(site)
+def _scaled_axes(
+    ctx: LoweringContext, scales: Sequence[float], chosen: Sequence[int]
+) -> list[Axis]:
+    ctx.require(len(scales) == len(chosen), f"{len(scales)} scales for {len(chosen)} axes")
+    axes = _unchanged(ctx)
     for d, scale in zip(chosen, scales, strict=True):
-        site.require(np.isfinite(scale) and scale > 0, f"scale {scale}")
+        ctx.require(np.isfinite(scale) and scale > 0, f"scale {scale}")
         if scale == 1:
             continue
         if isinstance(axes[d].size, Dim):
-            axes[d] = Axis(axes[d].size, scaled(site, axes[d].size, scale), scale)
+            axes[d] = Axis(axes[d].size, scaled(ctx, axes[d].size, scale), scale)
             continue
         out = int(np.floor(np.float32(scale) * np.float32(axes[d].size)))
         axes[d] = Axis(axes[d].size, out, scale)
     return axes
 
 
-def _sized_axes(site: Site, sizes: Sequence[int], chosen: Sequence[int]) -> list[Axis]:
-    site.require(len(sizes) == len(chosen), f"{len(sizes)} sizes for {len(chosen)} axes")
-    axes = _unchanged(site)
-    policy = site.str("keep_aspect_ratio_policy", "stretch") if site.opset >= 18 else "stretch"
-    site.require(policy in POLICIES, f"keep_aspect_ratio_policy '{policy}'")
-    site.require(all(n >= 0 for n in sizes), f"sizes {list(sizes)} are negative")
-    if is_dynamic((*sizes, *site.shape(0))):
-        site.require(policy == "stretch", f"keep_aspect_ratio_policy '{policy}' of a range")
+def _sized_axes(ctx: LoweringContext, sizes: Sequence[int], chosen: Sequence[int]) -> list[Axis]:
+    ctx.require(len(sizes) == len(chosen), f"{len(sizes)} sizes for {len(chosen)} axes")
+    axes = _unchanged(ctx)
+    policy = ctx.str("keep_aspect_ratio_policy", "stretch") if ctx.opset >= 18 else "stretch"
+    ctx.require(policy in POLICIES, f"keep_aspect_ratio_policy '{policy}'")
+    ctx.require(all(n >= 0 for n in sizes), f"sizes {list(sizes)} are negative")
+    if is_dynamic((*sizes, *ctx.shape(0))):
+        ctx.require(policy == "stretch", f"keep_aspect_ratio_policy '{policy}' of a range")
         for d, size in zip(chosen, sizes, strict=True):
             ratio = 0.0 if is_dynamic((size, axes[d].size)) else size / max(axes[d].size, 1)
             axes[d] = axes[d] if size == axes[d].size else Axis(axes[d].size, size, ratio)
         return axes
     empty = any(axes[d].size == 0 and n for d, n in zip(chosen, sizes, strict=True))
-    site.require(not empty, f"sizes {list(sizes)} of an empty tensor")
+    ctx.require(not empty, f"sizes {list(sizes)} of an empty tensor")
     ratios = [n / max(axes[d].size, 1) for d, n in zip(chosen, sizes, strict=True)]
     for d, size, ratio in zip(chosen, sizes, ratios, strict=True):
         if policy != "stretch":
@@ -134,15 +136,15 @@ def _sized_axes(site: Site, sizes: Sequence[int], chosen: Sequence[int]) -> list
 
 
 def _with_roi(
-    site: Site, axes: list[Axis], sampling: Sampling, chosen: Sequence[int]
+    ctx: LoweringContext, axes: list[Axis], sampling: Sampling, chosen: Sequence[int]
 ) -> list[Axis]:
     if sampling.coordinates != "tf_crop_and_resize":
         return axes
-    roi = _floats(site, 1, "the region of interest")
-    site.require(roi is not None, "tf_crop_and_resize needs a roi")
+    roi = _floats(ctx, 1, "the region of interest")
+    ctx.require(roi is not None, "tf_crop_and_resize needs a roi")
     roi = roi or []
     count = len(chosen)
-    site.require(len(roi) == 2 * count, f"{len(roi)} numbers in the roi of {count} axes")
+    ctx.require(len(roi) == 2 * count, f"{len(roi)} numbers in the roi of {count} axes")
     result = list(axes)
     for k, d in enumerate(chosen):
         result[d] = Axis(axes[d].size, axes[d].out, axes[d].scale, roi[k], roi[count + k])
@@ -152,29 +154,29 @@ def _with_roi(
 # ---- emitting -----------------------------------------------------------------------------------
 
 
-def _resize(site: Site, axes: Sequence[Axis], sampling: Sampling) -> str:
+def _resize(ctx: LoweringContext, axes: Sequence[Axis], sampling: Sampling) -> str:
     shape = tuple(a.out for a in axes)
-    b, x = site.b, site.input(0)
+    b, x = ctx.b, ctx.input(0)
     dtype = b.type(x).dtype
     if not prod(shape):
         return b.constant(np.empty(shape, dtype.numpy))
     if high(prod(shape)) > MAX_ELEMENTS:
-        raise site.unsupported(f"a tensor of {prod(shape)} elements is too large")
-    site.require(all(a.size for a in axes), f"{site.type(0)} is empty")
+        raise ctx.unsupported(f"a tensor of {prod(shape)} elements is too large")
+    ctx.require(all(a.size for a in axes), f"{ctx.type(0)} is empty")
     if is_dynamic(tuple(axes)):
-        return _resize_open(site, axes, sampling)
+        return _resize_open(ctx, axes, sampling)
     if sampling.mode == "nearest":
         result = _repeat(b, x, axes, [nearest_table(a, sampling) for a in axes])
     else:
-        site.require(dtype is not DType.BOOL, f"{sampling.mode} interpolation of BOOL")
+        ctx.require(dtype is not DType.BOOL, f"{sampling.mode} interpolation of BOOL")
         result = _interpolate(b, x, axes, sampling)
-    value = site.float("extrapolation_value", 0.0)
+    value = ctx.float("extrapolation_value", 0.0)
     return _extrapolate(b, result, [outside(a, sampling) for a in axes], value)
 
 
-def _resize_open(site: Site, axes: Sequence[Axis], sampling: Sampling) -> str:
+def _resize_open(ctx: LoweringContext, axes: Sequence[Axis], sampling: Sampling) -> str:
     """Resize axis by axis where extents are ranges: those that are fixed by tables as ever."""
-    b, x = site.b, site.input(0)
+    b, x = ctx.b, ctx.input(0)
     source = b.type(x).dtype
     work = DType.DOUBLE if source is DType.DOUBLE else DType.FLOAT
     wide = sampling.mode != "nearest"
@@ -184,7 +186,7 @@ def _resize_open(site: Site, axes: Sequence[Axis], sampling: Sampling) -> str:
             continue
         if is_dynamic(axis):
             open_axis = OpenAxis(axis.size, axis.out, axis.scale or None)
-            x = resize_axis(site, x, d, open_axis, sampling)
+            x = resize_axis(ctx, x, d, open_axis, sampling)
         elif wide:
             x = _resample(b, x, d, *weight_tables(axis, sampling), work)
         else:
@@ -235,7 +237,7 @@ def _gather_tables(
     names = tuple(b.constant(table) for _, table in uneven)
     views = tuple(View(tuple(int(d == k) for d in range(len(loops)))) for k, _ in uneven)
     run, depth = _trailing_run(loops, even.strides)
-    place = Place(
+    place = IndexedAccess(
         tuple(loops[:depth]),
         names,
         tuple(View(v.strides[:depth]) for v in views),

@@ -14,8 +14,8 @@ from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType
 from atc.ir.view import View
 from atc.lower.builder import Builder
-from atc.lower.context import Site
-from atc.lower.indexed_access import Place, clamped, gather, times, total
+from atc.lower.context import LoweringContext
+from atc.lower.indexed_access import IndexedAccess, clamped, gather, times, total
 from atc.lower.resample import TIE, Sampling
 
 _FINEST = 64  # denominators of scales up to this give extents that float32 rounding can't move
@@ -30,33 +30,33 @@ class OpenAxis:
     scale: float | None
 
 
-def scaled(site: Site, size: int, scale: float) -> int:
+def scaled(ctx: LoweringContext, size: int, scale: float) -> int:
     """Return the extent of an axis after scaling."""
     factor = Fraction(float(np.float32(scale)))
     if factor.denominator > _FINEST:
-        raise site.unsupported(
+        raise ctx.unsupported(
             f"scale {scale} of an axis whose extent is a range", "give sizes, or list the shapes"
         )
     return size * factor.numerator // factor.denominator
 
 
-def resize_axis(site: Site, x: str, d: int, axis: OpenAxis, sampling: Sampling) -> str:
+def resize_axis(ctx: LoweringContext, x: str, d: int, axis: OpenAxis, sampling: Sampling) -> str:
     """Resize one axis of a value; `nearest` and `linear` in the common coordinates."""
-    b = site.b
+    b = ctx.b
     if sampling.mode == "nearest":
-        near = partial(_nearest, site, axis, sampling)
-        return _read(b, x, d, axis, lambda q: near(_place(site, q, axis, sampling)))
+        near = partial(_nearest, ctx, axis, sampling)
+        return _read(b, x, d, axis, lambda q: near(_place(ctx, q, axis, sampling)))
     if sampling.mode != "linear" or sampling.antialias or sampling.exclude_outside:
-        raise site.unsupported(f"{sampling.mode} interpolation of an axis whose extent is a range")
-    left = _read(b, x, d, axis, lambda q: call("Floor", _place(site, q, axis, sampling)))
+        raise ctx.unsupported(f"{sampling.mode} interpolation of an axis whose extent is a range")
+    left = _read(b, x, d, axis, lambda q: call("Floor", _place(ctx, q, axis, sampling)))
     right = _read(
         b, x, d, axis,
-        lambda q: call("Add", call("Floor", _place(site, q, axis, sampling)), _real(1)),
+        lambda q: call("Add", call("Floor", _place(ctx, q, axis, sampling)), _real(1)),
     )  # fmt: skip
     shape = b.shape(left)
 
     def between(p: Expr, r: Expr, q: Expr) -> Expr:
-        place = _place(site, cast(q, DType.FLOAT), axis, sampling)
+        place = _place(ctx, cast(q, DType.FLOAT), axis, sampling)
         part = cast(call("Sub", place, call("Floor", place)), p.dtype)
         rest = call("Sub", const(1, p.dtype), part)
         return call("Add", call("Mul", p, rest), call("Mul", r, part))
@@ -78,7 +78,7 @@ def _read(
         return total(base, times(at, inner))
 
     bases, along = View((axis.size * inner, 0)), View((0, 1))
-    place = Place((outer, axis.out), (), (), (bases, along), address, True)
+    place = IndexedAccess((outer, axis.out), (), (), (bases, along), address, True)
     return gather(b, x, place, inner, (*shape[:d], axis.out, *shape[d + 1 :]))
 
 
@@ -86,7 +86,7 @@ def _real(value: float | int) -> Expr:
     return const(value, DType.FLOAT)
 
 
-def _place(site: Site, q: Expr, axis: OpenAxis, sampling: Sampling) -> Expr:
+def _place(ctx: LoweringContext, q: Expr, axis: OpenAxis, sampling: Sampling) -> Expr:
     """Return where element q of the resized axis lies on the original one."""
     scale = _real(axis.scale) if axis.scale is not None else call(
         "Div", _real(axis.out), _real(axis.size)
@@ -104,10 +104,10 @@ def _place(site: Site, q: Expr, axis: OpenAxis, sampling: Sampling) -> Expr:
             last = call("Div", _real(axis.size - 1), _real(axis.out - 1))
             return call("Where", single, _real(0), call("Mul", q, last))
         case other:
-            raise site.unsupported(f"coordinates '{other}' of an axis whose extent is a range")
+            raise ctx.unsupported(f"coordinates '{other}' of an axis whose extent is a range")
 
 
-def _nearest(site: Site, axis: OpenAxis, sampling: Sampling, place: Expr) -> Expr:
+def _nearest(ctx: LoweringContext, axis: OpenAxis, sampling: Sampling, place: Expr) -> Expr:
     match sampling.nearest:
         case "round_prefer_floor":
             return call("Ceil", call("Sub", place, _real(0.5 + TIE)))
@@ -116,6 +116,6 @@ def _nearest(site: Site, axis: OpenAxis, sampling: Sampling, place: Expr) -> Exp
         case "ceil":
             return call("Ceil", place)
         case "simple" if axis.scale is None or axis.scale < 1:
-            raise site.unsupported("Resize-10 that shrinks an axis whose extent is a range")
+            raise ctx.unsupported("Resize-10 that shrinks an axis whose extent is a range")
         case _:
             return call("Floor", place)

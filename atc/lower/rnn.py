@@ -11,7 +11,7 @@ from atc.ir.expr import Expr, Input, call, cast, const
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Cell, Epilogue, MatMul, Recurrent, identity_epilogue
 from atc.ir.view import View, dense
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.conv import widen
 from atc.lower.elementwise import hard_sigmoid, like, negative, prelu, relu
 from atc.lower.quantize import dynamic_quantize, integer_product
@@ -67,32 +67,34 @@ ACTIVATIONS = {
 """By name in lower case; ONNX LSTM-22 lists them."""
 
 
-def _activations(site: Site, defaults: list[str], directions: int) -> list[list[Function]]:
+def _activations(
+    ctx: LoweringContext, defaults: list[str], directions: int
+) -> list[list[Function]]:
     """Return each direction's functions, with the input of gates clipped where `clip` says so.
 
     Functions that have an alpha (a beta) take the next of activation_alpha (activation_beta).
     LSTM's third, of c, isn't clipped: the standard leaves that open, onnxruntime does so.
     """
-    names = site.strs("activations") or defaults * directions
+    names = ctx.strs("activations") or defaults * directions
     count = len(defaults)
-    site.require(
+    ctx.require(
         len(names) == count * directions,
         f"{len(names)} activations for {directions} directions of {count}",
     )
-    alphas = iter(site.floats("activation_alpha") or [])
-    betas = iter(site.floats("activation_beta") or [])
-    clips = [site.float("clip", 0.0)] * min(count, 2) + [0.0] * (count - 2)
+    alphas = iter(ctx.floats("activation_alpha") or [])
+    betas = iter(ctx.floats("activation_beta") or [])
+    clips = [ctx.float("clip", 0.0)] * min(count, 2) + [0.0] * (count - 2)
     functions = [
-        _function(site, name, alphas, betas, clips[k % count]) for k, name in enumerate(names)
+        _function(ctx, name, alphas, betas, clips[k % count]) for k, name in enumerate(names)
     ]
     return [functions[d * count : (d + 1) * count] for d in range(directions)]
 
 
 def _function(
-    site: Site, name: str, alphas: Iterator[float], betas: Iterator[float], clip: float
+    ctx: LoweringContext, name: str, alphas: Iterator[float], betas: Iterator[float], clip: float
 ) -> Function:
     kind = ACTIVATIONS.get(name.lower())
-    site.require(kind is not None, f"the activation '{name}' is unknown")
+    ctx.require(kind is not None, f"the activation '{name}' is unknown")
     assert kind is not None
     alpha = 0.0 if kind.alpha is None else next(alphas, kind.alpha)
     beta = 0.0 if kind.beta is None else next(betas, kind.beta)
@@ -143,34 +145,40 @@ class _Reads:
         return self._input(2 * self.gates + 3 + v)
 
 
-def _rnn_cell(site: Site, reads: _Reads, functions: list[Function], reverse: bool) -> Cell:
+def _rnn_cell(
+    ctx: LoweringContext, reads: _Reads, functions: list[Function], reverse: bool
+) -> Cell:
     """h = f(W x + R h + b)."""
     return Cell(functions[0](reads.gate(0)), reverse=reverse)
 
 
-def _lstm_cell(site: Site, reads: _Reads, functions: list[Function], reverse: bool) -> Cell:
+def _lstm_cell(
+    ctx: LoweringContext, reads: _Reads, functions: list[Function], reverse: bool
+) -> Cell:
     """c = f o c + i o g(..), h = o o h(c); gates in ONNX's order i, o, f, c; peepholes i, o, f."""
     f, g, h = functions
-    peephole = site.has(7)
+    peephole = ctx.has(7)
 
     def gate(k: int, memory: Expr) -> Expr:
         x = reads.gate(k)
         return f(call("Add", x, call("Mul", reads.vector(k), memory)) if peephole else x)
 
     i = gate(0, reads.c)
-    forget = call("Sub", const(1, i.dtype), i) if site.int("input_forget") else gate(2, reads.c)
+    forget = call("Sub", const(1, i.dtype), i) if ctx.int("input_forget") else gate(2, reads.c)
     memory = call("Add", call("Mul", forget, reads.c), call("Mul", i, g(reads.gate(3))))
     return Cell(call("Mul", gate(1, reads.new_c), h(reads.new_c)), memory, reverse=reverse)
 
 
-def _gru_cell(site: Site, reads: _Reads, functions: list[Function], reverse: bool) -> Cell:
+def _gru_cell(
+    ctx: LoweringContext, reads: _Reads, functions: list[Function], reverse: bool
+) -> Cell:
     """h = (1 - z) o g(..) + z o h; gates in ONNX's order z, r, h."""
     f, g = functions
     z, r = f(reads.gate(0)), f(reads.gate(1))
     reset = None
-    if site.int("linear_before_reset"):
+    if ctx.int("linear_before_reset"):
         recurrent = reads.recurrent(2)
-        if site.has(3):
+        if ctx.has(3):
             recurrent = call("Add", recurrent, reads.vector(0))
         candidate = g(call("Add", reads.given(2), call("Mul", r, recurrent)))
     else:
@@ -187,7 +195,7 @@ def _gru_cell(site: Site, reads: _Reads, functions: list[Function], reverse: boo
 class _Kind:
     gates: int
     functions: list[str]
-    cell: Callable[[Site, _Reads, list[Function], bool], Cell]
+    cell: Callable[[LoweringContext, _Reads, list[Function], bool], Cell]
 
 
 KINDS = {
@@ -209,111 +217,113 @@ class IntegerWeights:
 
 
 @lowers("RNN", "GRU", "LSTM")
-def recurrent(site: Site) -> tuple[str, ...]:
+def recurrent(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX RNN-22, GRU-22, LSTM-22, in all directions and layouts."""
-    return recurrent_layer(site)
+    return recurrent_layer(ctx)
 
 
-def recurrent_layer(site: Site, given: IntegerWeights | None = None) -> tuple[str, ...]:
+def recurrent_layer(ctx: LoweringContext, given: IntegerWeights | None = None) -> tuple[str, ...]:
     """Lower a layer, whose products are those of integers where such weights are given."""
-    b, kind = site.b, KINDS[site.node.op_type]
-    reverse = _directions(site)
-    directions, layout = len(reverse), site.int("layout")
-    shape = site.shape(0)
-    site.require(len(shape) == 3 and layout in (0, 1), f"x is {site.type(0)}, layout {layout}")
+    b, kind = ctx.b, KINDS[ctx.node.op_type]
+    reverse = _directions(ctx)
+    directions, layout = len(reverse), ctx.int("layout")
+    shape = ctx.shape(0)
+    ctx.require(len(shape) == 3 and layout in (0, 1), f"x is {ctx.type(0)}, layout {layout}")
     steps, batch = shape[:2] if layout == 0 else shape[1::-1]
-    units = site.shape(2)[-1]
-    _check_weights(site, directions, kind.gates, units, shape[2])
+    units = ctx.shape(2)[-1]
+    _check_weights(ctx, directions, kind.gates, units, shape[2])
     state = (batch, directions, units) if layout else (directions, batch, units)
     for index, wanted in ((4, (batch,)), (5, state), (6, state)):
-        if site.has(index):
-            fits = site.shape(index) == wanted
-            site.require(fits, f"input {index} is {site.type(index)}, not {list(wanted)}")
-    x, r = widen(site, site.input(0)), widen(site, site.input(2))
+        if ctx.has(index):
+            fits = ctx.shape(index) == wanted
+            ctx.require(fits, f"input {index} is {ctx.type(index)}, not {list(wanted)}")
+    x, r = widen(ctx, ctx.input(0)), widen(ctx, ctx.input(2))
     dtype = b.type(x).dtype
-    bias, vectors = _biases(site, kind.gates, directions, units)
-    functions = _activations(site, kind.functions, directions)
+    bias, vectors = _biases(ctx, kind.gates, directions, units)
+    functions = _activations(ctx, kind.functions, directions)
     reads = _Reads(dtype, kind.gates)
-    cells = tuple(kind.cell(site, reads, f, r) for f, r in zip(functions, reverse, strict=True))
+    cells = tuple(kind.cell(ctx, reads, f, r) for f, r in zip(functions, reverse, strict=True))
     op = Recurrent(
-        steps, batch, units, kind.gates, cells, _rows(site, vectors), layout == 1, site.wants(0),
+        steps, batch, units, kind.gates, cells, _rows(ctx, vectors), layout == 1, ctx.wants(0),
         given.r_scales if given else (),
     )  # fmt: skip
-    share = _integer_input_product(site, x, bias, given) if given else _input_product(site, x, bias)
+    share = _integer_input_product(ctx, x, bias, given) if given else _input_product(ctx, x, bias)
     weights = given.r if given else b.transpose(r, [0, 2, 1])
     operands = [
-        share, weights, vectors, _lengths(site, steps),
-        *(widen(site, site.input(i)) if site.has(i) else "" for i in (5, 6)),
+        share, weights, vectors, _lengths(ctx, steps),
+        *(widen(ctx, ctx.input(i)) if ctx.has(i) else "" for i in (5, 6)),
     ]  # fmt: skip
     if not op.has_memory:
         operands[5] = ""
     types = [TensorType(dtype, state)] * (2 if op.has_memory else 1)
     if op.sequence:
         types.append(TensorType(dtype, (batch, steps, *state[1:]) if layout else (steps, *state)))
-    results = [b.cast(y, site.type(0).dtype) for y in b.emit(op, operands, *types)]
+    results = [b.cast(y, ctx.type(0).dtype) for y in b.emit(op, operands, *types)]
     last = results[: 2 if op.has_memory else 1]
     if operands[3] and any(operands[4:]):
-        last = [_of_rows(site, y, operands[3], 0 if layout else 1) for y in last]
+        last = [_of_rows(ctx, y, operands[3], 0 if layout else 1) for y in last]
     return (results[-1] if op.sequence else "", *last)
 
 
-def _of_rows(site: Site, last: str, lengths: str, axis: int) -> str:
+def _of_rows(ctx: LoweringContext, last: str, lengths: str, axis: int) -> str:
     """Return a last state with 0 for rows of no steps, as onnxruntime; the standard is silent."""
-    known = site.b.value(lengths)
+    known = ctx.b.value(lengths)
     if known is not None and bool((np.asarray(known, np.int32) > 0).all()):
         return last
 
     def kept(y: Expr, n: Expr) -> Expr:
         return call("Where", call("Greater", n, like(n, 0)), y, like(y, 0))
 
-    shape = site.b.shape(last)
+    shape = ctx.b.shape(last)
     views = [dense(shape), View(tuple(int(d == axis) for d in range(3)))]
-    return site.b.map(kept, last, lengths, shape=shape, views=views)
+    return ctx.b.map(kept, last, lengths, shape=shape, views=views)
 
 
-def _directions(site: Site) -> list[bool]:
+def _directions(ctx: LoweringContext) -> list[bool]:
     """Return, per direction, whether it runs backwards."""
     known = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
-    direction = site.str("direction", "forward").lower()
-    site.require(direction in known, f"direction is '{direction}'")
+    direction = ctx.str("direction", "forward").lower()
+    ctx.require(direction in known, f"direction is '{direction}'")
     return known[direction]
 
 
-def _check_weights(site: Site, directions: int, gates: int, units: int, features: int) -> None:
+def _check_weights(
+    ctx: LoweringContext, directions: int, gates: int, units: int, features: int
+) -> None:
     rows = gates * units
     wanted = {
         1: (directions, rows, features), 2: (directions, rows, units), 3: (directions, 2 * rows),
     }  # fmt: skip
-    if site.node.op_type == "LSTM":
+    if ctx.node.op_type == "LSTM":
         wanted[7] = (directions, 3 * units)
     for i, shape in wanted.items():
-        fits = not site.has(i) or site.shape(i) == shape
-        site.require(fits, f"input {i} is {site.optional(i) and site.type(i)}, not {list(shape)}")
-    hidden = site.int("hidden_size", units)
-    site.require(hidden == units, f"hidden_size is {hidden}, but R is {site.type(2)}")
+        fits = not ctx.has(i) or ctx.shape(i) == shape
+        ctx.require(fits, f"input {i} is {ctx.optional(i) and ctx.type(i)}, not {list(shape)}")
+    hidden = ctx.int("hidden_size", units)
+    ctx.require(hidden == units, f"hidden_size is {hidden}, but R is {ctx.type(2)}")
 
 
-def _biases(site: Site, gates: int, directions: int, units: int) -> tuple[str, str]:
+def _biases(ctx: LoweringContext, gates: int, directions: int, units: int) -> tuple[str, str]:
     """Return the bias of the hoisted product [D * G * H] and the vectors that the cells read.
 
     ONNX's B holds the biases of W, then those of R; they are added, but for the last of a GRU that
     is linear before the reset.
     """
-    b = site.b
-    vectors = b.reshape(widen(site, site.input(7)), (directions, 3, units)) if site.has(7) else ""
-    if not site.has(3):
+    b = ctx.b
+    vectors = b.reshape(widen(ctx, ctx.input(7)), (directions, 3, units)) if ctx.has(7) else ""
+    if not ctx.has(3):
         return "", vectors
-    both = b.reshape(widen(site, site.input(3)), (directions, 2, gates, units))
+    both = b.reshape(widen(ctx, ctx.input(3)), (directions, 2, gates, units))
     dtype = b.type(both).dtype
-    separate = site.node.op_type == "GRU" and bool(site.int("linear_before_reset"))
+    separate = ctx.node.op_type == "GRU" and bool(ctx.int("linear_before_reset"))
     if separate:
-        vectors = _part(site, both, 1, gates - 1, gates)
+        vectors = _part(ctx, both, 1, gates - 1, gates)
     shared = gates - 1 if separate else gates
     known = b.value(both)
     if known is not None:
         total = np.array(known[:, 0], dtype.numpy)
         np.add(total[:, :shared], known[:, 1, :shared], out=total[:, :shared])
-        return b.constant(total.reshape(-1), site.name), vectors
+        return b.constant(total.reshape(-1), ctx.name), vectors
     added = View((2 * gates * units, units, 1), gates * units)
     kept = View((2 * gates * units, units, 1))
 
@@ -330,22 +340,22 @@ def _biases(site: Site, gates: int, directions: int, units: int) -> tuple[str, s
     return b.reshape(total_name, (directions * gates * units,)), vectors
 
 
-def _part(site: Site, both: str, half: int, first: int, end: int) -> str:
+def _part(ctx: LoweringContext, both: str, half: int, first: int, end: int) -> str:
     """Return gates [first, end) of one half of the biases [D, 2, G, H]."""
-    directions, _, gates, units = site.b.shape(both)
+    directions, _, gates, units = ctx.b.shape(both)
     view = View((2 * gates * units, units, 1), (half * gates + first) * units)
-    return site.b.view(both, (directions, end - first, units), view)
+    return ctx.b.view(both, (directions, end - first, units), view)
 
 
-def _rows(site: Site, vectors: str) -> int:
-    return site.b.shape(vectors)[1] if vectors else 0
+def _rows(ctx: LoweringContext, vectors: str) -> int:
+    return ctx.b.shape(vectors)[1] if vectors else 0
 
 
-def _input_product(site: Site, x: str, bias: str) -> str:
+def _input_product(ctx: LoweringContext, x: str, bias: str) -> str:
     """Return W x + b for every step, row, direction and gate: one matrix product."""
-    b = site.b
+    b = ctx.b
     first, second, features = b.shape(x)
-    w = widen(site, site.input(1))
+    w = widen(ctx, ctx.input(1))
     n, dtype = b.type(w).size // features, b.type(x).dtype
     epilogue = identity_epilogue(dtype)
     if bias:
@@ -358,12 +368,12 @@ def _input_product(site: Site, x: str, bias: str) -> str:
     return b.emit1(op, operands, TensorType(dtype, (first, second, n)))
 
 
-def _integer_input_product(site: Site, x: str, bias: str, given: IntegerWeights) -> str:
+def _integer_input_product(ctx: LoweringContext, x: str, bias: str, given: IntegerWeights) -> str:
     """Return W x + b of x quantized by its own range."""
-    b = site.b
+    b = ctx.b
     first, second, features = b.shape(x)
-    q, scale, zero = dynamic_quantize(site, b.reshape(x, (first * second, features)))
-    total = integer_product(site, q, given.w, zero, "")
+    q, scale, zero = dynamic_quantize(ctx, b.reshape(x, (first * second, features)))
+    total = integer_product(ctx, q, given.w, zero, "")
 
     def real(t: Expr, s: Expr, f: Expr, c: Expr | None = None) -> Expr:
         y = call("Mul", cast(t, DType.FLOAT), call("Mul", s, f))
@@ -373,9 +383,9 @@ def _integer_input_product(site: Site, x: str, bias: str, given: IntegerWeights)
     return b.reshape(y, (first, second, b.shape(given.w)[1]))
 
 
-def _lengths(site: Site, steps: int) -> str:
+def _lengths(ctx: LoweringContext, steps: int) -> str:
     """Return the rows' lengths, '' where they are known to be all the steps."""
-    known = site.const(4)
-    if not site.has(4) or (known is not None and bool((known == steps).all())):
+    known = ctx.const(4)
+    if not ctx.has(4) or (known is not None and bool((known == steps).all())):
         return ""
-    return site.b.cast(site.input(4), DType.INT32)
+    return ctx.b.cast(ctx.input(4), DType.INT32)

@@ -16,18 +16,18 @@ from atc.ir.graph import DType
 from atc.ir.view import View
 from atc.lower.builder import MAX_PARTS, Builder
 from atc.lower.concat_pad import join
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.indexed_access import gather_axis, index, take
 from atc.lower.registry import lowers
 
 
-def elements(site: Site, i: int) -> tuple[str, ...]:
+def elements(ctx: LoweringContext, i: int) -> tuple[str, ...]:
     """Return the elements of an input that is a sequence."""
-    parts = site.b.parts(site.input(i))
+    parts = ctx.b.parts(ctx.input(i))
     if parts is None or parts.names is None or parts.is_map:
         what = "a tensor" if parts is None else "an optional without a value"
         what = "a map" if parts is not None and parts.is_map else what
-        raise ModelError(f"input {i} is {what}, not a sequence", where=site.label)
+        raise ModelError(f"input {i} is {what}, not a sequence", where=ctx.label)
     return parts.names
 
 
@@ -35,45 +35,45 @@ def elements(site: Site, i: int) -> tuple[str, ...]:
 
 
 @lowers("SequenceConstruct")
-def sequence_construct(site: Site) -> str:
+def sequence_construct(ctx: LoweringContext) -> str:
     """ONNX SequenceConstruct-11."""
-    return site.b.sequence([site.input(i) for i in range(len(site.inputs))], site.type(0).dtype)
+    return ctx.b.sequence([ctx.input(i) for i in range(len(ctx.inputs))], ctx.type(0).dtype)
 
 
 @lowers("SequenceEmpty")
-def sequence_empty(site: Site) -> str:
+def sequence_empty(ctx: LoweringContext) -> str:
     """ONNX SequenceEmpty-11."""
-    code = site.int("dtype", 1)
+    code = ctx.int("dtype", 1)
     try:
-        return site.b.sequence((), DType.from_onnx(code))
+        return ctx.b.sequence((), DType.from_onnx(code))
     except KeyError:
-        raise site.unsupported(f"a sequence of ONNX type {code} is not covered") from None
+        raise ctx.unsupported(f"a sequence of ONNX type {code} is not covered") from None
 
 
 @lowers("SequenceLength")
-def sequence_length(site: Site) -> str:
+def sequence_length(ctx: LoweringContext) -> str:
     """ONNX SequenceLength-11."""
-    return site.b.constant(np.asarray(len(elements(site, 0)), np.int64))
+    return ctx.b.constant(np.asarray(len(elements(ctx, 0)), np.int64))
 
 
 @lowers("SequenceAt")
-def sequence_at(site: Site) -> str:
+def sequence_at(ctx: LoweringContext) -> str:
     """ONNX SequenceAt-11."""
-    parts = elements(site, 0)
-    place = _position(site, 1, len(parts))
+    parts = elements(ctx, 0)
+    place = _position(ctx, 1, len(parts))
     if isinstance(place, int):
         return parts[place]
-    rows = _stack(site, parts)
-    chosen = gather_axis(site.b, rows, 0, site.b.reshape(place, ()), proven=False)
-    return site.b.reshape(chosen, site.b.shape(parts[0]))
+    rows = _stack(ctx, parts)
+    chosen = gather_axis(ctx.b, rows, 0, ctx.b.reshape(place, ()), proven=False)
+    return ctx.b.reshape(chosen, ctx.b.shape(parts[0]))
 
 
 @lowers("SequenceInsert")
-def sequence_insert(site: Site) -> str:
+def sequence_insert(ctx: LoweringContext) -> str:
     """ONNX SequenceInsert-11: before a position, or at the end."""
-    b, new, parts = site.b, site.input(1), elements(site, 0)
-    dtype = site.type(1).dtype
-    place = _position(site, 2, len(parts), last=len(parts)) if site.has(2) else len(parts)
+    b, new, parts = ctx.b, ctx.input(1), elements(ctx, 0)
+    dtype = ctx.type(1).dtype
+    place = _position(ctx, 2, len(parts), last=len(parts)) if ctx.has(2) else len(parts)
     if isinstance(place, int):
         return b.sequence((*parts[:place], new, *parts[place:]), dtype)
 
@@ -83,61 +83,63 @@ def sequence_insert(site: Site) -> str:
         after = call("Where", call("Greater", i, p), call("Sub", i, index(1)), i)
         return call("Where", call("Equal", i, p), count, after)
 
-    return _rearranged(site, (*parts, new), len(parts) + 1, place, source)
+    return _rearranged(ctx, (*parts, new), len(parts) + 1, place, source)
 
 
 @lowers("SequenceErase")
-def sequence_erase(site: Site) -> str:
+def sequence_erase(ctx: LoweringContext) -> str:
     """ONNX SequenceErase-11: the element at a position, or the last one."""
-    parts = elements(site, 0)
-    site.require(bool(parts), "the sequence is empty")
-    place = _position(site, 1, len(parts)) if site.has(1) else len(parts) - 1
+    parts = elements(ctx, 0)
+    ctx.require(bool(parts), "the sequence is empty")
+    place = _position(ctx, 1, len(parts)) if ctx.has(1) else len(parts) - 1
     if isinstance(place, int):
-        return site.b.sequence((*parts[:place], *parts[place + 1 :]), site.b.type(parts[0]).dtype)
+        return ctx.b.sequence((*parts[:place], *parts[place + 1 :]), ctx.b.type(parts[0]).dtype)
 
     def source(i: Expr, p: Expr) -> Expr:
         p = call("Where", call("Less", p, index(0)), call("Add", p, index(len(parts))), p)
         return call("Where", call("Less", i, p), i, call("Add", i, index(1)))
 
-    return _rearranged(site, parts, len(parts) - 1, place, source)
+    return _rearranged(ctx, parts, len(parts) - 1, place, source)
 
 
-def _position(site: Site, i: int, count: int, last: int | None = None) -> int | str:
+def _position(ctx: LoweringContext, i: int, count: int, last: int | None = None) -> int | str:
     """Return a position, counted from the end where it's negative; a value if only a run knows."""
     highest = count - 1 if last is None else last
-    site.require(site.type(i).size == 1, f"the position is {site.type(i)}")
-    known = site.const(i)
+    ctx.require(ctx.type(i).size == 1, f"the position is {ctx.type(i)}")
+    known = ctx.const(i)
     if known is None:
-        site.require(highest >= 0, "the sequence is empty")
-        return site.b.cast(site.input(i), DType.INT64)
+        ctx.require(highest >= 0, "the sequence is empty")
+        return ctx.b.cast(ctx.input(i), DType.INT64)
     place = int(known.reshape(()))
-    site.require(-count <= place <= highest, f"position {place} in a sequence of {count}")
+    ctx.require(-count <= place <= highest, f"position {place} in a sequence of {count}")
     return place + count if place < 0 else place
 
 
-def _stack(site: Site, parts: Sequence[str]) -> str:
+def _stack(ctx: LoweringContext, parts: Sequence[str]) -> str:
     """Return elements of one type as rows of a tensor."""
-    b = site.b
+    b = ctx.b
     types = {b.type(p) for p in parts}
     if len(types) > 1:
         shown = ", ".join(sorted(map(str, types)))
-        raise site.unsupported(
+        raise ctx.unsupported(
             f"a position known only at run time, in a sequence of different types: {shown}",
             "make the position a constant, or the elements alike",
         )
     return join(b, [b.reshape(p, (1, *b.shape(p))) for p in parts], 0)
 
 
-def _rearranged(site: Site, parts: Sequence[str], count: int, place: str, source: object) -> str:
+def _rearranged(
+    ctx: LoweringContext, parts: Sequence[str], count: int, place: str, source: object
+) -> str:
     """Return `count` elements; number i is part `source(i, place)`."""
-    b = site.b
+    b = ctx.b
     assert callable(source)
     table = b.map(
         lambda p, i: cast(source(i, p), DType.INT64), place, shape=(count,), views=[View((0,))],
         coordinates=[View((1,))],
     )  # fmt: skip
     first = b.type(parts[0])
-    rows = gather_axis(b, _stack(site, parts), 0, table, proven=False)
+    rows = gather_axis(b, _stack(ctx, parts), 0, table, proven=False)
     return b.sequence([_row(b, rows, i) for i in range(count)], first.dtype)
 
 
@@ -150,13 +152,13 @@ def _row(b: Builder, rows: str, i: int) -> str:
 
 
 @lowers("ConcatFromSequence")
-def concat_from_sequence(site: Site) -> str:
+def concat_from_sequence(ctx: LoweringContext) -> str:
     """ONNX ConcatFromSequence-11: along an axis, or along a new one."""
-    b, parts = site.b, elements(site, 0)
-    site.require(bool(parts), "the sequence is empty")
-    stacked = bool(site.int("new_axis", 0))
+    b, parts = ctx.b, elements(ctx, 0)
+    ctx.require(bool(parts), "the sequence is empty")
+    stacked = bool(ctx.int("new_axis", 0))
     rank = len(b.shape(parts[0])) + stacked
-    axis = site.axis(site.int("axis", 0), rank)
+    axis = ctx.axis(ctx.int("axis", 0), rank)
     if stacked:
         shapes = [b.shape(p) for p in parts]
         parts = tuple(
@@ -168,58 +170,58 @@ def concat_from_sequence(site: Site) -> str:
         same = type_.dtype is first.dtype and len(type_.shape) == rank > 0
         same &= all(n == m for d, (n, m) in enumerate(zip(type_.shape, first.shape, strict=False))
                     if d != axis)  # fmt: skip
-        site.require(same, f"{type_} cannot be joined to {first} along axis {axis}")
+        ctx.require(same, f"{type_} cannot be joined to {first} along axis {axis}")
     return join(b, parts, axis)
 
 
 @lowers("SplitToSequence")
-def split_to_sequence(site: Site) -> str:
+def split_to_sequence(ctx: LoweringContext) -> str:
     """ONNX SplitToSequence-24: parts of given sizes, of one size (the last may be smaller), or 1.
 
     Only without a list of sizes `keepdims` = 0 drops the axis.
     """
-    b, shape = site.b, site.shape(0)
-    site.require(bool(shape), "the tensor is a scalar")
-    axis = site.axis(site.int("axis", 0), len(shape))
-    given = site.ints_const(1, "the size of the parts") if site.has(1) else [1]
+    b, shape = ctx.b, ctx.shape(0)
+    ctx.require(bool(shape), "the tensor is a scalar")
+    axis = ctx.axis(ctx.int("axis", 0), len(shape))
+    given = ctx.ints_const(1, "the size of the parts") if ctx.has(1) else [1]
     sizes = given
-    if not site.has(1) or site.shape(1) == ():
-        sizes = _part_sizes(site, given[0], shape[axis])
+    if not ctx.has(1) or ctx.shape(1) == ():
+        sizes = _part_sizes(ctx, given[0], shape[axis])
     fits = sum(sizes) == shape[axis] and min(sizes, default=0) >= 0
-    site.require(fits, f"split {sizes} of {shape[axis]}")
-    dropped = not site.has(1) and not site.int("keepdims", 1)
+    ctx.require(fits, f"split {sizes} of {shape[axis]}")
+    dropped = not ctx.has(1) and not ctx.int("keepdims", 1)
     parts, begin = [], 0
     for size in sizes:
-        part = take(b, site.input(0), axis, np.arange(begin, begin + size, dtype=np.int64))
+        part = take(b, ctx.input(0), axis, np.arange(begin, begin + size, dtype=np.int64))
         if dropped:
             part = b.reshape(part, (*shape[:axis], *shape[axis + 1 :]))
         parts.append(part)
         begin += size
-    return b.sequence(parts, site.type(0).dtype)
+    return b.sequence(parts, ctx.type(0).dtype)
 
 
-def _part_sizes(site: Site, step: int, extent: int) -> list[int]:
-    site.require(step > 0, f"parts of {step}")
+def _part_sizes(ctx: LoweringContext, step: int, extent: int) -> list[int]:
+    ctx.require(step > 0, f"parts of {step}")
     places = range(0, extent, step)
     if len(places) > MAX_PARTS:
-        raise site.unsupported(f"a sequence of {len(places)} tensors", f"use {MAX_PARTS} at most")
+        raise ctx.unsupported(f"a sequence of {len(places)} tensors", f"use {MAX_PARTS} at most")
     return [min(step, extent - at) for at in places]
 
 
 @lowers("SequenceMap")
-def sequence_map(site: Site) -> tuple[str, ...]:
+def sequence_map(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX SequenceMap-17: the body once per element; tensors are given to each."""
-    b, graph = site.b, site.subgraph("body")
-    operands = [b.parts(x) for x in site.inputs]
-    length = len(elements(site, 0))
-    site.require(len(graph.inputs) == len(operands), "the body does not fit")
+    b, graph = ctx.b, ctx.subgraph("body")
+    operands = [b.parts(x) for x in ctx.inputs]
+    length = len(elements(ctx, 0))
+    ctx.require(len(graph.inputs) == len(operands), "the body does not fit")
     made: list[list[str]] = [[] for _ in graph.outputs]
     for k in range(length):
         for i, (value, parts) in enumerate(zip(graph.inputs, operands, strict=True)):
-            names = None if parts is None else elements(site, i)
-            site.require(names is None or len(names) == length, f"input {i} has another length")
-            site.bind(b, value, site.input(i) if names is None else names[k])
-        for results, result in zip(made, site.lower_subgraph(graph, b), strict=True):
+            names = None if parts is None else elements(ctx, i)
+            ctx.require(names is None or len(names) == length, f"input {i} has another length")
+            ctx.bind(b, value, ctx.input(i) if names is None else names[k])
+        for results, result in zip(made, ctx.lower_subgraph(graph, b), strict=True):
             results.append(result)
     types = [_output_dtype(v) for v in graph.outputs]
     return tuple(b.sequence(names, dtype) for names, dtype in zip(made, types, strict=True))
@@ -236,22 +238,22 @@ def _output_dtype(value: onnx_ir.Value) -> DType | None:
 
 
 @lowers("Optional")
-def optional(site: Site) -> str:
+def optional(ctx: LoweringContext) -> str:
     """ONNX Optional-15: the value itself, or nothing."""
-    return site.input(0) if site.has(0) else site.b.nothing()
+    return ctx.input(0) if ctx.has(0) else ctx.b.nothing()
 
 
 @lowers("OptionalHasElement")
-def optional_has_element(site: Site) -> str:
+def optional_has_element(ctx: LoweringContext) -> str:
     """ONNX OptionalHasElement-18: a tensor or a sequence is there always."""
-    parts = site.b.parts(site.input(0)) if site.has(0) else None
-    empty = not site.has(0) or (parts is not None and parts.names is None)
-    return site.b.constant(np.asarray(not empty))
+    parts = ctx.b.parts(ctx.input(0)) if ctx.has(0) else None
+    empty = not ctx.has(0) or (parts is not None and parts.names is None)
+    return ctx.b.constant(np.asarray(not empty))
 
 
 @lowers("OptionalGetElement")
-def optional_get_element(site: Site) -> str:
+def optional_get_element(ctx: LoweringContext) -> str:
     """ONNX OptionalGetElement-18."""
-    parts = site.b.parts(site.input(0))
-    site.require(parts is None or parts.names is not None, "the optional has no value")
-    return site.input(0)
+    parts = ctx.b.parts(ctx.input(0))
+    ctx.require(parts is None or parts.names is not None, "the optional has no value")
+    return ctx.input(0)

@@ -6,47 +6,47 @@ from math import prod
 
 import numpy as np
 
-from atc.dims import is_counted, is_dynamic, low, maximum, minimum, plain
+from atc.dims import is_data_dependent, is_dynamic, low, maximum, minimum, plain
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.data_dependent import resolve_slice
-from atc.lower.indexed_access import Place, clamped, gather
+from atc.lower.indexed_access import IndexedAccess, clamped, gather
 from atc.lower.registry import lowers
 from atc.lower.strings import cells
 
 
 @lowers("Reshape")
-def reshape(site: Site) -> str:
+def reshape(ctx: LoweringContext) -> str:
     """ONNX Reshape-21: 0 copies an extent (unless allowzero), -1 is inferred."""
-    source = site.shape(0)
-    least = 0 if site.int("allowzero") else 1
-    given = site.ints("shape") if site.opset < 5 else site.ints_const(1, "the target shape", least)
+    source = ctx.shape(0)
+    least = 0 if ctx.int("allowzero") else 1
+    given = ctx.ints("shape") if ctx.opset < 5 else ctx.ints_const(1, "the target shape", least)
     target = list(given or [])
-    if not site.int("allowzero"):
+    if not ctx.int("allowzero"):
         for d, n in enumerate(target):
             if n == 0:
-                site.require(d < len(source), f"shape {target} copies axis {d} of {list(source)}")
+                ctx.require(d < len(source), f"shape {target} copies axis {d} of {list(source)}")
                 target[d] = source[d]
     if -1 in target:
         rest = prod(n for n in target if n != -1)
-        fits = is_counted(rest) or (rest > 0 and prod(source) % rest == 0)
-        site.require(fits, plain(f"{list(source)} to {target}"))
+        fits = is_data_dependent(rest) or (rest > 0 and prod(source) % rest == 0)
+        ctx.require(fits, plain(f"{list(source)} to {target}"))
         target[target.index(-1)] = prod(source) // rest
-    if prod(target) != prod(source) and is_counted((*target, *source)):
-        return _reshaped_when_run(site, target)
+    if prod(target) != prod(source) and is_data_dependent((*target, *source)):
+        return _reshaped_when_run(ctx, target)
     same = prod(target) == prod(source)
-    site.require(same, plain(f"{list(source)} cannot become {target}"))
-    return site.b.reshape(site.input(0), target)
+    ctx.require(same, plain(f"{list(source)} cannot become {target}"))
+    return ctx.b.reshape(ctx.input(0), target)
 
 
-def _reshaped_when_run(site: Site, target: list[int]) -> str:
+def _reshaped_when_run(ctx: LoweringContext, target: list[int]) -> str:
     """Reshape where only the run knows whether it can be done; it ends if not.
 
     One extent follows from the others, so that the result is never larger than the operand.
     """
-    b, size = site.b, prod(site.shape(0))
-    free = [d for d, n in enumerate(target) if is_counted(n)]
+    b, size = ctx.b, prod(ctx.shape(0))
+    free = [d for d, n in enumerate(target) if is_data_dependent(n)]
     for d in free[-1:]:
         rest = prod(n for k, n in enumerate(target) if k != d)
         if low(rest) > 0:
@@ -55,74 +55,74 @@ def _reshaped_when_run(site: Site, target: list[int]) -> str:
     b.must_be_equal(prod(target), size)
     count = prod(target)
     address = lambda i: clamped(i, size)  # noqa: E731
-    place = Place((count,), (), (), (View((1,)),), address)
-    return gather(b, site.input(0), place, 1, target)
+    place = IndexedAccess((count,), (), (), (View((1,)),), address)
+    return gather(b, ctx.input(0), place, 1, target)
 
 
 @lowers("Flatten")
-def flatten(site: Site) -> str:
+def flatten(ctx: LoweringContext) -> str:
     """ONNX Flatten-21."""
-    shape = site.shape(0)
-    axis = site.int("axis", 1)
-    site.require(-len(shape) <= axis <= len(shape), f"axis {axis} is outside rank {len(shape)}")
+    shape = ctx.shape(0)
+    axis = ctx.int("axis", 1)
+    ctx.require(-len(shape) <= axis <= len(shape), f"axis {axis} is outside rank {len(shape)}")
     axis = axis + len(shape) if axis < 0 else axis
-    return site.b.reshape(site.input(0), [prod(shape[:axis]), prod(shape[axis:])])
+    return ctx.b.reshape(ctx.input(0), [prod(shape[:axis]), prod(shape[axis:])])
 
 
-def _axes_of(site: Site) -> list[int] | None:
-    if site.opset < 13:
-        return site.ints("axes")
-    return site.ints_const(1, "the list of axes") if site.has(1) else None
+def _axes_of(ctx: LoweringContext) -> list[int] | None:
+    if ctx.opset < 13:
+        return ctx.ints("axes")
+    return ctx.ints_const(1, "the list of axes") if ctx.has(1) else None
 
 
 @lowers("Squeeze")
-def squeeze(site: Site) -> str:
+def squeeze(ctx: LoweringContext) -> str:
     """ONNX Squeeze-21."""
-    shape = site.shape(0)
-    given = _axes_of(site)
+    shape = ctx.shape(0)
+    given = _axes_of(ctx)
     axes = (
-        site.axes(given, len(shape))
+        ctx.axes(given, len(shape))
         if given is not None
         else tuple(d for d, n in enumerate(shape) if n == 1)
     )
-    site.require(all(shape[a] == 1 for a in axes), f"axes {list(axes)} of {list(shape)} are not 1")
-    return site.b.reshape(site.input(0), [n for d, n in enumerate(shape) if d not in axes])
+    ctx.require(all(shape[a] == 1 for a in axes), f"axes {list(axes)} of {list(shape)} are not 1")
+    return ctx.b.reshape(ctx.input(0), [n for d, n in enumerate(shape) if d not in axes])
 
 
 @lowers("Unsqueeze")
-def unsqueeze(site: Site) -> str:
+def unsqueeze(ctx: LoweringContext) -> str:
     """ONNX Unsqueeze-21."""
-    shape = list(site.shape(0))
-    given = _axes_of(site) or []
-    for axis in site.axes(given, len(shape) + len(given)):
+    shape = list(ctx.shape(0))
+    given = _axes_of(ctx) or []
+    for axis in ctx.axes(given, len(shape) + len(given)):
         shape.insert(axis, 1)
-    return site.b.reshape(site.input(0), shape)
+    return ctx.b.reshape(ctx.input(0), shape)
 
 
 @lowers("Transpose")
-def transpose(site: Site) -> str:
+def transpose(ctx: LoweringContext) -> str:
     """ONNX Transpose-21."""
-    rank = len(site.shape(0))
-    perm = site.ints("perm") or list(range(rank))[::-1]
-    site.require(sorted(perm) == list(range(rank)), f"perm {perm} for rank {rank}")
-    return site.b.transpose(site.input(0), perm)
+    rank = len(ctx.shape(0))
+    perm = ctx.ints("perm") or list(range(rank))[::-1]
+    ctx.require(sorted(perm) == list(range(rank)), f"perm {perm} for rank {rank}")
+    return ctx.b.transpose(ctx.input(0), perm)
 
 
 @lowers("Shape")
-def shape_of(site: Site) -> str:
+def shape_of(ctx: LoweringContext) -> str:
     """ONNX Shape-21: known when compiling."""
-    shape = site.shape(0)
+    shape = ctx.shape(0)
     rank = len(shape)
-    start, end = site.int("start", 0), site.attribute("end")
+    start, end = ctx.int("start", 0), ctx.attribute("end")
     begin = max(0, min(rank, start + rank if start < 0 else start))
     stop = rank if end is None else max(0, min(rank, int(end) + rank if int(end) < 0 else int(end)))
-    return site.b.extents(np.array(shape[begin:stop], object))
+    return ctx.b.extents(np.array(shape[begin:stop], object))
 
 
 @lowers("Size")
-def size_of(site: Site) -> str:
+def size_of(ctx: LoweringContext) -> str:
     """ONNX Size-21: known when compiling."""
-    return site.b.extents(np.array(prod(site.shape(0)), object))
+    return ctx.b.extents(np.array(prod(ctx.shape(0)), object))
 
 
 VALUES = ("value", "value_float", "value_int", "value_floats", "value_ints", "value_string",
@@ -130,104 +130,104 @@ VALUES = ("value", "value_float", "value_int", "value_floats", "value_ints", "va
 
 
 @lowers("Constant")
-def constant(site: Site) -> str:
+def constant(ctx: LoweringContext) -> str:
     """ONNX Constant-21 in all spellings of its value."""
     for name in VALUES:
-        value = site.attribute(name)
+        value = ctx.attribute(name)
         if value is None:
             continue
         if name == "value":
-            array = np.asarray(site.tensor(name))
+            array = np.asarray(ctx.tensor(name))
             site_check = DType.from_numpy
             try:
                 site_check(array.dtype)
             except KeyError:
-                raise site.unsupported(f"a constant of type {array.dtype}") from None
-            return site.b.constant(array, site.name)
+                raise ctx.unsupported(f"a constant of type {array.dtype}") from None
+            return ctx.b.constant(array, ctx.name)
         if "string" in name:
-            return site.b.constant(cells(np.asarray(value, object)), site.name)
+            return ctx.b.constant(cells(np.asarray(value, object)), ctx.name)
         kind = np.float32 if "float" in name else np.int64
-        return site.b.constant(np.asarray(value, kind), site.name)
-    raise site.unsupported("this kind of constant (sparse)")
+        return ctx.b.constant(np.asarray(value, kind), ctx.name)
+    raise ctx.unsupported("this kind of constant (sparse)")
 
 
 @lowers("ConstantOfShape")
-def constant_of_shape(site: Site) -> str:
+def constant_of_shape(ctx: LoweringContext) -> str:
     """ONNX ConstantOfShape-24."""
-    shape = site.ints_const(0, "the shape", 0)
-    site.require(all(low(n) >= 0 for n in shape), f"shape {shape} is negative")
-    value = site.tensor("value")
+    shape = ctx.ints_const(0, "the shape", 0)
+    ctx.require(all(low(n) >= 0 for n in shape), f"shape {shape} is negative")
+    value = ctx.tensor("value")
     array = np.zeros(1, np.float32) if value is None else np.asarray(value).reshape(1)
     if not is_dynamic(tuple(shape)) and prod(shape) <= 1 << 16:
-        return site.b.constant(np.full(shape, array[0], array.dtype))
-    return site.b.map(
+        return ctx.b.constant(np.full(shape, array[0], array.dtype))
+    return ctx.b.map(
         lambda c: c,
-        site.b.constant(array.reshape(())),
+        ctx.b.constant(array.reshape(())),
         shape=shape,
         views=[View((0,) * len(shape))],
     )
 
 
 @lowers("Expand")
-def expand(site: Site) -> str:
+def expand(ctx: LoweringContext) -> str:
     """ONNX Expand-13: two-way broadcast."""
-    shape = site.b.broadcast(site.shape(0), tuple(site.ints_const(1, "the target shape", 1)))
-    return site.b.expand(site.input(0), shape)
+    shape = ctx.b.broadcast(ctx.shape(0), tuple(ctx.ints_const(1, "the target shape", 1)))
+    return ctx.b.expand(ctx.input(0), shape)
 
 
 @lowers("Tile")
-def tile(site: Site) -> str:
+def tile(ctx: LoweringContext) -> str:
     """ONNX Tile-13: each axis becomes (repeats, n), the repeats reading the same data."""
-    shape = site.shape(0)
-    repeats = site.ints_const(1, "the repeats", 0)
-    site.require(len(repeats) == len(shape), f"{len(repeats)} repeats for rank {len(shape)}")
+    shape = ctx.shape(0)
+    repeats = ctx.ints_const(1, "the repeats", 0)
+    ctx.require(len(repeats) == len(shape), f"{len(repeats)} repeats for rank {len(shape)}")
     loops, strides = [], []
     for r, n, s in zip(repeats, shape, row_major(shape), strict=True):
         loops += [r, n]
         strides += [0, s]
-    tiled = site.b.view(site.input(0), loops, View(tuple(strides)))
-    return site.b.reshape(tiled, [r * n for r, n in zip(repeats, shape, strict=True)])
+    tiled = ctx.b.view(ctx.input(0), loops, View(tuple(strides)))
+    return ctx.b.reshape(tiled, [r * n for r, n in zip(repeats, shape, strict=True)])
 
 
 @lowers("Slice")
-def slice_(site: Site) -> str:
+def slice_(ctx: LoweringContext) -> str:
     """ONNX Slice-13: begin, end and step per axis, numpy's clamping."""
-    shape = site.shape(0)
-    if site.opset < 10:
-        starts, ends = site.ints("starts") or [], site.ints("ends") or []
-        axes, steps = site.ints("axes"), None
+    shape = ctx.shape(0)
+    if ctx.opset < 10:
+        starts, ends = ctx.ints("starts") or [], ctx.ints("ends") or []
+        axes, steps = ctx.ints("axes"), None
     else:
-        if site.extents(1) is None or site.extents(2) is None:
-            return _computed_slice(site)
-        starts, ends = site.ints_const(1, "the starts"), site.ints_const(2, "the ends")
-        axes = site.ints_const(3, "the axes") if site.has(3) else None
-        steps = site.ints_const(4, "the steps") if site.has(4) else None
-    axes = list(range(len(starts))) if axes is None else [site.axis(a, len(shape)) for a in axes]
+        if ctx.extents(1) is None or ctx.extents(2) is None:
+            return _computed_slice(ctx)
+        starts, ends = ctx.ints_const(1, "the starts"), ctx.ints_const(2, "the ends")
+        axes = ctx.ints_const(3, "the axes") if ctx.has(3) else None
+        steps = ctx.ints_const(4, "the steps") if ctx.has(4) else None
+    axes = list(range(len(starts))) if axes is None else [ctx.axis(a, len(shape)) for a in axes]
     steps = [1] * len(starts) if steps is None else steps
     strides, out, offset = list(row_major(shape)), list(shape), 0
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        site.require(step != 0, "a step is 0")
+        ctx.require(step != 0, "a step is 0")
         first, out[axis] = steps_of(start, end, step, shape[axis])
         offset += first * strides[axis] if out[axis] else 0
         strides[axis] *= step
-    return site.b.view(site.input(0), out, View(tuple(strides), offset))
+    return ctx.b.view(ctx.input(0), out, View(tuple(strides), offset))
 
 
-def _computed_slice(site: Site) -> str:
+def _computed_slice(ctx: LoweringContext) -> str:
     """Slice where starts or ends are computed: each axis gets an extent that is known then."""
-    b, shape = site.b, site.shape(0)
-    (count,) = site.shape(1)
-    axes = site.ints_const(3, "the axes") if site.has(3) else list(range(count))
-    steps = site.ints_const(4, "the steps") if site.has(4) else [1] * count
-    site.require(site.shape(2) == (count,) and 0 not in steps, f"{count} starts, steps {steps}")
+    b, shape = ctx.b, ctx.shape(0)
+    (count,) = ctx.shape(1)
+    axes = ctx.ints_const(3, "the axes") if ctx.has(3) else list(range(count))
+    steps = ctx.ints_const(4, "the steps") if ctx.has(4) else [1] * count
+    ctx.require(ctx.shape(2) == (count,) and 0 not in steps, f"{count} starts, steps {steps}")
     strides, out, offset = list(row_major(shape)), list(shape), 0
     for k, (axis, step) in enumerate(zip(axes, steps, strict=True)):
-        axis = site.axis(axis, len(shape))
-        start, end = (b.view(site.input(i), (1,), View((1,), k)) for i in (1, 2))
-        first, out[axis] = resolve_slice(site, start, end, step, shape[axis])
+        axis = ctx.axis(axis, len(shape))
+        start, end = (b.view(ctx.input(i), (1,), View((1,), k)) for i in (1, 2))
+        first, out[axis] = resolve_slice(ctx, start, end, step, shape[axis])
         offset += first * strides[axis]
         strides[axis] *= step
-    return b.view(site.input(0), out, View(tuple(strides), offset))
+    return b.view(ctx.input(0), out, View(tuple(strides), offset))
 
 
 def steps_of(start: int, end: int, step: int, size: int) -> tuple[int, int]:
@@ -245,38 +245,38 @@ def steps_of(start: int, end: int, step: int, size: int) -> tuple[int, int]:
 
 
 @lowers("Split")
-def split(site: Site) -> tuple[str, ...]:
+def split(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX Split-18: parts of an axis, of given or of equal sizes (the last may be smaller)."""
-    shape = site.shape(0)
-    axis = site.axis(site.int("axis", 0), len(shape))
-    count = site.int("num_outputs", site.output_count)
-    given = site.ints("split") if site.opset < 13 else None
-    if site.opset >= 13 and site.has(1):
-        given = site.ints_const(1, "the split sizes")
+    shape = ctx.shape(0)
+    axis = ctx.axis(ctx.int("axis", 0), len(shape))
+    count = ctx.int("num_outputs", ctx.output_count)
+    given = ctx.ints("split") if ctx.opset < 13 else None
+    if ctx.opset >= 13 and ctx.has(1):
+        given = ctx.ints_const(1, "the split sizes")
     if given is None:
         step = -(-shape[axis] // count)
         given = [min(step, shape[axis] - i * step) for i in range(count)]
-    site.require(sum(given) == shape[axis] and min(given) >= 0, f"split {given} of {shape[axis]}")
+    ctx.require(sum(given) == shape[axis] and min(given) >= 0, f"split {given} of {shape[axis]}")
     strides = row_major(shape)
     parts, begin = [], 0
     for size in given:
         part = (*shape[:axis], size, *shape[axis + 1 :])
         parts.append(
-            site.b.view(site.input(0), part, View(strides, begin * strides[axis] if size else 0))
+            ctx.b.view(ctx.input(0), part, View(strides, begin * strides[axis] if size else 0))
         )
         begin += size
     return tuple(parts)
 
 
 @lowers("DepthToSpace", "SpaceToDepth")
-def depth_space(site: Site) -> str:
+def depth_space(ctx: LoweringContext) -> str:
     """ONNX DepthToSpace-13 and SpaceToDepth-28 (DCR, CRD): reshape, transpose, reshape."""
-    b, x = site.b, site.input(0)
-    n, c, h, w = site.shape(0)
-    s = site.int("blocksize", 1)
-    site.require(s > 0, f"blocksize {s}")
-    dcr = site.str("mode", "DCR") == "DCR"
-    if site.node.op_type == "SpaceToDepth":
+    b, x = ctx.b, ctx.input(0)
+    n, c, h, w = ctx.shape(0)
+    s = ctx.int("blocksize", 1)
+    ctx.require(s > 0, f"blocksize {s}")
+    dcr = ctx.str("mode", "DCR") == "DCR"
+    if ctx.node.op_type == "SpaceToDepth":
         parts = b.reshape(x, [n, c, h // s, s, w // s, s])
         order = [0, 3, 5, 1, 2, 4] if dcr else [0, 1, 3, 5, 2, 4]
         return b.reshape(b.transpose(parts, order), [n, c * s * s, h // s, w // s])

@@ -15,7 +15,7 @@ from atc.ir.ops.signal import Dft
 from atc.ir.view import View, dense
 from atc.lower.builder import Builder
 from atc.lower.concat_pad import pad
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.registry import lowers
 
 
@@ -33,65 +33,63 @@ def transform(b: Builder, x: str, op: Dft, shape: Sequence[int]) -> str:
     return b.emit1(op, [x, roots], TensorType(b.type(x).dtype, tuple(shape)))
 
 
-def _scalar(site: Site, i: int, what: str) -> int | None:
-    if not site.has(i):
+def _scalar(ctx: LoweringContext, i: int, what: str) -> int | None:
+    if not ctx.has(i):
         return None
-    values = site.ints_const(i, what)
-    site.require(len(values) == 1, f"{what} is {values}")
+    values = ctx.ints_const(i, what)
+    ctx.require(len(values) == 1, f"{what} is {values}")
     return values[0]
 
 
 @lowers("DFT")
-def dft(site: Site) -> str:
+def dft(ctx: LoweringContext) -> str:
     """ONNX DFT-20 and -17: complex, real and one-sided, forward and inverse, of any length."""
-    x = site.type(0)
+    x = ctx.type(0)
     rank = len(x.shape)
-    site.require(rank >= 2 and x.dtype.is_float and x.shape[-1] in (1, 2), f"the input is {x}")
-    given = site.int("axis", 1) if site.opset < 20 else _scalar(site, 2, "the axis")
-    axis = site.axis(-2 if given is None else given, rank)
-    site.require(axis < rank - 1, f"axis {axis} of rank {rank} holds the complex parts")
-    inverse, onesided = bool(site.int("inverse")), bool(site.int("onesided"))
-    length = _scalar(site, 1, "the length")
+    ctx.require(rank >= 2 and x.dtype.is_float and x.shape[-1] in (1, 2), f"the input is {x}")
+    given = ctx.int("axis", 1) if ctx.opset < 20 else _scalar(ctx, 2, "the axis")
+    axis = ctx.axis(-2 if given is None else given, rank)
+    ctx.require(axis < rank - 1, f"axis {axis} of rank {rank} holds the complex parts")
+    inverse, onesided = bool(ctx.int("inverse")), bool(ctx.int("onesided"))
+    length = _scalar(ctx, 1, "the length")
     if length is None:
         length = 2 * (x.shape[axis] - 1) if inverse and onesided else x.shape[axis]
-    site.require(length > 0, f"a transform of length {length}")
+    ctx.require(length > 0, f"a transform of length {length}")
     out = length // 2 + 1 if onesided and not inverse else length
     parts = 1 if inverse and onesided else 2
     shape = (*x.shape[:axis], out, *x.shape[axis + 1 : -1], parts)
     if not prod(shape):
-        return site.b.constant(np.empty(shape, x.dtype.numpy))
+        return ctx.b.constant(np.empty(shape, x.dtype.numpy))
     op = Dft(
         prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 : -1]), x.shape[-1], length, out,
         inverse, inverse and onesided,
     )  # fmt: skip
-    return transform(site.b, site.input(0), op, shape)
+    return transform(ctx.b, ctx.input(0), op, shape)
 
 
 @lowers("STFT")
-def stft(site: Site) -> str:
+def stft(ctx: LoweringContext) -> str:
     """ONNX STFT-17: overlapping frames as a view, weighted, then transformed."""
-    b, x = site.b, site.input(0)
-    shape = site.shape(0)
-    site.require(
-        len(shape) in (2, 3) and site.type(0).dtype.is_float, f"the signal is {site.type(0)}"
-    )
+    b, x = ctx.b, ctx.input(0)
+    shape = ctx.shape(0)
+    ctx.require(len(shape) in (2, 3) and ctx.type(0).dtype.is_float, f"the signal is {ctx.type(0)}")
     batch, total, parts = (*shape, 1) if len(shape) == 2 else shape
-    site.require(parts in (1, 2), f"the signal is {site.type(0)}")
-    step = _scalar(site, 1, "the frame step")
-    length = _scalar(site, 3, "the frame length")
+    ctx.require(parts in (1, 2), f"the signal is {ctx.type(0)}")
+    step = _scalar(ctx, 1, "the frame step")
+    length = _scalar(ctx, 3, "the frame length")
     if length is None:
-        length = site.type(2).size if site.has(2) else total
-    site.require(step is not None and step > 0, f"frame step {step}")
-    site.require(0 < length <= total, f"frames of {length} in a signal of {total}")
+        length = ctx.type(2).size if ctx.has(2) else total
+    ctx.require(step is not None and step > 0, f"frame step {step}")
+    ctx.require(0 < length <= total, f"frames of {length} in a signal of {total}")
     assert step is not None
-    onesided = bool(site.int("onesided", 1))
-    site.require(parts == 1 or not onesided, "a complex signal has no one-sided transform")
+    onesided = bool(ctx.int("onesided", 1))
+    ctx.require(parts == 1 or not onesided, "a complex signal has no one-sided transform")
     frames = (total - length) // step + 1
     loops = (batch, frames, length, parts)
     view = View((total * parts, step * parts, parts, 1))
-    if site.has(2):
-        site.require(site.shape(2) == (length,), f"window {site.type(2)} for frames of {length}")
-        names, views = [x, site.input(2)], [view, View((0, 0, 1, 0))]
+    if ctx.has(2):
+        ctx.require(ctx.shape(2) == (length,), f"window {ctx.type(2)} for frames of {length}")
+        names, views = [x, ctx.input(2)], [view, View((0, 0, 1, 0))]
         framed = b.map(lambda v, w: call("Mul", v, w), *names, shape=loops, views=views)
     else:
         framed = b.view(x, loops, view)
@@ -110,41 +108,41 @@ WINDOWS: Mapping[str, tuple[float, ...]] = {
 """Cosine windows: the factors of cos(2 pi k n / N), k = 0, 1, ..."""
 
 
-def _table(site: Site, values: Array) -> str:
-    code = site.int("output_datatype", DType.FLOAT.code)
+def _table(ctx: LoweringContext, values: Array) -> str:
+    code = ctx.int("output_datatype", DType.FLOAT.code)
     try:
         dtype = DType.from_onnx(code)
     except KeyError:
-        raise site.unsupported(f"ONNX type {code} is not covered") from None
-    return site.b.constant(values.astype(dtype.numpy))
+        raise ctx.unsupported(f"ONNX type {code} is not covered") from None
+    return ctx.b.constant(values.astype(dtype.numpy))
 
 
 @lowers(*WINDOWS)
-def window(site: Site) -> str:
+def window(ctx: LoweringContext) -> str:
     """ONNX HannWindow-17, HammingWindow-17, BlackmanWindow-17 of a length that is known."""
-    (size,) = site.ints_const(0, "the window's length")
-    site.require(0 <= size <= 1 << 30, f"a window of length {size}")
-    period = size if site.int("periodic", 1) else size - 1
+    (size,) = ctx.ints_const(0, "the window's length")
+    ctx.require(0 <= size <= 1 << 30, f"a window of length {size}")
+    period = size if ctx.int("periodic", 1) else size - 1
     angle = 2 * np.pi * np.arange(size) / max(period, 1)
-    factors = WINDOWS[site.node.op_type]
-    return _table(site, np.sum([a * np.cos(k * angle) for k, a in enumerate(factors)], axis=0))
+    factors = WINDOWS[ctx.node.op_type]
+    return _table(ctx, np.sum([a * np.cos(k * angle) for k, a in enumerate(factors)], axis=0))
 
 
 @lowers("MelWeightMatrix")
-def mel_weight_matrix(site: Site) -> str:
+def mel_weight_matrix(ctx: LoweringContext) -> str:
     """ONNX MelWeightMatrix-17: triangular filters, evenly spaced in mel, [bins, filters]."""
     names = ("the filters", "the DFT length", "the sample rate", "the lower edge", "the upper edge")
-    given = [site.required_const(i, name).reshape(()).item() for i, name in enumerate(names)]
+    given = [ctx.required_const(i, name).reshape(()).item() for i, name in enumerate(names)]
     filters, length, rate = (int(v) for v in given[:3])
-    site.require(filters >= 0 and length >= 0 and rate > 0, f"{names[:3]} are {given[:3]}")
+    ctx.require(filters >= 0 and length >= 0 and rate > 0, f"{names[:3]} are {given[:3]}")
     low, high = (2595 * np.log10(1 + float(v) / 700) for v in given[3:])
     mel = low + np.arange(filters + 2) * (high - low) / (filters + 2)
     hertz = 700 * (10 ** (mel / 2595) - 1)
     edges = np.floor((length + 1) * hertz / rate).astype(np.int64)
     bins = np.arange(length // 2 + 1)
-    site.require(bool((edges >= 0).all() and (edges < len(bins)).all()), "an edge is outside")
+    ctx.require(bool((edges >= 0).all() and (edges < len(bins)).all()), "an edge is outside")
     columns = [_triangle(bins, *edges[k : k + 3].tolist()) for k in range(filters)]
-    return _table(site, np.array(columns).reshape(filters, len(bins)).T)
+    return _table(ctx, np.array(columns).reshape(filters, len(bins)).T)
 
 
 def _triangle(
@@ -162,18 +160,18 @@ def _triangle(
 
 
 @lowers("LRN")
-def lrn(site: Site) -> str:
+def lrn(ctx: LoweringContext) -> str:
     """ONNX LRN-13: x / (bias + alpha / size * sum of squares over near channels) ^ beta."""
-    x = site.type(0)
-    size = site.int("size", 0)
-    site.require(len(x.shape) >= 2 and x.dtype.is_float and size > 0, f"size {size} for {x}")
+    x = ctx.type(0)
+    size = ctx.int("size", 0)
+    ctx.require(len(x.shape) >= 2 and x.dtype.is_float and size > 0, f"size {size} for {x}")
     if not x.size:
-        return site.input(0)
-    alpha, beta = site.float("alpha", 1e-4), site.float("beta", 0.75)
-    bias = site.float("bias", 1.0)
-    b = site.b
+        return ctx.input(0)
+    alpha, beta = ctx.float("alpha", 1e-4), ctx.float("beta", 0.75)
+    bias = ctx.float("bias", 1.0)
+    b = ctx.b
     work = DType.FLOAT if x.dtype.is_half else x.dtype
-    values = b.cast(site.input(0), work)
+    values = b.cast(ctx.input(0), work)
     batch, channels, inner = x.shape[0], x.shape[1], prod(x.shape[2:])
     squares = b.reshape(b.map(lambda v: call("Mul", v, v), values), (batch, channels, inner))
     before = (size - 1) // 2

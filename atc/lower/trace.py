@@ -16,7 +16,7 @@ from atc.lower.context import node_name
 
 
 @dataclass(frozen=True)
-class Visit:
+class NodeDiagnostic:
     """A node that the lowering has come to, with the error of one that it can't lower.
 
     `node` is a number of the node's own, as a loop's body may be visited more than once. `name` is
@@ -32,7 +32,7 @@ class Visit:
     certain: bool = True
 
 
-Listen = Callable[[Visit], None]
+Listen = Callable[[NodeDiagnostic], None]
 
 
 class UnknownOperand(UnsupportedError):
@@ -48,7 +48,7 @@ class Trace:
     """Values (by id) whose types nobody knows."""
     unknown_names: set[str] = field(default_factory=set)
     entered: set[int] = field(default_factory=set)
-    """Subgraphs (by id) whose nodes are heard of."""
+    """Subgraphs (by id) whose nodes are diagnostics of."""
     tainted: set[int] = field(default_factory=set)
     """Values that depend on a refused node; constants among them are lost."""
     missing: list[str] = field(default_factory=list)
@@ -60,14 +60,16 @@ class Trace:
         self.missing.append(name)
         return name
 
-    def hear(self, node: onnx_ir.Node, error: AtcError | None) -> None:
+    def report(self, node: onnx_ir.Node, error: AtcError | None) -> None:
         """Tell of a node once it is lowered or refused; mark what depends on a refused one."""
         reads = {id(v) for v in node.inputs if v is not None}
         depends = bool(reads & self.tainted)
         consequence = isinstance(error, UnknownOperand) or (
             depends and error is not None and "is computed at run time" in error.message
         )
-        visit = Visit(id(node), node_name(node), node.op_type, node.domain, error, not consequence)
+        visit = NodeDiagnostic(
+            id(node), node_name(node), node.op_type, node.domain, error, not consequence
+        )
         self.listen(visit)
         if depends or error is not None:
             self.tainted.update(id(v) for v in node.outputs)

@@ -9,7 +9,7 @@ import numpy as np
 
 from atc.ir.expr import Expr, call, cast, const
 from atc.ir.graph import DType
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.reduce import reduce_axes
 from atc.lower.registry import lowers
 
@@ -33,24 +33,24 @@ def scaled(factor: float, x: Expr) -> Expr:
 
 
 @lowers("Dropout")
-def dropout(site: Site) -> tuple[str, ...]:
+def dropout(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX Dropout-22: the identity at inference.
 
     In training the mask is drawn when compiling, as the standard's reference draws it; without a
     seed the node's name is the seed. Every run uses the same mask.
     """
-    x, shape, training = site.input(0), site.shape(0), site.const(2)
-    if not site.has(2) or (training is not None and not training.reshape(())):
-        mask_type = np.bool_ if site.opset >= 10 else np.float32
-        mask = [site.b.constant(np.ones(shape, mask_type))] if site.wants(1) else []
+    x, shape, training = ctx.input(0), ctx.shape(0), ctx.const(2)
+    if not ctx.has(2) or (training is not None and not training.reshape(())):
+        mask_type = np.bool_ if ctx.opset >= 10 else np.float32
+        mask = [ctx.b.constant(np.ones(shape, mask_type))] if ctx.wants(1) else []
         return (x, *mask)
-    seed = site.int("seed", crc32(site.name.encode())) % 2**32
-    drawn = site.b.constant(np.random.RandomState(seed).uniform(0, 1.0, shape))
-    switches = [site.input(1) if site.has(1) else site.b.scalar(0.5, DType.FLOAT), site.input(2)]
-    switches = [site.b.reshape(s, ()) for s in switches]
-    mask_ = site.b.map(_kept, drawn, *switches)
-    y = site.b.map(_amplified, x, mask_, *switches)
-    return (y, mask_)[: max(site.output_count, 1)]
+    seed = ctx.int("seed", crc32(ctx.name.encode())) % 2**32
+    drawn = ctx.b.constant(np.random.RandomState(seed).uniform(0, 1.0, shape))
+    switches = [ctx.input(1) if ctx.has(1) else ctx.b.scalar(0.5, DType.FLOAT), ctx.input(2)]
+    switches = [ctx.b.reshape(s, ()) for s in switches]
+    mask_ = ctx.b.map(_kept, drawn, *switches)
+    y = ctx.b.map(_amplified, x, mask_, *switches)
+    return (y, mask_)[: max(ctx.output_count, 1)]
 
 
 def _kept(drawn: Expr, ratio: Expr, training: Expr) -> Expr:
@@ -66,19 +66,19 @@ def _amplified(x: Expr, mask: Expr, ratio: Expr, training: Expr) -> Expr:
     return cast(call("Mul", call("Mul", cast(mask, work), cast(x, work)), scale), x.dtype)
 
 
-def batch_statistics(site: Site) -> tuple[str, ...]:
+def batch_statistics(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX BatchNormalization-15 in training: the batch's statistics, and the running ones."""
-    b, x = site.b, site.type(0)
-    site.require(len(x.shape) >= 2 and x.size > 0, f"the input is {x}")
+    b, x = ctx.b, ctx.type(0)
+    ctx.require(len(x.shape) >= 2 and x.size > 0, f"the input is {x}")
     work = DType.FLOAT if x.dtype.is_half else x.dtype
     axes = tuple(d for d in range(len(x.shape)) if d != 1)
-    wide = b.cast(site.input(0), work)
-    mean = reduce_axes(site, wide, axes, True, "Mean")
+    wide = b.cast(ctx.input(0), work)
+    mean = reduce_axes(ctx, wide, axes, True, "Mean")
     away = b.map(lambda v, m: call("Sub", v, m), wide, mean)
-    variance = reduce_axes(site, b.map(lambda d: call("Mul", d, d), away), axes, True, "Mean")
-    epsilon, momentum = site.float("epsilon", 1e-5), site.float("momentum", 0.9)
+    variance = reduce_axes(ctx, b.map(lambda d: call("Mul", d, d), away), axes, True, "Mean")
+    epsilon, momentum = ctx.float("epsilon", 1e-5), ctx.float("momentum", 0.9)
     per_channel = [x.shape[1], *[1] * (len(x.shape) - 2)]
-    scale, bias = (b.reshape(b.cast(site.input(i), work), per_channel) for i in (1, 2))
+    scale, bias = (b.reshape(b.cast(ctx.input(i), work), per_channel) for i in (1, 2))
 
     def normal(d: Expr, v: Expr, s: Expr, t: Expr) -> Expr:
         root = call("Sqrt", call("Add", v, const(epsilon, work)))
@@ -90,36 +90,36 @@ def batch_statistics(site: Site) -> tuple[str, ...]:
 
     y = b.map(normal, away, variance, scale, bias)
     channels = (b.reshape(v, (x.shape[1],)) for v in (mean, variance))
-    means = (b.map(running, site.input(i), v) for i, v in zip((3, 4), channels, strict=True))
+    means = (b.map(running, ctx.input(i), v) for i, v in zip((3, 4), channels, strict=True))
     return (y, *means)
 
 
 # ---- optimizers ---------------------------------------------------------------------------------
 
 
-def _tensors(site: Site, kinds: int) -> list[tuple[str, ...]]:
+def _tensors(ctx: LoweringContext, kinds: int) -> list[tuple[str, ...]]:
     """Return for each optimized tensor its value, gradient and state, which are listed by kind."""
-    names = site.inputs[2:]
-    site.require(len(names) > 0 and len(names) % kinds == 0 and all(names), f"{len(names)} tensors")
+    names = ctx.inputs[2:]
+    ctx.require(len(names) > 0 and len(names) % kinds == 0 and all(names), f"{len(names)} tensors")
     count = len(names) // kinds
     groups = [tuple(names[k::count]) for k in range(count)]
     for group in groups:
-        types = {site.b.type(n) for n in group}
-        site.require(len(types) == 1, "a tensor and its gradient and state differ in type")
-        site.require(site.b.type(group[0]).dtype.is_float, f"the tensor is {types.pop()}")
+        types = {ctx.b.type(n) for n in group}
+        ctx.require(len(types) == 1, "a tensor and its gradient and state differ in type")
+        ctx.require(ctx.b.type(group[0]).dtype.is_float, f"the tensor is {types.pop()}")
     return groups
 
 
 def _optimized(
-    site: Site, kinds: int, rate: str, update: Callable[..., Sequence[Expr]], results: int
+    ctx: LoweringContext, kinds: int, rate: str, update: Callable[..., Sequence[Expr]], results: int
 ) -> tuple[str, ...]:
     """Return the new values of all tensors, then each kind of their new state.
 
     `update` makes expressions of the learning rate, the update count and a tensor's operands.
     """
-    b, new = site.b, []
-    count = b.reshape(site.input(1), ())
-    for group in _tensors(site, kinds):
+    b, new = ctx.b, []
+    count = b.reshape(ctx.input(1), ())
+    for group in _tensors(ctx, kinds):
         dtype = b.type(group[0]).dtype
         operands = [b.cast(v, dtype) for v in (rate, count)]
         parts = [
@@ -129,15 +129,15 @@ def _optimized(
     return tuple(parts[k] for k in range(results) for parts in new)
 
 
-def _rate(site: Site) -> str:
-    return site.b.reshape(site.input(0), ())
+def _rate(ctx: LoweringContext) -> str:
+    return ctx.b.reshape(ctx.input(0), ())
 
 
 @lowers("Adagrad", domain=PREVIEW)
-def adagrad(site: Site) -> tuple[str, ...]:
+def adagrad(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX ai.onnx.preview.training Adagrad-1."""
-    norm, decay = site.float("norm_coefficient", 0.0), site.float("decay_factor", 0.0)
-    epsilon = site.float("epsilon", 1e-6)
+    norm, decay = ctx.float("norm_coefficient", 0.0), ctx.float("decay_factor", 0.0)
+    epsilon = ctx.float("epsilon", 1e-6)
 
     def update(r: Expr, t: Expr, x: Expr, g: Expr, h: Expr) -> tuple[Expr, Expr]:
         one = const(1, x.dtype)
@@ -147,15 +147,15 @@ def adagrad(site: Site) -> tuple[str, ...]:
         adaptive = sum_of(call("Sqrt", h_new), const(epsilon, x.dtype))
         return call("Sub", x, call("Div", call("Mul", rate, slope), adaptive)), h_new
 
-    return _optimized(site, 3, _rate(site), update, 2)
+    return _optimized(ctx, 3, _rate(ctx), update, 2)
 
 
 @lowers("Adam", domain=PREVIEW)
-def adam(site: Site) -> tuple[str, ...]:
+def adam(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX ai.onnx.preview.training Adam-1."""
-    norm, post = site.float("norm_coefficient", 0.0), site.float("norm_coefficient_post", 0.0)
-    alpha, beta = site.float("alpha", 0.9), site.float("beta", 0.999)
-    epsilon = site.float("epsilon", 1e-6)
+    norm, post = ctx.float("norm_coefficient", 0.0), ctx.float("norm_coefficient_post", 0.0)
+    alpha, beta = ctx.float("alpha", 0.9), ctx.float("beta", 0.999)
+    epsilon = ctx.float("epsilon", 1e-6)
 
     def adjusted(r: Expr, t: Expr) -> Expr:
         """Compute in double the rate without the bias of the first averages."""
@@ -174,17 +174,17 @@ def adam(site: Site) -> tuple[str, ...]:
         x_new = call("Sub", x, call("Mul", cast(r, x.dtype), call("Div", v_new, root)))
         return scaled(1 - post, x_new), v_new, h_new
 
-    rate = site.b.map(adjusted, _rate(site), site.b.reshape(site.input(1), ()))
-    return _optimized(site, 4, rate, update, 3)
+    rate = ctx.b.map(adjusted, _rate(ctx), ctx.b.reshape(ctx.input(1), ()))
+    return _optimized(ctx, 4, rate, update, 3)
 
 
 @lowers("Momentum", domain=PREVIEW)
-def momentum(site: Site) -> tuple[str, ...]:
+def momentum(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX ai.onnx.preview.training Momentum-1: standard, or Nesterov's."""
-    mode = site.str("mode", "standard")
-    site.require(mode in ("standard", "nesterov"), f"mode '{mode}'")
-    norm, alpha = site.float("norm_coefficient", 0.0), site.float("alpha", 0.0)
-    beta = site.float("beta", 1.0)
+    mode = ctx.str("mode", "standard")
+    ctx.require(mode in ("standard", "nesterov"), f"mode '{mode}'")
+    norm, alpha = ctx.float("norm_coefficient", 0.0), ctx.float("alpha", 0.0)
+    beta = ctx.float("beta", 1.0)
 
     def update(r: Expr, t: Expr, x: Expr, g: Expr, v: Expr) -> tuple[Expr, Expr]:
         started = call("Greater", t, const(0, t.dtype))
@@ -194,4 +194,4 @@ def momentum(site: Site) -> tuple[str, ...]:
         step = v_new if mode == "standard" else sum_of(slope, scaled(alpha, v_new))
         return call("Sub", x, call("Mul", r, step)), v_new
 
-    return _optimized(site, 3, _rate(site), update, 2)
+    return _optimized(ctx, 3, _rate(ctx), update, 2)

@@ -16,8 +16,8 @@ from atc.ir.ops import Loop
 from atc.ir.view import View
 from atc.lower.builder import Builder
 from atc.lower.concat_pad import join
-from atc.lower.context import Site
-from atc.lower.indexed_access import Place, gather, times
+from atc.lower.context import LoweringContext
+from atc.lower.indexed_access import IndexedAccess, gather, times
 
 UNROLLED = 8
 """Iterations up to which a loop is written out: every one can then be fused and simplified."""
@@ -50,7 +50,7 @@ Bind = Callable[[Builder, str, Sequence[str], Sequence[str]], None]
 
 
 @dataclass(frozen=True)
-class Repetition:
+class LoopSource:
     """A loop to be lowered: `bind` tells the graph its inputs, in a builder, for one iteration."""
 
     graph: onnx_ir.Graph
@@ -67,44 +67,44 @@ class Repetition:
     """Whether `trips` is a declared bound: a loop that would go on ends the run."""
 
 
-def lower_repetition(site: Site, loop: Repetition) -> tuple[str, ...]:
+def lower_loop(ctx: LoweringContext, loop: LoopSource) -> tuple[str, ...]:
     """Return the last states and the collected results."""
     trips = -1 if loop.start else loop.trips  # only a loop that surely runs can be written out
-    if any(site.b.parts(state) is not None for state in loop.states):
-        return _written_out(site, loop, trips)
+    if any(ctx.b.parts(state) is not None for state in loop.states):
+        return _written_out(ctx, loop, trips)
     if isinstance(loop.trips, Dim) or loop.strict:
-        return _kept(site, loop)
-    room = MOST_UNROLLED // site.b.copies
-    short = 0 <= trips <= min(UNROLLED, MOST_COPIES // site.b.copies)
-    if site.b.loops >= DEEP:  # each other way here is tried for each other way of those around
-        return _unrolled(site, loop) if short else _kept(site, loop)
+        return _kept(ctx, loop)
+    room = MOST_UNROLLED // ctx.b.copies
+    short = 0 <= trips <= min(UNROLLED, MOST_COPIES // ctx.b.copies)
+    if ctx.b.loops >= DEEP:  # each other way here is tried for each other way of those around
+        return _unrolled(ctx, loop) if short else _kept(ctx, loop)
     if short:
-        unrolled = _try(lambda: _unrolled(site, loop))
-        return unrolled if isinstance(unrolled, tuple) else _kept(site, loop)
-    kept = _try(lambda: _kept(site, loop, growing=not 0 <= trips <= room))
+        unrolled = _try(lambda: _unrolled(ctx, loop))
+        return unrolled if isinstance(unrolled, tuple) else _kept(ctx, loop)
+    kept = _try(lambda: _kept(ctx, loop, growing=not 0 <= trips <= room))
     if isinstance(kept, tuple):
         return kept
     if not 0 <= trips <= room:
         if trips > room and kept.hint == "":
             kept.hint = f"loops of up to {MOST_UNROLLED} iterations in all would be written out"
         raise kept
-    return _unrolled(site, loop)
+    return _unrolled(ctx, loop)
 
 
-def _written_out(site: Site, loop: Repetition, trips: int) -> tuple[str, ...]:
+def _written_out(ctx: LoweringContext, loop: LoopSource, trips: int) -> tuple[str, ...]:
     """Unroll a loop that carries sequences, whose lengths must be known."""
     if isinstance(loop.trips, Dim) or trips < 0:
         raise UnsupportedError(
             "a loop that carries a sequence or an optional runs a number of times known "
-            "only at run time", where=site.label,
+            "only at run time", where=ctx.label,
             hint="make its trip count and first condition constants",
         )  # fmt: skip
-    if trips > MOST_UNROLLED // site.b.copies:
+    if trips > MOST_UNROLLED // ctx.b.copies:
         raise UnsupportedError(
             f"a loop that carries a sequence or an optional runs {trips} times; at most "
-            f"{MOST_UNROLLED} iterations in all are written out", where=site.label,
+            f"{MOST_UNROLLED} iterations in all are written out", where=ctx.label,
         )  # fmt: skip
-    return _unrolled(site, loop)
+    return _unrolled(ctx, loop)
 
 
 def _try(lower: Callable[[], tuple[str, ...]]) -> tuple[str, ...] | AtcError:
@@ -117,9 +117,9 @@ def _try(lower: Callable[[], tuple[str, ...]]) -> tuple[str, ...] | AtcError:
 # ---- unrolling ----------------------------------------------------------------------------------
 
 
-def _unrolled(site: Site, loop: Repetition) -> tuple[str, ...]:
+def _unrolled(ctx: LoweringContext, loop: LoopSource) -> tuple[str, ...]:
     """Lower the body once per iteration; the condition must be known each time."""
-    b = site.b
+    b = ctx.b
     states = list(loop.states)
     parts: list[list[str]] = [[] for _ in loop.collected]
     for turn in range(loop.trips):
@@ -127,17 +127,17 @@ def _unrolled(site: Site, loop: Repetition) -> tuple[str, ...]:
         slices = [_part(b, x, number, back) for x, back in _each(loop.sequences)]
         loop.bind(b, number, states, slices)
         with b.repeated(loop.trips):
-            made = list(site.lower_subgraph(loop.graph, b))
+            made = list(ctx.lower_subgraph(loop.graph, b))
         going = b.value(made.pop(0)) if loop.has_condition else np.asarray(True)
         if going is None:
-            raise UnsupportedError("a condition known only at run time", where=site.label)
+            raise UnsupportedError("a condition known only at run time", where=ctx.label)
         states, found = made[: len(states)], made[len(states) :]
         for values, value in zip(parts, found, strict=True):
             values.append(value)
         if not bool(going.reshape(-1)[0]):
             break
     if loop.collected and not all(parts):
-        raise UnsupportedError("a result that no iteration adds to", where=site.label)
+        raise UnsupportedError("a result that no iteration adds to", where=ctx.label)
     return (*states, *(_stacked(b, p, back) for p, back in zip(parts, loop.collected, strict=True)))
 
 
@@ -164,63 +164,68 @@ def _part(b: Builder, x: str, number: str, backwards: bool) -> str:
         last = const(steps - 1, DType.INT64)
         return times(call("Sub", last, i) if backwards else i, size)
 
-    place = Place((1,), (number,), (View((0,)),), (), address, proven=True)
+    place = IndexedAccess((1,), (number,), (View((0,)),), (), address, proven=True)
     return gather(b, x, place, size, rest)
 
 
 # ---- keeping the loop ---------------------------------------------------------------------------
 
 
-def _kept(site: Site, loop: Repetition, *, growing: bool = True) -> tuple[str, ...]:
+def _kept(ctx: LoweringContext, loop: LoopSource, *, growing: bool = True) -> tuple[str, ...]:
     """Emit a Loop op: every iteration is alike, but for extents of states that change."""
-    growth = _Growth(site, loop, growing)
+    growth = _Growth(ctx, loop, growing)
     for _ in range(ATTEMPTS):
-        with site.b.attempt() as forget:
-            body, made, known = _body(site, loop, growth.types)
+        with ctx.b.attempt() as forget:
+            body, made, known = _body(ctx, loop, growth.types)
             if not growth.learns([body.type(m) for m in made[: len(loop.states)]]):
-                return _emit(site, loop, growth, body, made, known)
+                return _emit(ctx, loop, growth, body, made, known)
             forget()
-    raise UnsupportedError("a state's shape changes in every iteration anew", where=site.label)
+    raise UnsupportedError("a state's shape changes in every iteration anew", where=ctx.label)
 
 
 def _body(
-    site: Site, loop: Repetition, types: Sequence[TensorType]
+    ctx: LoweringContext, loop: LoopSource, types: Sequence[TensorType]
 ) -> tuple[Builder, list[str], str]:
     """Lower the body for states of these types; returns its results, the condition's name last.
 
     The builder's inputs are the iteration and the states.
     """
-    body = Builder(site.b)
+    body = Builder(ctx.b)
     number = body.declare(body.fresh("iteration"), COUNTER)
     states = [body.declare(body.fresh("state"), type_) for type_ in types]
     slices = [_part(body, x, number, back) for x, back in _each(loop.sequences)]
     loop.bind(body, number, states, slices)
     with body.repeated(1):
-        made = list(site.lower_subgraph(loop.graph, body))
+        made = list(ctx.lower_subgraph(loop.graph, body))
     going = made.pop(0) if loop.has_condition else ""
     known = body.value(going) if going else np.asarray(True)
     if known is not None and not bool(known.reshape(-1)[0]):
-        raise UnsupportedError("a loop that always ends after one iteration", where=site.label)
+        raise UnsupportedError("a loop that always ends after one iteration", where=ctx.label)
     body.given = (number, *states)
     return body, made, going if known is None else ""
 
 
 def _emit(
-    site: Site, loop: Repetition, growth: _Growth, body: Builder, made: Sequence[str], going: str
+    ctx: LoweringContext,
+    loop: LoopSource,
+    growth: _Growth,
+    body: Builder,
+    made: Sequence[str],
+    going: str,
 ) -> tuple[str, ...]:
-    b, count = site.b, len(loop.states)
+    b, count = ctx.b, len(loop.states)
     parts = [body.type(p) for p in made[count:]]
     changing = {e for e, _, _ in growth.extents}
     if any(not changing.isdisjoint(p.shape) for p in parts):
-        raise UnsupportedError("the parts that a result collects differ in shape", where=site.label)
+        raise UnsupportedError("the parts that a result collects differ in shape", where=ctx.label)
     turns = -1
     if parts and (going or loop.start or loop.count or loop.trips == -1):
         if loop.trips == -1:
-            raise site.unsupported(
+            raise ctx.unsupported(
                 "how many parts a result collects is known only at run time, and nothing bounds it",
-                f'say how often the loop runs: --value_range="{site.name}:0~100"',
+                f'say how often the loop runs: --value_range="{ctx.name}:0~100"',
             )
-        turns = b.symbol(f"iterations of {site.name}", 0, loop.trips)
+        turns = b.symbol(f"iterations of {ctx.name}", 0, loop.trips)
     outputs = (*([going] if going else []), *made)
     graph = body.graph(loop.graph.name or "body", body.given, outputs)
     op = Loop(
@@ -234,9 +239,9 @@ def _emit(
 class _Growth:
     """Changes of the states' shapes: found by lowering the body with what is known so far."""
 
-    def __init__(self, site: Site, loop: Repetition, allowed: bool) -> None:
-        self.site, self.loop, self.allowed = site, loop, allowed
-        self.initial = [site.b.type(s) for s in loop.states]
+    def __init__(self, ctx: LoweringContext, loop: LoopSource, allowed: bool) -> None:
+        self.ctx, self.loop, self.allowed = ctx, loop, allowed
+        self.initial = [ctx.b.type(s) for s in loop.states]
         self.types = list(self.initial)
         self.steps: dict[tuple[int, int], int | None] = {}
         """By state and axis: what an iteration adds, None where the extent is another then."""
@@ -251,7 +256,7 @@ class _Growth:
         for i, (old, new) in enumerate(zip(self.types, made, strict=True)):
             same = old.dtype is new.dtype and len(old.shape) == len(new.shape)
             if not same or (old != new and not self.allowed):
-                raise UnsupportedError(f"state {i} is {old}, then {new}", where=self.site.label)
+                raise UnsupportedError(f"state {i} is {old}, then {new}", where=self.ctx.label)
             for axis, (n, m) in enumerate(zip(old.shape, new.shape, strict=True)):
                 if (i, axis) in self.steps:
                     news |= self._settles(i, axis, n, m)
@@ -284,14 +289,14 @@ class _Growth:
             self._replace(i, axis, step, low(first), ceiling(first + step * trips))
 
     def _unbounded(self, i: int, axis: int) -> UnsupportedError:
-        return self.site.unsupported(
+        return self.ctx.unsupported(
             f"axis {axis} of state {i} grows from iteration to iteration, and nothing bounds it",
-            f'say how often the loop runs at most: --value_range="{self.site.name}:0~100"',
+            f'say how often the loop runs at most: --value_range="{self.ctx.name}:0~100"',
         )
 
     def _replace(self, i: int, axis: int, step: int | None, lowest: int, highest: int) -> None:
-        label = f"axis {axis} of state {i} of {self.site.name}"
-        extent = self.site.b.symbol(label, lowest, highest)
+        label = f"axis {axis} of state {i} of {self.ctx.name}"
+        extent = self.ctx.b.symbol(label, lowest, highest)
         shape = self.types[i].shape
         self.types[i] = replace(self.types[i], shape=(*shape[:axis], extent, *shape[axis + 1 :]))
         self.steps[i, axis], self.tops[i, axis] = step, highest

@@ -9,7 +9,7 @@ from atc.dims import most
 from atc.memory.audit import audit_memory
 from atc.memory.check import check_plan, check_stack
 from atc.memory.planner import Buffer, MemoryPlan, lower_bound, plan_arena, plan_no_reuse
-from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Step
+from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Step
 
 ALIGNMENT = 64
 """Bytes: one cache line, one AVX-512 vector."""
@@ -201,7 +201,7 @@ def _events(program: Program, steps: Sequence[Step], start: int = 0) -> Iterator
                     inner += _events(program, branch, inner[-1].step + 1)
             case Repeat():
                 inner = _loop_events(program, item, step)
-            case Bands() | Parallel():
+            case CascadeLoop() | Parallel():
                 inner = [e for call in item.calls for e in _events(program, [call], step)]
             case Fork():
                 inner = _fork_events(program, item, step)

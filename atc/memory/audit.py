@@ -14,8 +14,18 @@ from itertools import pairwise
 from atc.dims import most
 from atc.errors import InternalError
 from atc.ir.ops import ConvBlocked, Pool
-from atc.program.cascade import Turn
-from atc.program.steps import Bands, Branch, Call, Fork, Parallel, Program, Repeat, Step, calls
+from atc.program.cascade import Stripe
+from atc.program.steps import (
+    Branch,
+    Call,
+    CascadeLoop,
+    Fork,
+    Parallel,
+    Program,
+    Repeat,
+    Step,
+    calls,
+)
 
 
 @dataclass(frozen=True)
@@ -31,15 +41,15 @@ class _Span:
         return self.begin <= other.begin and other.end <= self.end
 
 
-def _rows_read(call: Call, turn: Turn) -> tuple[int, int]:
+def _rows_read(call: Call, stripe: Stripe) -> tuple[int, int]:
     """Return the rows of its first operand that a call reads for those of a turn."""
     op, x = call.choice.workload.op, call.choice.workload.inputs[0]
     assert isinstance(op, ConvBlocked | Pool)
     assert x is not None
     window = op.window
     reach = (window.kernel[0] - 1) * window.dilations[0] + 1
-    begin = turn.begin * window.strides[0] - window.pads[0]
-    end = (turn.end - 1) * window.strides[0] - window.pads[0] + reach
+    begin = stripe.begin * window.strides[0] - window.pads[0]
+    end = (stripe.end - 1) * window.strides[0] - window.pads[0] + reach
     return max(begin, 0), min(end, x.shape[2])
 
 
@@ -127,8 +137,8 @@ class _Auditor:
                         self._fill(step.node.outputs, intact)
                 case Repeat():
                     intact = self._loop(step, intact)
-                case Bands():
-                    self._check_turns(step)
+                case CascadeLoop():
+                    self._check_stripes(step)
                     for call in step.calls:
                         self._call(call, intact)
                 case Parallel():
@@ -140,7 +150,7 @@ class _Auditor:
                         intact = self.run(branch, intact)
         return intact
 
-    def _check_turns(self, step: Bands) -> None:
+    def _check_stripes(self, step: CascadeLoop) -> None:
         """Raise unless all that the calls of a cascade touch is apart, and each has its rows."""
         where = f"memory plan: the chain to '{step.node.outputs[0]}'"
         values = dict.fromkeys(a for call in step.calls for a in call.arguments)
@@ -150,15 +160,15 @@ class _Auditor:
             for other, place in spans[:k]:
                 if span.meets(place) and not written.isdisjoint((value, other)):
                     raise InternalError(f"{where} holds '{value}' and '{other}' in one place")
-        for call, turns in zip(step.calls, zip(*step.turns, strict=True), strict=True):
+        for call, stripes in zip(step.calls, zip(*step.stripes, strict=True), strict=True):
             rows = self.program.types[call.node.outputs[0]].shape[2]
             goes_on = all(
-                a.end == b.begin and a.y_first <= b.y_first <= b.begin for a, b in pairwise(turns)
+                a.end == b.begin and a.y_first <= b.y_first <= b.begin for a, b in pairwise(stripes)
             )
-            if not goes_on or any(t.begin > t.end or t.end - t.y_first > rows for t in turns):
+            if not goes_on or any(t.begin > t.end or t.end - t.y_first > rows for t in stripes):
                 raise InternalError(f"{where} writes rows of '{call.node.outputs[0]}' wrongly")
-        for turn in step.turns:
-            for call, before, own in zip(step.calls[1:], turn, turn[1:], strict=False):
+        for stripe in step.stripes:
+            for call, before, own in zip(step.calls[1:], stripe, stripe[1:], strict=False):
                 begin, end = _rows_read(call, own)
                 inside = before.y_first <= begin and end <= before.end
                 if own.begin < own.end and not (inside and own.x_first == before.y_first):
@@ -170,8 +180,8 @@ class _Auditor:
         Chains write rows of one value.
         """
         result = step.node.outputs[0]
-        chains = [p for p in step.pieces if isinstance(p, Bands)]
-        ranges = sorted((p.turns[0][-1].begin, p.turns[-1][-1].end) for p in chains)
+        chains = [p for p in step.pieces if isinstance(p, CascadeLoop)]
+        ranges = sorted((p.stripes[0][-1].begin, p.stripes[-1][-1].end) for p in chains)
         apart = all(a[1] <= b[0] for a, b in pairwise(ranges))
         own = [list(calls([piece])) for piece in step.pieces]
         written = [[s for c in piece for s in self._written_by(c, result)] for piece in own]

@@ -34,7 +34,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ConfigEnvironment:
     """The environment, and what the configuration file says of options and variables."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def names_of(variable: Setting) -> tuple[str, ...]:
     return (*variable.aliases, variable.name)
 
 
-def surroundings() -> Surroundings:
+def config_environment() -> ConfigEnvironment:
     """Return this process's surroundings. Raises OptionError for a wrong configuration file."""
     environ = dict(os.environ)
     for variable in VARIABLES:
@@ -76,14 +76,14 @@ def surroundings() -> Surroundings:
             environ.pop(name, None)
             if name in _AT_START:
                 environ[name] = _AT_START[name]
-    return read_surroundings(environ)
+    return read_config_environment(environ)
 
 
-def read_surroundings(environ: Mapping[str, str]) -> Surroundings:
+def read_config_environment(environ: Mapping[str, str]) -> ConfigEnvironment:
     """Return an environment with the configuration file that belongs to it."""
     path = config_path(environ)
     if path is None or not (environ.get("ATC_CONFIG") or is_file(path)):
-        return Surroundings(environ)
+        return ConfigEnvironment(environ)
     try:
         with regular(path).open(encoding="utf-8") as file:
             text = file.read(_LARGEST + 1)
@@ -109,7 +109,7 @@ def config_path(environ: Mapping[str, str]) -> Path | None:
 
 def parse_config(
     text: str, source: str, environ: Mapping[str, str] | None = None
-) -> Surroundings:
+) -> ConfigEnvironment:
     """Parse the text of a configuration file; `source` names it in errors and as a source."""
     variables = {name for v in VARIABLES for name in names_of(v)} - {"ATC_CONFIG"}
     options = {name for name, s in OPTIONS.items() if s.role != "help"}
@@ -136,4 +136,4 @@ def parse_config(
         if known in found[kind]:
             raise OptionError(f"duplicate setting '{known}'", where=place)
         found[kind][known] = Found(value, place)
-    return Surroundings(environ or {}, found["options"], found["variables"])
+    return ConfigEnvironment(environ or {}, found["options"], found["variables"])

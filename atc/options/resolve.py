@@ -15,7 +15,7 @@ from typing import Any
 
 from atc.errors import OptionError, one_line
 from atc.files.regular import is_file
-from atc.options.environment import Found, Surroundings, surroundings
+from atc.options.environment import ConfigEnvironment, Found, config_environment
 from atc.options.machine import kept_path
 from atc.options.table import OPTIONS, VARIABLES, options_of, read_values
 from atc.options.table.debug_tools import COMPILING as TOOLS
@@ -28,7 +28,7 @@ _COMPILING = ("compile", "verify", "check", *TOOLS)
 
 
 @dataclass(frozen=True)
-class Settled:
+class Resolved:
     """The checked values of a command's options, and the environment that goes with them.
 
     `values` also holds `notes`: warnings of what is set but has no effect. `sources` says where
@@ -40,19 +40,19 @@ class Settled:
     environ: dict[str, str]
 
 
-def settle(
+def resolve(
     given: Mapping[str, object],
     command: str,
-    around: Surroundings | None = None,
+    around: ConfigEnvironment | None = None,
     *,
     program: bool = False,
-) -> Settled:
+) -> Resolved:
     """Return the values of a command's options: those given, else what the surroundings say.
 
     A `program` that gives a log level is overruled by RUNTIME_OVERRIDE_LOG_LEVEL. Raises
     OptionError for a wrong value, naming the option, variable or line that has it.
     """
-    around = around or surroundings()
+    around = around or config_environment()
     if program and around.find(variable("RUNTIME_OVERRIDE_LOG_LEVEL")):
         given = {name: value for name, value in given.items() if name != "log"}
     own = {name for name, s in options_of(command).items() if s is OPTIONS.get(name)}
@@ -73,7 +73,7 @@ def settle(
         home = _text_of("MXNET_HOME", around)
         for name in ("model", "weight"):
             checked[name] = find_model(checked[name], home)
-    return Settled(checked, sources, around.merged())
+    return Resolved(checked, sources, around.merged())
 
 
 def _means_host(values: Mapping[str, object]) -> bool:
@@ -87,7 +87,7 @@ def _means_host(values: Mapping[str, object]) -> bool:
 _Layer = Mapping[str, Callable[[], object]]
 
 
-def _layers(own: Iterable[str], around: Surroundings) -> Iterator[tuple[_Layer, str]]:
+def _layers(own: Iterable[str], around: ConfigEnvironment) -> Iterator[tuple[_Layer, str]]:
     """Yield what options are given, each variable by itself, from what counts most to the least."""
     for setting in VARIABLES:
         if found := around.of_environment(setting):
@@ -134,7 +134,7 @@ def _checked(
 
 
 def _notes(
-    values: Mapping[str, object], checked: Mapping[str, object], around: Surroundings
+    values: Mapping[str, object], checked: Mapping[str, object], around: ConfigEnvironment
 ) -> Iterator[str]:
     """Yield a warning for everything that is set and has no effect."""
     for name in values:
@@ -159,7 +159,7 @@ def variable(name: str) -> Setting:
     return next(v for v in VARIABLES if v.name == name)
 
 
-def _text_of(name: str, around: Surroundings) -> str:
+def _text_of(name: str, around: ConfigEnvironment) -> str:
     found = around.find(variable(name))
     return found.text if found is not None else str(variable(name).default)
 

@@ -21,7 +21,7 @@ _NO_PLACE = {"dynamic_batch_size": "E10012", "dynamic_image_size": "E10019",
              "dynamic_dims": "E10040"}  # fmt: skip
 
 
-def gears_of(options: Options) -> tuple[Options, ...]:
+def shape_profiles_of(options: Options) -> tuple[Options, ...]:
     """Return the options of each shape profile, whose shapes have no -1; nothing without any.
 
     Where --input_shape has ranges they take the place of -1s.
@@ -61,7 +61,7 @@ def gears_of(options: Options) -> tuple[Options, ...]:
     )
 
 
-def general_of(options: Options) -> Options | None:
+def fallback_of(options: Options) -> Options | None:
     """Return the options of the plan for all other shapes, None where there is none."""
     extents = [_own(n) for _, shape in _tensors(options) for n in shape]
     if not any(getattr(options, name) for name in _LISTS):

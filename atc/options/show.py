@@ -10,7 +10,7 @@ from atc.cache import cache_stats, find_root
 from atc.cache.limits import RATIO_VARIABLE, SIZE_VARIABLE
 from atc.errors import AtcError, OptionError, one_line
 from atc.files.regular import is_file
-from atc.options.environment import Found, Surroundings, config_path, names_of
+from atc.options.environment import ConfigEnvironment, Found, config_path, names_of
 from atc.options.table import VARIABLES
 from atc.options.table.setting import Setting
 
@@ -38,7 +38,7 @@ class Current:
         return (self.name, value, source, self.row, state, self.meaning)
 
 
-def current(around: Surroundings, only: Collection[str] = ()) -> tuple[Current, ...]:
+def current(around: ConfigEnvironment, only: Collection[str] = ()) -> tuple[Current, ...]:
     """Return all variables, or those of the given names; raises OptionError for an unknown one."""
     for name in only:
         if not any(name in names_of(v) for v in VARIABLES):
@@ -61,7 +61,7 @@ def _current(variable: Setting, found: Found | None) -> Current:
     )  # fmt: skip
 
 
-def _shared_limits(around: Surroundings) -> dict[str, Found]:
+def _shared_limits(around: ConfigEnvironment) -> dict[str, Found]:
     """Return the limits that the cache's op_cache.ini sets for all its users."""
     environ = around.merged()
     try:
@@ -78,7 +78,7 @@ def _shared_limits(around: Surroundings) -> dict[str, Found]:
     }
 
 
-def env_text(rows: Collection[Current], around: Surroundings) -> str:
+def env_text(rows: Collection[Current], around: ConfigEnvironment) -> str:
     """Return the variables as lines in columns, without meanings, for pipes."""
     cells = [HEADINGS[:5], *(row.cells[:5] for row in rows)]
     widths = [max(len(line[k]) for line in cells) for k in range(5)]
@@ -86,14 +86,14 @@ def env_text(rows: Collection[Current], around: Surroundings) -> str:
     return "".join(f"{line.rstrip()}\n" for line in (*lines, *_footer(around)))
 
 
-def env_json(rows: Collection[Current], around: Surroundings) -> str:
+def env_json(rows: Collection[Current], around: ConfigEnvironment) -> str:
     """Return the variables as JSON: the configuration file's path, then a list of objects."""
     path = config_path(around.environ)
     data = {"config": str(path) if path else None, "variables": [asdict(row) for row in rows]}
     return json.dumps(data, indent=1) + "\n"
 
 
-def _footer(around: Surroundings) -> Iterator[str]:
+def _footer(around: ConfigEnvironment) -> Iterator[str]:
     path = config_path(around.environ)
     if path is not None:
         there = "" if is_file(path) else " (not there)"

@@ -18,7 +18,7 @@ from atc.passes.canonical.conv_transpose import conv_transpose_as_conv
 from atc.passes.canonical.decompose_conv3d import conv_planes
 from atc.passes.canonical.decompose_pool3d import pool_planes
 from atc.passes.canonical.fold_views import cancel_movement
-from atc.passes.canonical.lookup_tables import tabulate
+from atc.passes.canonical.lookup_tables import build_lookup_table
 from atc.passes.canonical.normalize_channels import normalize_channels
 from atc.passes.canonical.pack_operands import straighten_operands
 from atc.passes.canonical.simplify_matmul import simplify_matmul
@@ -55,7 +55,7 @@ def _rewrite(rule: Rule, graph: Graph, outer: Mapping[str, Array]) -> Graph:
 PASSES: tuple[Pass, ...] = (
     Pass("share_equal_nodes", share_equal_nodes),  # first: fewer nodes, truer reader counts
     _rule("quantize_integers", quantize_integers),  # while every (de)quantization is a node
-    _rule("tabulate", tabulate),  # before anything else joins the steps
+    _rule("tabulate", build_lookup_table),  # before anything else joins the steps
     Pass("sink_transposes", sink_transposes),  # while every transpose is a node
     _rule("cancel_movement", cancel_movement),  # before fusion, which then sees arithmetic only
     _rule("fuse_epilogue", fuse_epilogue),  # before fuse_elementwise, lest it merge two branches

@@ -17,7 +17,13 @@ from heapq import merge
 from random import Random
 
 from atc.ir.graph import Graph
-from atc.passes.rematerialize import Rule, Wish, droppable, recomputed, work_again
+from atc.passes.rematerialize import (
+    RematerializationGoal,
+    Rule,
+    droppable,
+    rematerialized,
+    work_again,
+)
 
 _ALL = 64
 """Plans of a row that are all looked at, before only some are."""
@@ -52,7 +58,7 @@ class Found:
 
 
 def plans(
-    graph: Graph, wish: Wish, search: Search, *, complete: bool = False
+    graph: Graph, aim: RematerializationGoal, search: Search, *, complete: bool = False
 ) -> Iterator[Found]:
     """Yield graphs in the order of the work that they do again, least first.
 
@@ -62,12 +68,12 @@ def plans(
     to them. With `complete`, all of them will be read.
     """
     rules = [_sampled(k) for k in range(min(search.tries, _most_rows(graph)))]
-    rows: list[Iterable[Found]] = [_row(graph, replace(wish, rule=rule)) for rule in rules]
+    rows: list[Iterable[Found]] = [_row(graph, replace(aim, rule=rule)) for rule in rules]
     if complete and search.workers > 1:
         with ThreadPoolExecutor(search.workers) as threads:
             rows = list(threads.map(list, rows))
     if rules and search.rounds:
-        rows += _bred(graph, wish, search, rules)
+        rows += _bred(graph, aim, search, rules)
     tagged = (_tagged(row, k == 0) for k, row in enumerate(rows))
     least: int | None = None
     for found, first in merge(*tagged, key=lambda pair: pair[0].work):
@@ -87,12 +93,12 @@ def _most_rows(graph: Graph) -> int:
     return max(1, _NODES // max(1, len(graph.nodes)) ** 2)
 
 
-def _row(graph: Graph, wish: Wish) -> Iterator[Found]:
+def _row(graph: Graph, aim: RematerializationGoal) -> Iterator[Found]:
     """Yield plans of more and more work: all of the first 64, then every second, of twice as many
     every fourth, ..., and the ends.
     """
     ahead: deque[tuple[int, Found]] = deque()
-    for k, (changed, need) in enumerate(recomputed(graph, wish)):
+    for k, (changed, need) in enumerate(rematerialized(graph, aim)):
         if len(ahead) == _ENDS:
             turn, found = ahead.popleft()
             if turn % (1 << (turn // _ALL).bit_length()) == 0:
@@ -129,7 +135,7 @@ class _Scored:
 
 
 def _bred(
-    graph: Graph, wish: Wish, search: Search, rules: Sequence[Rule]
+    graph: Graph, aim: RematerializationGoal, search: Search, rules: Sequence[Rule]
 ) -> list[list[Found]]:
     """Return a row of each round: what no other plan so far beats in work and memory, and ends."""
     random, values = Random(_SEED), droppable(graph)
@@ -142,7 +148,7 @@ def _bred(
         for turn in range(search.rounds + 1):
             if turn:
                 born = [_child(pool, values, random) for _ in range(search.pool)]
-            wishes = [replace(wish, rule=rule) for rule in born]
+            wishes = [replace(aim, rule=rule) for rule in born]
             made = list(threads.map(lambda w: _undominated(_row(graph, w)), wishes))
             scored = (_Scored(r, m[-1].need, m[-1].work) for r, m in zip(born, made, strict=True)
                       if m)  # fmt: skip

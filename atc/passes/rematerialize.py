@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from atc.ir.graph import Graph, Node, TensorType, reads
 from atc.ir.ops import Map, Reshape
 
-AGAIN = "#again"
+REMATERIALIZED = "#again"
 """What the name of a value that is computed again has after the name of the first one."""
 
 _ALIGNMENT = 64
@@ -39,11 +39,11 @@ class Rule:
     def price(self, value: str, cost: float, size: int, idle: int) -> float:
         """Return the price of dropping a value, in no unit."""
         price: float = cost**self.cost / (size**self.size * idle**self.idle)
-        return price * self.bias.get(value.partition(AGAIN)[0], 1.0)
+        return price * self.bias.get(value.partition(REMATERIALIZED)[0], 1.0)
 
 
 @dataclass(frozen=True)
-class Wish:
+class RematerializationGoal:
     """The goal: no step needs more than `goal` bytes, or nothing helps any more.
 
     `cheap` leaves out all but elementwise ops. Values under `minimum` bytes are kept. `tries` is
@@ -57,18 +57,18 @@ class Wish:
     rule: Rule = Rule()  # noqa: RUF009
 
 
-def recompute(graph: Graph, wish: Wish) -> Graph:
+def rematerialize(graph: Graph, aim: RematerializationGoal) -> Graph:
     """Return a graph that computes values again as far as that lowers the memory it needs.
 
     Only the graph itself is changed, not those of branches and loops.
     """
-    for changed, peak in recomputed(graph, wish):
-        if peak <= wish.goal:
+    for changed, peak in rematerialized(graph, aim):
+        if peak <= aim.goal:
             return changed
     return changed
 
 
-def recomputed(graph: Graph, wish: Wish) -> Iterator[tuple[Graph, int]]:
+def rematerialized(graph: Graph, aim: RematerializationGoal) -> Iterator[tuple[Graph, int]]:
     """Yield the graph, then ones that compute more and more again, with the bytes that each needs.
 
     What one of them computes again is computed again by those that follow, too: where to end is
@@ -77,12 +77,12 @@ def recomputed(graph: Graph, wish: Wish) -> Iterator[tuple[Graph, int]]:
     lives: _Lives | None = _Lives(graph)
     while lives is not None:
         yield lives.graph, lives.peak
-        lives = next(_improved(lives, wish), None)
+        lives = next(_improved(lives, aim), None)
 
 
 def work_again(graph: Graph) -> float:
     """Return about how long it takes to compute again what is: bytes moved, or as long."""
-    return sum(map(_Cost(graph.types), (n for n in graph.nodes if AGAIN in n.outputs[0])))
+    return sum(map(_Cost(graph.types), (n for n in graph.nodes if REMATERIALIZED in n.outputs[0])))
 
 
 def droppable(graph: Graph) -> tuple[str, ...]:
@@ -151,44 +151,46 @@ class _Plan:
     price: float
 
 
-def _improved(lives: _Lives, wish: Wish) -> Iterator[_Lives]:
+def _improved(lives: _Lives, aim: RematerializationGoal) -> Iterator[_Lives]:
     """Yield graphs that need less at the worst step, the most promising first."""
     step = lives.load.index(lives.peak)
-    plans = sorted(_plans(lives, step, wish), key=lambda plan: (plan.price, plan.value))
-    for plan in plans[: wish.tries]:
+    plans = sorted(_plans(lives, step, aim), key=lambda plan: (plan.price, plan.value))
+    for plan in plans[: aim.tries]:
         changed = _Lives(_applied(lives, plan))
         if changed.weight < lives.weight:
             yield changed
 
 
-def _plans(lives: _Lives, step: int, wish: Wish) -> Iterator[_Plan]:
+def _plans(lives: _Lives, step: int, aim: RematerializationGoal) -> Iterator[_Plan]:
     """Yield what could be computed again so that it needn't live at a step."""
     for value, size in lives.sizes.items():
-        if size < max(wish.minimum, 1) or lives.made[value] >= step or lives.last(value) <= step:
+        if size < max(aim.minimum, 1) or lives.made[value] >= step or lives.last(value) <= step:
             continue
         uses = lives.used[value]
         if step in uses or not all(_plain(lives.graph.nodes[k]) for k in uses if k > step):
             continue
         at = next(k for k in uses if k > step)
-        nodes = tuple(_needed(lives, value, step, wish, 0))
+        nodes = tuple(_needed(lives, value, step, aim, 0))
         if not nodes:
             continue
         idle = at - max((k for k in uses if k < step), default=lives.made[value])
-        price = wish.rule.price(value, sum(map(_cost(lives), nodes)), size, idle)
+        price = aim.rule.price(value, sum(map(_cost(lives), nodes)), size, idle)
         yield _Plan(value, at, nodes, price)
 
 
-def _needed(lives: _Lives, value: str, step: int, wish: Wish, depth: int) -> Iterator[Node]:
+def _needed(
+    lives: _Lives, value: str, step: int, aim: RematerializationGoal, depth: int
+) -> Iterator[Node]:
     """Yield the nodes that make a value from what is live at a step; none where that can't be."""
     node = lives.graph.nodes[lives.made[value]]
-    if depth > _DEPTH or not _may_repeat(node, wish.cheap):
+    if depth > _DEPTH or not _may_repeat(node, aim.cheap):
         return
     found: list[Node] = []
     for name in dict.fromkeys(n for n in node.inputs if n):
         place = lives.place(name)
         if place in lives.outside or lives.last(place) > step:
             continue
-        inner = [*_needed(lives, place, step, wish, depth + 1)]
+        inner = [*_needed(lives, place, step, aim, depth + 1)]
         if not inner:
             return
         found += inner
@@ -227,7 +229,7 @@ def _applied(lives: _Lives, plan: _Plan) -> Graph:
 
     def copied(node: Node) -> Node:
         (old,) = node.outputs
-        fresh = f"{old}{AGAIN}{len(types)}"
+        fresh = f"{old}{REMATERIALIZED}{len(types)}"
         types[fresh] = types[old]
         copy = replace(renamed(node), outputs=(fresh,))
         new[old] = fresh

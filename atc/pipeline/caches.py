@@ -8,9 +8,16 @@ from contextlib import contextmanager
 
 from atc import __version__
 from atc.backends.toolchain import Compiler
-from atc.build.library import Shop, library_flags
-from atc.cache import Cache, ProvedFiles, find_root, mode_under_debug, open_cache, open_proved
-from atc.diagnostics import Listener
+from atc.build.library import BuildContext, library_flags
+from atc.cache import (
+    Cache,
+    ContentStore,
+    find_root,
+    mode_under_debug,
+    open_cache,
+    open_content_store,
+)
+from atc.diagnostics import Diagnostics
 from atc.pipeline.request import Request
 
 
@@ -23,25 +30,29 @@ def operator_cache(request: Request, warn: Callable[[str], None]) -> Cache:
     )  # fmt: skip
 
 
-def shop_of(request: Request, compiler: Compiler, cache: Cache, heard: Listener) -> Shop:
+def shop_of(
+    request: Request, compiler: Compiler, cache: Cache, diagnostics: Diagnostics
+) -> BuildContext:
     """Return what objects are compiled with; the user's own flags come last and count."""
     flags = (*library_flags(compiler, request.target), *request.options.compiler_flags)
     workers = request.options.jobs or os.cpu_count() or 1
-    return Shop(request.target, compiler, flags, cache, workers, heard.process)
+    return BuildContext(request.target, compiler, flags, cache, workers, diagnostics.process)
 
 
 @contextmanager
-def open_shop(request: Request, compiler: Compiler, heard: Listener) -> Iterator[Shop]:
+def open_build_context(
+    request: Request, compiler: Compiler, diagnostics: Diagnostics
+) -> Iterator[BuildContext]:
     """Open the op compiler cache for what objects are compiled with."""
-    with operator_cache(request, heard.warn) as cache:
-        yield shop_of(request, compiler, cache, heard)
+    with operator_cache(request, diagnostics.warn) as cache:
+        yield shop_of(request, compiler, cache, diagnostics)
 
 
-def file_store(request: Request, name: str) -> ProvedFiles | None:
+def file_store(request: Request, name: str) -> ContentStore | None:
     """Return where files of a kind (`TEMPLATES`, `ERRORS`) are kept, if operators are."""
     mode, env = _mode(request), request.environ
     root = None if mode == "disable" else find_root(request.options.op_compiler_cache_dir, env)
-    return None if root is None else open_proved(root, name, env, fresh=mode == "force")
+    return None if root is None else open_content_store(root, name, env, fresh=mode == "force")
 
 
 def _mode(request: Request) -> str:

@@ -10,14 +10,14 @@ from atc.errors import AtcError, chain_text, one_line
 from atc.ir.graph import Graph
 from atc.lower import lower_model
 from atc.lower.context import node_name
-from atc.lower.trace import Visit
+from atc.lower.trace import NodeDiagnostic
 from atc.options.options import Options
 from atc.pipeline.precision import Policy
 
 
 def lowered(
     model: onnx_ir.Model, options: Options, policy: Policy,
-    visit: Callable[[Visit], None] | None = None,
+    visit: Callable[[NodeDiagnostic], None] | None = None,
 ) -> Graph:  # fmt: skip
     """Lower a model; an error that names one of its nodes tells of that node's chain, if asked."""
     try:

@@ -12,7 +12,7 @@ from atc.backends.cuda.targets import EMULATED
 from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.toolchain import Log
-from atc.build.library import Shop, Unit, compile_units
+from atc.build.library import BuildContext, Unit, compile_units
 from atc.build.output_folder import write_files
 from atc.codegen.emit import Emission, gpu_files
 from atc.codegen.weights import included_weights
@@ -66,16 +66,16 @@ def gpu_units(target: Target, flags: tuple[str, ...]) -> list[Unit]:
 
 
 def compiled_cubins(
-    cwd: Path, emission: Emission, nvcc: Compiler, shop: Shop
+    cwd: Path, emission: Emission, nvcc: Compiler, context: BuildContext
 ) -> tuple[dict[str, bytes], Unit]:
     """Compile those kernels that a GPU runs; returns them in a file, and what includes it."""
     data, text = f"{emission.name}_cubins.bin", f"{emission.name}_cubins.S"
     source = included_weights(emission.name, data, "cubins").encode()
     unit = Unit(text, f"{emission.name}_cubins", (data,), cacheable=False)
-    return {data: _cubins(cwd, emission, nvcc, shop), text: source}, unit
+    return {data: _cubins(cwd, emission, nvcc, context), text: source}, unit
 
 
-def _cubins(cwd: Path, emission: Emission, nvcc: Compiler, shop: Shop) -> bytes:
+def _cubins(cwd: Path, emission: Emission, nvcc: Compiler, context: BuildContext) -> bytes:
     """Return the cubins of those kernels that a GPU runs.
 
     First come 64-bit offsets of the cubins from the begin of it all, in the kernels' order.
@@ -84,8 +84,8 @@ def _cubins(cwd: Path, emission: Emission, nvcc: Compiler, shop: Shop) -> bytes:
     units = [Unit(k.path, k.symbol, ("src/device.h", "src/kernel.h")) for k in own]
     paths = dict.fromkeys(p for unit in units for p in (unit.path, *unit.includes))
     write_files(cwd, {path: files[path] for path in paths})
-    shop = replace(shop, compiler=nvcc, flags=nvcc_flags(shop.target.device))
-    compile_units(cwd, files, units, shop)
+    context = replace(context, compiler=nvcc, flags=nvcc_flags(context.target.device))
+    compile_units(cwd, files, units, context)
     cubins = [(cwd / f"{unit.path}.o").read_bytes() for unit in units]
     head = -(-8 * len(cubins) // ALIGNMENT) * ALIGNMENT
     offsets, body = [], b""

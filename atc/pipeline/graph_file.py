@@ -24,7 +24,7 @@ import onnx_ir
 from atc.errors import AtcError, InternalError, ModelError, one_line
 from atc.importers.optimised_graph import MAGIC, PAYLOAD
 from atc.ir import expr, ops, view
-from atc.ir.graph import Bundle, DType, Graph, Node, Op, TensorType
+from atc.ir.graph import Composite, DType, Graph, Node, Op, TensorType
 from atc.ir.ops.external import External
 from atc.ir.verify import verify
 
@@ -123,7 +123,7 @@ def _encoded_expression(whole: expr.Call) -> Any:
 
 
 def _classes() -> Iterator[type[Any]]:
-    yield from (Graph, Node, TensorType, Bundle)
+    yield from (Graph, Node, TensorType, Composite)
     pending: list[type[Any]] = [Op]
     while pending:
         found = pending.pop()

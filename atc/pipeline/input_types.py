@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.dims import Range, Sum
 from atc.lower.inputs import axis_name, open_axes
 from atc.options.options import Options
-from atc.options.shape_profiles import gears_of
+from atc.options.shape_profiles import shape_profiles_of
 from atc.pipeline.lowering import read_model
 from atc.pipeline.request import resolve_request
 
@@ -30,8 +30,10 @@ class InputType:
 def input_types(options: Options) -> dict[str, InputType] | None:
     """Return the types by name; None where there are strings or sequences, which C decides."""
     found: dict[str, InputType] = {}
-    gears = gears_of(options)
-    model = read_model(resolve_request(gears[-1] if gears else options), Listener())
+    shape_profiles = shape_profiles_of(options)
+    model = read_model(
+        resolve_request(shape_profiles[-1] if shape_profiles else options), Diagnostics()
+    )
     inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
     ranges = {
         axis_name(value, axis, dim): given

@@ -10,14 +10,14 @@ import onnx_ir
 from atc.adapt import adapt
 from atc.adapt.outputs import find_outputs
 from atc.build.output_folder import write_dump
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import one_line
 from atc.importers import load_model
 from atc.ir.graph import Graph
 from atc.ir.text import dump
 from atc.lower.external import bind_operators
 from atc.lower.ranges import check_range
-from atc.lower.trace import Visit
+from atc.lower.trace import NodeDiagnostic
 from atc.lower.value_bounds import declare_ranges
 from atc.passes import run_passes
 from atc.passes.layout import LayoutReport
@@ -25,22 +25,22 @@ from atc.pipeline.computing_path import lowered
 from atc.pipeline.graph_file import stored_graph
 from atc.pipeline.request import Request
 from atc.runtime.custom_ops import ExternalLibrary
-from atc.select.compress_weights import with_half_weights
-from atc.select.layout_costs import Weighing
+from atc.select.compress_weights import compress_weights
+from atc.select.layout_costs import LayoutCosts
 
 
-def read_model(request: Request, heard: Listener) -> onnx_ir.Model:
+def read_model(request: Request, diagnostics: Diagnostics) -> onnx_ir.Model:
     """Read the model file and make its inputs and outputs what the options say."""
     options = request.options
-    heard.stage("reading the model")
+    diagnostics.stage("reading the model")
     model = load_model(options.model, options.framework, options.input_shape, options.weight)
     if options.c_opr_lib is not None:
         library = ExternalLibrary(options.c_opr_lib, options.c_opr_init_interface)
         bind_operators(model, library.operators)
     for text in model.metadata_props.get("atc.warnings", "").splitlines():
-        heard.warn(one_line(text))
+        diagnostics.warn(one_line(text))
     for text in adapt(model, request.adaptation, find_outputs(model, options.out_nodes)):
-        heard.warn(text)
+        diagnostics.warn(text)
     declare_ranges(model, options.value_range)
     return model
 
@@ -54,54 +54,60 @@ class Optimised:
 
 
 def optimise_all(
-    models: Sequence[onnx_ir.Model], request: Request, weighing: Weighing, heard: Listener
+    models: Sequence[onnx_ir.Model],
+    request: Request,
+    layout_costs: LayoutCosts,
+    diagnostics: Diagnostics,
 ) -> tuple[Optimised, ...]:
     """Lower the models of one library and run the passes."""
-    return tuple(optimise(model, request, heard, weighing) for model in models)
+    return tuple(optimise(model, request, diagnostics, layout_costs) for model in models)
 
 
 def optimise(
-    model: onnx_ir.Model, request: Request, heard: Listener, weighing: Weighing | None = None,
-    visit: Callable[[Visit], None] | None = None,
+    model: onnx_ir.Model, request: Request, diagnostics: Diagnostics,
+    layout_costs: LayoutCosts | None = None, visit: Callable[[NodeDiagnostic], None] | None = None,
 ) -> Optimised:  # fmt: skip
     """Lower what `read_model` gave and run the passes, with dumps.
 
-    With `visit`, nodes that can't be lowered are only told. `weighing` chooses layouts, by
+    With `visit`, nodes that can't be lowered are only told. `layout_costs` chooses layouts, by
     estimates if it isn't given.
     """
-    heard.stage("lowering")
+    diagnostics.stage("lowering")
     stored = stored_graph(model, request.target.name)
     if stored is not None:
         return Optimised(stored)
-    graph = _lowered(model, request, heard, visit)
+    graph = _lowered(model, request, diagnostics, visit)
     dumped: list[str] = []
 
     def observe(name: str, current: Graph) -> None:
-        heard.graph(name, current)
+        diagnostics.graph(name, current)
         if request.options.dump is not None:
             dumped.append(f"{len(dumped):02}-{name}.txt")
             write_dump(request.options.dump / dumped[-1], dump(current))
 
-    weighing = weighing or Weighing(request.target, request.limits(model))
+    layout_costs = layout_costs or LayoutCosts(request.target, request.limits(model))
     reports: list[LayoutReport] = []
-    layouts = weighing.layouts(request.options.layout_transform, reports.append)
+    layouts = layout_costs.layouts(request.options.layout_transform, reports.append)
     graph = run_passes(
-        graph, observe, request.switches.off, {}, request.width, layouts, weighing.storing()
+        graph, observe, request.switches.off, {}, request.width, layouts, layout_costs.storing()
     )
-    graph = with_half_weights(graph, weighing.target, weighing.limits, observe)
+    graph = compress_weights(graph, layout_costs.target, layout_costs.limits, observe)
     return Optimised(graph, tuple(reports))
 
 
 def _lowered(
-    model: onnx_ir.Model, request: Request, heard: Listener, visit: Callable[[Visit], None] | None
+    model: onnx_ir.Model,
+    request: Request,
+    diagnostics: Diagnostics,
+    visit: Callable[[NodeDiagnostic], None] | None,
 ) -> Graph:
     """Lower a model, compare a graph of ranges with those of single shapes, and warn."""
     options, policy = request.options, request.policy
     for text in (*policy.warnings(model), *request.switches.warnings()):
-        heard.warn(one_line(text))
+        diagnostics.warn(one_line(text))
     graph = lowered(model, options, policy, visit)
     for text in graph.warnings:
-        heard.warn(one_line(text))
+        diagnostics.warn(one_line(text))
     if graph.dims and visit is None:
         check_range(model, graph, lambda: lowered(model, options, policy), options.model.name)
     return graph

@@ -11,7 +11,7 @@ from atc.ir.graph import Graph
 from atc.memory.arena import Arena
 from atc.options.options import Options
 from atc.passes.recomputation_search import Found, Search, plans
-from atc.passes.rematerialize import AGAIN, Wish
+from atc.passes.rematerialize import REMATERIALIZED, RematerializationGoal
 from atc.program.build import Program
 from atc.select.select import Selection
 
@@ -48,7 +48,7 @@ def plan_within(
             f"the arena needs {best.arena.plan.size} bytes, more than {options.memory_budget}",
             where=options.asked("memory_budget"), code="E10013", hint=_way_out(options),
         )  # fmt: skip
-    again = [" + ".join(n.origin) for n in best.graph.nodes if AGAIN in n.outputs[0]]
+    again = [" + ".join(n.origin) for n in best.graph.nodes if REMATERIALIZED in n.outputs[0]]
     if again:
         tell(one_line(f"computing again: {', '.join(again)}"))
     return best
@@ -58,13 +58,15 @@ def _recomputing(
     plain: Planned, options: Options, plan: Callable[[Graph], Planned], enough: int
 ) -> Planned:
     """Return the plan of least work that takes no more than `enough` bytes, else the smallest."""
-    wish = Wish(cheap=options.recompute == "cheap", minimum=options.recompute_minimum)
+    aim = RematerializationGoal(
+        cheap=options.recompute == "cheap", minimum=options.recompute_minimum
+    )
     search = Search(
         options.recompute_tries, options.recompute_rounds, options.recompute_pool,
         options.recompute_workers or max(1, (os.cpu_count() or 1) // 2),
     )  # fmt: skip
     tried: list[Found] = []
-    for found in plans(plain.graph, wish, search, complete=not enough):
+    for found in plans(plain.graph, aim, search, complete=not enough):
         tried.append(found)
         if found.need <= _OVERLAP * enough:
             planned = plan(found.graph)

@@ -23,7 +23,7 @@ from atc.backends.toolchain import (
 from atc.build.library import library_flags, work_folder
 from atc.build.output_folder import MANIFEST, network_name, write_tree
 from atc.codegen.emit import Emission, project_texts
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.names import LIMIT, module_name
 from atc.options.options import Options
@@ -71,15 +71,15 @@ def multi_target(inner: Compile) -> Compile:
     The result is the compilation for the first of them, as the folder's.
     """
 
-    def compile(request: Request, heard: Listener) -> Compilation:
+    def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
         if len(request.targets) == 1:
-            return inner(request, heard)
-        return _compile_all(inner, request, heard)
+            return inner(request, diagnostics)
+        return _compile_all(inner, request, diagnostics)
 
     return compile
 
 
-def _compile_all(inner: Compile, request: Request, heard: Listener) -> Compilation:
+def _compile_all(inner: Compile, request: Request, diagnostics: Diagnostics) -> Compilation:
     options = request.options
     for name in _ALONE:
         if getattr(options, name, None):
@@ -91,17 +91,17 @@ def _compile_all(inner: Compile, request: Request, heard: Listener) -> Compilati
     with work_folder(options.build_dir) as cwd:
         done = []
         for target in request.targets:
-            heard.stage(f"for {target.name}")
-            done.append(inner(_of_one(request, target, cwd, name), heard))
+            diagnostics.stage(f"for {target.name}")
+            done.append(inner(_of_one(request, target, cwd, name), diagnostics))
         parts = tuple(_part(k, each) for k, each in enumerate(done))
-        heard.stage("joining the targets")
+        diagnostics.stage("joining the targets")
         texts = {**_texts(name, done[0].emission, parts), f"{name}.report.json": _report(done)}
         files = {path: text.encode() for path, text in texts.items()}
         inside = {
             f"{part.folder}/{path}": file
             for part, each in zip(parts, done, strict=True) for path, file in _kept(each)
         }  # fmt: skip
-        made = _build(cwd, files, name, done, options, heard)
+        made = _build(cwd, files, name, done, options, diagnostics)
         write_tree({**files, **inside, **made}, options.output)
     return replace(done[0], folder=options.output, name=name, request=request)
 
@@ -175,7 +175,7 @@ def _kept(done: Compilation) -> Iterator[tuple[str, Path]]:
 
 def _build(
     cwd: Path, files: Mapping[str, bytes], name: str, done: Sequence[Compilation],
-    options: Options, heard: Listener,
+    options: Options, diagnostics: Diagnostics,
 ) -> dict[str, Path]:  # fmt: skip
     """Compile what chooses and join it with the parts' libraries; return both libraries."""
     compiler, target = done[0].compiler, replace(done[0].target, cflags=())
@@ -185,14 +185,14 @@ def _build(
         (cwd / path).write_bytes(files[path])
     flags = (*library_flags(compiler, target), *options.compiler_flags)
     flags += (THREADS,) if any(each.emission.threads > 1 for each in done) else ()
-    compile_many([Job(compiler, flags, source, cwd)], 1, log=heard.process)
+    compile_many([Job(compiler, flags, source, cwd)], 1, log=diagnostics.process)
     archives = [f"targets/{each.name}/lib{each.name}.a" for each in done]
     linking = (*flags, *[STRIP] * options.strip)
     shared, static, own = f"lib{name}.so", f"lib{name}.a", f"{source}.o"
-    link_shared(compiler, linking, [own, *archives], shared, cwd, log=heard.process)
+    link_shared(compiler, linking, [own, *archives], shared, cwd, log=diagnostics.process)
     members = [
         member for archive in archives
-        for member in extract_archive(compiler, archive, cwd, log=heard.process)
+        for member in extract_archive(compiler, archive, cwd, log=diagnostics.process)
     ]  # fmt: skip
-    archive_static(compiler, [own], static, cwd, members, log=heard.process)
+    archive_static(compiler, [own], static, cwd, members, log=diagnostics.process)
     return {shared: cwd / shared, static: cwd / static}

@@ -16,7 +16,7 @@ from atc.build.library import BuildResult, work_folder
 from atc.build.output_folder import check_folder, network_name, write_tree
 from atc.cache import TEMPLATES, CacheStats
 from atc.codegen.emit import Emission
-from atc.diagnostics import Listener, remembering
+from atc.diagnostics import Diagnostics, remembering
 from atc.ir.graph import Graph
 from atc.ir.text import dump
 from atc.memory.arena import Arena
@@ -37,7 +37,7 @@ from atc.pipeline.planning import plan_all
 from atc.pipeline.report import report_json, source_nodes
 from atc.pipeline.request import Request
 from atc.pipeline.timing import optimise_by_times
-from atc.pipeline.writing import Built, build_project, recipe, write_project
+from atc.pipeline.writing import Built, build_plan, build_project, write_project
 from atc.program.build import Program
 from atc.select.select import Selection
 from atc.templates import keeping_templates
@@ -83,11 +83,11 @@ class Compilation:
         return report
 
 
-Compile = Callable[[Request, Listener], Compilation]
-"""Compiles what is asked for and tells a listener; see `compile_one`."""
+Compile = Callable[[Request, Diagnostics], Compilation]
+"""Compiles what is asked for and tells a diagnostics; see `compile_one`."""
 
 
-def compile_one(request: Request, listen: Listener) -> Compilation:
+def compile_one(request: Request, listen: Diagnostics) -> Compilation:
     """Compile a model for one target with the kernels that the request allows.
 
     Raises AtcError; the output folder is then as it was before.
@@ -96,38 +96,38 @@ def compile_one(request: Request, listen: Listener) -> Compilation:
         return _compiled(request, listen)
 
 
-def _compiled(request: Request, listen: Listener) -> Compilation:
+def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     """Go through the stages; each takes what those before it gave."""
     options, warnings = request.options, list[str]()
-    heard = remembering(listen, warnings)
+    diagnostics = remembering(listen, warnings)
     for text in options.warnings():
-        heard.warn(text)
+        diagnostics.warn(text)
     _check_folders(request)
     on_gpu.check_device_options(options, request.target)
-    compiler = compiler_of(request.target, options, request.environ, heard.process)
-    models = [read_model(each, heard) for each in request.profiles]
+    compiler = compiler_of(request.target, options, request.environ, diagnostics.process)
+    models = [read_model(each, diagnostics) for each in request.profiles]
     operators = operator_types(models[0])
     for text in request.debugging.warnings(operators):
-        heard.warn(text)
+        diagnostics.warn(text)
     with ThreadPoolExecutor(1) as pool:
         digest = pool.submit(file_digest, options.model)
-        timed = optimise_by_times(models, request, compiler, heard)
-        plans = plan_all(timed, request, heard, compiler)
-    project = write_project(plans, request, digest.result(), heard)
+        timed = optimise_by_times(models, request, compiler, diagnostics)
+        plans = plan_all(timed, request, diagnostics, compiler)
+    project = write_project(plans, request, digest.result(), diagnostics)
     listed = listed_kernels(project.program, request.debugging.config, operators)
-    made_from = recipe(project.emission, request, listed)
-    heard.stage("compiling C")
+    made_from = build_plan(project.emission, request, listed)
+    diagnostics.stage("compiling C")
     with work_folder(options.build_dir, options.keep_build) as cwd:
-        built = build_project(made_from, project.emission, request, compiler, cwd, heard)
+        built = build_project(made_from, project.emission, request, compiler, cwd, diagnostics)
         if options.keep_build:
-            heard.stage(f"the build is kept in {cwd}")
+            diagnostics.stage(f"the build is kept in {cwd}")
         done = Compilation(
             options.output, project.emission.name, request, request.target, compiler,
             project.graph, project.selection, project.program, project.arena, project.emission,
             built.result, built.cache, tuple(warnings), source_nodes(models[0]),
             tuple(report for each in timed.networks for report in each.layouts),
         )  # fmt: skip
-        heard.stage("writing the output folder")
+        diagnostics.stage("writing the output folder")
         _keep_kernels(done, built, listed)
         write_tree({**built.files, **_texts(done)}, options.output)
     return done

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from atc.backends.target import Target, on_host
 from atc.backends.toolchain import Compiler
 from atc.codegen.sanity import GUARD
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.fast_run.timings import counted
 from atc.ir.graph import Graph
 from atc.memory.arena import plan_memory
-from atc.pipeline.caches import open_shop
+from atc.pipeline.caches import open_build_context
 from atc.pipeline.memory_budget import Planned, plan_within
 from atc.pipeline.pass_switches import TURNS
 from atc.pipeline.request import Request
@@ -26,17 +26,18 @@ from atc.select.select import Limits, Selection, Timings, packings, select
 class Plans:
     """The plans of a library's networks.
 
-    `shown` is the one that is told of: the largest, or the one for all shapes of ranges. `gears`
-    are those of single shapes where a library has several; `threads` share a call at most.
+    `shown` is the one that is told of: the largest, or the one for all shapes of ranges.
+    `shape_profiles` are those of single shapes where a library has several; `threads` share a call
+    at most.
     """
 
     shown: Planned
-    gears: tuple[Planned, ...]
+    shape_profiles: tuple[Planned, ...]
     threads: int
 
 
 def plan_all(
-    timed: Timed, request: Request, heard: Listener, compiler: Compiler | None = None
+    timed: Timed, request: Request, diagnostics: Diagnostics, compiler: Compiler | None = None
 ) -> Plans:
     """Choose kernels and plan memory for the networks of one library.
 
@@ -44,24 +45,24 @@ def plan_all(
     it isn't measured how many threads share a call.
     """
     graphs = [each.graph for each in timed.networks]
-    gears = len(graphs) > 1
-    several = gears or bool(graphs[0].dims)
+    shape_profiles = len(graphs) > 1
+    several = shape_profiles or bool(graphs[0].dims)
     for option in request.options.asks_for_threads() if several else ():
-        heard.warn(f"{option}: networks of several shapes use one")
+        diagnostics.warn(f"{option}: networks of several shapes use one")
     target = request.target
     if several and target.device:
-        heard.warn(f"{target.name}: networks of several shapes are computed on the host")
+        diagnostics.warn(f"{target.name}: networks of several shapes are computed on the host")
         target = on_host(target)
-    planner = _Planner(request, target, timed.timings, timed.limits, several, heard, compiler)
+    planner = _Planner(request, target, timed.timings, timed.limits, several, diagnostics, compiler)
     plans: list[Planned] = []
     for graph in graphs:
-        plans.append(plan_within(graph, request.options, planner.plan, heard.stage))
-        if gears:
+        plans.append(plan_within(graph, request.options, planner.plan, diagnostics.stage))
+        if shape_profiles:
             planner = planner.preferring(packings(plans[-1].selection, target))
-    if gears and plans[-1].program.dims:
+    if shape_profiles and plans[-1].program.dims:
         return Plans(plans[-1], tuple(plans[:-1]), planner.threads)
     shown = max(reversed(plans), key=lambda p: p.arena.plan.size)
-    return Plans(shown, tuple(plans) if gears else (), planner.threads)
+    return Plans(shown, tuple(plans) if shape_profiles else (), planner.threads)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class _Planner:
     timings: Timings
     limits: Limits
     several: bool
-    heard: Listener
+    diagnostics: Diagnostics
     compiler: Compiler | None
 
     def preferring(self, packed: frozenset[str]) -> _Planner:
@@ -104,15 +105,15 @@ class _Planner:
     def _planned(self, graph: Graph, forks: bool) -> Planned:
         options, target = self.request.options, self.target
         workers, worth = self.request.sharing
-        self.heard.stage("choosing kernels")
+        self.diagnostics.stage("choosing kernels")
         selection = select(graph, target, self.timings, limits=self.limits)
         program = build_program(
             graph, selection, target, in_place=options.memory_in_place, threads=self.threads,
-            in_bands=not self.plain and TURNS not in self.request.switches.off,
-            in_planes=not self.plain, counts=self._counts(selection),
+            cascades=not self.plain and TURNS not in self.request.switches.off,
+            packed_layouts=not self.plain, counts=self._counts(selection),
             workers=workers if forks else ALONE, worth=worth,
         )  # fmt: skip
-        self.heard.stage("planning memory")
+        self.diagnostics.stage("planning memory")
         arena = plan_memory(
             program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
             guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
@@ -124,5 +125,7 @@ class _Planner:
         """Return how many threads share which calls, as far as that is known or measured."""
         if self.threads == 1 or self.compiler is None or self.target.device:
             return {}
-        with open_shop(self.request, self.compiler, self.heard) as shop:
-            return counted(selection, self.request.options, shop, self.request.environ, self.heard)
+        with open_build_context(self.request, self.compiler, self.diagnostics) as context:
+            return counted(
+                selection, self.request.options, context, self.request.environ, self.diagnostics
+            )

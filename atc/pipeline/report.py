@@ -75,7 +75,7 @@ def report_json(done: Compilation) -> str:
                 "tier": "portable" if call.source.portable else "tuned",
                 "precision": call.choice.candidate.kernel.precision,
                 "estimates": [{"kernel": k, "cost": c} for k, c in call.choice.estimates],
-                "enlarged": [{"kernel": k, "bytes": n} for k, n in call.choice.enlarged],
+                "enlarged": [{"kernel": k, "bytes": n} for k, n in call.choice.packing_overhead],
                 "measurements": [
                     {"kernel": m.label, "ns": m.time_ns, "reason": m.reason}
                     for m in call.choice.measurements

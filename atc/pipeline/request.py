@@ -17,7 +17,7 @@ from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.errors import InternalError, OptionError
 from atc.options.options import Options
-from atc.options.shape_profiles import gears_of, general_of
+from atc.options.shape_profiles import fallback_of, shape_profiles_of
 from atc.pipeline.debug_build import Debugging, read_debugging
 from atc.pipeline.pass_switches import LEVELS, RULES, Switches, parse_switches, read_switches
 from atc.pipeline.precision import (
@@ -104,8 +104,8 @@ class Request:
     @property
     def profiles(self) -> tuple[Request, ...]:
         """The requests for the shapes of one library: of the largest first, of all shapes last."""
-        general = general_of(self.options)
-        every = (*gears_of(self.options), *([general] if general else []))
+        general = fallback_of(self.options)
+        every = (*shape_profiles_of(self.options), *([general] if general else []))
         return tuple(replace(self, options=each) for each in every) or (self,)
 
     @property

@@ -9,13 +9,13 @@ import onnx_ir
 
 from atc.backends.kernel import Workload
 from atc.backends.toolchain import Compiler
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.fast_run.measure import workloads
 from atc.fast_run.timings import measured, replayed
-from atc.pipeline.caches import open_shop
+from atc.pipeline.caches import open_build_context
 from atc.pipeline.lowering import Optimised, optimise_all
 from atc.pipeline.request import Request
-from atc.select.layout_costs import Weighing, contested
+from atc.select.layout_costs import LayoutCosts, near_optimal
 from atc.select.select import Limits, Timings
 
 
@@ -29,7 +29,7 @@ class Timed:
 
 
 def optimise_by_times(
-    models: Sequence[onnx_ir.Model], request: Request, compiler: Compiler, heard: Listener
+    models: Sequence[onnx_ir.Model], request: Request, compiler: Compiler, diagnostics: Diagnostics
 ) -> Timed:
     """Lower the models of one library and run the passes, by times where there are any.
 
@@ -37,19 +37,27 @@ def optimise_by_times(
     which forms are worth a look.
     """
     limits = request.limits(models[0])
-    weighing = Weighing(request.target, limits)
-    networks = optimise_all(models, request, weighing, heard)
+    layout_costs = LayoutCosts(request.target, limits)
+    networks = optimise_all(models, request, layout_costs, diagnostics)
     reports = [report for each in networks for report in each.layouts]
-    forms = contested(reports, conversions=request.decisions.measured_layouts)
-    timings = _layout_times(forms, request, limits, compiler, heard)
+    forms = near_optimal(reports, conversions=request.decisions.measured_layouts)
+    timings = _layout_times(forms, request, limits, compiler, diagnostics)
     if timings:
-        networks = optimise_all(models, request, replace(weighing, timings=timings), heard)
+        networks = optimise_all(
+            models, request, replace(layout_costs, timings=timings), diagnostics
+        )
     todo = [w for each in networks for w in workloads(each.graph, {})]
-    return Timed(networks, _kernel_times(todo, timings, request, limits, compiler, heard), limits)
+    return Timed(
+        networks, _kernel_times(todo, timings, request, limits, compiler, diagnostics), limits
+    )
 
 
 def _layout_times(
-    forms: Sequence[Workload], request: Request, limits: Limits, compiler: Compiler, heard: Listener
+    forms: Sequence[Workload],
+    request: Request,
+    limits: Limits,
+    compiler: Compiler,
+    diagnostics: Diagnostics,
 ) -> Timings:
     """Return the times of the forms that measuring might prefer to the estimates' choice.
 
@@ -57,22 +65,24 @@ def _layout_times(
     too, and no policy is written.
     """
     options, always = request.options, request.decisions.measured_layouts
-    known = replayed(forms, options, request.target, limits, heard, all_chosen=False)
+    known = replayed(forms, options, request.target, limits, diagnostics, all_chosen=False)
     if not always and not options.measures and options.op_bank_path is None:
         return known
     own = replace(options, fast_run=True, fast_run_algo_policy=None) if always else options
-    with open_shop(request, compiler, heard) as shop:
-        return measured(forms, known, own, limits, shop, request.environ, heard, alone=always)
+    with open_build_context(request, compiler, diagnostics) as context:
+        return measured(
+            forms, known, own, limits, context, request.environ, diagnostics, alone=always
+        )
 
 
 def _kernel_times(
     todo: Sequence[Workload], known: Timings, request: Request, limits: Limits,
-    compiler: Compiler, heard: Listener,
+    compiler: Compiler, diagnostics: Diagnostics,
 ) -> Timings:  # fmt: skip
     """Return the times of the kernels that may be chosen, those that are known among them."""
     options = request.options
-    found = {**known, **replayed(todo, options, request.target, limits, heard)}
+    found = {**known, **replayed(todo, options, request.target, limits, diagnostics)}
     if not options.measures and options.op_bank_path is None:
         return found
-    with open_shop(request, compiler, heard) as shop:
-        return measured(todo, found, options, limits, shop, request.environ, heard)
+    with open_build_context(request, compiler, diagnostics) as context:
+        return measured(todo, found, options, limits, context, request.environ, diagnostics)

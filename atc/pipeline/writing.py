@@ -13,7 +13,7 @@ from atc.build.output_folder import Content, network_name
 from atc.cache import CacheStats
 from atc.codegen.emit import Emission, emit
 from atc.codegen.weights import included_weights, split_weights
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import operator_cache, shop_of
 from atc.pipeline.contract import contract_of
@@ -30,10 +30,12 @@ class Project(Planned):
     emission: Emission
 
 
-def write_project(plans: Plans, request: Request, model_hash: str, heard: Listener) -> Project:
+def write_project(
+    plans: Plans, request: Request, model_hash: str, diagnostics: Diagnostics
+) -> Project:
     """Write the C of a library; nothing is stored. `model_hash` is its file's SHA-256."""
     options, shown = request.options, plans.shown
-    heard.stage("writing C")
+    diagnostics.stage("writing C")
     emission = emit(
         shown.program, shown.arena, request.target, name=network_name(options.output),
         model=options.model.name, model_hash=model_hash,
@@ -42,20 +44,20 @@ def write_project(plans: Plans, request: Request, model_hash: str, heard: Listen
         profile=options.profile,
         hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
         threads=max(plans.threads, most_branches(shown.program.steps)),
-        gears=[(p.program, p.arena) for p in plans.gears],
+        shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
     )  # fmt: skip
     return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BuildPlan:
     """What the library is built from: the whole tree with the weights, and its units."""
 
     files: Mapping[str, Content]
     units: tuple[Unit, ...]
 
 
-def recipe(emission: Emission, request: Request, listed: frozenset[str]) -> Recipe:
+def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> BuildPlan:
     """Return what a project's library is built from; `listed` kernels are debugged."""
     options, debugging, name = request.options, request.debugging, emission.name
     files: dict[str, Content] = dict(emission.files)
@@ -78,7 +80,7 @@ def recipe(emission: Emission, request: Request, listed: frozenset[str]) -> Reci
         if options.external_weight != 2:
             files[text] = included_weights(name, data).encode()
             units.append(Unit(text, f"{name}_weights", (data,), cacheable=False))
-    return Recipe(files, tuple(units))
+    return BuildPlan(files, tuple(units))
 
 
 def _kernel_units(emission: Emission, request: Request, listed: frozenset[str]) -> list[Unit]:
@@ -107,26 +109,26 @@ class Built:
 
 
 def build_project(
-    made_from: Recipe, emission: Emission, request: Request, compiler: Compiler, cwd: Path,
-    heard: Listener,
+    made_from: BuildPlan, emission: Emission, request: Request, compiler: Compiler, cwd: Path,
+    diagnostics: Diagnostics,
 ) -> Built:  # fmt: skip
     """Compile and link a project's library in the folder `cwd`."""
     keep = request.options.keep_build
-    log = written_down(heard.process, cwd) if keep else heard.process
-    with operator_cache(request, heard.warn) as cache:
-        shop = shop_of(request, compiler, cache, replace(heard, process=log))
+    log = written_down(diagnostics.process, cwd) if keep else diagnostics.process
+    with operator_cache(request, diagnostics.warn) as cache:
+        context = shop_of(request, compiler, cache, replace(diagnostics, process=log))
         if emission.on_gpu and not on_gpu.by_host(request.target):
             nvcc = on_gpu.nvcc_of(request.target, request.environ, log, compiler.timeout)
-            cubins, unit = on_gpu.compiled_cubins(cwd, emission, nvcc, shop)
+            cubins, unit = on_gpu.compiled_cubins(cwd, emission, nvcc, context)
             units = (*made_from.units, unit)
-            made_from = Recipe({**made_from.files, **cubins}, units)
+            made_from = BuildPlan({**made_from.files, **cubins}, units)
         made, result = build_library(
-            cwd, made_from.files, made_from.units, emission.name, shop,
-            lambda done, total: heard.progress("compiling C", done, total), repeatable=keep,
+            cwd, made_from.files, made_from.units, emission.name, context,
+            lambda done, total: diagnostics.progress("compiling C", done, total), repeatable=keep,
         )  # fmt: skip
     files: dict[str, Content | Path] = {**made_from.files}
     files |= _large_files(made, cwd, made_from.files, keep)
-    return Built(files, result, cache.stats, shop.flags)
+    return Built(files, result, cache.stats, context.flags)
 
 
 def _large_files(

@@ -19,15 +19,15 @@ from atc.ir.graph import Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Part, Reshape
 from atc.ir.ops.data import Concat
 from atc.ir.view import View
-from atc.program.cascade import Chain, Turn, find_chains
+from atc.program.cascade import Cascade, Stripe, find_cascades
 from atc.program.forks import ALONE, Workers, forked, part_of
-from atc.program.packed_layouts import hand_over
-from atc.program.partition import ESTIMATED, Piece, Stretch, Worth, is_copy, pieces, shared
+from atc.program.packed_layouts import propagate_packed_layouts
+from atc.program.partition import ESTIMATED, Range, Slice, Worth, is_copy, pieces, shared
 from atc.program.row_partition import rows_of_threads
 from atc.program.steps import (
-    Bands,
     Branch,
     Call,
+    CascadeLoop,
     Fork,
     Parallel,
     Program,
@@ -39,7 +39,7 @@ from atc.program.steps import (
 from atc.select.select import Choice, Selection, select
 
 __all__ = [
-    "Bands", "Branch", "Call", "Fork", "Parallel", "Program", "Repeat", "Slot", "Step",
+    "CascadeLoop", "Branch", "Call", "Fork", "Parallel", "Program", "Repeat", "Slot", "Step",
     "build_program", "calls",
 ]  # fmt: skip
 
@@ -50,42 +50,43 @@ ThreadCounts = Mapping[tuple[Workload, str], int]
 
 def build_program(
     graph: Graph, selection: Selection, target: Target, *, in_place: bool = True, threads: int = 1,
-    in_bands: bool = False, in_planes: bool = False, counts: ThreadCounts | None = None,
+    cascades: bool = False, packed_layouts: bool = False, counts: ThreadCounts | None = None,
     workers: Workers = ALONE, worth: Worth = ESTIMATED,
 ) -> Program:
     """Bind every node to its rendered kernel, pack constants, and decide what shares memory.
 
     With `in_place`, operands that are joined one after the other are computed where they end up.
     Calls that are `worth` it are cut into pieces for `threads`; with `workers`, branches that are
-    independent of each other run at the same time, their calls whole. With `in_bands`, chains of
-    calls take turns where that saves time: most values in their middle are then never there as a
-    whole. With `in_planes`, kernels hand each other values in another form where that saves a copy.
+    independent of each other run at the same time, their calls whole. With `cascades`, chains of
+    calls run stripe by stripe where that saves time: most values in their middle are then never
+    there as a whole. With `packed_layouts`, kernels hand each other values in another form where
+    that saves a copy.
     """
     target = on_host(target) if graph.dims else target
-    handed = hand_over(graph, selection, target, threads) if in_planes else None
-    if handed:
-        graph = replace(graph, types={**graph.types, **handed.types})
-        selection = handed.selection
-    planes = frozenset(handed.types if handed else ())
-    scribe = _Scribe(
-        selection, target, in_place, threads, in_bands, counts or {}, planes, workers, worth
+    packed = propagate_packed_layouts(graph, selection, target, threads) if packed_layouts else None
+    if packed:
+        graph = replace(graph, types={**graph.types, **packed.types})
+        selection = packed.selection
+    planes = frozenset(packed.types if packed else ())
+    writer = _Writer(
+        selection, target, in_place, threads, cascades, counts or {}, planes, workers, worth
     )
-    steps = scribe.scope(graph, graph.outputs)
+    steps = writer.scope(graph, graph.outputs)
     used = {a for c in calls(steps) for a in c.arguments}
-    constants = {k: v for k, v in scribe.constants.items() if k in used}
+    constants = {k: v for k, v in writer.constants.items() if k in used}
     return Program(
-        graph.name, graph.inputs, graph.outputs, steps, scribe.types, constants, scribe.storage,
-        graph.bundles, scribe.shifts, graph.dims, graph.faults,
+        graph.name, graph.inputs, graph.outputs, steps, writer.types, constants, writer.storage,
+        graph.bundles, writer.shifts, graph.dims, graph.guards,
     )  # fmt: skip
 
 
 @dataclass
-class _Scribe:
+class _Writer:
     selection: Selection
     target: Target
     in_place: bool
     threads: int
-    in_bands: bool
+    cascades: bool
     counts: ThreadCounts
     planes: frozenset[str]
     workers: Workers
@@ -122,12 +123,12 @@ class _Scribe:
         `kept` are the graph's outputs and, added here, what those so far are reshapes of.
         """
         steps: list[Step] = []
-        chains = self._chains(part_of(graph, nodes), threads)
+        making = self._cascades(part_of(graph, nodes), threads)
         for node in nodes:
-            if node.outputs and node.outputs[0] in chains:
-                chain = chains[node.outputs[0]]
-                if node is chain.links[-1].node:
-                    steps.append(self._bands(chain))
+            if node.outputs and node.outputs[0] in making:
+                cascade = making[node.outputs[0]]
+                if node is cascade.stages[-1].node:
+                    steps.append(self._cascade_steps(cascade))
                     made.update(node.outputs)
                 continue
             match node.op:
@@ -151,33 +152,33 @@ class _Scribe:
             made.update(o for o in node.outputs if not isinstance(node.op, Reshape | Part))
         return steps
 
-    def _chains(self, graph: Graph, threads: int) -> dict[str, Chain]:
+    def _cascades(self, graph: Graph, threads: int) -> dict[str, Cascade]:
         """Return the chain that makes each value, of those that chains make."""
-        if not self.in_bands:
+        if not self.cascades:
             return {}
-        found = find_chains(graph, self.selection, self.target, threads)
-        return {link.node.outputs[0]: chain for chain in found for link in chain.links}
+        found = find_cascades(graph, self.selection, self.target, threads)
+        return {stage.node.outputs[0]: cascade for cascade in found for stage in cascade.stages}
 
-    def _bands(self, chain: Chain) -> Bands | Parallel:
+    def _cascade_steps(self, cascade: Cascade) -> CascadeLoop | Parallel:
         """Return the calls of a chain, for each thread with rows of its own in between."""
-        node = chain.links[-1].node
-        pieces = [self._part_of(chain, k) for k in range(len(chain.parts))]
+        node = cascade.stages[-1].node
+        pieces = [self._part_of(cascade, k) for k in range(len(cascade.parts))]
         return Parallel(node, tuple(pieces)) if len(pieces) > 1 else pieces[0]
 
-    def _part_of(self, chain: Chain, number: int) -> Bands:
+    def _part_of(self, cascade: Cascade, number: int) -> CascadeLoop:
         made: list[Call] = []
-        last = chain.links[-1].node
-        names = [f"{link.node.outputs[0]}#rows{number}" for link in chain.links[:-1]]
-        self.types.update(zip(names, chain.ring_types(), strict=True))
+        last = cascade.stages[-1].node
+        names = [f"{stage.node.outputs[0]}#rows{number}" for stage in cascade.stages[:-1]]
+        self.types.update(zip(names, cascade.buffer_types(), strict=True))
         results = (*names, last.outputs[0])
-        candidates = chain.candidates()
-        for k, (link, candidate) in enumerate(zip(chain.links, candidates, strict=True)):
-            inputs = (results[k - 1], *link.node.inputs[1:]) if k else link.node.inputs
-            node = replace(link.node, inputs=inputs, outputs=(results[k],))
-            call = self._call(node, replace(link.choice, candidate=candidate))
-            own = sum(turn[k].end - turn[k].begin for turn in chain.parts[number])
-            made.append(_with_rows(call, link.choice, own))
-        return Bands(last, tuple(made), chain.parts[number])
+        candidates = cascade.candidates()
+        for k, (stage, candidate) in enumerate(zip(cascade.stages, candidates, strict=True)):
+            inputs = (results[k - 1], *stage.node.inputs[1:]) if k else stage.node.inputs
+            node = replace(stage.node, inputs=inputs, outputs=(results[k],))
+            call = self._call(node, replace(stage.choice, candidate=candidate))
+            own = sum(turn[k].end - turn[k].begin for turn in cascade.parts[number])
+            made.append(_with_rows(call, stage.choice, own))
+        return CascadeLoop(last, tuple(made), cascade.parts[number])
 
     def _same(self, value: str) -> str:
         """Return the value of which this one is a reshape."""
@@ -257,10 +258,12 @@ class _Scribe:
         cut = () if as_one else pieces(w, candidate, target, threads, worth)
         in_rows = rows_of_threads(w, candidate, target, threads, cut, worth)
         if in_rows is not None:
-            banded, rows = in_rows
-            call = self._call(node, replace(choice, candidate=banded))
+            striped, rows = in_rows
+            call = self._call(node, replace(choice, candidate=striped))
             parts = (
-                Bands(node, (_with_rows(call, choice, end - begin),), ((Turn(begin, end, 0, 0),),))
+                CascadeLoop(
+                    node, (_with_rows(call, choice, end - begin),), ((Stripe(begin, end, 0, 0),),)
+                )
                 for begin, end in rows
             )
             return Parallel(node, tuple(parts))
@@ -268,16 +271,16 @@ class _Scribe:
             call = self._call(node, replace(choice, candidate=whole))
             return replace(call, chosen=candidate.label)
         inputs = tuple(map(self._same, node.inputs))
-        made = [self._piece(replace(node, inputs=inputs), choice, p, k) for k, p in enumerate(cut)]
+        made = [self._slice(replace(node, inputs=inputs), choice, p, k) for k, p in enumerate(cut)]
         return Parallel(node, tuple(made))
 
-    def _piece(self, node: Node, choice: Choice, piece: Piece, number: int) -> Call:
+    def _slice(self, node: Node, choice: Choice, piece: Slice, number: int) -> Call:
         """Return the call of one piece, with its stretches as values of their own."""
         inputs = tuple(
-            self._stretch(name, piece.operands[k], number) if k in piece.operands else name
+            self._range(name, piece.operands[k], number) if k in piece.operands else name
             for k, name in enumerate(node.inputs)
         )
-        output = self._stretch(node.outputs[0], piece.result, number)
+        output = self._range(node.outputs[0], piece.result, number)
         part = replace(
             choice, workload=piece.workload(choice.workload), candidate=piece.candidate
         )
@@ -285,7 +288,7 @@ class _Scribe:
         own, whole = (concrete(w).outputs[0].size for w in (part.workload, choice.workload))
         return replace(call, chosen=choice.candidate.label, share=own / whole)
 
-    def _stretch(self, value: str, stretch: Stretch, number: int) -> str:
+    def _range(self, value: str, stretch: Range, number: int) -> str:
         name = f"{value}#{number}"
         while self.types.get(name, stretch.type) != stretch.type:
             name += "+"  # another node cuts this value elsewhere
@@ -338,8 +341,8 @@ class _Scribe:
                 slot = Slot(self.types[value].size, op.trips, backwards)
                 body.append(replace(self._copy(value, whole, slot.size), slot=slot))
         yield Repeat(
-            node, op.trips, count, start, iteration, going, tuple(body), collected, op.turns,
-            op.grown, op.strict,
+            node, op.trips, count, start, iteration, going, tuple(body), collected, op.trip_count,
+            op.carried_extents, op.strict,
         )  # fmt: skip
 
     def _bind_outputs(
@@ -433,7 +436,8 @@ def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Itera
 def _joined(parts: Sequence[Sequence[Step]]) -> list[Step]:
     """Return the steps of branches: a fork, unless no more than one of them has some."""
     branches = tuple(
-        tuple(step for step in part if isinstance(step, Call | Bands)) for part in parts if part
+        tuple(step for step in part if isinstance(step, Call | CascadeLoop))
+        for part in parts if part
     )
     if len(branches) < 2:
         return [step for part in parts for step in part]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from atc.backends.kernel import Candidate, Params, banded
+from atc.backends.kernel import Candidate, Params, striped
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Graph, Node, TensorType
@@ -27,7 +27,7 @@ STREAM = 5 / 3
 """Bytes that go to and from the third-level cache while it delivers one to a tile."""
 COPY = 1 / 2
 """Part of the second-level cache's rate at which rows are moved within it."""
-TURN = 150.0
+STRIPE = 150.0
 """Cycles that a call loses in each of its stripes."""
 LONGEST = 8
 """Nodes of a cascade."""
@@ -36,7 +36,7 @@ HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 56)
 
 
 @dataclass(frozen=True)
-class Turn:
+class Stripe:
     """Rows [begin, end) that a call computes; the first ones that memory holds of x and y."""
 
     begin: int
@@ -46,7 +46,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Link:
+class CascadeStage:
     """A node of a cascade with its kernel, and the window through which it reads its operand."""
 
     node: Node
@@ -80,59 +80,61 @@ class Link:
 
     def held(self, x_rows: int, y_rows: int) -> Candidate:
         """Return the candidate for memory that holds so many rows; 0: all."""
-        return Candidate(self.candidate.kernel, banded(self.params, x_rows, y_rows))
+        return Candidate(self.candidate.kernel, striped(self.params, x_rows, y_rows))
 
 
 @dataclass(frozen=True)
-class Chain:
+class Cascade:
     """Nodes computed stripe by stripe; `parts` are for threads, [part][stripe][stage]."""
 
-    links: tuple[Link, ...]
-    parts: tuple[tuple[tuple[Turn, ...], ...], ...]
+    stages: tuple[CascadeStage, ...]
+    parts: tuple[tuple[tuple[Stripe, ...], ...], ...]
 
     @property
-    def rings(self) -> tuple[int, ...]:
+    def buffer_rows(self) -> tuple[int, ...]:
         """The rows in the rolling buffer of each result but the last."""
-        turns = [t for part in self.parts for t in part]
+        stripes = [t for part in self.parts for t in part]
         return tuple(
-            max(t[k].end - t[k].y_first for t in turns) for k in range(len(self.links) - 1)
+            max(t[k].end - t[k].y_first for t in stripes) for k in range(len(self.stages) - 1)
         )
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield each stage's kernel for the memory that it reads and writes."""
-        rows = (0, *self.rings, 0)
-        for link, (x_rows, y_rows) in zip(self.links, pairwise(rows), strict=True):
-            yield link.held(x_rows, y_rows)
+        rows = (0, *self.buffer_rows, 0)
+        for stage, (x_rows, y_rows) in zip(self.stages, pairwise(rows), strict=True):
+            yield stage.held(x_rows, y_rows)
 
-    def ring_types(self) -> Iterator[TensorType]:
+    def buffer_types(self) -> Iterator[TensorType]:
         """Yield the types of the rolling buffers."""
-        for link, rows in zip(self.links, self.rings, strict=False):
-            shape = link.result.shape
-            yield TensorType(link.result.dtype, (*shape[:2], rows, *shape[3:]))
+        for stage, rows in zip(self.stages, self.buffer_rows, strict=False):
+            shape = stage.result.shape
+            yield TensorType(stage.result.dtype, (*shape[:2], rows, *shape[3:]))
 
 
-def find_chains(graph: Graph, selection: Selection, target: Target, threads: int) -> list[Chain]:
+def find_cascades(
+    graph: Graph, selection: Selection, target: Target, threads: int
+) -> list[Cascade]:
     """Return the cascades of a graph that are estimated to save time."""
-    found: list[Chain] = []
+    found: list[Cascade] = []
     for path in _paths(graph, selection, target):
-        found += _best_chains(path, target, threads)
+        found += _best_cascades(path, target, threads)
     return found
 
 
-def _paths(graph: Graph, selection: Selection, target: Target) -> Iterator[list[Link]]:
+def _paths(graph: Graph, selection: Selection, target: Target) -> Iterator[list[CascadeStage]]:
     """Yield the longest paths of stages, each the only reader of the one before."""
     counts = graph.uses()
-    links = {n.outputs[0]: link for n in graph.nodes if (link := _link(n, selection, target))}
-    ends = {v: [link] for v, link in links.items()}
-    for value, link in links.items():  # in order: the path to an operand is known
-        source = link.node.inputs[0]
+    stages = {n.outputs[0]: stage for n in graph.nodes if (stage := _stage(n, selection, target))}
+    ends = {v: [stage] for v, stage in stages.items()}
+    for value, stage in stages.items():  # in order: the path to an operand is known
+        source = stage.node.inputs[0]
         if source in ends and counts[source] == 1:
             ends[value] = ends.pop(source)
-            ends[value].append(link)
+            ends[value].append(stage)
     yield from (path for path in ends.values() if len(path) > 1)
 
 
-def _link(node: Node, selection: Selection, target: Target) -> Link | None:
+def _stage(node: Node, selection: Selection, target: Target) -> CascadeStage | None:
     """Return a node as a stage, None where its kernel computes no stripes."""
     choice = selection.get(node.outputs[0]) if node.outputs else None
     if choice is None or not isinstance(node.op, ConvBlocked | Pool) or len(node.outputs) != 1:
@@ -141,115 +143,117 @@ def _link(node: Node, selection: Selection, target: Target) -> Link | None:
     x, window = w.inputs[0], node.op.window
     if is_dynamic(w) or x is None or len(w.outputs[0].shape) != 5:
         return None
-    params = chosen.kernel.in_bands(w, chosen.params, target, 1, 1)
+    params = chosen.kernel.striped_params(w, chosen.params, target, 1, 1)
     if params is None:
         return None
-    ends = tuple(chosen.kernel.row_ends(w, params, target))
+    ends = tuple(chosen.kernel.stripe_ends(w, params, target))
     reach = (window.kernel[0] - 1) * window.dilations[0] + 1
-    return Link(
+    return CascadeStage(
         node, choice, params, ends, x.shape[2], reach, window.strides[0], window.pads[0]
     )
 
 
-def _best_chains(path: Sequence[Link], target: Target, threads: int) -> list[Chain]:
+def _best_cascades(path: Sequence[CascadeStage], target: Target, threads: int) -> list[Cascade]:
     """Return the cascades that a path is cut into for the largest estimated gain."""
     gains = [0.0]
-    last: list[tuple[int, Chain | None]] = [(0, None)]
+    last: list[tuple[int, Cascade | None]] = [(0, None)]
     for end in range(1, len(path) + 1):
         best = gains[end - 1]
-        chosen: tuple[int, Chain | None] = (end - 1, None)
+        chosen: tuple[int, Cascade | None] = (end - 1, None)
         for begin in range(max(0, end - LONGEST), end - 1):
-            gain, chain = _best_height(path[begin:end], target, threads)
-            if chain is not None and gains[begin] + gain > best:
-                best, chosen = gains[begin] + gain, (begin, chain)
+            gain, cascade = _best_height(path[begin:end], target, threads)
+            if cascade is not None and gains[begin] + gain > best:
+                best, chosen = gains[begin] + gain, (begin, cascade)
         gains.append(best)
         last.append(chosen)
-    found: list[Chain] = []
+    found: list[Cascade] = []
     end = len(path)
     while end:
-        end, chain = last[end]
-        found += [chain] if chain is not None else []
+        end, cascade = last[end]
+        found += [cascade] if cascade is not None else []
     return found[::-1]
 
 
 def _best_height(
-    links: Sequence[Link], target: Target, threads: int
-) -> tuple[float, Chain | None]:
+    stages: Sequence[CascadeStage], target: Target, threads: int
+) -> tuple[float, Cascade | None]:
     """Return the largest gain of all heights of stripes in cycles, and its cascade if any."""
-    best: tuple[float, Chain | None] = (0.0, None)
-    saved = _saved(links, target)
+    best: tuple[float, Cascade | None] = (0.0, None)
+    saved = _saved(stages, target)
     for height in HEIGHTS:
-        if saved <= best[0] or height >= links[-1].ends[-1]:
+        if saved <= best[0] or height >= stages[-1].ends[-1]:
             break
-        chain = make_chain(links, height, threads)
-        gain = saved - _spent(chain, target)
+        cascade = make_cascade(stages, height, threads)
+        gain = saved - _spent(cascade, target)
         if gain > best[0]:
-            best = gain, chain
+            best = gain, cascade
     return best
 
 
-def _saved(links: Sequence[Link], target: Target) -> float:
+def _saved(stages: Sequence[CascadeStage], target: Target) -> float:
     """Return the cycles that results in the middle cost beyond the cache, less what tiles lose."""
     machine = target.machine
-    far = (max(0.0, k.result.nbytes - CALM * machine.l2.size) for k in links[:-1])
+    far = (max(0.0, k.result.nbytes - CALM * machine.l2.size) for k in stages[:-1])
     streams = 2 * sum(far) / (STREAM * machine.far_rate)
     lost = 0.0
-    for link in links:
-        w, chosen = link.choice.workload, link.choice.candidate
-        own = chosen.kernel.cost(w, link.params, target)
+    for stage in stages:
+        w, chosen = stage.choice.workload, stage.choice.candidate
+        own = chosen.kernel.cost(w, stage.params, target)
         lost += max(0.0, own - chosen.kernel.cost(w, chosen.params, target))
     return streams - lost
 
 
-def _spent(chain: Chain, target: Target) -> float:
+def _spent(cascade: Cascade, target: Target) -> float:
     """Return the cycles that stripes cost; infinite where they keep too much in the cache."""
-    rings = list(chain.ring_types())
-    weights = sum(t.nbytes for link in chain.links for t in link.choice.workload.inputs[1:2] if t)
-    if sum(t.nbytes for t in rings) + weights > RESIDENT * target.machine.l2.size:
-        return float("inf")
-    turns = [t for part in chain.parts for t in part]
-    moved = sum(
-        (turn.begin - turn.y_first) * ring.nbytes / ring.shape[2]
-        for each in turns
-        for turn, ring in zip(each, rings, strict=False)
+    buffer_rows = list(cascade.buffer_types())
+    weights = sum(
+        t.nbytes for stage in cascade.stages for t in stage.choice.workload.inputs[1:2] if t
     )
-    return moved / (COPY * target.machine.l2.rate) + TURN * len(turns) * len(chain.links)
+    if sum(t.nbytes for t in buffer_rows) + weights > RESIDENT * target.machine.l2.size:
+        return float("inf")
+    stripes = [t for part in cascade.parts for t in part]
+    moved = sum(
+        (stripe.begin - stripe.y_first) * buffer.nbytes / buffer.shape[2]
+        for each in stripes
+        for stripe, buffer in zip(each, buffer_rows, strict=False)
+    )
+    return moved / (COPY * target.machine.l2.rate) + STRIPE * len(stripes) * len(cascade.stages)
 
 
-def make_chain(links: Sequence[Link], height: int, threads: int) -> Chain:
+def make_cascade(stages: Sequence[CascadeStage], height: int, threads: int) -> Cascade:
     """Return a cascade whose result is computed by so many rows at a time, in a part per thread."""
-    ends = links[-1].ends
+    ends = stages[-1].ends
     marks = [*range(height, ends[-1], height), ends[-1]]
     stops = sorted({ends[bisect_left(ends, m)] for m in marks})
     count = min(threads, len(stops))
     cuts = [len(stops) * k // count for k in range(count + 1)]
-    return Chain(
-        tuple(links),
+    return Cascade(
+        tuple(stages),
         tuple(
-            tuple(_turns(links, stops[a - 1] if a else 0, stops[a:b])) for a, b in pairwise(cuts)
+            tuple(_stripes(stages, stops[a - 1] if a else 0, stops[a:b])) for a, b in pairwise(cuts)
         ),
     )
 
 
-def _turns(
-    links: Sequence[Link], begin: int, stops: Sequence[int]
-) -> Iterator[tuple[Turn, ...]]:
+def _stripes(
+    stages: Sequence[CascadeStage], begin: int, stops: Sequence[int]
+) -> Iterator[tuple[Stripe, ...]]:
     """Yield who computes which rows, for a result from `begin` on by rows up to each of `stops`."""
-    pairs = list(pairwise(links))
+    pairs = list(pairwise(stages))
     begins = [begin]
-    for before, link in reversed(pairs):
-        at = bisect_right(before.ends, link.first(begins[0]))
+    for before, stage in reversed(pairs):
+        at = bisect_right(before.ends, stage.first(begins[0]))
         begins.insert(0, before.ends[at - 1] if at else 0)
     for stop in stops:
         ends = [stop]
-        for before, link in reversed(pairs):
-            need = link.last(ends[0])
+        for before, stage in reversed(pairs):
+            need = stage.last(ends[0])
             ends.insert(0, before.ends[bisect_left(before.ends, need)] if need else 0)
         ends = [max(own) for own in zip(begins, ends, strict=True)]
         firsts = [
-            min(at, link.first(own))
-            for (at, own), (_, link) in zip(pairwise(begins), pairs, strict=True)
+            min(at, stage.first(own))
+            for (at, own), (_, stage) in zip(pairwise(begins), pairs, strict=True)
         ]
         rows = zip(begins, ends, (0, *firsts), (*firsts, 0), strict=True)
-        yield tuple(Turn(*numbers) for numbers in rows)
+        yield tuple(Stripe(*numbers) for numbers in rows)
         begins = ends

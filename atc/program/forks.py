@@ -287,11 +287,13 @@ def _divided(node: Node, selection: Selection, target: Target, threads: int) -> 
     w, candidate = choice.workload, choice.candidate
     if not is_long(w, target):
         return whole
-    team = candidate.kernel.team(w, shared(w, candidate, target, threads).params, target)
-    count = max(len(pieces(w, candidate, target, threads)), team.pieces)
+    work_split = candidate.kernel.work_split(
+        w, shared(w, candidate, target, threads).params, target
+    )
+    count = max(len(pieces(w, candidate, target, threads)), work_split.pieces)
     if count < 2:
         return whole
     operands = zip(w.inputs, w.constant, strict=True)
     handed = sum(most(t.nbytes) for t, known in operands if t is not None and not known)
-    spent = whole / count + JOIN * team.turns + (1 - 1 / count) * handed / OTHERS
+    spent = whole / count + JOIN * work_split.phases + (1 - 1 / count) * handed / OTHERS
     return min(whole, spent)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from atc.backends.packed_layout import Planes
+from atc.backends.packed_layout import PackedLayout
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Graph, Node, TensorType
@@ -19,24 +19,26 @@ from atc.select.select import Choice, Selection
 
 
 @dataclass(frozen=True)
-class HandedOver:
+class PackedSelection:
     """A selection whose kernels pass packed layouts on, and the types of the values in them."""
 
     selection: Selection
     types: Mapping[str, TensorType]
 
 
-def hand_over(graph: Graph, selection: Selection, target: Target, threads: int) -> HandedOver:
+def propagate_packed_layouts(
+    graph: Graph, selection: Selection, target: Target, threads: int
+) -> PackedSelection:
     """Return the selection with packed layouts where they save a copy; subgraphs stay."""
     wanted = _wanted(graph, selection, target)
     found = {}
     for node in graph.nodes:
-        planes = wanted.get(node.outputs[0]) if len(node.outputs) == 1 else None
-        if planes is None or (threads > 1 and planes.images > 1):  # images are cut among threads
+        layout = wanted.get(node.outputs[0]) if len(node.outputs) == 1 else None
+        if layout is None or (threads > 1 and layout.images > 1):  # images are cut among threads
             continue
         choice = selection.get(node.outputs[0])
-        if choice and _gives(choice, planes, target):
-            found[node.outputs[0]] = planes
+        if choice and _gives(choice, layout, target):
+            found[node.outputs[0]] = layout
     changed = dict(selection)
     for node in graph.nodes:
         if node.outputs and node.outputs[0] in selection:
@@ -44,44 +46,44 @@ def hand_over(graph: Graph, selection: Selection, target: Target, threads: int) 
             y = found.get(node.outputs[0])
             if inputs or y:
                 changed[node.outputs[0]] = _changed(selection[node.outputs[0]], inputs, y)
-    types = {value: planes.type(graph.types[value]) for value, planes in found.items()}
-    return HandedOver(changed, types)
+    types = {value: layout.type(graph.types[value]) for value, layout in found.items()}
+    return PackedSelection(changed, types)
 
 
-def _wanted(graph: Graph, selection: Selection, target: Target) -> dict[str, Planes]:
+def _wanted(graph: Graph, selection: Selection, target: Target) -> dict[str, PackedLayout]:
     """Return the layout that suits all readers of a value, where one of them would copy it."""
-    readers: dict[str, list[Planes | None]] = {v: [None] for v in graph.outputs}
+    readers: dict[str, list[PackedLayout | None]] = {v: [None] for v in graph.outputs}
     copied: set[str] = set()
     for node in graph.nodes:
-        planes = _read(node, selection, target)
-        copied.update(node.inputs[:1] if 0 in planes else ())
+        layout = _read(node, selection, target)
+        copied.update(node.inputs[:1] if 0 in layout else ())
         for index, value in enumerate(node.inputs):
-            readers.setdefault(value, []).append(planes.get(index))
+            readers.setdefault(value, []).append(layout.get(index))
     joined = {v: _joined(each) for v, each in readers.items() if v in copied}
-    return {v: planes for v, planes in joined.items() if planes is not None}
+    return {v: layout for v, layout in joined.items() if layout is not None}
 
 
-def _read(node: Node, selection: Selection, target: Target) -> Mapping[int, Planes]:
+def _read(node: Node, selection: Selection, target: Target) -> Mapping[int, PackedLayout]:
     choice = selection.get(node.outputs[0]) if node.outputs else None
     if choice is None or is_dynamic(choice.workload):
         return {}
     kernel = choice.candidate.kernel
-    return kernel.reads_planes(choice.workload, choice.candidate.params, target)
+    return kernel.accepted_layouts(choice.workload, choice.candidate.params, target)
 
 
-def _gives(choice: Choice, planes: Planes, target: Target) -> bool:
+def _gives(choice: Choice, layout: PackedLayout, target: Target) -> bool:
     kernel, params = choice.candidate.kernel, choice.candidate.params
-    return kernel.gives_planes(choice.workload, params, target, planes)
+    return kernel.produces_layout(choice.workload, params, target, layout)
 
 
-def _joined(each: list[Planes | None]) -> Planes | None:
-    def join(one: Planes | None, other: Planes | None) -> Planes | None:
+def _joined(each: list[PackedLayout | None]) -> PackedLayout | None:
+    def join(one: PackedLayout | None, other: PackedLayout | None) -> PackedLayout | None:
         return one.joined(other) if one and other else None
 
     return reduce(join, each)
 
 
-def _changed(choice: Choice, inputs: Mapping[int, Planes], y: Planes | None) -> Choice:
+def _changed(choice: Choice, inputs: Mapping[int, PackedLayout], y: PackedLayout | None) -> Choice:
     candidate = choice.candidate
-    params = candidate.kernel.in_planes(candidate.params, inputs, y)
+    params = candidate.kernel.packed_params(candidate.params, inputs, y)
     return replace(choice, candidate=replace(candidate, params=params))

@@ -37,7 +37,7 @@ LINE = 64
 """Elements that are never cut apart: a line of the cache or more."""
 WORTH = 12000
 """Cycles of a call below which another thread costs more than it brings."""
-WORTH_TURN = 1500
+WORTH_PHASE = 1500
 """The same of a turn of a call whose threads wait for each other: they are awake."""
 BYTES_PER_CYCLE = 16
 """What a call that only streams moves."""
@@ -61,7 +61,7 @@ ESTIMATED = Worth()
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Range:
     """Elements of a tensor from `begin` on, as a dense tensor of their own."""
 
     begin: int
@@ -69,12 +69,12 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Slice:
     """A part of a call: what it computes of which stretches. A whole operand is None."""
 
     op: Op
-    operands: Mapping[int, Stretch]
-    result: Stretch
+    operands: Mapping[int, Range]
+    result: Range
     candidate: Candidate
 
     def workload(self, w: Workload) -> Workload:
@@ -87,7 +87,7 @@ class Piece:
 
 def pieces(
     w: Workload, candidate: Candidate, target: Target, threads: int, worth: Worth = ESTIMATED
-) -> tuple[Piece, ...]:
+) -> tuple[Slice, ...]:
     """Return the pieces for so many threads; none where the call is short or can't be cut."""
     cut = _CUTS.get(type(w.op))
     if threads < 2 or cut is None or len(w.outputs) != 1 or not is_long(w, target, worth):
@@ -105,17 +105,17 @@ def shared(
     if threads < 2 or not is_long(w, target, worth):
         return candidate
     for params in candidate.kernel.cuts(w, candidate.params, target, threads):
-        team = candidate.kernel.team(w, params, target)
-        least = 0 if worth.always or team.turns == 1 else team.turns * WORTH_TURN
-        if team.pieces > 1 and cycles(w, target) > least:
+        work_split = candidate.kernel.work_split(w, params, target)
+        least = 0 if worth.always or work_split.phases == 1 else work_split.phases * WORTH_PHASE
+        if work_split.pieces > 1 and cycles(w, target) > least:
             return replace(candidate, params=params)
     return candidate
 
 
-def _fitted(piece: Piece, w: Workload, target: Target) -> Piece:
+def _fitted(piece: Slice, w: Workload, target: Target) -> Slice:
     """Return a piece with parameters of its own, where that doesn't change results."""
     kernel, own = piece.candidate.kernel, piece.workload(w)
-    if not kernel.steady:
+    if not kernel.bitwise_reproducible:
         return piece
     sets = kernel.parameters(own, target)
     if piece.candidate.params in sets:
@@ -166,15 +166,15 @@ def _shorter(shape: Sequence[int], axis: int, extent: int) -> tuple[int, ...]:
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
-def _flat(type_: TensorType, begin: int, size: int) -> Stretch:
+def _flat(type_: TensorType, begin: int, size: int) -> Range:
     """Return a stretch of which only the size matters."""
-    return Stretch(begin, TensorType(type_.dtype, (size,)))
+    return Range(begin, TensorType(type_.dtype, (size,)))
 
 
 def _of_loops(
     loops: Sequence[int], w: Workload, candidate: Candidate, threads: int,
     make: Callable[[int, int, int], Op], each: int = 1,
-) -> tuple[Piece, ...]:  # fmt: skip
+) -> tuple[Slice, ...]:  # fmt: skip
     """Cut the outermost of the loops that fill the result with `each` elements a turn.
 
     `make` takes axis, begin and extent.
@@ -185,7 +185,7 @@ def _of_loops(
     row = prod(loops[axis + 1 :]) * each
     step = LINE if row == 1 else 1  # no two threads write to one line of the cache
     return tuple(
-        Piece(make(axis, b, e - b), {}, _flat(w.outputs[0], b * row, (e - b) * row), candidate)
+        Slice(make(axis, b, e - b), {}, _flat(w.outputs[0], b * row, (e - b) * row), candidate)
         for b, e in _ranges(loops[axis], threads, step)
     )
 
@@ -199,7 +199,7 @@ def _cut(op: _Nest, axis: int, begin: int, extent: int) -> _Nest:
     return replace(op, shape=shape, views=views, coordinates=coordinates)
 
 
-def _map(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+def _map(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     op = w.op
     assert isinstance(op, Map)
 
@@ -209,7 +209,7 @@ def _map(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
     return _of_loops(op.shape, w, candidate, threads, make)
 
 
-def _reduce(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+def _reduce(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     op = w.op
     assert isinstance(op, Reduce)
 
@@ -220,7 +220,7 @@ def _reduce(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...
     return _of_loops(op.shape, w, candidate, threads, make)
 
 
-def _matmul(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+def _matmul(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     op = w.op
     assert isinstance(op, MatMul)
     rows, columns = len(op.batch), len(op.batch) + 1
@@ -240,7 +240,7 @@ def _matmul(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...
     return _of_loops(op.loops, w, candidate, threads, make)
 
 
-def _matmul_packed(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+def _matmul_packed(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     """Cut the rows of x, else the columns with their weights."""
     op = w.op
     assert isinstance(op, MatMulPacked)
@@ -258,20 +258,20 @@ def _matmul_packed(w: Workload, candidate: Candidate, threads: int) -> tuple[Pie
             replace(p, operands={0: _flat(x, b, s)})
             for p, b, s in zip(cut, begins, sizes, strict=True)
         )
-    found: list[Piece] = []
+    found: list[Slice] = []
     for b, e in _ranges(op.n, threads, LINE):
         parts = {k: _part(t, op.n, b, e) for k, t in enumerate(w.inputs[1:4], 1) if t is not None}
         part = replace(op, n=e - b, epilogue=_epilogue(op.epilogue, 1, b))
-        found.append(Piece(part, parts, _flat(w.outputs[0], b, e - b), candidate))
+        found.append(Slice(part, parts, _flat(w.outputs[0], b, e - b), candidate))
     return tuple(found)
 
 
-def _part(type_: TensorType, rows: int, begin: int, end: int) -> Stretch:
+def _part(type_: TensorType, rows: int, begin: int, end: int) -> Range:
     """Return a range of the rows of equal size that a tensor consists of."""
     return _along(TensorType(type_.dtype, (rows, type_.size // rows)), 0, begin, end)
 
 
-def _conv(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+def _conv(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     """Cut the images, else the filters (groups with their channels), else the rows."""
     op, (x, weights) = w.op, w.inputs[:2]
     assert isinstance(op, Conv | ConvBlocked)
@@ -283,11 +283,11 @@ def _conv(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
         return ()
     row = prod(y.shape[axis + 1 :])
     block = y.shape[-1] if isinstance(op, ConvBlocked) else 1
-    found: list[Piece] = []
+    found: list[Slice] = []
     for b, e in _ranges(y.shape[axis], threads):
-        result = Stretch(b * row, replace(y, shape=_shorter(y.shape, axis, e - b)))
+        result = Range(b * row, replace(y, shape=_shorter(y.shape, axis, e - b)))
         cut: Conv | ConvBlocked = replace(op, epilogue=_epilogue(op.epilogue, axis, b))
-        operands: dict[int, Stretch] = {}
+        operands: dict[int, Range] = {}
         if axis == 0:
             operands[0] = _along(x, 0, b, e)
         elif axis == 1:
@@ -300,22 +300,22 @@ def _conv(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
                 operands[0] = _along(x, 1, b, e)
                 cut = replace(cut, group=filters[1] - filters[0])
         else:
-            if not (candidate.kernel.portable or candidate.kernel.steady):
+            if not (candidate.kernel.portable or candidate.kernel.bitwise_reproducible):
                 return ()
             pads = list(op.window.pads)
             pads[axis - 2] -= b * op.window.strides[axis - 2]
             cut = replace(cut, window=replace(op.window, pads=tuple(pads)))
-        found.append(Piece(cut, operands, result, candidate))
+        found.append(Slice(cut, operands, result, candidate))
     return tuple(found)
 
 
-def _along(type_: TensorType, axis: int, begin: int, end: int) -> Stretch:
+def _along(type_: TensorType, axis: int, begin: int, end: int) -> Range:
     """Return the stretch of a range of an axis; those before it have extent 1."""
     row = prod(type_.shape[axis + 1 :])
-    return Stretch(begin * row, replace(type_, shape=_shorter(type_.shape, axis, end - begin)))
+    return Range(begin * row, replace(type_, shape=_shorter(type_.shape, axis, end - begin)))
 
 
-def _rows_alike(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+def _rows_alike(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     """Cut images or channels of an op that treats each alike."""
     x, (y,) = w.inputs[0], w.outputs
     assert x is not None
@@ -323,12 +323,12 @@ def _rows_alike(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece,
     if axis is None or (isinstance(w.op, Block | Unblock) and axis == 1):
         return ()
     return tuple(
-        Piece(w.op, {0: _along(x, axis, b, e)}, _along(y, axis, b, e), candidate)
+        Slice(w.op, {0: _along(x, axis, b, e)}, _along(y, axis, b, e), candidate)
         for b, e in _ranges(y.shape[axis], threads)
     )
 
 
-def _each_alike(w: Workload, found: Sequence[Piece]) -> tuple[Piece, ...]:
+def _each_alike(w: Workload, found: Sequence[Slice]) -> tuple[Slice, ...]:
     """Let each piece read of the first operand what lies where its results go."""
     x = w.inputs[0]
     assert x is not None
@@ -337,7 +337,7 @@ def _each_alike(w: Workload, found: Sequence[Piece]) -> tuple[Piece, ...]:
     )
 
 
-def _softmax(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+def _softmax(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     op = w.op
     assert isinstance(op, Softmax)
 
@@ -348,7 +348,7 @@ def _softmax(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ..
     return _each_alike(w, cut)
 
 
-def _normalize(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+def _normalize(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     op = w.op
     assert isinstance(op, Normalize)
 
@@ -361,7 +361,7 @@ def _normalize(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, 
     return _each_alike(w, cut)
 
 
-def _attention(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, ...]:
+def _attention(w: Workload, candidate: Candidate, threads: int) -> tuple[Slice, ...]:
     """Cut the axis that is outermost in the result: queries where heads lie side by side."""
     op, (y,) = w.op, w.outputs
     assert isinstance(op, Attention)
@@ -373,7 +373,7 @@ def _attention(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, 
         return ()
     axis = whole[0]
     row = op.y_view.strides[axis]
-    found: list[Piece] = []
+    found: list[Slice] = []
     for b, e in _ranges(op.loops[axis], threads):
         cut = replace(
             op, q_view=_moved(op.q_view, axis, b), scores=_epilogue(op.scores, axis, b),
@@ -386,11 +386,11 @@ def _attention(w: Workload, candidate: Candidate, threads: int) -> tuple[Piece, 
                 cut, batch=_shorter(op.batch, axis, e - b),
                 k_view=_moved(op.k_view, axis, b), v_view=_moved(op.v_view, axis, b),
             )  # fmt: skip
-        found.append(Piece(cut, {}, _flat(y, b * row, (e - b) * row), candidate))
+        found.append(Slice(cut, {}, _flat(y, b * row, (e - b) * row), candidate))
     return tuple(found)
 
 
-_CUTS: Mapping[type[Op], Callable[[Workload, Candidate, int], tuple[Piece, ...]]] = {
+_CUTS: Mapping[type[Op], Callable[[Workload, Candidate, int], tuple[Slice, ...]]] = {
     Map: _map,
     Reduce: _reduce,
     MatMul: _matmul,

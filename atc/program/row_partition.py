@@ -12,7 +12,7 @@ from itertools import pairwise
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import Target
 from atc.ir.ops import ConvBlocked, Pool
-from atc.program.partition import ESTIMATED, Piece, Worth, is_long
+from atc.program.partition import ESTIMATED, Slice, Worth, is_long
 
 WEIGHTS = 9 / 8
 """How much faster than the third-level cache delivers to a tile a core reads weights."""
@@ -24,7 +24,7 @@ Rows = tuple[tuple[int, int], ...]
 
 
 def rows_of_threads(
-    w: Workload, candidate: Candidate, target: Target, threads: int, cut: Sequence[Piece],
+    w: Workload, candidate: Candidate, target: Target, threads: int, cut: Sequence[Slice],
     worth: Worth = ESTIMATED,
 ) -> tuple[Candidate, Rows] | None:
     """Return a candidate that computes stripes of rows, and which rows each thread computes.
@@ -34,10 +34,10 @@ def rows_of_threads(
     if threads < 2 or not isinstance(w.op, ConvBlocked | Pool) or not is_long(w, target, worth):
         return None
     kernel, y = candidate.kernel, w.outputs[0]
-    params = kernel.in_bands(w, candidate.params, target, 0, 0) if len(y.shape) == 5 else None
+    params = kernel.striped_params(w, candidate.params, target, 0, 0) if len(y.shape) == 5 else None
     if params is None or kernel.scratch(w, params, target):
         return None
-    rows = _divided(kernel.row_ends(w, params, target), threads)
+    rows = _divided(kernel.stripe_ends(w, params, target), threads)
     if len(rows) < 2:
         return None
     longest = max(end - begin for begin, end in rows)
@@ -50,7 +50,7 @@ def rows_of_threads(
 
 
 def _time_of(
-    w: Workload, candidate: Candidate, target: Target, cut: Sequence[Piece], again: float
+    w: Workload, candidate: Candidate, target: Target, cut: Sequence[Slice], again: float
 ) -> float:
     """Return the estimated cycles of pieces, of the whole call where there are none."""
     if not cut:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from atc.backends.flops import operations, traffic
 from atc.backends.kernel import KernelSource
 from atc.dims import Symbol, concrete
-from atc.ir.graph import Array, Bundle, Node, TensorType
-from atc.program.cascade import Turn
+from atc.ir.graph import Array, Composite, Node, TensorType
+from atc.program.cascade import Stripe
 from atc.select.select import Choice
 
 
@@ -91,9 +91,9 @@ class Repeat:
     body: tuple[Step, ...]
     collected: tuple[str, ...]
     """Results that the iterations write part by part."""
-    turns: int = -1
+    trip_count: int = -1
     """An extent that the loop writes, the iterations that it ran; -1 where there is none."""
-    grown: tuple[tuple[int, int, int], ...] = ()
+    carried_extents: tuple[tuple[int, int, int], ...] = ()
     """Extents that change: each with its first value, and with that after an iteration."""
     strict: bool = False
     """Whether the run ends with a status where the loop would go on after `trips` iterations."""
@@ -105,16 +105,16 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Bands:
-    """Calls that take turns: each computes the rows of its result that the next ones need.
+class CascadeLoop:
+    """A cascade of calls: each computes the rows of its result that the next ones need.
 
-    `turns` are by turn and call. A call's first argument is the result of the call before, of which
-    memory holds a few rows; those that are needed again are moved to its begin.
+    `stripes` are by stripe and call. A call's first argument is the result of the call before, of
+    which memory holds a few rows, a rolling buffer: those needed again are moved to its begin.
     """
 
     node: Node
     calls: tuple[Call, ...]
-    turns: tuple[tuple[Turn, ...], ...]
+    stripes: tuple[tuple[Stripe, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Parallel:
     """Tasks that threads may run at the same time: slices of a node's work, or of a cascade's."""
 
     node: Node
-    pieces: tuple[Call | Bands, ...]
+    pieces: tuple[Call | CascadeLoop, ...]
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -134,7 +134,7 @@ class Parallel:
 class Fork:
     """Lists of steps that threads may run at the same time: no list reads what another writes."""
 
-    branches: tuple[tuple[Call | Bands, ...], ...]
+    branches: tuple[tuple[Call | CascadeLoop, ...], ...]
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -142,7 +142,7 @@ class Fork:
         return tuple(call for branch in self.branches for call in calls(branch))
 
 
-Step = Call | Branch | Repeat | Bands | Parallel | Fork
+Step = Call | Branch | Repeat | CascadeLoop | Parallel | Fork
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ class Program:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     storage: Mapping[str, str]
-    bundles: tuple[Bundle, ...] = ()
+    bundles: tuple[Composite, ...] = ()
     shifts: Mapping[str, int] = field(default_factory=dict)
     dims: tuple[Symbol, ...] = ()
     """The extents that are known only when the network runs."""
-    faults: tuple[int, ...] = ()
+    guards: tuple[int, ...] = ()
     """What must be 0 of them."""
 
     def home(self, value: str) -> str:
@@ -207,5 +207,5 @@ def calls(steps: Sequence[Step]) -> Iterator[Call]:
                 yield from calls(step.otherwise)
             case Repeat():
                 yield from calls(step.body)
-            case Bands() | Parallel() | Fork():
+            case CascadeLoop() | Parallel() | Fork():
                 yield from step.calls

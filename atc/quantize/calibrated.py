@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.files.temporary import temporary_folder
 from atc.options.files import lines_of, read_text, wrong
@@ -18,12 +18,12 @@ from atc.quantize.quantize import Job, quantize_model
 def calibrated(inner: Compile) -> Compile:
     """Wrap a compilation: with `--cal_conf` the model is quantised before it is compiled."""
 
-    def compile(request: Request, heard: Listener) -> Compilation:
+    def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
         options = request.options
         if options.cal_conf is None:
-            return inner(request, heard)
+            return inner(request, diagnostics)
         said = read_calibration(options.cal_conf)
-        heard.stage("quantising the model")
+        diagnostics.stage("quantising the model")
         with temporary_folder("calibration") as folder:
             result = Path(folder, f"{options.model.stem}_int8.onnx")
             quantize_model(Job(
@@ -33,7 +33,7 @@ def calibrated(inner: Compile) -> Compile:
             quantised = request.with_options(
                 model=result, framework="", weight=None, input_shape={}, cal_conf=None
             )
-            return inner(quantised, heard)
+            return inner(quantised, diagnostics)
 
     return compile
 

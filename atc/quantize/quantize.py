@@ -21,7 +21,7 @@ import onnx
 import onnx.version_converter
 import onnx_ir
 
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
 from atc.importers import load_model
@@ -263,7 +263,7 @@ def _accuracy(
         wide, model=quantised, output=folder / "narrow" / "net", framework="", weight=None,
         input_shape={},
     )  # fmt: skip
-    env, quiet = dict(os.environ), Listener()
+    env, quiet = dict(os.environ), Diagnostics()
     requests = [resolve_request(o, env) for o in (wide, narrow)]
     shares = [classified(compile(r, quiet).folder, labelled) for r in requests]
     return Accuracy(len(labelled.labels), *shares)

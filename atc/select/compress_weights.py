@@ -28,7 +28,7 @@ UNUSED = 0x1FFF
 """Bits of a float that are 0 where 16 bits hold it."""
 
 
-def with_half_weights(graph: Graph, target: Target, limits: Limits, observe: Observer) -> Graph:
+def compress_weights(graph: Graph, target: Target, limits: Limits, observe: Observer) -> Graph:
     """Return the graph with weights in 16 bits wherever that pays, verified and observed."""
     made: dict[tuple[str, DType], str] = {}
 

@@ -27,11 +27,11 @@ MODELLED: tuple[type[Op], ...] = (ConvBlocked, MatMul, Pool, Block, Unblock)
 """Ops of which all kernels' estimates are good enough to compare with those of other ops."""
 
 
-def enlarged(c: Candidate, w: Workload, target: Target) -> int:
+def packing_overhead(c: Candidate, w: Workload, target: Target) -> int:
     """Return the bytes that a candidate's constants take beyond the model's."""
-    return c.kernel.enlarges(concrete(w), c.params, target)
+    return c.kernel.packing_overhead(concrete(w), c.params, target)
 
 
 def estimate(c: Candidate, w: Workload, target: Target, price: float = CYCLES) -> float:
     """Return the estimated cycles of a candidate, memory's price in cycles for a byte included."""
-    return c.kernel.cost(concrete(w), c.params, target) + price * enlarged(c, w, target)
+    return c.kernel.cost(concrete(w), c.params, target) + price * packing_overhead(c, w, target)

@@ -13,21 +13,21 @@ from atc.errors import OptionError
 from atc.ir.graph import Node
 from atc.ir.ops import Conv
 from atc.passes.layout import LayoutReport, Layouts, Task, layout_names
-from atc.passes.layout.store_bf16 import Quote, Storing
+from atc.passes.layout.store_bf16 import KernelCost, Storing
 from atc.select.cost import MODELLED
-from atc.select.cost import estimate as priced
+from atc.select.cost import estimate as kernel_estimate
 from atc.select.select import Limits, Measurement, Timings, candidates
 
 
 @dataclass(frozen=True)
-class Weighing:
+class LayoutCosts:
     """Costs of the layouts of a compilation's graphs, remembered once they are known."""
 
     target: Target
     limits: Limits
     timings: Timings = field(default_factory=dict)
     estimates: dict[Workload, float | None] = field(default_factory=dict)
-    quotes: dict[tuple[Workload, Limits], Quote | None] = field(default_factory=dict)
+    kernel_costs: dict[tuple[Workload, Limits], KernelCost | None] = field(default_factory=dict)
 
     def layouts(
         self, wanted: str, tell: Callable[[LayoutReport], None] = lambda report: None
@@ -46,14 +46,14 @@ class Weighing:
         """Return how a pass is to choose what is stored in bfloat16; None where nothing may be."""
         if "bf16" not in self.limits.precisions:
             return None
-        return Storing(self.quote, self.limits.may_round, self.limits.keeps)
+        return Storing(self.kernel_cost, self.limits.may_round, self.limits.keeps)
 
-    def quote(self, node: Node, task: Task) -> Quote | None:
+    def kernel_cost(self, node: Node, task: Task) -> KernelCost | None:
         """Return what the best kernel takes that a node may have; None where there is none."""
         key = workload(task), self.limits.of(node)
-        if key not in self.quotes:
-            self.quotes[key] = quote(key[0], self.target, key[1])
-        return self.quotes[key]
+        if key not in self.kernel_costs:
+            self.kernel_costs[key] = kernel_cost(key[0], self.target, key[1])
+        return self.kernel_costs[key]
 
     def price(self, task: Task) -> float | None:
         """Return the cycles of a task, infinite where no kernel does it."""
@@ -80,9 +80,9 @@ class Weighing:
         return median(ratios) or 1.0 if ratios else 1.0  # a policy's times may all be 0
 
 
-def contested(reports: Sequence[LayoutReport], conversions: bool = False) -> list[Workload]:
+def near_optimal(reports: Sequence[LayoutReport], conversions: bool = False) -> list[Workload]:
     """Return the workloads of forms that measuring might prefer, relayouts too if asked."""
-    tasks = [task for report in reports for task in report.contested]
+    tasks = [task for report in reports for task in report.near_optimal]
     if conversions and tasks:
         tasks += (task for report in reports for task in report.conversions)
     return list(dict.fromkeys(map(workload, tasks)))
@@ -101,14 +101,14 @@ def estimate(w: Workload, target: Target, limits: Limits) -> float | None:
     found = candidates(w, target, limits)
     if not modelled and not all(c.kernel.portable for c in found):  # of convolutions of planes
         return None
-    return min((priced(c, w, target, limits.weight_price) for c in found), default=inf)
+    return min((kernel_estimate(c, w, target, limits.weight_price) for c in found), default=inf)
 
 
-def quote(w: Workload, target: Target, limits: Limits) -> Quote | None:
+def kernel_cost(w: Workload, target: Target, limits: Limits) -> KernelCost | None:
     """Return what the best kernel by estimates takes; None where there is none."""
     found = candidates(w, target, limits)
     if not found:
         return None
-    costs = [priced(c, w, target, limits.weight_price) for c in found]
+    costs = [kernel_estimate(c, w, target, limits.weight_price) for c in found]
     best, modelled = found[costs.index(min(costs))].kernel, isinstance(w.op, MODELLED)
-    return Quote(min(costs) if modelled else None, not best.portable, best.precision == "bf16")
+    return KernelCost(min(costs) if modelled else None, not best.portable, best.precision == "bf16")

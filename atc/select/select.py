@@ -12,24 +12,28 @@ from atc.dims import concrete
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Part, Reshape
-from atc.select.cost import CYCLES, NANOSECONDS, enlarged, estimate
+from atc.select.cost import CYCLES, NANOSECONDS, estimate, packing_overhead
 
 
 @dataclass(frozen=True)
 class Measurement:
     """One candidate's time in ns; None with the reason when it can't be chosen.
 
-    `enlarged`: the bytes that its constants take beyond the model's.
+    `packing_overhead`: the bytes that its constants take beyond the model's.
     """
 
     label: str
     time_ns: float | None
     reason: str = ""
-    enlarged: int = 0
+    packing_overhead: int = 0
 
     def cost(self, price: float) -> float | None:
         """Return the time with the price of the memory, in cycles for a byte."""
-        return None if self.time_ns is None else self.time_ns + NANOSECONDS * price * self.enlarged
+        return (
+            None
+            if self.time_ns is None
+            else self.time_ns + NANOSECONDS * price * self.packing_overhead
+        )
 
 
 Timings = Mapping[Workload, tuple[Measurement, ...]]
@@ -92,8 +96,8 @@ ANY = Limits()
 class Choice:
     """The kernel of one node, and what every candidate was estimated or measured to cost.
 
-    Estimates don't include the price of `enlarged`: the bytes that constants take beyond the
-    model's, where they do. `excluded` are the candidates that exceed a limit, with the reason.
+    Estimates don't include the price of `packing_overhead`: the bytes that constants take beyond
+    the model's, where they do. `excluded` are the candidates that exceed a limit, with the reason.
     """
 
     workload: Workload
@@ -101,7 +105,7 @@ class Choice:
     estimates: tuple[tuple[str, float], ...]
     measurements: tuple[Measurement, ...] = ()
     excluded: tuple[tuple[str, str], ...] = ()
-    enlarged: tuple[tuple[str, int], ...] = ()
+    packing_overhead: tuple[tuple[str, int], ...] = ()
 
 
 Selection = Mapping[str, Choice]
@@ -121,13 +125,13 @@ def consider(
         Candidate(kernel, params)
         for kernel in kernels_for(target)
         if isinstance(w.op, kernel.op)
-        and kernel.knows_enough(w)
-        and (kernel.half_weights or weight_type(w) is None)
+        and kernel.supports_extents(w)
+        and (kernel.accepts_16_bit_weights or weight_type(w) is None)
         and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]
     if limits.exact:
-        able = [_refined(c, w, target) for c in able]
+        able = [_precise(c, w, target) for c in able]
     wanted = [c for c in able if c.kernel.portable == (limits.tier == "portable")]
     tier = wanted if wanted and limits.tier != "all" else able
     exact = [
@@ -158,11 +162,11 @@ def consider(
     return found, excluded
 
 
-def _refined(c: Candidate, w: Workload, target: Target) -> Candidate:
+def _precise(c: Candidate, w: Workload, target: Target) -> Candidate:
     """Return an exact candidate with its parameters for least error, another one as it is."""
     if not c.kernel.exact(c.params):
         return c
-    return replace(c, params=c.kernel.refined(w, c.params, target))
+    return replace(c, params=c.kernel.precise_params(w, c.params, target))
 
 
 def select(
@@ -227,5 +231,5 @@ def choose(
     ]  # fmt: skip
     best = min(near or [best], key=lambda c: spent[c.label])
     estimates = tuple((c.label, c.kernel.cost(largest, c.params, target)) for c in found)
-    larger = tuple((c.label, n) for c in found if (n := enlarged(c, w, target)))
+    larger = tuple((c.label, n) for c in found if (n := packing_overhead(c, w, target)))
     return Choice(w, best, estimates, measured, excluded, larger)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from atc.accuracy.check_feeds import check_given
-from atc.accuracy.feeds import given_inputs
+from atc.accuracy.feeds import read_feeds
 from atc.backends.kernel import Workload
 from atc.backends.targets import get_target
 from atc.compile import compile_model
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import OptionError, one_line
 from atc.fast_run.policy import picks, write_policy
 from atc.ir.graph import Array
@@ -199,11 +199,11 @@ class _Search:
         output = self.first.options.output
         options = replace(end.options, output=output.parent / name / output.name)
         decided = Decisions(skip_passes=end.skipped)
-        return compile_model(options, self.environ, Listener(), decided)
+        return compile_model(options, self.environ, Diagnostics(), decided)
 
     def _outputs(self, folder: Path) -> dict[str, Array]:
         net = open_network(folder)
-        feeds, self.source = given_inputs(net, self.given, self.seed)
+        feeds, self.source = read_feeds(net, self.given, self.seed)
         session = Session(net, feeds)
         session.run()
         return {t.name: a for t, a in zip(net.outputs, session.outputs, strict=True)}

@@ -9,13 +9,13 @@ from atc import cache
 from atc.backends.targets import get_target
 from atc.errors import OptionError, one_line
 from atc.options.parse import parse_arguments
-from atc.options.resolve import settle
+from atc.options.resolve import resolve
 
 
 def cache_command(argv: Sequence[str]) -> tuple[int, str]:
     """Run the command and return its exit status and what it says; raises OptionError."""
     arguments = parse_arguments(argv, "cache", words=2)
-    settled = settle(arguments.given, "cache")
+    settled = resolve(arguments.given, "cache")
     values: dict[str, Any] = settled.values
     environ = settled.environ
     root = cache.find_root(values["op_compiler_cache_dir"], environ)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from atc.backends.kernel import workload_of
 from atc.backends.target import Target
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line
 from atc.ir.graph import Array, Graph, Node
 from atc.ir.ops import Part, Reshape
-from atc.lower.trace import Visit
+from atc.lower.trace import NodeDiagnostic
 from atc.options.files import file_digest
 from atc.options.options import Options
 from atc.pipeline.lowering import optimise, read_model
@@ -68,29 +68,29 @@ class Check:
         return self.errors[0].exit_status if self.errors else 0
 
 
-def check_model(options: Options, listen: Listener | None = None) -> Check:
+def check_model(options: Options, listen: Diagnostics | None = None) -> Check:
     """Do all of a compilation that can refuse the model, without starting a compiler.
 
     Nothing is written but the dumps that are asked for. A mistake in the options raises
     OptionError; the model's own errors are in the result. Of several targets the result is the
     first one's that refuses, or the best one's.
     """
-    request, heard = resolve_request(options), listen or Listener()
-    every = [_checked(request.for_target(target), heard) for target in request.targets]
+    request, diagnostics = resolve_request(options), listen or Diagnostics()
+    every = [_checked(request.for_target(target), diagnostics) for target in request.targets]
     return next((check for check in every if check.exit_status), every[0])
 
 
-def _checked(request: Request, heard: Listener) -> Check:
+def _checked(request: Request, diagnostics: Diagnostics) -> Check:
     """Check a model for one target."""
-    visits: dict[int, Visit] = {}
+    visits: dict[int, NodeDiagnostic] = {}
 
-    def visit(seen: Visit) -> None:
+    def visit(seen: NodeDiagnostic) -> None:
         known = visits.get(seen.node)
         if known is None or known.error is None:
             visits[seen.node] = seen
 
     try:
-        kernels, errors = _dry_run(request, heard, visit, visits)
+        kernels, errors = _dry_run(request, diagnostics, visit, visits)
     except (ModelError, UnsupportedError) as error:
         kernels, errors = None, [error]
     refused = [v.error for v in visits.values() if v.error is not None and v.certain]
@@ -140,16 +140,16 @@ Kernels = Mapping[str, Sequence[tuple[str, str]]]
 
 def _dry_run(
     request: Request,
-    heard: Listener,
-    visit: Callable[[Visit], None],
-    visits: Mapping[int, Visit],
+    diagnostics: Diagnostics,
+    visit: Callable[[NodeDiagnostic], None],
+    visits: Mapping[int, NodeDiagnostic],
 ) -> tuple[Kernels | None, list[AtcError]]:
     """Return each node's kernels and what failed after the lowering."""
     first, *others = request.profiles
-    model = read_model(first, heard)
+    model = read_model(first, diagnostics)
     limits = request.limits(model)
     try:
-        network = optimise(model, request, heard, visit=visit)
+        network = optimise(model, request, diagnostics, visit=visit)
     except AtcError:
         if all(v.error is None for v in visits.values()):
             raise
@@ -157,10 +157,10 @@ def _dry_run(
     kernels, errors = _kernels(network.graph, request.target, limits)
     if not errors and all(v.error is None for v in visits.values()):
         if network.graph.dims:  # again, unheard: the range is compared with single shapes
-            optimise(read_model(first, heard), request, heard)
-        more = [optimise(read_model(each, heard), request, heard) for each in others]
-        plans = plan_all(Timed((network, *more), {}, limits), request, heard)
-        write_project(plans, request, file_digest(request.options.model), heard)
+            optimise(read_model(first, diagnostics), request, diagnostics)
+        more = [optimise(read_model(each, diagnostics), request, diagnostics) for each in others]
+        plans = plan_all(Timed((network, *more), {}, limits), request, diagnostics)
+        write_project(plans, request, file_digest(request.options.model), diagnostics)
     return kernels, errors
 
 
@@ -191,7 +191,7 @@ def _nodes(
             yield node, graph, constants
 
 
-def _finding(visit: Visit, kernels: Kernels | None, errors: Sequence[AtcError]) -> Finding:
+def _finding(visit: NodeDiagnostic, kernels: Kernels | None, errors: Sequence[AtcError]) -> Finding:
     if visit.error is not None:
         status = FAILED if visit.certain else UNKNOWN
         return Finding(visit.name, visit.op_type, visit.domain, status, (), visit.error)

@@ -11,12 +11,12 @@ from typing import Any
 
 from atc.backends.machine import machine_json
 from atc.backends.targets import get_target
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, OptionError, not_written, one_line
 from atc.files.temporary import temporary_folder
 from atc.options.options import Options, make_options
 from atc.options.parse import parse_arguments
-from atc.options.resolve import settle
+from atc.options.resolve import resolve
 from atc.runtime.load import open_network
 from atc.tools.profile import Profile
 
@@ -29,7 +29,7 @@ class Answer:
     status: int = 0
 
 
-def run_tool(command: str, argv: Sequence[str], listen: Listener) -> Answer:
+def run_tool(command: str, argv: Sequence[str], listen: Diagnostics) -> Answer:
     """Run one of these commands; raises AtcError."""
     match command:
         case "diff":
@@ -46,12 +46,12 @@ def run_tool(command: str, argv: Sequence[str], listen: Listener) -> Answer:
             return _report(argv)
 
 
-def _diff(argv: Sequence[str], listen: Listener) -> Answer:
+def _diff(argv: Sequence[str], listen: Diagnostics) -> Answer:
     from atc.accuracy.check_feeds import check_given
     from atc.accuracy.diff import diff_json, diff_model, diff_text, with_hooks
     from atc.compile import compile_model
 
-    settled = settle(parse_arguments(argv, "diff").given, "diff")
+    settled = resolve(parse_arguments(argv, "diff").given, "diff")
     values: dict[str, Any] = settled.values
     with temporary_folder("diff") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
@@ -62,11 +62,11 @@ def _diff(argv: Sequence[str], listen: Listener) -> Answer:
     return Answer(text, 1 if result.first else 0)
 
 
-def _bisect(argv: Sequence[str], listen: Listener) -> Answer:
+def _bisect(argv: Sequence[str], listen: Diagnostics) -> Answer:
     from atc.tools.bisect import bisect, bisection_json, bisection_text
 
     given = parse_arguments(argv, "bisect").given
-    settled = settle(given, "bisect")
+    settled = resolve(given, "bisect")
     values: dict[str, Any] = settled.values
     with temporary_folder("bisect") as folder:
         first, second = (
@@ -93,7 +93,7 @@ def _option_set(text: str, given: Mapping[str, str], name: str, output: Path) ->
                 f"no options and no file: {reason}", where=f"--{name}",
                 hint=f'give --{name}="--option=value ..." or the name of a policy file',
             ) from None  # fmt: skip
-    values: dict[str, Any] = settle({**given, **own}, "bisect").values
+    values: dict[str, Any] = resolve({**given, **own}, "bisect").values
     return make_options({**values, "output": output})
 
 
@@ -101,7 +101,7 @@ def _profile(argv: Sequence[str]) -> Answer:
     from atc.tools.profile import profile_json, profile_text, trace_json
 
     arguments = parse_arguments(argv, "profile", words=1)
-    values: dict[str, Any] = settle(arguments.given, "profile").values
+    values: dict[str, Any] = resolve(arguments.given, "profile").values
     folder = _folder(arguments.words, "profile")
     result = _measured(folder, values)
     if values["trace"]:
@@ -114,7 +114,7 @@ def _quantize(argv: Sequence[str]) -> Answer:
     from atc.quantize.quantize import Job, quantize_model
     from atc.quantize.report import quantised_json, quantised_text
 
-    values: dict[str, Any] = settle(parse_arguments(argv, "quantize").given, "quantize").values
+    values: dict[str, Any] = resolve(parse_arguments(argv, "quantize").given, "quantize").values
     result = quantize_model(Job(**{f.name: values[f.name] for f in fields(Job)}), compile_request)
     return Answer((quantised_json if values["json"] else quantised_text)(result))
 
@@ -124,7 +124,7 @@ def _report(argv: Sequence[str]) -> Answer:
     from atc.tools.report_page import report_page
 
     arguments = parse_arguments(argv, "report", words=1)
-    values: dict[str, Any] = settle(arguments.given, "report").values
+    values: dict[str, Any] = resolve(arguments.given, "report").values
     folder = _folder(arguments.words, "report")
     profile = None
     if values["profile"]:
@@ -146,13 +146,13 @@ def _folder(words: Sequence[str], command: str) -> Path:
 
 def _measured(folder: Path, values: Mapping[str, Any]) -> Profile:
     """Run a library and return its profile, with the core's peak for its target."""
-    from atc.accuracy.feeds import given_inputs
+    from atc.accuracy.feeds import read_feeds
     from atc.fast_run.peak_flops import measured_peak
     from atc.tools.explain import read_report
     from atc.tools.profile import profile_run
 
     net = open_network(folder)
-    feeds, _ = given_inputs(net, values["input"], values["seed"])
+    feeds, _ = read_feeds(net, values["input"], values["seed"])
     profile = profile_run(net, feeds, values["runs"], str(folder))
     target = get_target(read_report(folder)["target"]) if folder.is_dir() else None
     peak = measured_peak(target, os.environ) if target else 0.0
@@ -172,10 +172,10 @@ def _write(path: Path, text: str, where: str) -> None:
         raise not_written(path, error, where) from None
 
 
-def _machine(argv: Sequence[str], listen: Listener) -> Answer:
+def _machine(argv: Sequence[str], listen: Diagnostics) -> Answer:
     from atc.tools.machine import machine_text, shown_machine
 
-    settled = settle(parse_arguments(argv, "machine").given, "machine")
+    settled = resolve(parse_arguments(argv, "machine").given, "machine")
     values: dict[str, Any] = settled.values
     shown = shown_machine(values["machine"], values["measure"], settled.environ, listen)
     return Answer(machine_json(shown.machine) if values["json"] else machine_text(shown))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from atc.backends.machine import Cache, Machine
 from atc.backends.targets import host_target
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.fast_run.machine import measure_machine
 from atc.options.machine import chosen_machine, keep, kept_path, processor, read_kept
@@ -21,7 +21,9 @@ class Shown:
     source: str
 
 
-def shown_machine(name: str, measure: bool, environ: Mapping[str, str], listen: Listener) -> Shown:
+def shown_machine(
+    name: str, measure: bool, environ: Mapping[str, str], listen: Diagnostics
+) -> Shown:
     """Return the machine that is asked for; `measure` measures the host and keeps what it finds.
 
     Raises OptionError for an unknown name and where nothing can be kept, ToolchainError where

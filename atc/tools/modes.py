@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from atc.compile import compile_model
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, ModelError, OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
 from atc.options.options import Options
@@ -33,13 +33,15 @@ class Outcome:
     error: AtcError | None = None
 
 
-def run_mode(mode: int, options: Options, values: Mapping[str, Any], heard: Listener) -> Outcome:
+def run_mode(
+    mode: int, options: Options, values: Mapping[str, Any], diagnostics: Diagnostics
+) -> Outcome:
     """Run a mode; `values` are those of the command line."""
     match mode:
         case 1:
             return _translate(options, values["om"], values["json"])
         case 3:
-            return check_report(options, values["check_report"] or CHECK_REPORT, heard)
+            return check_report(options, values["check_report"] or CHECK_REPORT, diagnostics)
         case 5:
             _write_json(values["json"], text_graph(values["om"]))
             return Outcome()
@@ -67,9 +69,9 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 # ----------------------------------------------------------------------------------------- check
 
 
-def check_report(options: Options, path: Path, heard: Listener) -> Outcome:
+def check_report(options: Options, path: Path, diagnostics: Diagnostics) -> Outcome:
     """Write what a dry run finds; the outcome's error is the first that compiling would meet."""
-    result = check_model(options, heard)
+    result = check_model(options, diagnostics)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(check_json(result), "utf-8")
@@ -81,14 +83,14 @@ def check_report(options: Options, path: Path, heard: Listener) -> Outcome:
 
 
 def compile_or_report(
-    options: Options, environ: Mapping[str, str], heard: Listener, report: Path | None
+    options: Options, environ: Mapping[str, str], diagnostics: Diagnostics, report: Path | None
 ) -> Compilation:
     """Compile; where the model is refused and a report is asked for, write that first."""
     try:
-        return compile_model(options, environ, heard)
+        return compile_model(options, environ, diagnostics)
     except (ModelError, UnsupportedError):
         if report is not None:
-            check_report(options, report, Listener())
+            check_report(options, report, Diagnostics())
         raise
 
 
@@ -96,7 +98,7 @@ def compile_or_report(
 
 
 def compile_single_ops(
-    options: Options, path: Path, environ: Mapping[str, str], heard: Listener,
+    options: Options, path: Path, environ: Mapping[str, str], diagnostics: Diagnostics,
     told: Callable[[Compilation], None],
 ) -> None:  # fmt: skip
     """Compile each operator of a file into a folder of its own under `--output`."""
@@ -106,7 +108,7 @@ def compile_single_ops(
             file = Path(folder, f"{single.name}.onnx")
             file.write_bytes(single.model.SerializeToString(deterministic=True))
             own = replace(options, model=file, output=options.output / single.name)
-            told(compile_model(own, environ, heard))
+            told(compile_model(own, environ, diagnostics))
 
 
 # ------------------------------------------------------------------------------ compiled networks

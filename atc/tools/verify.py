@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from atc.accuracy.compare import Verification, check_inputs, subject_of, verify_library
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.files.temporary import temporary_folder
 from atc.options.options import make_options
-from atc.options.resolve import Settled
+from atc.options.resolve import Resolved
 from atc.pipeline.request import Request, resolve_request
 
 
-def verify(settled: Settled, heard: Listener) -> Verification:
+def verify(settled: Resolved, diagnostics: Diagnostics) -> Verification:
     """Compare the library that is named, or what the options compile, with a reference."""
     values: dict[str, Any] = settled.values
     chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
@@ -27,11 +27,15 @@ def verify(settled: Settled, heard: Listener) -> Verification:
             types = input_types(options) if values["input"] else None
             if types is not None:
                 check_inputs(values["input"], types)
-            library = compile_model(options, settled.environ, heard).folder
-        return compare(resolve_request(options), library, heard, inputs=values["input"], **chosen)
+            library = compile_model(options, settled.environ, diagnostics).folder
+        return compare(
+            resolve_request(options), library, diagnostics, inputs=values["input"], **chosen
+        )
 
 
-def compare(request: Request, library: Path, heard: Listener, **chosen: Any) -> Verification:
+def compare(
+    request: Request, library: Path, diagnostics: Diagnostics, **chosen: Any
+) -> Verification:
     """Compare a library of the request's model with a reference."""
-    heard.stage("comparing with a reference")
+    diagnostics.stage("comparing with a reference")
     return verify_library(subject_of(request), library, **chosen)

@@ -27,9 +27,9 @@ class DeviceKernel(Kernel):
     barriers = False
     """Whether threads of a block wait for each other."""
 
-    def knows_enough(self, w: Workload) -> bool:
+    def supports_extents(self, w: Workload) -> bool:
         """Extents must be known, and not 0: the host does nothing as well. No text either."""
-        if w.op.written or not super().knows_enough(w):
+        if w.op.written or not super().supports_extents(w):
             return False
         types = [t for t in (*w.inputs, *w.outputs) if t is not None]
         if len(types) > MOST_TENSORS:

@@ -62,7 +62,7 @@ class MatMulTiles(DeviceKernel):
     op = MatMul
     template = "cuda/matmul.cu.j2"
     barriers = True
-    half_weights = True
+    accepts_16_bit_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Results that are no slim strips."""
@@ -95,7 +95,7 @@ class MatMulElements(ElementKernel):
     name = "cuda_matmul_slim"
     op = MatMul
     template = "cuda/matmul_slim.cu.j2"
-    half_weights = True
+    accepts_16_bit_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Return what isn't computed in tiles."""

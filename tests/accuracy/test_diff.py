@@ -15,7 +15,7 @@ from codegen.test_sanity import with_evil_kernel
 from networks import conv_net
 
 from atc.accuracy.diff import ulp_distance
-from atc.accuracy.feeds import given_inputs
+from atc.accuracy.feeds import read_feeds
 from atc.cli.main import main
 from atc.codegen.emit import Emission, emit
 from atc.errors import OptionError
@@ -93,7 +93,7 @@ def test_wrong_inputs_are_refused(
     tensor = SimpleNamespace(name="x", shape=(1, 3, 8, 8), dtype=np.dtype(np.float32))
     net: Any = SimpleNamespace(inputs=(tensor,))
     with pytest.raises(OptionError, match=words):
-        given_inputs(net, name, 0)
+        read_feeds(net, name, 0)
 
 
 @pytest.mark.parametrize(

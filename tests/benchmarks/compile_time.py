@@ -30,7 +30,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from atc.compile import compile_model
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.ir.graph import Graph
 from atc.options.files import file_digest
 from atc.options.options import Options, make_options
@@ -300,22 +300,24 @@ def measure(graph: str, nodes: int, target: str, c: bool, passes: bool) -> dict[
         write_model(graph, nodes, path)
         values = {"model": path, "output": Path(folder) / "net", "target": target}
         clock = Clock(passes, last=seconds_used())
-        heard = Listener(stage=clock.begin, graph=clock.passed)
+        diagnostics = Diagnostics(stage=clock.begin, graph=clock.passed)
         options = make_options(values)
         if c:
-            compile_model(options, listen=heard)
+            compile_model(options, listen=diagnostics)
         else:
-            write_without_c(options, heard)
+            write_without_c(options, diagnostics)
         clock.mark(clock.stage, "")
     return {"nodes": nodes, **clock.spent}
 
 
-def write_without_c(options: Options, heard: Listener) -> None:
+def write_without_c(options: Options, diagnostics: Diagnostics) -> None:
     """Do what a compilation does before the C compiler."""
     request = resolve_request(options)
-    model = read_model(request, heard)
-    timed = Timed((optimise(model, request, heard),), {}, request.limits(model))
-    write_project(plan_all(timed, request, heard), request, file_digest(options.model), heard)
+    model = read_model(request, diagnostics)
+    timed = Timed((optimise(model, request, diagnostics),), {}, request.limits(model))
+    write_project(
+        plan_all(timed, request, diagnostics), request, file_digest(options.model), diagnostics
+    )
 
 
 def growth(sizes: Sequence[float], seconds: Sequence[float]) -> list[float]:

@@ -12,7 +12,14 @@ import pytest
 from atc.backends.find_compiler import find_compiler
 from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain import Compiler, compile_flags
-from atc.build.library import BuildResult, ObjectCache, Shop, Unit, build_library, work_folder
+from atc.build.library import (
+    BuildContext,
+    BuildResult,
+    ObjectCache,
+    Unit,
+    build_library,
+    work_folder,
+)
 from atc.build.output_folder import MANIFEST, Content, check_folder, write_tree
 from atc.cache import Key, open_cache
 from atc.codegen.weights import Blob, included_weights
@@ -265,10 +272,15 @@ class Build:
         self.seen.clear()
         wanted = get_target(target)
         flags = compile_flags(self.compiler, wanted, level)
-        shop = Shop(wanted, self.compiler, flags, cache, workers, self.commands.append)
+        context = BuildContext(wanted, self.compiler, flags, cache, workers, self.commands.append)
         with work_folder() as cwd:
             libraries, result = build_library(
-                cwd, tree, units, "net", shop, lambda done, total: self.seen.append((done, total))
+                cwd,
+                tree,
+                units,
+                "net",
+                context,
+                lambda done, total: self.seen.append((done, total)),
             )
             return {path: file.read_bytes() for path, file in libraries.items()}, result
 

@@ -34,7 +34,7 @@ class Run:
 
 
 @dataclass
-class Site:
+class NodeContext:
     """A cache root with its environment; `warnings` collects what the cache says."""
 
     root: Path
@@ -146,5 +146,5 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "cache")
+def site(tmp_path: Path) -> NodeContext:
+    return NodeContext(tmp_path / "cache")

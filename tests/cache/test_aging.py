@@ -69,8 +69,8 @@ def test_s32_fresh_entries_stay_however_many(small):
 
 def test_s33_the_oldest_go_first_until_the_share_is_left(small):
     small.fill(dict.fromkeys(names(12), 100 * KB))
-    for age, name in enumerate(reversed(names(12))):  # k11 was used last, k0 is the oldest
-        small.set_idle(name, 4000 + 100 * age)
+    for evict, name in enumerate(reversed(names(12))):  # k11 was used last, k0 is the oldest
+        small.set_idle(name, 4000 + 100 * evict)
     entry = sum(path.stat().st_size for path in small.paths("k0"))
     with small.open() as cache:
         assert cache.stats.aged == 12 - 512 * KB // entry

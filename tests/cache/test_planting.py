@@ -19,11 +19,11 @@ import pytest
 
 from atc.cache import (
     TEMPLATES,
-    ProvedFiles,
+    ContentStore,
     clear_cache,
     make_key,
     open_cache,
-    open_proved,
+    open_content_store,
     verify_cache,
     verify_text,
 )
@@ -226,7 +226,7 @@ def template_code(place: Path) -> tuple[str, bytes, bytes, Path]:
 def rendered(place: Path, environ: dict[str, str]) -> str:
     import jinja2
 
-    files = open_proved(place / "cache", TEMPLATES, environ)
+    files = open_content_store(place / "cache", TEMPLATES, environ)
     environment = jinja2.Environment(
         loader=jinja2.DictLoader({"a.j2": "text"}), bytecode_cache=StoredBytecode()
     )
@@ -243,7 +243,7 @@ def planted_template(place: Path, secret: Secret | None) -> Path:
         path.parent.mkdir(parents=True)
         path.write_bytes(digest + code)
     else:
-        ProvedFiles(place / "planted", TEMPLATES, secret).put(name, key, code)
+        ContentStore(place / "planted", TEMPLATES, secret).put(name, key, code)
     return marker
 
 

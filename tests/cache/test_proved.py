@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from atc.cache import ProvedFiles
+from atc.cache import ContentStore
 from atc.cache.secret import Secret
 
 SECRET = Secret(b"the user's own")
 
 
-def files_in(root: Path, folder: str = "notes", *, fresh: bool = False) -> ProvedFiles:
-    return ProvedFiles(root, folder, SECRET, fresh)
+def files_in(root: Path, folder: str = "notes", *, fresh: bool = False) -> ContentStore:
+    return ContentStore(root, folder, SECRET, fresh)
 
 
 def test_what_was_stored_comes_back_under_its_key_only(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_what_was_stored_comes_back_under_its_key_only(tmp_path: Path) -> None:
 
 
 def test_what_another_signed_or_stored_elsewhere_is_not_there(tmp_path: Path) -> None:
-    ProvedFiles(tmp_path, "notes", Secret(b"another's")).put("a", b"key", b"data")
+    ContentStore(tmp_path, "notes", Secret(b"another's")).put("a", b"key", b"data")
     files = files_in(tmp_path)
     assert files.get("a", b"key") is None
     files.put("a", b"key", b"data")

@@ -20,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("clock")
 def test_progress_estimates_what_is_left() -> None:
     stream = io.StringIO()
-    listener = Screen("info", stream).listener()
+    listener = Screen("info", stream).diagnostics()
     listener.stage("measuring")
     for done in (0, 1, 10):
         listener.progress("measuring", done, 10)
@@ -34,5 +34,5 @@ def test_progress_estimates_what_is_left() -> None:
 @pytest.mark.usefixtures("clock")
 def test_a_quiet_level_tells_nothing() -> None:
     stream = io.StringIO()
-    Screen("warning", stream).listener().progress("measuring", 1, 10)
+    Screen("warning", stream).diagnostics().progress("measuring", 1, 10)
     assert stream.getvalue() == ""

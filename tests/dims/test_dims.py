@@ -15,7 +15,7 @@ from atc.dims import (
     Symbol,
     Undecided,
     bind_tokens,
-    broadcast_fault,
+    broadcast_guard,
     broadcast_shapes,
     ceiling,
     dim,
@@ -26,8 +26,8 @@ from atc.dims import (
     maximum,
     minimum,
     most,
+    not_equal,
     plain,
-    unlike,
 )
 
 N, H, W = (Symbol(k, name, *ends) for k, (name, *ends) in
@@ -178,11 +178,11 @@ def test_shapes_broadcast() -> None:
     assert [evaluate(counted, {N: 1, COUNT: k}) for k in (0, 1, 3)] == [0, 1, 3]
     with pytest.raises(ValueError, match="broadcast"):
         broadcast_shapes((h,), (2,))
-    assert evaluate(broadcast_fault(h, w), {H: 4, W: 5}) == 1
-    assert evaluate(broadcast_fault(h, w), {H: 5, W: 5}) == 0
-    assert broadcast_fault(h, 1) == 0
-    assert unlike(n, 9) == 1
-    assert unlike(h, h) == 0
+    assert evaluate(broadcast_guard(h, w), {H: 4, W: 5}) == 1
+    assert evaluate(broadcast_guard(h, w), {H: 5, W: 5}) == 0
+    assert broadcast_guard(h, 1) == 0
+    assert not_equal(n, 9) == 1
+    assert not_equal(h, h) == 0
 
 
 def test_the_most_that_kernels_may_write() -> None:
@@ -205,7 +205,7 @@ def test_what_is_broadcast_may_be_nothing() -> None:
     assert broadcast_shapes([dim(a)], [0]) == (0,)
     for x, y in itertools.product(range(5), repeat=2):
         at = {a: x, b: y}
-        if not evaluate(broadcast_fault(dim(a), dim(b)), at):
+        if not evaluate(broadcast_guard(dim(a), dim(b)), at):
             assert (evaluate(extent, at),) == np.broadcast_shapes((x,), (y,))
             text = plain(extent).replace("atc_broadcast", "broadcast")
             c = {"broadcast": lambda p, q: q if p == 1 else p, "d": [x, y]}

@@ -21,7 +21,7 @@ from atc.backends.find_compiler import find_compiler
 from atc.backends.kernel import Candidate, Kernel, Params, Workload, render_kernel
 from atc.backends.target import Target
 from atc.backends.targets import get_target
-from atc.build.library import Shop, compile_units, kernel_unit, library_flags
+from atc.build.library import BuildContext, compile_units, kernel_unit, library_flags
 from atc.cache import Cache, open_cache
 from atc.cache.algo import open_algo_cache
 from atc.codegen.emit import kernel_tree
@@ -126,8 +126,8 @@ def bench(folder: Path | None, started: Started | None = None) -> Bench:
     """Return a bench with an algo cache in the folder, and no op compiler cache."""
     compiler = find_compiler(TARGET, os.environ)
     flags = library_flags(compiler, TARGET)
-    shop = Shop(TARGET, compiler, flags, op_cache(None), 2, started or Started())
-    return Bench(shop, open_algo_cache(folder, "this machine", pytest.fail))
+    context = BuildContext(TARGET, compiler, flags, op_cache(None), 2, started or Started())
+    return Bench(context, open_algo_cache(folder, "this machine", pytest.fail))
 
 
 def run(graph: Graph, where: Bench) -> Timings:
@@ -182,8 +182,8 @@ def test_other_flags_are_measured_anew(tmp_path: Path) -> None:
     run(graph_of(), bench(tmp_path))
     started = Started()
     other = bench(tmp_path, started)
-    shop = replace(other.shop, flags=(*other.shop.flags, "-O1"))
-    run(graph_of(), replace(other, shop=shop))
+    context = replace(other.context, flags=(*other.context.flags, "-O1"))
+    run(graph_of(), replace(other, context=context))
     assert started.commands
 
 
@@ -192,14 +192,14 @@ def test_objects_go_through_the_op_compiler_cache(tmp_path: Path) -> None:
     started = Started()
     where = bench(None, started)
     with op_cache(tmp_path) as cache:
-        run(graph_of(), replace(where, shop=replace(where.shop, cache=cache)))
+        run(graph_of(), replace(where, context=replace(where.context, cache=cache)))
     chosen = select(graph_of(), TARGET)
     kernels = [render_kernel(c.candidate, c.workload, TARGET) for c in chosen.values()]
     files = {p: t.encode() for p, t in kernel_tree(kernels, TARGET).items()}
     with op_cache(tmp_path) as cache:
-        shop = replace(where.shop, cache=cache)
+        context = replace(where.context, cache=cache)
         (tmp_path / "src" / "kernels").mkdir(parents=True)
-        compiled, _ = compile_units(tmp_path, files, [kernel_unit(k) for k in kernels], shop)
+        compiled, _ = compile_units(tmp_path, files, [kernel_unit(k) for k in kernels], context)
     assert kernels
     assert compiled == 0
 

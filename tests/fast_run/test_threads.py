@@ -37,7 +37,7 @@ def test_the_policy_says_how_many_threads_share_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "WORTH", 0)
-    monkeypatch.setattr(partition, "WORTH_TURN", 0)
+    monkeypatch.setattr(partition, "WORTH_PHASE", 0)
     monkeypatch.setattr(threads, "MIN_NS", 1e4)
     save(tmp_path / "model.onnx")
     policy = tmp_path / "policy.txt"

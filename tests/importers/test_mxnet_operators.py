@@ -17,7 +17,7 @@ from importers.mxnet_files import FLAGS, Array, assert_close, node, run, symbol,
 
 from atc.errors import AtcError
 from atc.importers.mxnet import load_mxnet, nms
-from atc.importers.mxnet.site import RULES
+from atc.importers.mxnet.node_context import RULES
 
 FLOATING = [
     *plain.ELEMENTWISE, *plain.ACTIVATIONS, *plain.LAYERS, *plain.SHAPES, *plain.REDUCTIONS,

@@ -131,8 +131,8 @@ def test_spellings(words: list[str], name: str, value: object) -> None:
 def test_a_file_of_flags(tmp_path: Path) -> None:
     path = tmp_path / "flags"
     path.write_text("# runs\n--iter=4 --warmup_iter=2\n")
-    wishes = read_arguments([f"--flagfile={path}", "x"], {})
-    assert (wishes["iter"], wishes["warmup_iter"]) == (4, 2)
+    arguments = read_arguments([f"--flagfile={path}", "x"], {})
+    assert (arguments["iter"], arguments["warmup_iter"]) == (4, 2)
     path.write_text(f"--flagfile={path}\n")
     with pytest.raises(OptionError, match="from within itself"):
         read_arguments([f"--flagfile={path}", "x"], {})

@@ -26,7 +26,7 @@ from atc.api import compile as compile_network
 from atc.backends.find_compiler import find_compiler
 from atc.backends.target import host_arch, host_features
 from atc.backends.targets import get_target
-from atc.build.library import Shop, library_flags
+from atc.build.library import BuildContext, library_flags
 from atc.cache import open_cache
 from atc.cache.algo import open_algo_cache
 from atc.fast_run.measure import Bench, fast_run, workloads
@@ -244,9 +244,9 @@ def test_candidates_on_tiles_are_measured(machine: Machine) -> None:
     compiler = find_compiler(target, {**os.environ, "CC": shlex.join(("gcc", *FOR_MACHINE))})
     flags = library_flags(compiler, target)
     cache = open_cache("disable", None, AMX, versions={}, environ={}, warn=pytest.fail)
-    shop = Shop(target, compiler, flags, cache, 2, lambda _: None)
+    context = BuildContext(target, compiler, flags, cache, 2, lambda _: None)
     graph = run_passes(compile_graph(products()), width=16)
-    bench = Bench(shop, open_algo_cache(None, "this machine", pytest.fail), timeout=300)
+    bench = Bench(context, open_algo_cache(None, "this machine", pytest.fail), timeout=300)
     found = fast_run(workloads(graph, {}), bench)
     measured = [m for ms in found.values() for m in ms if "amx" in m.label]
     assert measured

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from atc.errors import OptionError
-from atc.options.environment import config_path, parse_config, read_surroundings
+from atc.options.environment import config_path, parse_config, read_config_environment
 from atc.options.resolve import find_model
 from atc.options.show import current, env_text
 
@@ -67,19 +67,19 @@ def test_where_it_lies(environ: dict[str, str], expected: str | None) -> None:
 
 
 def test_reading(tmp_path: Path) -> None:
-    assert not read_surroundings({"HOME": str(tmp_path)}).options
+    assert not read_config_environment({"HOME": str(tmp_path)}).options
     folder = tmp_path / ".config/atc"
     folder.mkdir(parents=True)
     (folder / "atc.cfg").write_text("jobs=2")
-    assert read_surroundings({"HOME": str(tmp_path)}).options["jobs"].text == "2"
-    assert not read_surroundings({"ATC_CONFIG": os.devnull, "HOME": str(tmp_path)}).options
+    assert read_config_environment({"HOME": str(tmp_path)}).options["jobs"].text == "2"
+    assert not read_config_environment({"ATC_CONFIG": os.devnull, "HOME": str(tmp_path)}).options
     with pytest.raises(OptionError, match=r"can't be read.*\[ATC_CONFIG\]"):
-        read_surroundings({"ATC_CONFIG": str(tmp_path / "none.cfg")})
+        read_config_environment({"ATC_CONFIG": str(tmp_path / "none.cfg")})
     with pytest.raises(OptionError, match="can't be read"):
-        read_surroundings({"ATC_CONFIG": str(tmp_path)})
+        read_config_environment({"ATC_CONFIG": str(tmp_path)})
     (folder / "atc.cfg").write_bytes(b"\xff\xfe")
     with pytest.raises(OptionError, match="can't be read"):
-        read_surroundings({"HOME": str(tmp_path)})
+        read_config_environment({"HOME": str(tmp_path)})
 
 
 TOO_LONG = "/" + "x" * 5000
@@ -87,9 +87,9 @@ TOO_LONG = "/" + "x" * 5000
 
 @pytest.mark.parametrize("variable", ["HOME", "XDG_CONFIG_HOME"])
 def test_a_home_that_cannot_be_looked_at_holds_no_file(variable: str) -> None:
-    assert not read_surroundings({variable: TOO_LONG}).options
+    assert not read_config_environment({variable: TOO_LONG}).options
     assert find_model(Path("net"), TOO_LONG) == Path("net")
-    around = read_surroundings({variable: TOO_LONG})
+    around = read_config_environment({variable: TOO_LONG})
     assert "(not there)" in env_text(current(around), around)
 
 

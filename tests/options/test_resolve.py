@@ -13,8 +13,8 @@ from setting_rows import options
 import atc
 from atc.cli.main import main
 from atc.errors import OptionError
-from atc.options.environment import Surroundings, parse_config
-from atc.options.resolve import settle
+from atc.options.environment import ConfigEnvironment, parse_config
+from atc.options.resolve import resolve
 from atc.options.table import IGNORED_OPTIONS, OPTIONS, VARIABLES, options_of
 
 NEEDED = {"model": "x.onnx", "output": "out/x"}
@@ -40,7 +40,7 @@ def test_what_counts(
 ) -> None:
     around = parse_config(lines, "f.cfg", {} if environ is None else {NAME: environ})
     named = {**NEEDED, **({} if given is None else {"reproducible": given})}
-    assert settle(named, "compile", around).values["reproducible"] is expected
+    assert resolve(named, "compile", around).values["reproducible"] is expected
 
 
 def test_every_option_that_a_variable_gives_exists() -> None:
@@ -52,7 +52,7 @@ def test_every_option_that_a_variable_gives_exists() -> None:
 
 def test_sources_are_told() -> None:
     around = parse_config("jobs=3", "f.cfg", {"MGB_JIT_WORKDIR": "/w"})
-    settled = settle(NEEDED, "compile", around)
+    settled = resolve(NEEDED, "compile", around)
     assert settled.sources == {
         "build_dir": "environment: MGB_JIT_WORKDIR", "jobs": "configuration file",
     }  # fmt: skip
@@ -60,24 +60,24 @@ def test_sources_are_told() -> None:
 
 def test_a_wrong_value_names_where_it_stands() -> None:
     with pytest.raises(OptionError, match=r"E10003: 'x' is not .* \[--jobs, configuration file\]"):
-        settle(NEEDED, "compile", parse_config("jobs=x", "f.cfg"))
+        resolve(NEEDED, "compile", parse_config("jobs=x", "f.cfg"))
     with pytest.raises(OptionError, match=rf"E10006.*\[{NAME}\]"):
-        settle(NEEDED, "compile", Surroundings({NAME: "x"}))
+        resolve(NEEDED, "compile", ConfigEnvironment({NAME: "x"}))
     with pytest.raises(OptionError, match=rf"\[{NAME} of f.cfg, line 2\]"):
-        settle(NEEDED, "compile", parse_config(f"\n{NAME}=x", "f.cfg"))
+        resolve(NEEDED, "compile", parse_config(f"\n{NAME}=x", "f.cfg"))
 
 
 def test_variables_of_the_file_reach_the_cache_below_the_environment() -> None:
     around = parse_config(
         "ASCEND_CACHE_PATH=/file\nASCEND_MAX_OP_CACHE_SIZE=7", "f", {"ASCEND_CACHE_PATH": "/env"}
     )
-    environ = settle(NEEDED, "compile", around).environ
+    environ = resolve(NEEDED, "compile", around).environ
     assert environ["ASCEND_CACHE_PATH"] == "/env"
     assert environ["ASCEND_MAX_OP_CACHE_SIZE"] == "7"
 
 
 def test_the_cache_command_asks_for_all_targets_whatever_the_device() -> None:
-    values = settle({}, "cache", Surroundings({"MGE_DEFAULT_DEVICE": "cpu0"})).values
+    values = resolve({}, "cache", ConfigEnvironment({"MGE_DEFAULT_DEVICE": "cpu0"})).values
     assert values["target"] == ""
 
 
@@ -104,9 +104,9 @@ def test_a_warning_is_printed_once(
 def test_dynamic_variables_count_at_the_next_call_others_as_at_the_start() -> None:
     code = """
 import os
-from atc.options.resolve import settle
+from atc.options.resolve import resolve
 def now():
-    values = settle({"model": "x", "output": "y"}, "compile").values
+    values = resolve({"model": "x", "output": "y"}, "compile").values
     return values["reproducible"], values["fast_run_timeout"]
 print(now())
 os.environ["MXNET_ENFORCE_DETERMINISM"] = "0"
@@ -144,6 +144,6 @@ def test_keywords_at_their_defaults_are_open_to_the_environment(
 @pytest.mark.parametrize("command", ["compile", "verify", "check"])
 def test_commands_that_compile_read_the_surroundings(command: str) -> None:
     needed = {n: v for n, v in NEEDED.items() if n in options_of(command)}
-    settled = settle(needed, command, Surroundings({NAME: "1", "MXNET_GLUON_REPO": "9"}))
+    settled = resolve(needed, command, ConfigEnvironment({NAME: "1", "MXNET_GLUON_REPO": "9"}))
     assert settled.values["reproducible"] is True
     assert len(settled.values["notes"]) == 1  # type: ignore[arg-type]

@@ -17,24 +17,27 @@ import atc
 from atc.dims import Named, Sum
 from atc.errors import OptionError
 from atc.options.options import make_options
-from atc.options.shape_profiles import gears_of, general_of
+from atc.options.shape_profiles import fallback_of, shape_profiles_of
 from atc.options.table import read_values
 
 
-def gears(**given: object) -> list[object]:
+def shape_profiles(**given: object) -> list[object]:
     values = {"model": "net.onnx", "output": "out", **given}
-    return [dict(o.input_shape) for o in gears_of(make_options(read_values(values, "compile")))]
+    return [
+        dict(o.input_shape) for o in shape_profiles_of(make_options(read_values(values, "compile")))
+    ]
 
 
 def test_what_the_lists_stand_for() -> None:
-    assert gears(input_shape="x:1,3,8,8") == []
-    assert gears(input_shape="x:-1,3;y:-1;z:4", dynamic_batch_size="1,8") == [
+    assert shape_profiles(input_shape="x:1,3,8,8") == []
+    assert shape_profiles(input_shape="x:-1,3;y:-1;z:4", dynamic_batch_size="1,8") == [
         {"x": (1, 3), "y": (1,), "z": (4,)}, {"x": (8, 3), "y": (8,), "z": (4,)}
     ]  # fmt: skip
-    assert gears(input_shape="x:1,3,-1,-1", dynamic_image_size="8,9;16,4") == [
+    assert shape_profiles(input_shape="x:1,3,-1,-1", dynamic_image_size="8,9;16,4") == [
         {"x": (1, 3, 8, 9)}, {"x": (1, 3, 16, 4)}
     ]  # fmt: skip
-    assert gears(input_shape={"x": (-1, 3), "y": (2, -1)}, dynamic_dims=[(1, 2), (3, 4)]) == [
+    given = {"x": (-1, 3), "y": (2, -1)}
+    assert shape_profiles(input_shape=given, dynamic_dims=[(1, 2), (3, 4)]) == [
         {"x": (1, 3), "y": (2, 2)}, {"x": (3, 3), "y": (2, 4)}
     ]  # fmt: skip
 
@@ -42,25 +45,25 @@ def test_what_the_lists_stand_for() -> None:
 def test_an_empty_gear_and_extents_with_names() -> None:
     total = Sum((("s", 1), ("p", 1)))
     given = "ids:1,s=-1;past:p=-1,4;mask:1,s+p"
-    assert gears(input_shape=given, dynamic_dims="5,0;1,8") == [
+    assert shape_profiles(input_shape=given, dynamic_dims="5,0;1,8") == [
         {"ids": (1, Named("s", s)), "past": (Named("p", p), 4), "mask": (1, total)}
         for s, p in ((5, 0), (1, 8))
     ]
     with pytest.raises(OptionError, match="no sizes"):
-        gears(input_shape="x:-1,3", dynamic_batch_size="0,1")
+        shape_profiles(input_shape="x:-1,3", dynamic_batch_size="0,1")
 
 
 def test_lists_beside_ranges_say_which_shapes_are_fast() -> None:
     values = {"model": "net.onnx", "output": "out", "input_shape": "x:1~8,3,8~64,8~64"}
     given = read_values({**values, "dynamic_dims": "1,8,8;8,64,32"}, "compile")
     options = make_options(given)
-    shapes = [dict(o.input_shape) for o in gears_of(options)]
+    shapes = [dict(o.input_shape) for o in shape_profiles_of(options)]
     assert shapes == [{"x": (1, 3, 8, 8)}, {"x": (8, 3, 64, 32)}]
-    general = general_of(options)
+    general = fallback_of(options)
     assert general is not None
     assert general.input_shape == options.input_shape
     assert not general.dynamic_dims
-    assert general_of(make_options(read_values(values, "compile"))) is None
+    assert fallback_of(make_options(read_values(values, "compile"))) is None
 
 
 BATCH, IMAGE, DIMS = "dynamic_batch_size", "dynamic_image_size", "dynamic_dims"
@@ -96,7 +99,7 @@ BATCH, IMAGE, DIMS = "dynamic_batch_size", "dynamic_image_size", "dynamic_dims"
 )
 def test_wrong_lists(shape: str, lists: dict[str, str], code: str) -> None:
     with pytest.raises(OptionError) as caught:
-        gears(input_shape=shape, **lists)
+        shape_profiles(input_shape=shape, **lists)
     assert caught.value.code == code
 
 
@@ -146,8 +149,8 @@ def test_gears_and_all_other_shapes_of_a_range(folder: Path) -> None:
     assert sizes[0] < sizes[1] < sizes[4] < sizes[3] <= library.function("arena_size")()
     with pytest.raises(ValueError, match="must have a shape in"):
         network(np.zeros((6, 3, 8, 8), np.float32))
-    gear = (folder / "net" / "net_weights.bin").read_bytes()
-    assert len((folder / "both" / "both_weights.bin").read_bytes()) == len(gear)
+    shape_profile = (folder / "net" / "net_weights.bin").read_bytes()
+    assert len((folder / "both" / "both_weights.bin").read_bytes()) == len(shape_profile)
 
 
 def test_gears_share_the_weights(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from atc.cli.main import main
 from atc.errors import OptionError
-from atc.options.environment import Surroundings, parse_config
+from atc.options.environment import ConfigEnvironment, parse_config
 from atc.options.show import HEADINGS, current, env_json, env_text
 from atc.options.table import VARIABLES
 
@@ -30,27 +30,27 @@ def test_values_and_sources() -> None:
 def test_the_caches_own_order(tmp_path: Path) -> None:
     environ = {"ASCEND_CACHE_PATH": str(tmp_path), "ASCEND_MAX_OP_CACHE_SIZE": "7"}
     name = "ASCEND_MAX_OP_CACHE_SIZE"
-    (row,) = current(Surroundings(environ), [name])
+    (row,) = current(ConfigEnvironment(environ), [name])
     assert (row.value, row.source) == ("7", "environment")
     ini = tmp_path / "kernel_cache/op_cache.ini"
     ini.parent.mkdir()
     ini.write_text("[op_compiler_cache]\nmax_op_cache_size=9\nremain_cache_size_ratio=80\n")
-    (row,) = current(Surroundings(environ), [name])
+    (row,) = current(ConfigEnvironment(environ), [name])
     assert row.value == "9"
     assert "op_cache.ini" in row.source
 
 
 def test_a_secret_is_never_shown() -> None:
-    set_here = Surroundings({"ATC_CACHE_KEY": "hush"})
+    set_here = ConfigEnvironment({"ATC_CACHE_KEY": "hush"})
     for around in (set_here, parse_config("ATC_CACHE_KEY=hush", "a.cfg")):
         rows = current(around, ["ATC_CACHE_KEY"])
         assert [row.value for row in rows] == ["(set)"]
         assert "hush" not in env_text(rows, around) + env_json(rows, around)
-    assert current(Surroundings(), ["ATC_CACHE_KEY"])[0].value == ""
+    assert current(ConfigEnvironment(), ["ATC_CACHE_KEY"])[0].value == ""
 
 
 def test_text_and_json_hold_the_same() -> None:
-    around = Surroundings({"MXNET_HOME": "/m\x1b[2J"})
+    around = ConfigEnvironment({"MXNET_HOME": "/m\x1b[2J"})
     rows = current(around, ["MXNET_HOME", "CC"])
     text, data = env_text(rows, around), json.loads(env_json(rows, around))
     assert text.splitlines()[0].split() == list(HEADINGS[:5])
@@ -70,7 +70,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert main(["env", "NONE"]) == 1
     assert "E10001: there is no variable 'NONE'" in capsys.readouterr().err
     with pytest.raises(OptionError):
-        current(Surroundings(), ["NONE"])
+        current(ConfigEnvironment(), ["NONE"])
 
 
 def test_a_terminal_shows_a_table(

@@ -13,7 +13,7 @@ from atc.ir.graph import Graph, reads
 from atc.ir.ops import Map, Reshape
 from atc.ir.verify import verify
 from atc.passes import run_passes
-from atc.passes.rematerialize import Wish, recompute
+from atc.passes.rematerialize import RematerializationGoal, rematerialize
 from support import compile_graph
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
@@ -66,8 +66,8 @@ def copies(graph: Graph) -> list[str]:
     return [n.outputs[0] for n in graph.nodes if "#again" in n.outputs[0]]
 
 
-def checked(graph: Graph, wish: Wish = Wish()) -> Graph:  # noqa: B008
-    changed = recompute(graph, wish)
+def checked(graph: Graph, aim: RematerializationGoal = RematerializationGoal()) -> Graph:  # noqa: B008
+    changed = rematerialize(graph, aim)
     verify(changed, "recompute")
     assert (changed.inputs, changed.outputs) == (graph.inputs, graph.outputs)
     assert peak_bytes(changed) <= peak_bytes(graph)
@@ -90,7 +90,7 @@ def test_a_training_step_needs_less(training: Graph) -> None:
 
 
 def test_cheap_ones_only(training: Graph) -> None:
-    changed = checked(training, Wish(cheap=True))
+    changed = checked(training, RematerializationGoal(cheap=True))
     again = [n for n in changed.nodes if "#again" in n.outputs[0]]
     assert again
     assert all(isinstance(n.op, Map) for n in again)
@@ -100,21 +100,21 @@ def test_cheap_ones_only(training: Graph) -> None:
 def test_no_more_than_the_goal_takes(training: Graph) -> None:
     whole = peak_bytes(training)
     least = peak_bytes(checked(training))
-    assert recompute(training, Wish(goal=whole)) is training
-    some = checked(training, Wish(goal=whole - 1))
+    assert rematerialize(training, RematerializationGoal(goal=whole)) is training
+    some = checked(training, RematerializationGoal(goal=whole - 1))
     assert least <= peak_bytes(some) < whole
     assert len(copies(some)) <= len(copies(checked(training)))
 
 
 def test_what_is_small_is_kept(training: Graph) -> None:
-    assert recompute(training, Wish(minimum=1 << 30)) is training
-    for name in copies(checked(training, Wish(minimum=5000))):
+    assert rematerialize(training, RematerializationGoal(minimum=1 << 30)) is training
+    for name in copies(checked(training, RematerializationGoal(minimum=5000))):
         assert training.types[name.partition("#again")[0]].nbytes > 0
 
 
 def test_more_tries_find_no_worse(training: Graph) -> None:
-    assert recompute(training, Wish(tries=0)) is training
-    few, many = (peak_bytes(checked(training, Wish(tries=n))) for n in (1, 50))
+    assert rematerialize(training, RematerializationGoal(tries=0)) is training
+    few, many = (peak_bytes(checked(training, RematerializationGoal(tries=n))) for n in (1, 50))
     assert many <= few
 
 

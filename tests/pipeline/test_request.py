@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import atc
 from atc.backends.target import host_arch
 from atc.compile import compile_model
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import InternalError, OptionError
 from atc.options.options import Options
 from atc.pipeline import request as requests
@@ -86,7 +86,7 @@ def test_every_file_is_opened_once_and_every_policy_derived_once(
     monkeypatch.setattr(builtins, "open", opening)
     for name in READERS:
         monkeypatch.setattr(requests, name, counting(name))
-    compile_model(options, listen=Listener(stage=lambda text: stages.update([text])))
+    compile_model(options, listen=Diagnostics(stage=lambda text: stages.update([text])))
     assert stages["compiling C"] == compilations
     assert {name: opened[str(path)] for name, path in files.items()} == dict.fromkeys(files, 1)
     assert derived == dict.fromkeys(READERS, 1)

@@ -29,8 +29,8 @@ from atc.memory.arena import plan_memory
 from atc.memory.audit import audit_memory
 from atc.passes import run_passes
 from atc.program import cascade
-from atc.program.build import Bands, Program, build_program
-from atc.program.cascade import Chain, Link, make_chain
+from atc.program.build import CascadeLoop, Program, build_program
+from atc.program.cascade import Cascade, CascadeStage, make_cascade
 from atc.select.select import Choice, select
 from atc.tools.explain import explain, read_report
 from atc.tools.profile import profile_run
@@ -80,12 +80,12 @@ FEW = ("inverted residual",)
 def model(names: Iterable[str] = CHAINS) -> onnx.ModelProto:
     """Return a model with chains; each ends in an output of its own."""
     nodes, weights, inputs, outputs = [], [], [], []
-    for k, (shape, links) in enumerate(CHAINS[name] for name in names):
+    for k, (shape, stages) in enumerate(CHAINS[name] for name in names):
         start = value = f"x{k}"
         inputs.append(helper.make_tensor_value_info(start, TensorProto.FLOAT, shape))
         channels = shape[1]
-        for j, link in enumerate(links):
-            made, known, channels = _layer(f"{k}_{j}", value, channels, link, start)
+        for j, stage in enumerate(stages):
+            made, known, channels = _layer(f"{k}_{j}", value, channels, stage, start)
             nodes += made
             weights += known
             value = made[-1].output[0]
@@ -97,14 +97,14 @@ def model(names: Iterable[str] = CHAINS) -> onnx.ModelProto:
 
 
 def _layer(
-    name: str, x: str, channels: int, link: dict[str, Any], start: str
+    name: str, x: str, channels: int, stage: dict[str, Any], start: str
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], int]:
-    kernel, stride = link.get("kernel", 1), link.get("stride", 1)
-    dilation, pad = link.get("dilation", 1), link.get("pad", kernel // 2)
-    filters = link.get("filters", channels)
-    group = channels if link.get("each") else 1
+    kernel, stride = stage.get("kernel", 1), stage.get("stride", 1)
+    dilation, pad = stage.get("dilation", 1), stage.get("pad", kernel // 2)
+    filters = stage.get("filters", channels)
+    group = channels if stage.get("each") else 1
     window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
-    if link.get("pool"):
+    if stage.get("pool"):
         window["strides"] = [2, 2]
         return [helper.make_node("MaxPool", [x], [f"y{name}"], **window)], [], channels
     shape = (filters, channels // group, kernel, kernel)
@@ -114,9 +114,9 @@ def _layer(
     made = [helper.make_node(
         "Conv", [x, *arrays], [f"y{name}"], group=group, dilations=[dilation] * 2, **window
     )]  # fmt: skip
-    if "act" in link:
-        made.append(helper.make_node(link["act"], [made[-1].output[0]], [f"a{name}"]))
-    if link.get("add"):
+    if "act" in stage:
+        made.append(helper.make_node(stage["act"], [made[-1].output[0]], [f"a{name}"]))
+    if stage.get("add"):
         made.append(helper.make_node("Add", [made[-1].output[0], start], [f"s{name}"]))
     return made, known, filters
 
@@ -124,8 +124,8 @@ def _layer(
 def eager(patch: pytest.MonkeyPatch, heights: Sequence[int]) -> None:
     """Let every chain take turns, with bands of the first of the heights that it can have."""
     patch.setattr(cascade, "HEIGHTS", tuple(heights))
-    patch.setattr(cascade, "_saved", lambda links, target: 1e9 * len(links))
-    patch.setattr(cascade, "_spent", lambda chain, target: 0.0)
+    patch.setattr(cascade, "_saved", lambda stages, target: 1e9 * len(stages))
+    patch.setattr(cascade, "_spent", lambda cascade, target: 0.0)
 
 
 def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[Path, Path]:
@@ -148,13 +148,13 @@ def build(root: Path, names: Iterable[str], height: int, threads: int) -> tuple[
 
 def check(root: Path, names: Iterable[str], height: int, threads: int) -> None:
     """Compare networks without and with turns, and with the standard's evaluator."""
-    whole, turns = build(root, names, height, threads)
-    text = (turns / "src" / "net.c").read_text()
+    whole, stripes = build(root, names, height, threads)
+    text = (stripes / "src" / "net.c").read_text()
     if get_target("host").vector_bytes > 4:
         assert text.count(" keep_rows(") > len(tuple(names))
         assert "keep_rows" not in (whole / "src" / "net.c").read_text()
     rng = np.random.default_rng(11)
-    with atc.load(whole) as one, atc.load(turns) as other:
+    with atc.load(whole) as one, atc.load(stripes) as other:
         given = [rng.standard_normal(t.shape).astype(np.float32) for t in one.inputs]
         named = {t.name: a for t, a in zip(one.inputs, given, strict=True)}
         truth = ReferenceEvaluator(onnx.load(root / "model.onnx")).run(None, named)
@@ -170,9 +170,9 @@ def test_calls_that_take_turns_cost_and_compute_what_they_did_one_after_the_othe
     """Threads compute some rows twice; the report's page shows it all, profiles have times."""
     if get_target("host").vector_bytes == 4:
         pytest.skip("portable kernels take no turns")
-    whole, turns = build(tmp_path, FEW[:1], height=3, threads=threads)
+    whole, stripes = build(tmp_path, FEW[:1], height=3, threads=threads)
     sums: list[dict[str, tuple[float, int]]] = []
-    for folder in (whole, turns):
+    for folder in (whole, stripes):
         found: dict[str, tuple[float, int]] = {}
         for step in read_page(folder, None).steps:
             cost, count = found.get(step.title, (0.0, 0))
@@ -187,15 +187,15 @@ def test_calls_that_take_turns_cost_and_compute_what_they_did_one_after_the_othe
         assert cost * 0.999 <= sums[1][title][0] <= cost * (1.001 if threads == 1 else 1.5)
         assert count * 0.999 <= sums[1][title][1] <= count * (1 if threads == 1 else 1.5)
         if not title.startswith(("reorder", "copy", "padding")):  # of no node of the model
-            text = explain(read_report(turns), title.partition(" + ")[0])
+            text = explain(read_report(stripes), title.partition(" + ")[0])
             marks = re.findall(r"^  \* \S", text, re.MULTILINE)
             assert len(marks) >= 2  # a row of the table, and the reason
     if threads == 1:
-        net = atc.load(turns)
+        net = atc.load(stripes)
         profile = profile_run(net, {t.name: np.zeros(t.shape, t.dtype) for t in net.inputs}, 2, "")
         assert all(call.ns > 0 and call.calls == 1 for call in profile.calls)
         assert [c.operations for c in profile.calls] == [
-            step.operations for step in read_page(turns, profile).steps
+            step.operations for step in read_page(stripes, profile).steps
         ]
 
 
@@ -209,7 +209,7 @@ def test_so_do_turns_of_any_height(tmp_path: Path, height: int, threads: int) ->
     check(tmp_path, CHAINS, height, threads)
 
 
-def links() -> Iterator[list[Link]]:
+def stages() -> Iterator[list[CascadeStage]]:
     """Yield chains of windows over rows, with kernels that compute some rows at a time."""
     rng = np.random.default_rng(0)
     for _ in range(300):
@@ -226,48 +226,50 @@ def links() -> Iterator[list[Link]]:
             yield made
 
 
-def _some_link(rows: int, out: int, kernel: int, stride: int, pad: int, step: int) -> Link:
+def _some_link(rows: int, out: int, kernel: int, stride: int, pad: int, step: int) -> CascadeStage:
     op = Pool("Max", Window((kernel, 1), (stride, 1), (1, 1), (pad, 0)), (0, 0))
     y = TensorType(DType.FLOAT, (1, 1, out, 1, 8))
     w = Workload(op, (None,), (y,), (False,))
     choice = Choice(w, Candidate(PoolTiles(), {}), ())
     ends = (*range(step, out, step), out)
-    return Link(Node(op, ("x",), ("y",)), choice, {}, ends, rows, kernel, stride, pad)
+    return CascadeStage(Node(op, ("x",), ("y",)), choice, {}, ends, rows, kernel, stride, pad)
 
 
-def rows_read(link: Link, begin: int, end: int) -> set[int]:
+def rows_read(stage: CascadeStage, begin: int, end: int) -> set[int]:
     """Return the rows of its operand that a link reads for a range of rows."""
-    taps = {r * link.stride + k - link.pad for r in range(begin, end) for k in range(link.kernel)}
-    return {r for r in taps if 0 <= r < link.rows}
+    taps = {
+        r * stage.stride + k - stage.pad for r in range(begin, end) for k in range(stage.kernel)
+    }
+    return {r for r in taps if 0 <= r < stage.rows}
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_turns_read_only_rows_that_are_there(threads: int) -> None:
-    for chain_links in links():
-        chain = make_chain(chain_links, int(RNG.integers(1, 6)), threads)
+    for chain_links in stages():
+        cascade = make_cascade(chain_links, int(RNG.integers(1, 6)), threads)
         done: list[int] = []
-        for part in chain.parts:
-            run_part(chain, part)
-            done += [r for turn in part for r in range(turn[-1].begin, turn[-1].end)]
+        for part in cascade.parts:
+            run_part(cascade, part)
+            done += [r for stripe in part for r in range(stripe[-1].begin, stripe[-1].end)]
         assert done == list(range(chain_links[-1].ends[-1]))
 
 
-def run_part(chain: Chain, part: Sequence[Sequence[cascade.Turn]]) -> None:
+def run_part(cascade: Cascade, part: Sequence[Sequence[cascade.Stripe]]) -> None:
     """Run turns on memory that holds the numbers of rows."""
-    memory: list[dict[int, int]] = [{} for _ in chain.rings]
-    for before, turn in pairwise([None, *part]):
-        for k, ring in enumerate(memory):
+    memory: list[dict[int, int]] = [{} for _ in cascade.buffer_rows]
+    for before, stripe in pairwise([None, *part]):
+        for k, buffer in enumerate(memory):
             if before is not None:  # move the rows that are kept
-                kept = range(turn[k].y_first, turn[k].begin)
-                values = [ring[r - before[k].y_first] for r in kept]
-                ring.update(enumerate(values))
-        for k, (link, own) in enumerate(zip(chain.links, turn, strict=True)):
+                kept = range(stripe[k].y_first, stripe[k].begin)
+                values = [buffer[r - before[k].y_first] for r in kept]
+                buffer.update(enumerate(values))
+        for k, (stage, own) in enumerate(zip(cascade.stages, stripe, strict=True)):
             if k:
-                for r in rows_read(link, own.begin, own.end):
+                for r in rows_read(stage, own.begin, own.end):
                     assert memory[k - 1][r - own.x_first] == r
-            assert {own.begin, own.end} <= {0, *link.ends}
+            assert {own.begin, own.end} <= {0, *stage.ends}
             if k < len(memory):
-                assert own.end - own.y_first <= chain.rings[k]
+                assert own.end - own.y_first <= cascade.buffer_rows[k]
                 memory[k].update((r - own.y_first, r) for r in range(own.begin, own.end))
 
 
@@ -277,7 +279,7 @@ def program_in_turns(threads: int) -> Program:
     selection = select(graph, target)
     with pytest.MonkeyPatch.context() as patch:
         eager(patch, [2])
-        return build_program(graph, selection, target, threads=threads, in_bands=True)
+        return build_program(graph, selection, target, threads=threads, cascades=True)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -285,27 +287,27 @@ def test_the_audit_catches_turns_that_read_or_write_other_rows(threads: int) -> 
     program = program_in_turns(threads)
     arena = plan_memory(program)
     pieces = [p for s in program.steps for p in getattr(s, "pieces", (s,))]
-    chains = [p for p in pieces if isinstance(p, Bands)]
-    assert len(chains) >= threads * len(CHAINS) // 2
+    cascades = [p for p in pieces if isinstance(p, CascadeLoop)]
+    assert len(cascades) >= threads * len(CHAINS) // 2
     for name, by in {"begin": 1, "end": 3, "y_first": 1, "x_first": 2}.items():
         for k in range(name == "x_first", 2):  # the first call reads what is whole
-            wrong = _changed(chains[0], (1, k), {name: by})
-            steps = tuple(_with(step, chains[0], wrong) for step in program.steps)
+            wrong = _changed(cascades[0], (1, k), {name: by})
+            steps = tuple(_with(step, cascades[0], wrong) for step in program.steps)
             with pytest.raises(InternalError, match="memory plan: the chain"):
                 audit_memory(
                     replace(program, steps=steps), arena.offsets, arena.scratch, arena.plan.size
                 )
 
 
-def _changed(chain: Bands, place: tuple[int, int], change: dict[str, int]) -> Bands:
+def _changed(cascade: CascadeLoop, place: tuple[int, int], change: dict[str, int]) -> CascadeLoop:
     at, k = place
-    turns = [list(turn) for turn in chain.turns]
-    moved = {name: getattr(turns[at][k], name) + by for name, by in change.items()}
-    turns[at][k] = replace(turns[at][k], **moved)
-    return replace(chain, turns=tuple(map(tuple, turns)))
+    stripes = [list(stripe) for stripe in cascade.stripes]
+    moved = {name: getattr(stripes[at][k], name) + by for name, by in change.items()}
+    stripes[at][k] = replace(stripes[at][k], **moved)
+    return replace(cascade, stripes=tuple(map(tuple, stripes)))
 
 
-def _with(step: Any, old: Bands, new: Bands) -> Any:
+def _with(step: Any, old: CascadeLoop, new: CascadeLoop) -> Any:
     if step is old:
         return new
     pieces = getattr(step, "pieces", None)
@@ -314,9 +316,9 @@ def _with(step: Any, old: Bands, new: Bands) -> Any:
 
 def test_memory_holds_a_few_rows_of_what_lies_between() -> None:
     program = program_in_turns(1)
-    rings = {v: t for v, t in program.types.items() if v.endswith("#rows0")}
-    assert rings
-    for value, type_ in rings.items():
+    buffer_rows = {v: t for v, t in program.types.items() if v.endswith("#rows0")}
+    assert buffer_rows
+    for value, type_ in buffer_rows.items():
         whole = program.types[value.removesuffix("#rows0")]
         assert type_.shape[2] < whole.shape[2]
         assert value.removesuffix("#rows0") not in plan_memory(program).offsets

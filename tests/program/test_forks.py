@@ -21,7 +21,7 @@ from stages import project_of
 import atc
 from atc.backends.targets import get_target
 from atc.codegen.emit import emit
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import InternalError
 from atc.ir.graph import Graph
 from atc.memory.arena import Arena, plan_memory
@@ -265,7 +265,7 @@ def test_networks_of_several_shapes_say_that_they_use_one_thread(tmp_path: Path)
     model = save([relu], {"x": ["n", 4]}, {"y": ["n", 4]}, tmp_path / "m.onnx")
     chosen = options({}, model, target="c99", input_shape="x:1~3,4", parallel_branches="2")
     told: list[str] = []
-    project_of(chosen, Listener(warn=told.append))
+    project_of(chosen, Diagnostics(warn=told.append))
     assert told == ["--parallel_branches=2: networks of several shapes use one"]
 
 

@@ -23,7 +23,7 @@ from atc.memory.arena import plan_memory
 from atc.passes import run_passes
 from atc.program import partition
 from atc.program.build import build_program, calls
-from atc.program.packed_layouts import hand_over
+from atc.program.packed_layouts import propagate_packed_layouts
 from atc.select.select import Selection, select
 from support import Runner, _compile, compile_graph
 
@@ -104,7 +104,7 @@ def compiled(
     parts = []
     for k, count in enumerate([0, *threads]):
         program = build_program(
-            graph, selection, target, threads=max(count, 1), in_planes=count > 0
+            graph, selection, target, threads=max(count, 1), packed_layouts=count > 0
         )
         kept = [c for c in calls(program.steps) if "planes" in c.choice.candidate.label]
         assert bool(kept) == (count > 0)
@@ -122,14 +122,14 @@ def compiled(
 
 def on_planes(graph: Graph, selection: Selection, target: Target, threads: int) -> set[str]:
     """Return the nodes whose results are handed over as planes."""
-    handed = hand_over(graph, selection, target, threads)
+    handed = propagate_packed_layouts(graph, selection, target, threads)
     return {name for n in graph.nodes if n.outputs[0] in handed.types for name in n.origin}
 
 
 @pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.slow), "bf16x3"])
 def test_the_same_numbers_as_without(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "WORTH", 0)
-    monkeypatch.setattr(partition, "WORTH_TURN", 0)
+    monkeypatch.setattr(partition, "WORTH_PHASE", 0)
     target, model = vector_target(AMX), network(1)
     graph = run_passes(compile_graph(model), width=16)
     selection = on_tiles(graph, KERNELS[precision], target)
@@ -148,7 +148,7 @@ def test_the_same_numbers_as_without(precision: str, monkeypatch: pytest.MonkeyP
 
 def test_the_same_bytes_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "WORTH", 0)
-    monkeypatch.setattr(partition, "WORTH_TURN", 0)
+    monkeypatch.setattr(partition, "WORTH_PHASE", 0)
     target = vector_target(AMX)
     graph = run_passes(compile_graph(network(1, quantised=True)), width=16)
     selection = on_tiles(graph, ConvTilesBytes(), target)

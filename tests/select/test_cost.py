@@ -11,7 +11,7 @@ from atc.backends.kernel import Workload
 from atc.backends.targets import get_target
 from atc.fast_run.measure import workloads
 from atc.fast_run.policy import picks
-from atc.select.cost import CYCLES, NANOSECONDS, enlarged, estimate
+from atc.select.cost import CYCLES, NANOSECONDS, estimate, packing_overhead
 from atc.select.select import Limits, Measurement, Timings, candidates, select
 
 TARGET = get_target("x86-64-avx512")
@@ -38,7 +38,9 @@ def test_what_is_larger_are_the_packed_filters() -> None:
         packs = c.kernel.packs(w, c.params, TARGET)
         if c.kernel.name in ("conv_winograd", "conv_direct"):
             array = GRAPH.constants[next(n for n in GRAPH.nodes if n.op == w.op).inputs[1]]
-            assert packs[1](array).nbytes - weights.nbytes == enlarged(c, w, TARGET), c.label
+            assert packs[1](array).nbytes - weights.nbytes == packing_overhead(c, w, TARGET), (
+                c.label
+            )
 
 
 def test_estimates_include_the_price() -> None:
@@ -46,16 +48,18 @@ def test_estimates_include_the_price() -> None:
     found = candidates(w, TARGET)
     for c in found:
         plain = c.kernel.cost(w, c.params, TARGET)
-        assert estimate(c, w, TARGET) == pytest.approx(plain + CYCLES * enlarged(c, w, TARGET))
+        assert estimate(c, w, TARGET) == pytest.approx(
+            plain + CYCLES * packing_overhead(c, w, TARGET)
+        )
     assert chosen() == min(found, key=lambda c: estimate(c, w, TARGET)).label
 
 
 @pytest.mark.parametrize("saved", [0.9, 1.1])
 def test_times_include_the_price(saved: float) -> None:
     w = convolution()
-    large = max(candidates(w, TARGET), key=lambda c: enlarged(c, w, TARGET))
-    small = next(c for c in candidates(w, TARGET) if not enlarged(c, w, TARGET))
-    size = enlarged(large, w, TARGET)
+    large = max(candidates(w, TARGET), key=lambda c: packing_overhead(c, w, TARGET))
+    small = next(c for c in candidates(w, TARGET) if not packing_overhead(c, w, TARGET))
+    size = packing_overhead(large, w, TARGET)
     slow = Measurement(small.label, 1e6)
     fast = Measurement(large.label, 1e6 - saved * NANOSECONDS * CYCLES * size, "", size)
     timings = {w: (slow, fast)}

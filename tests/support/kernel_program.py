@@ -105,12 +105,12 @@ def run_calls(calls: Sequence[Call], target: Target) -> list[list[Array]]:
 
 def _all_pieces(source: KernelSource, arguments: str) -> str:
     """Return the C that calls a kernel, or all its pieces in all turns, one after the other."""
-    team = source.team
+    work_split = source.work_split
     each = "".join(
         f"for (int {name} = 0; {name} < {count}; {name}++) "
-        for name, count in (("turn", team.turns), ("piece", team.pieces)) if count > 1
+        for name, count in (("turn", work_split.phases), ("piece", work_split.pieces)) if count > 1
     )  # fmt: skip
-    return f"  {each}{source.symbol}({', '.join((arguments, *team.names))});"
+    return f"  {each}{source.symbol}({', '.join((arguments, *work_split.names))});"
 
 
 class _Memory:

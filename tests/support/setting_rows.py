@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from atc.options.environment import Surroundings
+from atc.options.environment import ConfigEnvironment
 from atc.options.options import Options, make_options
-from atc.options.resolve import settle
+from atc.options.resolve import resolve
 from atc.options.table import SETTINGS, VARIABLES
 from atc.options.table.setting import Setting
 
@@ -15,7 +15,7 @@ from atc.options.table.setting import Setting
 def options(environ: Mapping[str, str], model: Path | str = "x.onnx", **given: object) -> Options:
     """Return the options of `atc --model=... <given>` in an environment."""
     named = {"model": str(model), "output": "out/net", **given}
-    return make_options(settle(named, "compile", Surroundings(environ)).values)
+    return make_options(resolve(named, "compile", ConfigEnvironment(environ)).values)
 
 
 def variable_of(row: str) -> Setting:

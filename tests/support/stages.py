@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.ir.graph import Graph
 from atc.options.options import Options
 from atc.pipeline.lowering import optimise, read_model
@@ -13,21 +13,21 @@ from atc.pipeline.writing import Project, write_project
 
 
 def graph_of(
-    options: Options, heard: Listener | None = None, decisions: Decisions | None = None
+    options: Options, diagnostics: Diagnostics | None = None, decisions: Decisions | None = None
 ) -> Graph:
     """Return the graph after all passes."""
     request = resolve_request(options, decisions=decisions)
-    heard = heard or Listener()
-    return optimise(read_model(request, heard), request, heard).graph
+    diagnostics = diagnostics or Diagnostics()
+    return optimise(read_model(request, diagnostics), request, diagnostics).graph
 
 
 def project_of(
-    options: Options, heard: Listener | None = None, decisions: Decisions | None = None
+    options: Options, diagnostics: Diagnostics | None = None, decisions: Decisions | None = None
 ) -> Project:
     """Do all of a compilation but the C compiler's part; kernels are chosen by estimates."""
     request = resolve_request(options, decisions=decisions)
-    heard = heard or Listener()
-    models = [read_model(each, heard) for each in request.profiles]
-    networks = tuple(optimise(model, request, heard) for model in models)
-    plans = plan_all(Timed(networks, {}, request.limits(models[0])), request, heard)
-    return write_project(plans, request, "", heard)
+    diagnostics = diagnostics or Diagnostics()
+    models = [read_model(each, diagnostics) for each in request.profiles]
+    networks = tuple(optimise(model, request, diagnostics) for model in models)
+    plans = plan_all(Timed(networks, {}, request.limits(models[0])), request, diagnostics)
+    return write_project(plans, request, "", diagnostics)

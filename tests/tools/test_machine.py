@@ -14,11 +14,11 @@ from atc.backends.targets import get_target
 from atc.cli.main import main
 from atc.errors import OptionError, ToolchainError
 from atc.fast_run import machine as measuring
-from atc.options.environment import Surroundings
+from atc.options.environment import ConfigEnvironment
 from atc.options.machine import keep, kept_path
 from atc.options.options import Options, make_options
 from atc.options.resolve import settle
-from atc.pipeline.pipeline import Listener
+from atc.pipeline.pipeline import Diagnostics
 from atc.pipeline.request import resolve_request
 from atc.tools.machine import machine_text, shown_machine
 
@@ -27,7 +27,7 @@ OWN = replace(MACHINES["zen4"], name="own", memory=3.5, measured=True)
 
 def options(environ: dict[str, str], **given: object) -> Options:
     values = {"model": "x.onnx", "output": "out/x", **given}
-    return make_options(settle(values, "compile", Surroundings(environ)).values)
+    return make_options(settle(values, "compile", ConfigEnvironment(environ)).values)
 
 
 @pytest.fixture
@@ -99,14 +99,14 @@ def test_nothing_is_kept_where_nothing_could_be_measured(
 
     monkeypatch.setattr("atc.tools.machine.measure_machine", fails)
     with pytest.raises(ToolchainError):
-        shown_machine("host", True, {"HOME": str(tmp_path)}, Listener())
+        shown_machine("host", True, {"HOME": str(tmp_path)}, Diagnostics())
     assert not list(tmp_path.rglob("*.json"))
     with pytest.raises(OptionError, match="only the host"):
-        shown_machine("zen3", True, {}, Listener())
+        shown_machine("zen3", True, {}, Diagnostics())
 
 
 def test_the_table_says_what_there_is() -> None:
-    text = machine_text(shown_machine("cortex_a72", False, {}, Listener()))
+    text = machine_text(shown_machine("cortex_a72", False, {}, Diagnostics()))
     assert "2 per cycle on vectors of 16 bytes, 3 cycles each" in text
     assert "L2 cache        512 KiB" in text
     assert "L3 cache        none" in text

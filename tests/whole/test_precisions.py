@@ -11,12 +11,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import atc
-from atc.accuracy.bf16x3 import with_split_settled
+from atc.accuracy.bf16x3 import with_bf16x3_decided
 from atc.backends.target import host_features
 from atc.backends.targets import get_target
-from atc.cache import ProvedFiles
+from atc.cache import ContentStore
 from atc.cache.secret import Secret
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.options.options import Options
 from atc.passes import run_passes
@@ -58,8 +58,8 @@ def chosen(tmp_path: Path, target: str, **given: Any) -> dict[str, str]:
     onnx.save(two_products(), path)
     options = Options(model=path, output=tmp_path / "net", target=target, **given)
     request = resolve_request(options)
-    model = read_model(request, Listener())
-    graph = optimise(model, request, Listener()).graph
+    model = read_model(request, Diagnostics())
+    graph = optimise(model, request, Diagnostics()).graph
     selection = select(graph, get_target(target), limits=request.limits(model))
     found: dict[str, str] = {}
     for node in graph.nodes:
@@ -125,11 +125,11 @@ def near_copies(apart: float) -> onnx.ModelProto:
 
 
 def settled(
-    path: Path, model: onnx.ModelProto, listener: Listener | None = None, **given: Any
+    path: Path, model: onnx.ModelProto, diagnostics: Diagnostics | None = None, **given: Any
 ) -> Decisions:
     onnx.save(model, path)
     options = Options(model=path, output=path.with_suffix(""), target=AMX, **given)
-    return with_split_settled(resolve_request(options), listener or Listener()).decisions
+    return with_bf16x3_decided(resolve_request(options), diagnostics or Diagnostics()).decisions
 
 
 def test_products_are_split_only_where_the_network_does_not_magnify_their_errors(
@@ -148,12 +148,12 @@ def test_products_are_split_only_where_the_network_does_not_magnify_their_errors
 def test_what_was_foreseen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(near_copies(1.0), tmp_path / "m.onnx")
     request = resolve_request(Options(tmp_path / "m.onnx", tmp_path / "m", target=AMX))
-    store = ProvedFiles(tmp_path, "kept", Secret(b"key"))
-    first = with_split_settled(request, Listener(), store)
+    store = ContentStore(tmp_path, "kept", Secret(b"key"))
+    first = with_bf16x3_decided(request, Diagnostics(), store)
     monkeypatch.setattr("atc.accuracy.bf16x3.SHARES", ())  # which would leave all in float32
-    assert with_split_settled(request, Listener(), store) == first
+    assert with_bf16x3_decided(request, Diagnostics(), store) == first
     onnx.save(near_copies(0.5), tmp_path / "m.onnx")
-    other = with_split_settled(request, Listener(), store).decisions
+    other = with_bf16x3_decided(request, Diagnostics(), store).decisions
     assert (other.plain_nodes, other.split_error) == ({"one", "other"}, 0.0)
 
 
@@ -165,7 +165,7 @@ def test_what_can_not_be_foreseen_is_not_split(tmp_path: Path) -> None:
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 64
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     warned: list[str] = []
-    found = settled(tmp_path / "m.onnx", model, Listener(warn=warned.append))
+    found = settled(tmp_path / "m.onnx", model, Diagnostics(warn=warned.append))
     assert found.plain_nodes is not None
     assert found.plain_nodes >= {"one", "other"}
     assert "the error of bf16x3 is unknown: products are in float32" in warned[0]

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 ACTIVATIONS = {
@@ -16,12 +16,12 @@ ACTIVATIONS = {
 
 
 @translates("Activation")
-def activation(s: Site) -> Tensor:
+def activation(s: NodeContext) -> Tensor:
     """One of the plain activation functions."""
     return activate(s, s.x)
 
 
-def activate(s: Site, x: Tensor) -> Tensor:
+def activate(s: NodeContext, x: Tensor) -> Tensor:
     """Emit the function that the attribute `act_type` names."""
     kind = s.word("act_type", None, (*ACTIVATIONS, "log_sigmoid"))
     if kind == "log_sigmoid":
@@ -30,7 +30,7 @@ def activate(s: Site, x: Tensor) -> Tensor:
 
 
 @translates("LeakyReLU", weights=(1,))
-def leaky_relu(s: Site) -> Tensor:
+def leaky_relu(s: NodeContext) -> Tensor:
     """LeakyRelu, PRelu, Elu, Selu, Gelu; rrelu has the mean slope at inference."""
     b = s.b
     match s.word("act_type", "leaky", ("leaky", "elu", "prelu", "selu", "gelu", "rrelu")):
@@ -49,7 +49,7 @@ def leaky_relu(s: Site) -> Tensor:
             return _prelu(s)
 
 
-def _prelu(s: Site) -> Tensor:
+def _prelu(s: NodeContext) -> Tensor:
     """Slopes for each channel (axis 1), or one for all."""
     slope = s.input(1)
     if slope.size == 1:
@@ -59,7 +59,7 @@ def _prelu(s: Site) -> Tensor:
 
 
 @translates("hard_sigmoid")
-def hard_sigmoid(s: Site) -> Tensor:
+def hard_sigmoid(s: NodeContext) -> Tensor:
     """max(0, min(1, alpha·x + beta))."""
     alpha, beta = s.number("alpha", 0.2), s.number("beta", 0.5)
     return s.b.op("HardSigmoid", s.x, alpha=alpha, beta=beta)
@@ -69,24 +69,24 @@ def hard_sigmoid(s: Site) -> Tensor:
 
 
 @translates("softmax", "_npx_softmax")
-def softmax(s: Site) -> Tensor:
+def softmax(s: NodeContext) -> Tensor:
     """Softmax of x / temperature; with `use_length` of the first cells only."""
     return _softmax(s, "Softmax", s.x)
 
 
 @translates("log_softmax", "_npx_log_softmax")
-def log_softmax(s: Site) -> Tensor:
+def log_softmax(s: NodeContext) -> Tensor:
     """LogSoftmax of x / temperature."""
     return _softmax(s, "LogSoftmax", s.x)
 
 
 @translates("softmin")
-def softmin(s: Site) -> Tensor:
+def softmin(s: NodeContext) -> Tensor:
     """Softmax of -x / temperature."""
     return _softmax(s, "Softmax", s.b.op("Neg", s.x))
 
 
-def _softmax(s: Site, op: str, x: Tensor) -> Tensor:
+def _softmax(s: NodeContext, op: str, x: Tensor) -> Tensor:
     axis = s.axis(s.integer("axis", -1), x.rank)
     temperature = s.maybe_number("temperature")
     if temperature not in (None, 1.0):
@@ -101,7 +101,7 @@ def _softmax(s: Site, op: str, x: Tensor) -> Tensor:
     return s.b.cast(s.b.op("Where", inside, y, s.b.scalar(0, x.dtype)), result)
 
 
-def length_mask(s: Site, length: Tensor, x: Tensor, axis: int) -> Tensor:
+def length_mask(s: NodeContext, length: Tensor, x: Tensor, axis: int) -> Tensor:
     """Return which cells of `x` lie before `length` (x's shape without the axis) along `axis`."""
     others = [d for a, d in enumerate(x.shape) if a != axis]
     s.require(length.size == prod(others), f"length has the shape {list(length.shape)}")
@@ -116,7 +116,7 @@ def length_mask(s: Site, length: Tensor, x: Tensor, axis: int) -> Tensor:
 
 
 @translates("SoftmaxOutput", "Softmax", reads=1)
-def softmax_output(s: Site) -> Tensor:
+def softmax_output(s: NodeContext) -> Tensor:
     """Softmax over all but the batch, over axis 1 (`multi_output`) or over the last axis."""
     if s.truth("multi_output", False):
         return s.b.op("Softmax", s.x, axis=s.axis(1, s.x.rank))
@@ -126,13 +126,13 @@ def softmax_output(s: Site) -> Tensor:
 
 
 @translates("SoftmaxActivation")
-def softmax_activation(s: Site) -> Tensor:
+def softmax_activation(s: NodeContext) -> Tensor:
     """Softmax over the last axis ('instance'), or over the channels."""
     channel = s.word("mode", "instance", ("instance", "channel")) == "channel"
     return s.b.op("Softmax", s.x, axis=s.axis(1 if channel else -1, s.x.rank))
 
 
-def _flat_softmax(s: Site) -> Tensor:
+def _flat_softmax(s: NodeContext) -> Tensor:
     s.require(s.x.rank >= 1, "a scalar has no batch")
     rows = s.x.shape[0] if s.x.rank > 1 else 1
     flat = s.b.reshape(s.x, [rows, s.x.size // max(rows, 1)])
@@ -144,26 +144,26 @@ def _flat_softmax(s: Site) -> Tensor:
 
 @translates("LinearRegressionOutput", "MAERegressionOutput", "SVMOutput", "MakeLoss", "make_loss",
             "IdentityAttachKLSparseReg", reads=1)  # fmt: skip
-def loss_identity(s: Site) -> Tensor:
+def loss_identity(s: NodeContext) -> Tensor:
     """Pass the data of a loss layer through, as at inference."""
     return s.b.op("Identity", s.x)
 
 
 @translates("LogisticRegressionOutput", reads=1)
-def logistic_output(s: Site) -> Tensor:
+def logistic_output(s: NodeContext) -> Tensor:
     """Sigmoid at inference."""
     return s.b.op("Sigmoid", s.x)
 
 
 @translates("BlockGrad", "stop_gradient", "identity", "_copy", "_copyto", "_CrossDeviceCopy",
             "cast_storage", "_identity_with_attr_like_rhs", reads=1)  # fmt: skip
-def identity(s: Site) -> Tensor:
+def identity(s: NodeContext) -> Tensor:
     """Hand the data through."""
     return s.b.op("Identity", s.x)
 
 
 @translates("Dropout")
-def dropout(s: Site) -> tuple[Tensor, ...]:
+def dropout(s: NodeContext) -> tuple[Tensor, ...]:
     """Nothing at inference; `mode='always'` is random even then."""
     if s.word("mode", "training", ("training", "always")) == "always" and s.number("p", 0.5) > 0:
         raise s.unsupported("Dropout with mode='always' is random at inference")

@@ -6,15 +6,15 @@ import numpy as np
 
 from atc.importers.mxnet import nms
 from atc.importers.mxnet.builder import MAX_CONSTANT
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.params import Array
-from atc.importers.mxnet.site import Site, translates
 from atc.importers.mxnet.tensor import Tensor
 
 LOWEST = float(np.finfo(np.float32).min)
 
 
 @translates("_contrib_MultiBoxPrior", "MultiBoxPrior", "_npx_multibox_prior")
-def multibox_prior(s: Site) -> Tensor:
+def multibox_prior(s: NodeContext) -> Tensor:
     """Anchors (1, H·W·(sizes + ratios - 1), 4) of a feature map: a constant."""
     s.rank(4)
     height, width = s.x.shape[2:]
@@ -47,7 +47,7 @@ def _anchors(rows: Array, columns: Array, half: Array) -> Array:
 
 
 @translates("_contrib_MultiBoxDetection", "MultiBoxDetection", "_npx_multibox_detection")
-def multibox_detection(s: Site) -> Tensor:
+def multibox_detection(s: NodeContext) -> Tensor:
     """Rows (class, score, box) in the order of the scores; a removed row's class is -1.
 
     With `nms_topk`, rows behind it are -1 all over (MXNet leaves other boxes' numbers there).
@@ -68,7 +68,7 @@ def multibox_detection(s: Site) -> Tensor:
     return _padded(s, _detected(s, rows, valid, count, threshold), anchors)
 
 
-def _best_class(s: Site) -> tuple[Tensor, Tensor]:
+def _best_class(s: NodeContext) -> tuple[Tensor, Tensor]:
     """Return the score and the number (0 is the first after the background) of the best class."""
     if s.integer("background_id", 0) != 0:
         raise s.unsupported("background_id", "class 0 is the background in MXNet 1")
@@ -78,7 +78,7 @@ def _best_class(s: Site) -> tuple[Tensor, Tensor]:
     return score, s.b.cast(number, s.x.dtype)
 
 
-def _decode_multibox(s: Site, anchors: int) -> Tensor:
+def _decode_multibox(s: NodeContext, anchors: int) -> Tensor:
     b = s.b
     variances = s.numbers("variances", (0.1, 0.1, 0.2, 0.2))
     s.require(len(variances) == 4, "variances are not four")
@@ -96,7 +96,7 @@ def _decode_multibox(s: Site, anchors: int) -> Tensor:
     return b.op("Clip", boxes, b.scalar(0, boxes.dtype), b.scalar(1, boxes.dtype))
 
 
-def _detected(s: Site, rows: Tensor, valid: Tensor, count: int, threshold: float) -> Tensor:
+def _detected(s: NodeContext, rows: Tensor, valid: Tensor, count: int, threshold: float) -> Tensor:
     """Sort the valid rows, take `count` of them, mark those that others suppress."""
     b = s.b
     rows, alive = _sorted(s, rows, valid, 1, count)
@@ -114,7 +114,7 @@ def _detected(s: Site, rows: Tensor, valid: Tensor, count: int, threshold: float
 
 
 def _sorted(
-    s: Site, rows: Tensor, valid: Tensor, score_index: int, count: int
+    s: NodeContext, rows: Tensor, valid: Tensor, score_index: int, count: int
 ) -> tuple[Tensor, Tensor]:
     """Return the `count` best valid rows (batch, count, width), and which of them are valid."""
     b = s.b
@@ -124,7 +124,7 @@ def _sorted(
     return nms.take_rows(b, rows, order), b.op("Greater", values, LOWEST)
 
 
-def _padded(s: Site, rows: Tensor, count: int) -> Tensor:
+def _padded(s: NodeContext, rows: Tensor, count: int) -> Tensor:
     """Append rows of -1."""
     missing = count - rows.shape[1]
     if missing == 0:
@@ -138,7 +138,7 @@ def _padded(s: Site, rows: Tensor, count: int) -> Tensor:
 
 
 @translates("_contrib_box_nms", "_contrib_box_non_maximum_suppression")
-def box_nms(s: Site) -> tuple[Tensor, Tensor]:
+def box_nms(s: NodeContext) -> tuple[Tensor, Tensor]:
     """Return the boxes that stay, by score; the other rows are -1. There is no second output."""
     s.require(s.x.rank >= 2, "the data is not (..., boxes, columns)")
     *batch, count, width = s.x.shape
@@ -156,7 +156,7 @@ def box_nms(s: Site) -> tuple[Tensor, Tensor]:
     return s.b.reshape(_converted(s, result, start), s.x.shape), s.x
 
 
-def _valid_boxes(s: Site, rows: Tensor) -> Tensor:
+def _valid_boxes(s: NodeContext, rows: Tensor) -> Tensor:
     score = s.integer("score_index", 1)
     column = s.b.squeeze(s.b.slice(rows, 2, score, score + 1), 2)
     valid = s.b.op("Greater", column, s.number("valid_thresh", 0.0))
@@ -168,7 +168,7 @@ def _valid_boxes(s: Site, rows: Tensor) -> Tensor:
     return s.b.op("And", valid, s.b.op("Not", background))
 
 
-def _suppressed(s: Site, rows: Tensor, alive: Tensor, start: int) -> Tensor:
+def _suppressed(s: NodeContext, rows: Tensor, alive: Tensor, start: int) -> Tensor:
     b, number = s.b, s.integer("id_index", -1)
     center = s.word("in_format", "corner", ("corner", "center")) == "center"
     coordinates = b.slice(rows, 2, start, start + 4)
@@ -186,7 +186,7 @@ def _suppressed(s: Site, rows: Tensor, alive: Tensor, start: int) -> Tensor:
     return nms.suppress(b, boxes, alive, s.number("overlap_thresh", 0.5), inclusive=False)
 
 
-def _converted(s: Site, rows: Tensor, start: int) -> Tensor:
+def _converted(s: NodeContext, rows: Tensor, start: int) -> Tensor:
     """Convert the coordinates to `out_format`; MXNet leaves boxes with a negative first alone."""
     source, target = s.word("in_format", "corner"), s.word("out_format", "corner")
     if source == target:
@@ -211,7 +211,7 @@ def _converted(s: Site, rows: Tensor, start: int) -> Tensor:
 
 
 @translates("_contrib_box_iou")
-def box_iou(s: Site) -> Tensor:
+def box_iou(s: NodeContext) -> Tensor:
     """Intersection over union of every left with every right box; 0 where they don't meet."""
     b, (x, y) = s.b, (s.x, s.input(1))
     s.require(x.rank > 0 and y.rank > 0 and x.shape[-1] == y.shape[-1] == 4, "the boxes")
@@ -233,12 +233,12 @@ def box_iou(s: Site) -> Tensor:
     return b.reshape(result, [*x.shape[:-1], *y.shape[:-1]])
 
 
-def _sides(s: Site, boxes: Tensor, center: bool, shape: list[int]) -> list[Tensor]:
+def _sides(s: NodeContext, boxes: Tensor, center: bool, shape: list[int]) -> list[Tensor]:
     return [s.b.reshape(t, shape) for t in nms.corners(s.b, boxes, center)]
 
 
 @translates("_contrib_box_decode")
-def box_decode(s: Site) -> Tensor:
+def box_decode(s: NodeContext) -> Tensor:
     """Boxes from offsets to anchors, as corners."""
     b = s.b
     s.rank(3)

@@ -8,22 +8,24 @@ from math import ceil, prod
 import numpy as np
 
 from atc.importers.mxnet.builder import MAX_CONSTANT
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
-def _check_size(s: Site, count: float) -> None:
+def _check_size(s: NodeContext, count: float) -> None:
     s.require(0 <= count <= MAX_CONSTANT, f"a constant of {count:.0f} elements is too large")
 
 
-def _filled(s: Site, shape: Sequence[int], value: float, dtype: np.dtype[np.generic]) -> Tensor:
+def _filled(
+    s: NodeContext, shape: Sequence[int], value: float, dtype: np.dtype[np.generic]
+) -> Tensor:
     s.require(all(d >= 0 for d in shape), f"shape {list(shape)}")
     _check_size(s, prod(shape))
     return s.b.constant(np.full(shape, value).astype(dtype))
 
 
 @translates("_zeros", "_zeros_without_dtype", "_ones", "_full")
-def filled(s: Site) -> Tensor:
+def filled(s: NodeContext) -> Tensor:
     """Return a constant; a length 0 is left to the data in MXNet, here it is 1 and broadcast."""
     value = {"_ones": 1.0, "_full": s.number("value", 0.0)}.get(s.node.op, 0.0)
     shape = [d or 1 for d in s.integers("shape", ())]
@@ -32,7 +34,7 @@ def filled(s: Site) -> Tensor:
 
 
 @translates("zeros_like", "ones_like")
-def filled_like(s: Site) -> Tensor:
+def filled_like(s: NodeContext) -> Tensor:
     """Zeros or ones of the input's shape and type."""
     value = np.asarray([float(s.node.op == "ones_like")]).astype(s.x.dtype)
     if s.x.size <= 4096:
@@ -41,7 +43,7 @@ def filled_like(s: Site) -> Tensor:
 
 
 @translates("_arange")
-def arange(s: Site) -> Tensor:
+def arange(s: NodeContext) -> Tensor:
     """start, start + step ... before stop, each repeated."""
     start, stop, step = s.number("start", 0.0), s.maybe_number("stop"), s.number("step", 1.0)
     if stop is None:
@@ -54,7 +56,7 @@ def arange(s: Site) -> Tensor:
 
 
 def _range(
-    s: Site, start: float, step: float, count: int, dtype: np.dtype[np.generic]
+    s: NodeContext, start: float, step: float, count: int, dtype: np.dtype[np.generic]
 ) -> Tensor:
     repeat = s.integer("repeat", 1)
     s.require(repeat > 0, f"repeat is {repeat}")
@@ -63,7 +65,7 @@ def _range(
 
 
 @translates("_linspace")
-def linspace(s: Site) -> Tensor:
+def linspace(s: NodeContext) -> Tensor:
     """`num` points from start to stop."""
     count = s.integer("num", s.integer("step", 50))
     _check_size(s, count)
@@ -73,7 +75,7 @@ def linspace(s: Site) -> Tensor:
 
 
 @translates("_contrib_arange_like")
-def arange_like(s: Site) -> Tensor:
+def arange_like(s: NodeContext) -> Tensor:
     """Return a range as long as the input or one of its axes."""
     axis, start, step = s.maybe_integer("axis"), s.number("start", 0.0), s.number("step", 1.0)
     count = s.x.size if axis is None else s.x.shape[s.axis(axis, s.x.rank)]
@@ -84,7 +86,7 @@ def arange_like(s: Site) -> Tensor:
 
 
 @translates("_eye")
-def eye(s: Site) -> Tensor:
+def eye(s: NodeContext) -> Tensor:
     """Ones on a diagonal."""
     rows = s.integer("N")
     columns = s.integer("M", 0) or rows
@@ -94,7 +96,7 @@ def eye(s: Site) -> Tensor:
 
 
 @translates("_contrib_index_array")
-def index_array(s: Site) -> Tensor:
+def index_array(s: NodeContext) -> Tensor:
     """Each element's own index, last axis."""
     axes = s.axes("axes", s.x.rank) or tuple(range(s.x.rank))
     _check_size(s, s.x.size * len(axes))

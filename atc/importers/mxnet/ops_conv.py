@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 CHANNELS_LAST = {"NWC", "NHWC", "NDHWC"}
 CHANNELS_FIRST = {"NCW", "NCHW", "NCDHW"}
 
 
-def channels_first(s: Site, x: Tensor) -> tuple[Tensor, bool]:
+def channels_first(s: NodeContext, x: Tensor) -> tuple[Tensor, bool]:
     """Return `x` with its channels on axis 1, and whether the node's layout has them last."""
     if not s.has("layout"):
         return x, False
@@ -22,23 +22,23 @@ def channels_first(s: Site, x: Tensor) -> tuple[Tensor, bool]:
     return (move_channels_first(s, x) if last else x), last
 
 
-def move_channels_first(s: Site, x: Tensor) -> Tensor:
+def move_channels_first(s: NodeContext, x: Tensor) -> Tensor:
     """Move the last axis to axis 1."""
     return s.b.transpose(x, [0, x.rank - 1, *range(1, x.rank - 1)])
 
 
-def move_channels_last(s: Site, x: Tensor) -> Tensor:
+def move_channels_last(s: NodeContext, x: Tensor) -> Tensor:
     """Move axis 1 to the end."""
     return s.b.transpose(x, [0, *range(2, x.rank), 1])
 
 
-def bias(s: Site, index: int, default: bool = False) -> Tensor | None:
+def bias(s: NodeContext, index: int, default: bool = False) -> Tensor | None:
     """Return the bias input unless the node has none."""
     return None if s.truth("no_bias", default) else s.input(index)
 
 
 @translates("Convolution", "Convolution_v1", weights=(1, 2))
-def convolution(s: Site) -> Tensor:
+def convolution(s: NodeContext) -> Tensor:
     """Conv; a channels-last layout (with its weight O, k..., I) is transposed around it."""
     s.rank(3, 4, 5)
     x, last = channels_first(s, s.x)
@@ -47,7 +47,7 @@ def convolution(s: Site) -> Tensor:
     return move_channels_last(s, y) if last else y
 
 
-def conv(s: Site, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def conv(s: NodeContext, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Emit the Conv of a node with MXNet's convolution attributes, channels first."""
     spatial = x.rank - 2
     kernel = s.spatial("kernel", spatial, 0)
@@ -73,7 +73,7 @@ def conv(s: Site, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @translates("Deconvolution", weights=(1, 2))
-def deconvolution(s: Site) -> Tensor:
+def deconvolution(s: NodeContext) -> Tensor:
     """ConvTranspose; `target_shape` replaces pad and adj, adj adds cells at the end."""
     s.rank(3, 4, 5)
     x, last = channels_first(s, s.x)
@@ -99,7 +99,7 @@ def deconvolution(s: Site) -> Tensor:
 
 
 def _deconvolution_pads(
-    s: Site,
+    s: NodeContext,
     extent: Sequence[int],
     kernel: Sequence[int],
     strides: Sequence[int],
@@ -122,7 +122,7 @@ def _deconvolution_pads(
 
 
 @translates("FullyConnected", weights=(1, 2))
-def fully_connected(s: Site) -> Tensor:
+def fully_connected(s: NodeContext) -> Tensor:
     """Gemm with the weight (out, in); without `flatten` the leading axes stay."""
     x, weight = s.x, s.input(1)
     offset = bias(s, 2)
@@ -134,7 +134,7 @@ def fully_connected(s: Site) -> Tensor:
     return linear(s, x, weight, offset, s.truth("flatten", True))
 
 
-def linear(s: Site, x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool) -> Tensor:
+def linear(s: NodeContext, x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool) -> Tensor:
     """Emit x · weightᵀ + bias for a matrix `weight` (out, in)."""
     leading = x.shape[:1] if flatten else x.shape[:-1]
     inner = prod(x.shape[len(leading) :])

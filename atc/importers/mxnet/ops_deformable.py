@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from atc.importers.mxnet.builder import MAX_CONSTANT
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.ops_conv import bias
-from atc.importers.mxnet.site import Site, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("_contrib_ModulatedDeformableConvolution",
             "_npx_modulated_deformable_convolution", weights=(3, 4))  # fmt: skip
-def modulated_deformable_convolution(s: Site) -> Tensor:
+def modulated_deformable_convolution(s: NodeContext) -> Tensor:
     """DeformConv with a mask: points outside fade to zero over one pixel, as in ONNX."""
     _check(s)
     return _deform(s, s.input(1), s.input(3), bias(s, 4), s.input(2))
 
 
 @translates("_contrib_DeformableConvolution", "_npx_deformable_convolution", weights=(2, 3))
-def deformable_convolution(s: Site) -> Tensor:
+def deformable_convolution(s: NodeContext) -> Tensor:
     """DeformConv whose points outside are zero at once, and clamped within the last pixel.
 
     The points are moved onto the last row and column where they lie in its pixel, and a mask
@@ -39,7 +39,7 @@ def deformable_convolution(s: Site) -> Tensor:
     return _deform(s, b.reshape(moved, offset.shape), s.input(2), bias(s, 3), mask)
 
 
-def _check(s: Site) -> None:
+def _check(s: NodeContext) -> None:
     s.rank(4)
     offset, kernel = s.input(1), s.spatial("kernel", 2, 0)
     strides, dilations = s.spatial("stride", 2, 1), s.spatial("dilate", 2, 1)
@@ -50,7 +50,7 @@ def _check(s: Site) -> None:
               f"the offsets have the shape {list(offset.shape)}")  # fmt: skip
 
 
-def _grid(s: Site, offset: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _grid(s: NodeContext, offset: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Return each point's place before its offset: (1, group * cells, 2, rows, columns)."""
     kernel, rows, columns = s.spatial("kernel", 2, 0), offset.shape[2], offset.shape[3]
     s.require(offset.shape[1] * rows * columns <= MAX_CONSTANT, "the offsets are too many")
@@ -61,7 +61,9 @@ def _grid(s: Site, offset: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.fl
     return np.tile(grid, (s.integer("num_deformable_group", 1), 1, 1, 1))[None].astype(np.float64)
 
 
-def _deform(s: Site, offset: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor) -> Tensor:
+def _deform(
+    s: NodeContext, offset: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor
+) -> Tensor:
     pads = s.spatial("pad", 2, 0)
     return s.b.op(
         "DeformConv", s.x, weight, offset, bias, mask,

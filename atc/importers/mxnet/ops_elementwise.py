@@ -7,7 +7,7 @@ from math import log, pi
 import numpy as np
 
 from atc.importers.mxnet.builder import Builder
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor, onnx_type
 
 UNARY = {
@@ -37,19 +37,19 @@ REVERSED = {"rminus": "sub", "rdiv": "div", "rmod": "mod", "rpower": "power"}
 
 
 @translates(*UNARY)
-def unary(s: Site) -> Tensor:
+def unary(s: NodeContext) -> Tensor:
     """Translate to a function that ONNX has as it is."""
     return s.b.op(UNARY[s.node.op], s.x)
 
 
 @translates("square")
-def square(s: Site) -> Tensor:
+def square(s: NodeContext) -> Tensor:
     """x²."""
     return s.b.op("Mul", s.x, s.x)
 
 
 @translates("rsqrt")
-def rsqrt(s: Site) -> Tensor:
+def rsqrt(s: NodeContext) -> Tensor:
     """1 / √x."""
     return s.b.op("Reciprocal", s.b.op("Sqrt", s.x))
 
@@ -59,68 +59,68 @@ def _cbrt(b: Builder, x: Tensor) -> Tensor:
 
 
 @translates("cbrt")
-def cbrt(s: Site) -> Tensor:
+def cbrt(s: NodeContext) -> Tensor:
     """Return the third root, negative for negative x."""
     return _cbrt(s.b, s.x)
 
 
 @translates("rcbrt")
-def rcbrt(s: Site) -> Tensor:
+def rcbrt(s: NodeContext) -> Tensor:
     """1 / ∛x."""
     return s.b.op("Reciprocal", _cbrt(s.b, s.x))
 
 
 @translates("log2", "log10")
-def log_base(s: Site) -> Tensor:
+def log_base(s: NodeContext) -> Tensor:
     """Return the logarithm to base 2 or 10."""
     return s.b.op("Div", s.b.op("Log", s.x), log(2 if s.node.op == "log2" else 10))
 
 
 @translates("log1p")
-def log1p(s: Site) -> Tensor:
+def log1p(s: NodeContext) -> Tensor:
     """log(1 + x)."""
     return s.b.op("Log", s.b.op("Add", s.x, 1.0))
 
 
 @translates("expm1")
-def expm1(s: Site) -> Tensor:
+def expm1(s: NodeContext) -> Tensor:
     """exp(x) - 1."""
     return s.b.op("Sub", s.b.op("Exp", s.x), 1.0)
 
 
 @translates("degrees", "radians")
-def angle(s: Site) -> Tensor:
+def angle(s: NodeContext) -> Tensor:
     """Radians to degrees, or back."""
     return s.b.op("Mul", s.x, 180 / pi if s.node.op == "degrees" else pi / 180)
 
 
 @translates("trunc", "fix")
-def truncate(s: Site) -> Tensor:
+def truncate(s: NodeContext) -> Tensor:
     """Round toward zero."""
     return s.b.op("Mul", s.b.op("Sign", s.x), s.b.op("Floor", s.b.op("Abs", s.x)))
 
 
 @translates("round", "_contrib_round_ste")
-def round_half_away(s: Site) -> Tensor:
+def round_half_away(s: NodeContext) -> Tensor:
     """Round to nearest, halves away from zero (ONNX's Round takes the even one)."""
     whole = s.b.op("Floor", s.b.op("Add", s.b.op("Abs", s.x), 0.5))
     return s.b.op("Mul", s.b.op("Sign", s.x), whole)
 
 
 @translates("rint")
-def rint(s: Site) -> Tensor:
+def rint(s: NodeContext) -> Tensor:
     """Round to nearest, halves down."""
     return s.b.op("Ceil", s.b.op("Sub", s.x, 0.5))
 
 
 @translates("logical_not")
-def logical_not(s: Site) -> Tensor:
+def logical_not(s: NodeContext) -> Tensor:
     """1 where x is 0, else 0."""
     return s.b.cast(s.b.op("Equal", s.x, 0), s.x.dtype)
 
 
 @translates("clip")
-def clip(s: Site) -> Tensor:
+def clip(s: NodeContext) -> Tensor:
     """Limit to [a_min, a_max]; a ReLU where that is what the bounds say."""
     low, high = s.number("a_min"), s.number("a_max")
     if low == 0 and high == float("inf"):
@@ -129,7 +129,7 @@ def clip(s: Site) -> Tensor:
 
 
 @translates("smooth_l1")
-def smooth_l1(s: Site) -> Tensor:
+def smooth_l1(s: NodeContext) -> Tensor:
     """(σx)²/2 for |x| < 1/σ², else |x| - 1/(2σ²)."""
     sigma2 = s.number("scalar", 1.0) ** 2
     s.require(sigma2 > 0, "scalar is 0")
@@ -140,14 +140,14 @@ def smooth_l1(s: Site) -> Tensor:
 
 
 @translates("_contrib_quadratic")
-def quadratic(s: Site) -> Tensor:
+def quadratic(s: NodeContext) -> Tensor:
     """a·x² + b·x + c."""
     linear = s.b.op("Add", s.b.op("Mul", s.x, s.number("a", 0.0)), s.number("b", 0.0))
     return s.b.op("Add", s.b.op("Mul", linear, s.x), s.number("c", 0.0))
 
 
 @translates("_contrib_div_sqrt_dim")
-def div_sqrt_dim(s: Site) -> Tensor:
+def div_sqrt_dim(s: NodeContext) -> Tensor:
     """x / √(length of the last axis)."""
     s.require(s.x.rank > 0 and s.x.shape[-1] > 0, "a scalar has no last axis")
     return s.b.op("Div", s.x, float(np.sqrt(s.x.shape[-1])))
@@ -157,7 +157,7 @@ def div_sqrt_dim(s: Site) -> Tensor:
 
 
 @translates("Cast", "cast", "amp_cast")
-def cast(s: Site) -> Tensor:
+def cast(s: NodeContext) -> Tensor:
     """Convert the element type, toward zero for integers."""
     target = s.element_type("dtype", "")
     if s.node.op == "amp_cast" and s.x.dtype.kind in "iub":
@@ -166,7 +166,7 @@ def cast(s: Site) -> Tensor:
 
 
 @translates("amp_multicast")
-def amp_multicast(s: Site) -> list[Tensor]:
+def amp_multicast(s: NodeContext) -> list[Tensor]:
     """Convert all floats to the widest of their types, or to the narrowest."""
     floats = [t.dtype for t in s.inputs if t.dtype.kind not in "iub"]
     if not floats:
@@ -234,7 +234,7 @@ _BINARY_NAMES["_scatter_elemwise_div"] = "div"
 
 
 @translates(*_BINARY_NAMES)
-def binary_op(s: Site) -> Tensor:
+def binary_op(s: NodeContext) -> Tensor:
     """Two tensors; MXNet's elemwise forms insist on equal shapes, which broadcasting includes."""
     return binary(s.b, _BINARY_NAMES[s.node.op], s.x, s.input(1))
 
@@ -251,7 +251,7 @@ _SCALAR_NAMES |= {"_scatter_plus_scalar": "plus", "_scatter_minus_scalar": "minu
 
 
 @translates(*_SCALAR_NAMES)
-def scalar_op(s: Site) -> Tensor:
+def scalar_op(s: NodeContext) -> Tensor:
     """Combine a tensor with the attribute `scalar`, in the tensor's type.
 
     Integers with a scalar that isn't one (`is_int`, since MXNet 1.7) are computed as float64.
@@ -266,14 +266,14 @@ def scalar_op(s: Site) -> Tensor:
 
 
 @translates("add_n", "ElementWiseSum", "_sum_n")
-def add_n(s: Site) -> Tensor:
+def add_n(s: NodeContext) -> Tensor:
     """Return the sum of all inputs."""
     s.require(bool(s.inputs), "it has no inputs")
     return s.b.op("Sum", *s.inputs) if len(s.inputs) > 1 else s.b.op("Identity", s.x)
 
 
 @translates("where")
-def where(s: Site) -> Tensor:
+def where(s: NodeContext) -> Tensor:
     """x where the condition isn't 0, else y; a vector condition chooses rows."""
     condition, x, y = truth(s.b, s.x), s.input(1), s.input(2)
     x, y = _same_type(s.b, x, y)

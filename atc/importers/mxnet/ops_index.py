@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 FAR = (1 << 31) - 1
@@ -12,7 +12,7 @@ FAR = (1 << 31) - 1
 
 
 @translates("slice", "crop")
-def slice_(s: Site) -> Tensor:
+def slice_(s: NodeContext) -> Tensor:
     """Slice by begin, end and step, each None where it is the axis's own end."""
     begin, end = s.maybe_integers("begin"), s.maybe_integers("end")
     step = s.maybe_integers("step", ()) or (None,) * len(begin)
@@ -31,7 +31,7 @@ def slice_(s: Site) -> Tensor:
 
 
 @translates("slice_axis")
-def slice_axis(s: Site) -> Tensor:
+def slice_axis(s: NodeContext) -> Tensor:
     """Take begin … end of one axis; `end` None is the axis's end."""
     axis = s.axis(s.integer("axis"), s.x.rank)
     start, stop, _ = slice(s.integer("begin"), s.maybe_integer("end")).indices(s.x.shape[axis])
@@ -40,7 +40,7 @@ def slice_axis(s: Site) -> Tensor:
 
 
 @translates("slice_like")
-def slice_like(s: Site) -> Tensor:
+def slice_like(s: NodeContext) -> Tensor:
     """Cut some axes (all, if none are given) to the other's lengths."""
     other = s.input(1)
     axes = s.axes("axes", s.x.rank)
@@ -52,7 +52,7 @@ def slice_like(s: Site) -> Tensor:
 
 
 @translates("reverse", "flip")
-def reverse(s: Site) -> Tensor:
+def reverse(s: NodeContext) -> Tensor:
     """Turn axes around."""
     axes = list(s.axes("axis", s.x.rank))
     s.require(bool(axes), "axis is missing")
@@ -60,7 +60,7 @@ def reverse(s: Site) -> Tensor:
     return s.b.op("Slice", s.x, [-1] * count, [-FAR] * count, axes, [-1] * count)
 
 
-def index_of(s: Site, indices: Tensor, length: int, mode: str) -> Tensor:
+def index_of(s: NodeContext, indices: Tensor, length: int, mode: str) -> Tensor:
     """Return indices as int64 inside 0 … length - 1: clipped, or wrapped around."""
     whole = s.b.cast(indices, np.int64)
     if mode == "wrap":
@@ -69,7 +69,7 @@ def index_of(s: Site, indices: Tensor, length: int, mode: str) -> Tensor:
 
 
 @translates("Embedding", "_contrib_SparseEmbedding", weights=(1,))
-def embedding(s: Site) -> Tensor:
+def embedding(s: NodeContext) -> Tensor:
     """Rows of the weight; an index outside is clipped."""
     weight = s.input(1)
     s.require(weight.rank == 2 and weight.shape[0] > 0, "the weight is not a matrix")
@@ -77,7 +77,7 @@ def embedding(s: Site) -> Tensor:
 
 
 @translates("take")
-def take(s: Site) -> Tensor:
+def take(s: NodeContext) -> Tensor:
     """Entries of one axis; an index outside is clipped or wrapped."""
     mode = s.word("mode", "clip", ("clip", "wrap", "raise"))
     axis = s.axis(s.integer("axis", 0), s.x.rank)
@@ -87,7 +87,7 @@ def take(s: Site) -> Tensor:
 
 
 @translates("pick", "choose_element_0index")
-def pick(s: Site) -> Tensor:
+def pick(s: NodeContext) -> Tensor:
     """One element of an axis for each index."""
     mode, given = s.word("mode", "clip", ("clip", "wrap")), s.node.attrs.get("axis", "-1")
     x = s.x if given.strip() != "None" else s.b.reshape(s.x, [s.x.size])
@@ -103,7 +103,7 @@ def pick(s: Site) -> Tensor:
 
 
 @translates("batch_take")
-def batch_take(s: Site) -> Tensor:
+def batch_take(s: NodeContext) -> Tensor:
     """One element of each row."""
     s.rank(2)
     index = s.b.reshape(index_of(s, s.input(1), s.x.shape[1], "clip"), [s.x.shape[0], 1])
@@ -111,7 +111,7 @@ def batch_take(s: Site) -> Tensor:
 
 
 @translates("gather_nd")
-def gather_nd(s: Site) -> Tensor:
+def gather_nd(s: NodeContext) -> Tensor:
     """Elements at the indices of the columns: indices (M, ...), M axes of the data."""
     index = s.input(1)
     s.require(index.rank > 0 and index.shape[0] <= s.x.rank, "the indices don't fit the data")
@@ -122,7 +122,7 @@ def gather_nd(s: Site) -> Tensor:
 
 
 @translates("scatter_nd")
-def scatter_nd(s: Site) -> Tensor:
+def scatter_nd(s: NodeContext) -> Tensor:
     """Zeros with the data at the indices of the columns."""
     index, shape = s.input(1), s.integers("shape")
     s.require(index.rank > 0 and index.shape[0] <= len(shape), "the indices don't fit shape")
@@ -133,7 +133,7 @@ def scatter_nd(s: Site) -> Tensor:
 
 
 @translates("_scatter_set_nd")
-def scatter_set_nd(s: Site) -> Tensor:
+def scatter_set_nd(s: NodeContext) -> Tensor:
     """Return the first tensor with the second's elements at the indices of the columns."""
     index = s.input(2)
     last = s.b.transpose(s.b.cast(index, np.int64), [*range(1, index.rank), 0])
@@ -141,14 +141,14 @@ def scatter_set_nd(s: Site) -> Tensor:
 
 
 @translates("_contrib_index_copy")
-def index_copy(s: Site) -> Tensor:
+def index_copy(s: NodeContext) -> Tensor:
     """Return the first tensor with rows replaced."""
     rows = s.b.unsqueeze(s.b.cast(s.input(1), np.int64), 1)
     return s.b.op("ScatterND", s.x, rows, s.input(2))
 
 
 @translates("one_hot", "_npx_one_hot")
-def one_hot(s: Site) -> Tensor:
+def one_hot(s: NodeContext) -> Tensor:
     """`on_value` at the index of a new last axis; nothing where it lies outside."""
     depth, dtype = s.integer("depth"), s.element_type()
     s.require(0 < depth <= 1 << 22, f"depth is {depth}")
@@ -159,18 +159,18 @@ def one_hot(s: Site) -> Tensor:
 
 
 @translates("_slice_assign", "_crop_assign")
-def slice_assign(s: Site) -> Tensor:
+def slice_assign(s: NodeContext) -> Tensor:
     """Return the first tensor with a slice replaced by the second."""
     return _assign(s, s.input(1))
 
 
 @translates("_slice_assign_scalar", "_crop_assign_scalar")
-def slice_assign_scalar(s: Site) -> Tensor:
+def slice_assign_scalar(s: NodeContext) -> Tensor:
     """Return the tensor with a slice replaced by a number."""
     return _assign(s, s.b.scalar(s.number("scalar", 0.0), s.x.dtype))
 
 
-def _assign(s: Site, value: Tensor) -> Tensor:
+def _assign(s: NodeContext, value: Tensor) -> Tensor:
     """Scatter the values to the slice's elements, by their flat positions."""
     begin, end = s.maybe_integers("begin"), s.maybe_integers("end")
     step = s.maybe_integers("step", ()) or (None,) * len(begin)
@@ -185,7 +185,7 @@ def _assign(s: Site, value: Tensor) -> Tensor:
 
 
 @translates("_ravel_multi_index", "ravel_multi_index")
-def ravel_multi_index(s: Site) -> Tensor:
+def ravel_multi_index(s: NodeContext) -> Tensor:
     """Flat positions of the columns' indices."""
     shape = s.integers("shape")
     s.require(s.x.shape[:1] == (len(shape),), "the data has not one row for each axis of shape")
@@ -195,7 +195,7 @@ def ravel_multi_index(s: Site) -> Tensor:
 
 
 @translates("_unravel_index", "unravel_index")
-def unravel_index(s: Site) -> Tensor:
+def unravel_index(s: NodeContext) -> Tensor:
     """Return the indices of flat positions, one row for each axis."""
     rest, rows = s.b.cast(s.x, np.int64), []
     shape = s.integers("shape")

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("Concat", "concat", "_rnn_param_concat")
-def concat(s: Site) -> Tensor:
+def concat(s: NodeContext) -> Tensor:
     """Join along `dim`."""
     axis = s.axis(s.integer("dim", 1), s.x.rank)
     return s.b.op("Concat", *s.inputs, axis=axis)
 
 
 @translates("stack")
-def stack(s: Site) -> Tensor:
+def stack(s: NodeContext) -> Tensor:
     """Join along a new axis."""
     axis = s.axis(s.integer("axis", 0), s.x.rank + 1)
     return s.b.op("Concat", *(s.b.unsqueeze(x, axis) for x in s.inputs), axis=axis)
 
 
 @translates("SliceChannel", "split")
-def slice_channel(s: Site) -> list[Tensor]:
+def slice_channel(s: NodeContext) -> list[Tensor]:
     """Cut an axis into equal pieces."""
     axis, count = s.axis(s.integer("axis", 1), s.x.rank), s.integer("num_outputs")
     length = s.x.shape[axis]
@@ -32,7 +32,7 @@ def slice_channel(s: Site) -> list[Tensor]:
 
 
 @translates("_split_v2")
-def split_v2(s: Site) -> list[Tensor]:
+def split_v2(s: NodeContext) -> list[Tensor]:
     """Cut an axis at the indices (the first is 0), or into equal sections."""
     axis, sections = s.axis(s.integer("axis", 1), s.x.rank), s.integer("sections", 0)
     length = s.x.shape[axis]
@@ -45,7 +45,7 @@ def split_v2(s: Site) -> list[Tensor]:
     return _pieces(s, axis, sizes)
 
 
-def _pieces(s: Site, axis: int, sizes: Sequence[int]) -> list[Tensor]:
+def _pieces(s: NodeContext, axis: int, sizes: Sequence[int]) -> list[Tensor]:
     s.require(len(sizes) <= 4096, f"{len(sizes)} pieces are too many")
     pieces = s.b.split(s.x, axis, sizes)
     if not s.truth("squeeze_axis", False):
@@ -55,7 +55,7 @@ def _pieces(s: Site, axis: int, sizes: Sequence[int]) -> list[Tensor]:
 
 
 @translates("Pad", "pad")
-def pad(s: Site) -> Tensor:
+def pad(s: NodeContext) -> Tensor:
     """Pad with a constant, the edge or the reflection."""
     width = s.integers("pad_width")
     s.require(len(width) == 2 * s.x.rank, f"pad_width has {len(width)} numbers")
@@ -69,7 +69,7 @@ def pad(s: Site) -> Tensor:
 
 
 @translates("Crop")
-def crop(s: Site) -> Tensor:
+def crop(s: NodeContext) -> Tensor:
     """Cut the last two axes to `h_w` or to the second input's, at an offset or in the middle."""
     s.rank(4)
     like = len(s.inputs) > 1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import prod, sqrt
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("dot")
-def dot(s: Site) -> Tensor:
+def dot(s: NodeContext) -> Tensor:
     """Multiply along the last axis of the left and the first of the right (tensordot).
 
     `transpose_a` takes the left's first axis instead, `transpose_b` the right's last.
@@ -29,7 +29,7 @@ def dot(s: Site) -> Tensor:
 
 
 @translates("batch_dot")
-def batch_dot(s: Site) -> Tensor:
+def batch_dot(s: NodeContext) -> Tensor:
     """Return a product of matrices for each of the leading axes."""
     x, y = s.x, s.input(1)
     s.require(x.rank == y.rank >= 3, f"the ranks {x.rank} and {y.rank}")
@@ -42,7 +42,7 @@ def batch_dot(s: Site) -> Tensor:
 
 
 @translates("khatri_rao")
-def khatri_rao(s: Site) -> Tensor:
+def khatri_rao(s: NodeContext) -> Tensor:
     """Return the Kronecker products of the columns."""
     result = s.x
     s.require(all(t.rank == 2 for t in s.inputs), "the inputs are no matrices")
@@ -55,7 +55,7 @@ def khatri_rao(s: Site) -> Tensor:
 # ---- attention with interleaved heads ----------------------------------------------------------
 
 
-def _heads(s: Site, x: Tensor, parts: int) -> tuple[list[Tensor], int]:
+def _heads(s: NodeContext, x: Tensor, parts: int) -> tuple[list[Tensor], int]:
     """Cut (L, N, heads·parts·D) into `parts` tensors (N·heads, L, D); returns D too."""
     s.require(x.rank == 3, f"rank {x.rank} is not (length, batch, channels)")
     length, batch, width = x.shape
@@ -68,12 +68,12 @@ def _heads(s: Site, x: Tensor, parts: int) -> tuple[list[Tensor], int]:
     return [s.b.reshape(p, [batch * heads, length, depth]) for p in pieces], depth
 
 
-def _scores(s: Site, queries: Tensor, keys: Tensor, depth: int) -> Tensor:
+def _scores(s: NodeContext, queries: Tensor, keys: Tensor, depth: int) -> Tensor:
     scaled = s.b.op("Mul", queries, 1 / sqrt(max(depth, 1)))
     return s.b.op("MatMul", scaled, s.b.transpose(keys, [0, 2, 1]))
 
 
-def _merged(s: Site, attention: Tensor, values: Tensor) -> Tensor:
+def _merged(s: NodeContext, attention: Tensor, values: Tensor) -> Tensor:
     """Weigh the values and join the heads: (length, batch, heads·D)."""
     s.require(attention.rank == 3, "the attention is not (heads, length, length)")
     y = s.b.op("MatMul", attention, values)
@@ -83,21 +83,21 @@ def _merged(s: Site, attention: Tensor, values: Tensor) -> Tensor:
 
 
 @translates("_contrib_interleaved_matmul_selfatt_qk")
-def selfatt_qk(s: Site) -> Tensor:
+def selfatt_qk(s: NodeContext) -> Tensor:
     """Q·Kᵀ / √D of interleaved queries, keys and values."""
     (queries, keys, _), depth = _heads(s, s.x, 3)
     return _scores(s, queries, keys, depth)
 
 
 @translates("_contrib_interleaved_matmul_selfatt_valatt")
-def selfatt_valatt(s: Site) -> Tensor:
+def selfatt_valatt(s: NodeContext) -> Tensor:
     """Attention · V of interleaved queries, keys and values."""
     (_, _, values), _ = _heads(s, s.x, 3)
     return _merged(s, s.input(1), values)
 
 
 @translates("_contrib_interleaved_matmul_encdec_qk")
-def encdec_qk(s: Site) -> Tensor:
+def encdec_qk(s: NodeContext) -> Tensor:
     """Q·Kᵀ / √D of queries and interleaved keys and values."""
     (queries,), depth = _heads(s, s.x, 1)
     (keys, _), _ = _heads(s, s.input(1), 2)
@@ -105,7 +105,7 @@ def encdec_qk(s: Site) -> Tensor:
 
 
 @translates("_contrib_interleaved_matmul_encdec_valatt")
-def encdec_valatt(s: Site) -> Tensor:
+def encdec_valatt(s: NodeContext) -> Tensor:
     """Attention · V of interleaved keys and values."""
     (_, values), _ = _heads(s, s.x, 2)
     return _merged(s, s.input(1), values)

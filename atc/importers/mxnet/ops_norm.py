@@ -6,30 +6,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("BatchNorm", "BatchNorm_v1", "CuDNNBatchNorm", "_npx_batch_norm", weights=(1, 2, 3, 4))
-def batch_norm(s: Site) -> tuple[Tensor, ...]:
+def batch_norm(s: NodeContext) -> tuple[Tensor, ...]:
     """BatchNormalization with the moving statistics; `fix_gamma` (the default) makes gamma one."""
     return _batch_norm(s, s.integer("axis", 1))
 
 
 @translates("_contrib_SyncBatchNorm", weights=(1, 2, 3, 4))
-def sync_batch_norm(s: Site) -> tuple[Tensor, ...]:
+def sync_batch_norm(s: NodeContext) -> tuple[Tensor, ...]:
     """BatchNorm over several devices, which at inference is BatchNorm."""
     return _batch_norm(s, 1)
 
 
 @translates("_contrib_BatchNormWithReLU", weights=(1, 2, 3, 4))
-def batch_norm_relu(s: Site) -> tuple[Tensor, ...]:
+def batch_norm_relu(s: NodeContext) -> tuple[Tensor, ...]:
     """BatchNorm, then Relu."""
     y, mean, variance = _batch_norm(s, s.integer("axis", 1))
     return s.b.op("Relu", y), mean, variance
 
 
-def _batch_norm(s: Site, axis: int) -> tuple[Tensor, ...]:
+def _batch_norm(s: NodeContext, axis: int) -> tuple[Tensor, ...]:
     x, mean, variance = s.x, s.input(3), s.input(4)
     axis = s.axis(axis, x.rank)
     parts = [s.input(1), s.input(2), mean, variance]
@@ -47,7 +47,7 @@ def _batch_norm(s: Site, axis: int) -> tuple[Tensor, ...]:
 
 
 @translates("LayerNorm", "_npx_layer_norm", weights=(1, 2))
-def layer_norm(s: Site) -> tuple[Tensor, ...]:
+def layer_norm(s: NodeContext) -> tuple[Tensor, ...]:
     """LayerNormalization over one axis."""
     x, axis, eps = s.x, s.axis(s.integer("axis", -1), s.x.rank), s.number("eps", 1e-5)
     gamma, beta = s.input(1), s.input(2)
@@ -58,7 +58,7 @@ def layer_norm(s: Site) -> tuple[Tensor, ...]:
     return (s.b.transpose(y, [order.index(a) for a in range(x.rank)]), *_moments(s, x, [axis], eps))
 
 
-def _moments(s: Site, x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
+def _moments(s: NodeContext, x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
     """Return the mean and the deviation, which few graphs read."""
     if not s.truth("output_mean_var", False):
         return x, x
@@ -69,7 +69,7 @@ def _moments(s: Site, x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tenso
 
 
 @translates("InstanceNorm", weights=(1, 2))
-def instance_norm(s: Site) -> Tensor:
+def instance_norm(s: NodeContext) -> Tensor:
     """InstanceNormalization over all axes behind the channels."""
     s.require(s.x.rank >= 3, "the data has no spatial axes")
     return s.b.op(
@@ -78,7 +78,7 @@ def instance_norm(s: Site) -> Tensor:
 
 
 @translates("GroupNorm", weights=(1, 2))
-def group_norm(s: Site) -> tuple[Tensor, ...]:
+def group_norm(s: NodeContext) -> tuple[Tensor, ...]:
     """GroupNormalization; gamma and beta are per group in MXNet 1, per channel in 2."""
     x, groups = s.x, s.integer("num_groups", 1)
     s.require(x.rank >= 3, "the data has no spatial axes")
@@ -93,7 +93,7 @@ def group_norm(s: Site) -> tuple[Tensor, ...]:
     return y[0], x, x
 
 
-def _per_channel(s: Site, weight: Tensor, groups: int, channels: int) -> Tensor:
+def _per_channel(s: NodeContext, weight: Tensor, groups: int, channels: int) -> Tensor:
     if weight.shape == (channels,):
         return weight
     s.require(weight.shape == (groups,), "gamma or beta doesn't fit groups or channels")
@@ -102,7 +102,7 @@ def _per_channel(s: Site, weight: Tensor, groups: int, channels: int) -> Tensor:
 
 
 @translates("L2Normalization")
-def l2_normalization(s: Site) -> Tensor:
+def l2_normalization(s: NodeContext) -> Tensor:
     """x / √(Σx² + eps) over the instance, the channels or the space."""
     x = s.x
     s.require(x.rank >= 2, "the data has no batch and channels")
@@ -119,7 +119,7 @@ def l2_normalization(s: Site) -> Tensor:
 
 
 @translates("LRN")
-def local_response(s: Site) -> tuple[Tensor, ...]:
+def local_response(s: NodeContext) -> tuple[Tensor, ...]:
     """LRN; alpha is divided by the size in both."""
     size = s.integer("nsize")
     s.require(size > 0 and size % 2 == 1, f"nsize is {size}, which is not odd")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
-def _sortable(s: Site) -> tuple[Tensor, int]:
+def _sortable(s: NodeContext) -> tuple[Tensor, int]:
     """Return the data and the axis to sort: the flattened data where `axis` is None."""
     if s.node.attrs.get("axis", "-1").strip() == "None":
         return s.b.reshape(s.x, [s.x.size]), 0
     return s.x, s.axis(s.integer("axis", -1), s.x.rank)
 
 
-def top(s: Site, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Tensor]:
+def top(s: NodeContext, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Tensor]:
     """Emit TopK: the sorted values and their int64 indices."""
     values, indices = s.b.emit(
         "TopK", [x, [count]], {"axis": axis, "largest": int(largest), "sorted": 1}, 2
@@ -24,7 +24,7 @@ def top(s: Site, x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tenso
 
 
 @translates("topk")
-def topk(s: Site) -> tuple[Tensor, ...]:
+def topk(s: NodeContext) -> tuple[Tensor, ...]:
     """Return the largest (or smallest) elements: values, indices, both or a mask of them."""
     x, axis = _sortable(s)
     count = s.integer("k", 1)
@@ -47,14 +47,14 @@ def topk(s: Site) -> tuple[Tensor, ...]:
 
 
 @translates("sort")
-def sort(s: Site) -> Tensor:
+def sort(s: NodeContext) -> Tensor:
     """Return the elements of an axis in order."""
     x, axis = _sortable(s)
     return top(s, x, axis, x.shape[axis], not s.truth("is_ascend", True))[0]
 
 
 @translates("argsort")
-def argsort(s: Site) -> Tensor:
+def argsort(s: NodeContext) -> Tensor:
     """Return the indices that sort an axis."""
     x, axis = _sortable(s)
     indices = top(s, x, axis, x.shape[axis], not s.truth("is_ascend", True))[1]

@@ -8,8 +8,8 @@ from math import ceil, prod
 
 import numpy as np
 
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.ops_conv import channels_first, move_channels_last
-from atc.importers.mxnet.site import Site, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
@@ -38,7 +38,7 @@ class Window:
 
 
 @translates("Pooling", "Pooling_v1")
-def pooling(s: Site) -> Tensor:
+def pooling(s: NodeContext) -> Tensor:
     """MaxPool, AveragePool, LpPool or their global forms."""
     s.rank(3, 4, 5)
     x, last = channels_first(s, s.x)
@@ -46,7 +46,7 @@ def pooling(s: Site) -> Tensor:
     return move_channels_last(s, y) if last else y
 
 
-def pool(s: Site, x: Tensor) -> Tensor:
+def pool(s: NodeContext, x: Tensor) -> Tensor:
     """Emit the pooling of a node with MXNet's pooling attributes, channels first."""
     kind = s.word("pool_type", "max", ("max", "avg", "sum", "lp"))
     if s.truth("global_pool", False):
@@ -63,7 +63,7 @@ def pool(s: Site, x: Tensor) -> Tensor:
             return _norm(s, x, windows)
 
 
-def _global(s: Site, x: Tensor, kind: str) -> Tensor:
+def _global(s: NodeContext, x: Tensor, kind: str) -> Tensor:
     axes = list(range(2, x.rank))
     match kind:
         case "max":
@@ -77,7 +77,7 @@ def _global(s: Site, x: Tensor, kind: str) -> Tensor:
             return _norm(s, x, whole)
 
 
-def _windows(s: Site, extent: Sequence[int]) -> list[Window]:
+def _windows(s: NodeContext, extent: Sequence[int]) -> list[Window]:
     rank = len(extent)
     kernel, strides = s.spatial("kernel", rank, 0), s.spatial("stride", rank, 1)
     pads = s.spatial("pad", rank, 0)
@@ -105,19 +105,21 @@ def _window(length: int, kernel: int, stride: int, pad: int, convention: str) ->
     return Window(length, kernel, stride, pad, max(end, 0), pad)
 
 
-def _emit(s: Site, op: str, x: Tensor, windows: Sequence[Window], **attributes: int) -> Tensor:
+def _emit(
+    s: NodeContext, op: str, x: Tensor, windows: Sequence[Window], **attributes: int
+) -> Tensor:
     return s.b.op(
         op, x, kernel_shape=[w.kernel for w in windows], strides=[w.stride for w in windows],
         pads=[w.begin for w in windows] + [w.end for w in windows], **attributes,
     )  # fmt: skip
 
 
-def _sum(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
+def _sum(s: NodeContext, x: Tensor, windows: Sequence[Window]) -> Tensor:
     mean = _emit(s, "AveragePool", x, windows, count_include_pad=1)
     return s.b.op("Mul", mean, float(prod(w.kernel for w in windows)))
 
 
-def _norm(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
+def _norm(s: NodeContext, x: Tensor, windows: Sequence[Window]) -> Tensor:
     """Return the p-th root of the sum of p-th powers.
 
     Odd powers keep their sign, unlike ONNX's.
@@ -135,7 +137,7 @@ def _norm(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
             raise s.unsupported(f"p_value={order}", "1, 2 and 3 are possible")
 
 
-def _average(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
+def _average(s: NodeContext, x: Tensor, windows: Sequence[Window]) -> Tensor:
     """Average over the cells of the padded input, or of the input alone."""
     if not s.truth("count_include_pad", True):
         return _emit(s, "AveragePool", x, windows, count_include_pad=0)
@@ -152,7 +154,7 @@ def _average(s: Site, x: Tensor, windows: Sequence[Window]) -> Tensor:
 
 
 @translates("_contrib_AdaptiveAvgPooling2D")
-def adaptive_average_pooling(s: Site) -> Tensor:
+def adaptive_average_pooling(s: NodeContext) -> Tensor:
     """Means over the windows ⌊i·in/out⌋ … ⌈(i+1)·in/out⌉ as two products with constant matrices."""
     s.rank(4)
     size = s.integers("output_size", ())
@@ -169,7 +171,9 @@ def adaptive_average_pooling(s: Site) -> Tensor:
     return s.b.op("MatMul", s.b.op("MatMul", left, s.x), right)
 
 
-def _means(s: Site, length: int, count: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _means(
+    s: NodeContext, length: int, count: int
+) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Return the (count, length) matrix that averages each window."""
     s.require(length * count <= 1 << 20, f"output_size {count} is too large")
     matrix = np.zeros((count, length))

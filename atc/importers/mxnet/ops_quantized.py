@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from atc.importers.mxnet.builder import Builder
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.ops_conv import conv, linear
 from atc.importers.mxnet.ops_index import index_of
 from atc.importers.mxnet.ops_norm import batch_norm
 from atc.importers.mxnet.ops_pool import pool
-from atc.importers.mxnet.site import Site, translates
 from atc.importers.mxnet.tensor import Tensor
 
 Quantized = tuple[Tensor, Tensor, Tensor]
@@ -91,7 +91,7 @@ def accumulated(b: Builder, real: Tensor, *factors: Tensor) -> Quantized:
     return quantize(b, real, b.op("Mul", scale, PLAIN[INT32]), INT32, PLAIN)
 
 
-def calibrated(s: Site) -> Tensor | None:
+def calibrated(s: NodeContext) -> Tensor | None:
     """Return the bound of the node's calibrated range, None where it has none."""
     least, greatest = s.maybe_number("min_calib_range"), s.maybe_number("max_calib_range")
     if least is None or greatest is None:
@@ -104,7 +104,7 @@ def observed(b: Builder, x: Tensor) -> Tensor:
     return b.op("ReduceMax", b.op("Abs", x), keepdims=0)
 
 
-def target_type(s: Site, default: str) -> np.dtype[Any]:
+def target_type(s: NodeContext, default: str) -> np.dtype[Any]:
     """Return the type of `out_type`; auto is uint8 where the calibrated range is not negative."""
     word = s.word("out_type", default, ("int8", "uint8", "auto"))
     if word == "auto":
@@ -113,7 +113,9 @@ def target_type(s: Site, default: str) -> np.dtype[Any]:
     return np.dtype(word)
 
 
-def result(s: Site, real: Tensor, dtype: np.dtype[Any], *factors: Tensor) -> Sequence[Tensor]:
+def result(
+    s: NodeContext, real: Tensor, dtype: np.dtype[Any], *factors: Tensor
+) -> Sequence[Tensor]:
     """Return a float result as the node gives it out: float, calibrated or int32."""
     if s.truth("enable_float_output", False):
         return (real,)
@@ -127,14 +129,14 @@ def result(s: Site, real: Tensor, dtype: np.dtype[Any], *factors: Tensor) -> Seq
 
 
 @translates("_contrib_quantize")
-def quantize_v1(s: Site) -> Quantized:
+def quantize_v1(s: NodeContext) -> Quantized:
     """Quantise by a range that is given as two tensors."""
     dtype = target_type(s, "uint8")
     return quantize(s.b, s.x, bound(s.b, s.input(1), s.input(2)), dtype, PLAIN)
 
 
 @translates("_contrib_quantize_v2")
-def quantize_v2(s: Site) -> Quantized:
+def quantize_v2(s: NodeContext) -> Quantized:
     """Quantise by the calibrated range, or by the range that occurs."""
     if s.x.dtype in (INT8, UINT8):
         limit = calibrated(s) or s.b.scalar(ONEDNN[s.x.dtype], FLOAT)
@@ -145,7 +147,7 @@ def quantize_v2(s: Site) -> Quantized:
 
 
 @translates("_contrib_requantize")
-def requantize(s: Site) -> Quantized:
+def requantize(s: NodeContext) -> Quantized:
     """Make int32 numbers int8 or uint8."""
     real = real_value(s.b, s.x, bound(s.b, s.input(1), s.input(2)), PLAIN)
     limit = calibrated(s) or observed(s.b, real)
@@ -153,7 +155,7 @@ def requantize(s: Site) -> Quantized:
 
 
 @translates("_contrib_dequantize")
-def dequantize(s: Site) -> Tensor:
+def dequantize(s: NodeContext) -> Tensor:
     """Return the real values."""
     real = real_value(s.b, s.x, bound(s.b, s.input(1), s.input(2)), ONEDNN)
     return real if real is not s.x.real else s.b.op("Identity", real)
@@ -162,7 +164,7 @@ def dequantize(s: Site) -> Tensor:
 # ---- layers ------------------------------------------------------------------------------------
 
 
-def _operands(s: Site) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
+def _operands(s: NodeContext) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
     """Return real data, weight and bias, and the scales of data and weight."""
     b, biased = s.b, not s.truth("no_bias", False)
     ranges = s.inputs[2 + biased :]
@@ -183,7 +185,7 @@ def unit(b: Builder, numbers: Tensor, limit: Tensor) -> Tensor:
 
 
 @translates("_contrib_quantized_conv")
-def quantized_conv(s: Site) -> Sequence[Tensor]:
+def quantized_conv(s: NodeContext) -> Sequence[Tensor]:
     """Conv of quantised data and weight, as int32."""
     s.rank(3, 4, 5)
     x, weight, offset, scales = _operands(s)
@@ -191,7 +193,7 @@ def quantized_conv(s: Site) -> Sequence[Tensor]:
 
 
 @translates("_contrib_quantized_fully_connected")
-def quantized_fully_connected(s: Site) -> Sequence[Tensor]:
+def quantized_fully_connected(s: NodeContext) -> Sequence[Tensor]:
     """Gemm of quantised data and weight, as int32."""
     x, weight, offset, scales = _operands(s)
     s.require(weight.rank == 2, "the weight is not a matrix")
@@ -199,7 +201,7 @@ def quantized_fully_connected(s: Site) -> Sequence[Tensor]:
 
 
 @translates("_contrib_quantized_batch_norm")
-def quantized_batch_norm(s: Site) -> Quantized:
+def quantized_batch_norm(s: NodeContext) -> Quantized:
     """BatchNormalization of real values, to int8 by the calibrated range."""
     limit = calibrated(s)
     if limit is None:
@@ -210,7 +212,7 @@ def quantized_batch_norm(s: Site) -> Quantized:
 
 
 @translates("_contrib_quantized_pooling")
-def quantized_pooling(s: Site) -> Quantized:
+def quantized_pooling(s: NodeContext) -> Quantized:
     """Pooling that keeps type and scale: of the numbers for max, of real values for avg."""
     s.rank(3, 4, 5)
     least, greatest = s.input(1), s.input(2)
@@ -223,7 +225,7 @@ def quantized_pooling(s: Site) -> Quantized:
 
 
 @translates("_contrib_quantized_act")
-def quantized_act(s: Site) -> Quantized:
+def quantized_act(s: NodeContext) -> Quantized:
     """Relu of the numbers; other functions have no quantised form in MXNet."""
     s.word("act_type", None, ("relu",))
     y = s.b.op("Identity", s.x) if s.x.dtype == UINT8 else s.b.op("Relu", s.x)
@@ -231,13 +233,13 @@ def quantized_act(s: Site) -> Quantized:
 
 
 @translates("_contrib_quantized_flatten")
-def quantized_flatten(s: Site) -> Quantized:
+def quantized_flatten(s: NodeContext) -> Quantized:
     """Flatten of the numbers."""
     return s.b.op("Flatten", s.x, axis=1), s.input(1), s.input(2)
 
 
 @translates("_contrib_quantized_concat")
-def quantized_concat(s: Site) -> Quantized:
+def quantized_concat(s: NodeContext) -> Quantized:
     """Join real values and quantise by the widest range; int8 as soon as one input is."""
     b, count = s.b, s.integer("num_args")
     s.require(count > 0 and len(s.inputs) == 3 * count, f"{len(s.inputs)} inputs of {count} values")
@@ -251,7 +253,7 @@ def quantized_concat(s: Site) -> Quantized:
 
 
 @translates("_contrib_quantized_elemwise_add", "_contrib_quantized_elemwise_mul")
-def quantized_elementwise(s: Site) -> Sequence[Tensor]:
+def quantized_elementwise(s: NodeContext) -> Sequence[Tensor]:
     """Add or multiply real values."""
     b, ranges = s.b, s.inputs[2:]
     s.require(len(ranges) == 4, "ranges of its inputs are missing")
@@ -268,7 +270,7 @@ def quantized_elementwise(s: Site) -> Sequence[Tensor]:
 
 
 @translates("_contrib_quantized_embedding")
-def quantized_embedding(s: Site) -> Quantized:
+def quantized_embedding(s: NodeContext) -> Quantized:
     """Rows of a quantised weight."""
     weight = s.input(1)
     s.require(weight.rank == 2 and weight.shape[0] > 0, "the weight is not a matrix")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 REDUCTIONS = {
@@ -16,7 +16,7 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
-def reduced_axes(s: Site, rank: int) -> list[int]:
+def reduced_axes(s: NodeContext, rank: int) -> list[int]:
     """Return the axes of a reduction: none given means all, `exclude` those not given."""
     axes = s.axes("axis", rank)
     if not axes:
@@ -26,7 +26,7 @@ def reduced_axes(s: Site, rank: int) -> list[int]:
     return list(axes)
 
 
-def reduce(s: Site, op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+def reduce(s: NodeContext, op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
     """Emit a reduction; the result of a whole tensor has the shape (1)."""
     if not axes:  # ONNX would take all
         return s.b.op("Identity", x)
@@ -36,13 +36,13 @@ def reduce(s: Site, op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 @translates(*REDUCTIONS)
-def reduction(s: Site) -> Tensor:
+def reduction(s: NodeContext) -> Tensor:
     """Translate to a reduction that ONNX has."""
     return reduce(s, REDUCTIONS[s.node.op], s.x, reduced_axes(s, s.x.rank))
 
 
 @translates("nansum", "nanprod")
-def nan_reduction(s: Site) -> Tensor:
+def nan_reduction(s: NodeContext) -> Tensor:
     """Reduce without what is not a number."""
     total = s.node.op == "nansum"
     neutral = s.b.scalar(0 if total else 1, s.x.dtype)
@@ -51,7 +51,7 @@ def nan_reduction(s: Site) -> Tensor:
 
 
 @translates("norm")
-def norm(s: Site) -> Tensor:
+def norm(s: NodeContext) -> Tensor:
     """Return the 1- or 2-norm."""
     order = s.integer("ord", 2)
     if order not in (1, 2):
@@ -60,7 +60,7 @@ def norm(s: Site) -> Tensor:
 
 
 @translates("moments")
-def moments(s: Site) -> tuple[Tensor, Tensor]:
+def moments(s: NodeContext) -> tuple[Tensor, Tensor]:
     """Return the mean and the variance."""
     axes = list(s.axes("axes", s.x.rank)) or list(range(s.x.rank))
     mean = s.b.op("ReduceMean", s.x, axes, keepdims=1)
@@ -70,7 +70,7 @@ def moments(s: Site) -> tuple[Tensor, Tensor]:
 
 
 @translates("argmax", "argmin")
-def arg_extreme(s: Site) -> Tensor:
+def arg_extreme(s: NodeContext) -> Tensor:
     """Return the first index of the largest or smallest element, as float32."""
     axis, keep = s.maybe_integer("axis"), s.truth("keepdims", False)
     x = s.x if axis is not None else s.b.reshape(s.x, [s.x.size])
@@ -83,14 +83,14 @@ def arg_extreme(s: Site) -> Tensor:
 
 
 @translates("argmax_channel")
-def argmax_channel(s: Site) -> Tensor:
+def argmax_channel(s: NodeContext) -> Tensor:
     """Return the first index of the largest element of axis 1, as float32."""
     s.rank(2)
     return s.b.cast(s.b.op("ArgMax", s.x, axis=1, keepdims=0), np.float32)
 
 
 @translates("softmax_cross_entropy")
-def softmax_cross_entropy(s: Site) -> Tensor:
+def softmax_cross_entropy(s: NodeContext) -> Tensor:
     """Σ -log softmax(x)[label]."""
     s.rank(2)
     label = s.b.unsqueeze(s.b.cast(s.input(1), np.int64), 1)
@@ -99,7 +99,7 @@ def softmax_cross_entropy(s: Site) -> Tensor:
 
 
 @translates("cumsum", "_np_cumsum")
-def cumsum(s: Site) -> Tensor:
+def cumsum(s: NodeContext) -> Tensor:
     """Sum up along an axis, or of the flattened tensor."""
     axis = s.maybe_integer("axis")
     x = s.x if axis is not None else s.b.reshape(s.x, [s.x.size])

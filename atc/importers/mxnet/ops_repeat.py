@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atc.importers.mxnet.builder import MAX_RANK
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("tile")
-def tile(s: Site) -> Tensor:
+def tile(s: NodeContext) -> Tensor:
     """Repeat whole axes; missing leading numbers are ones."""
     reps = s.integers("reps")
     s.require(len(reps) <= MAX_RANK and all(r > 0 for r in reps), f"reps {list(reps)}")
@@ -20,7 +20,7 @@ def tile(s: Site) -> Tensor:
 
 
 @translates("repeat")
-def repeat(s: Site) -> Tensor:
+def repeat(s: NodeContext) -> Tensor:
     """Repeat each element along an axis, or of the flattened tensor."""
     axis, count = s.maybe_integer("axis"), s.integer("repeats")
     s.require(count > 0, f"repeats is {count}")
@@ -28,7 +28,7 @@ def repeat(s: Site) -> Tensor:
     return repeated(s, x, s.axis(axis or 0, x.rank), count)
 
 
-def repeated(s: Site, x: Tensor, axis: int, count: int) -> Tensor:
+def repeated(s: NodeContext, x: Tensor, axis: int, count: int) -> Tensor:
     """Repeat each element of one axis `count` times."""
     wide = s.b.unsqueeze(x, axis + 1)
     shape = list(wide.shape)
@@ -39,7 +39,7 @@ def repeated(s: Site, x: Tensor, axis: int, count: int) -> Tensor:
 
 
 @translates("broadcast_to")
-def broadcast_to(s: Site) -> Tensor:
+def broadcast_to(s: NodeContext) -> Tensor:
     """Repeat axes of length one; 0 keeps an axis."""
     shape = s.integers("shape")
     s.require(len(shape) == s.x.rank, f"shape {list(shape)} is not of rank {s.x.rank}")
@@ -47,7 +47,7 @@ def broadcast_to(s: Site) -> Tensor:
 
 
 @translates("broadcast_axis", "broadcast_axes")
-def broadcast_axis(s: Site) -> Tensor:
+def broadcast_axis(s: NodeContext) -> Tensor:
     """Repeat some axes of length one."""
     axes, sizes = s.axes("axis", s.x.rank), s.integers("size", ())
     s.require(len(axes) == len(sizes), f"{len(axes)} axes have {len(sizes)} sizes")
@@ -58,7 +58,7 @@ def broadcast_axis(s: Site) -> Tensor:
 
 
 @translates("broadcast_like")
-def broadcast_like(s: Site) -> Tensor:
+def broadcast_like(s: NodeContext) -> Tensor:
     """Repeat axes of length one as the other tensor has them."""
     other = s.input(1)
     if not s.has("lhs_axes"):
@@ -71,7 +71,7 @@ def broadcast_like(s: Site) -> Tensor:
     return _expanded(s, shape)
 
 
-def _expanded(s: Site, shape: Sequence[int]) -> Tensor:
+def _expanded(s: NodeContext, shape: Sequence[int]) -> Tensor:
     fits = all(n in (1, d) and d > 0 for n, d in zip(s.x.shape, shape, strict=True))
     s.require(fits, f"{list(s.x.shape)} cannot be broadcast to {list(shape)}")
     return s.b.op("Expand", s.x, list(shape))

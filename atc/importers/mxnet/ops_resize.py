@@ -7,13 +7,13 @@ from math import prod
 
 import numpy as np
 
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.params import Array
-from atc.importers.mxnet.site import Site, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("UpSampling")
-def upsampling(s: Site) -> Tensor:
+def upsampling(s: NodeContext) -> Tensor:
     """Repeat pixels, or a Deconvolution with the given bilinear weight."""
     s.rank(4)
     scale = s.integer("scale")
@@ -27,7 +27,7 @@ def upsampling(s: Site) -> Tensor:
     return s.b.concat(layers, 1)
 
 
-def _upsample_nearest(s: Site, x: Tensor, size: Sequence[int]) -> Tensor:
+def _upsample_nearest(s: NodeContext, x: Tensor, size: Sequence[int]) -> Tensor:
     whole = x.rank == 4 and all(n % d == 0 for n, d in zip(size, x.shape[2:], strict=True))
     s.require(whole, f"{list(x.shape)} doesn't fit {list(size)}")
     return s.b.op(
@@ -36,7 +36,7 @@ def _upsample_nearest(s: Site, x: Tensor, size: Sequence[int]) -> Tensor:
     )  # fmt: skip
 
 
-def _upsample_bilinear(s: Site, scale: int) -> Tensor:
+def _upsample_bilinear(s: NodeContext, scale: int) -> Tensor:
     channels, kernel, pad = s.x.shape[1], 2 * scale - scale % 2, scale // 2
     weight = s.input(1)
     s.require(weight.shape == (channels, 1, kernel, kernel),
@@ -48,7 +48,7 @@ def _upsample_bilinear(s: Site, scale: int) -> Tensor:
 
 
 @translates("_contrib_BilinearResize2D")
-def bilinear_resize(s: Site) -> Tensor:
+def bilinear_resize(s: NodeContext) -> Tensor:
     """Resize, linear, corners aligned unless `align_corners` is False."""
     s.rank(4)
     size = _resized(s)
@@ -60,7 +60,7 @@ def bilinear_resize(s: Site) -> Tensor:
     )  # fmt: skip
 
 
-def _resized(s: Site) -> list[int]:
+def _resized(s: NodeContext) -> list[int]:
     """Return the new height and width by the mode."""
     mode = s.word("mode", "size")
     extent = s.x.shape[2:]
@@ -85,7 +85,7 @@ def _resized(s: Site) -> list[int]:
             raise s.unsupported(f"mode={mode[:80]!r}")
 
 
-def _scaled(s: Site, length: int, scale: float | None, mode: str) -> int:
+def _scaled(s: NodeContext, length: int, scale: float | None, mode: str) -> int:
     s.require(scale is not None and 0 < scale < 1 << 20, "scale_height or scale_width")
     factor = float(scale or 1)
     if mode == "odd_scale" and length % 2:
@@ -97,13 +97,13 @@ def _scaled(s: Site, length: int, scale: float | None, mode: str) -> int:
 
 
 @translates("BilinearSampler")
-def bilinear_sampler(s: Site) -> Tensor:
+def bilinear_sampler(s: NodeContext) -> Tensor:
     """GridSample with zeros outside; the grid is (N, 2, H, W)."""
     s.rank(4)
     return _sample(s, s.input(1))
 
 
-def _sample(s: Site, grid: Tensor) -> Tensor:
+def _sample(s: NodeContext, grid: Tensor) -> Tensor:
     s.require(grid.rank == 4 and grid.shape[1] == 2, f"the grid has the shape {list(grid.shape)}")
     points = s.b.transpose(grid, [0, 2, 3, 1])
     return s.b.op(
@@ -112,7 +112,7 @@ def _sample(s: Site, grid: Tensor) -> Tensor:
 
 
 @translates("GridGenerator")
-def grid_generator(s: Site) -> Tensor:
+def grid_generator(s: NodeContext) -> Tensor:
     """Return the sampling points (N, 2, H, W) of affine matrices or of a flow."""
     if s.word("transform_type", None, ("affine", "warp")) == "affine":
         return _affine_grid(s, s.x)
@@ -126,7 +126,7 @@ def grid_generator(s: Site) -> Tensor:
     return s.b.op("Sub", s.b.op("Div", place, s.b.constant(half)), 1.0)
 
 
-def _affine_grid(s: Site, theta: Tensor) -> Tensor:
+def _affine_grid(s: NodeContext, theta: Tensor) -> Tensor:
     height, width = s.spatial("target_shape", 2, 0)
     s.require(height > 0 and width > 0 and height * width <= 1 << 22, "target_shape")
     s.require(theta.rank >= 2 and prod(theta.shape[1:]) == 6, "the matrices are not 2 x 3")
@@ -143,7 +143,7 @@ def _ends(count: int) -> Array:
 
 
 @translates("SpatialTransformer")
-def spatial_transformer(s: Site) -> Tensor:
+def spatial_transformer(s: NodeContext) -> Tensor:
     """Sample the data on the grid of affine matrices."""
     s.rank(4)
     return _sample(s, _affine_grid(s, s.input(1)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 MODES = {
@@ -29,7 +29,7 @@ class Layer:
 
 
 @translates("RNN", weights=(1,))
-def rnn(s: Site) -> list[Tensor]:
+def rnn(s: NodeContext) -> list[Tensor]:
     """LSTM, GRU or RNN, a node per layer; data and output are (time, batch, channels)."""
     s.rank(3)
     _refuse_extras(s)
@@ -50,20 +50,20 @@ def rnn(s: Site) -> list[Tensor]:
     return [x, *(s.b.concat(list(t), 0) for t in zip(*finals, strict=True))]
 
 
-def _refuse_extras(s: Site) -> None:
+def _refuse_extras(s: NodeContext) -> None:
     if s.has("projection_size"):
         raise s.unsupported("projection_size", "ONNX's LSTM has no projection")
     if s.has("lstm_state_clip_min") or s.has("lstm_state_clip_max"):
         raise s.unsupported("lstm_state_clip", "ONNX's LSTM doesn't clip its state")
 
 
-def _lengths(s: Site, index: int) -> Tensor | None:
+def _lengths(s: NodeContext, index: int) -> Tensor | None:
     if not s.truth("use_sequence_length", False):
         return None
     return s.b.cast(s.input(index), np.int32)
 
 
-def _state(s: Site, state: Tensor, rows: int) -> Tensor:
+def _state(s: NodeContext, state: Tensor, rows: int) -> Tensor:
     """Return a start state (layers·directions, batch, state); a batch of one is repeated."""
     shape = [rows, s.x.shape[1], s.integer("state_size")]
     fits = state.rank == 3 and all(n in (1, d) for n, d in zip(state.shape, shape, strict=True))
@@ -71,7 +71,7 @@ def _state(s: Site, state: Tensor, rows: int) -> Tensor:
     return s.b.expand(state, shape)
 
 
-def _layers(s: Site, layers: int, directions: int) -> list[Layer]:
+def _layers(s: NodeContext, layers: int, directions: int) -> list[Layer]:
     """Cut the vector: all weights by layer, direction, i2h and h2h; then all biases so."""
     gates, hidden = len(MODES[s.word("mode")][1]), s.integer("state_size")
     shapes: list[tuple[int, ...]] = []
@@ -87,7 +87,7 @@ def _layers(s: Site, layers: int, directions: int) -> list[Layer]:
     ]
 
 
-def _cut(s: Site, blob: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+def _cut(s: NodeContext, blob: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """Cut a vector into tensors, with the gates (axis 0) in ONNX's order."""
     sizes = [int(np.prod(shape, dtype=object)) for shape in shapes]
     s.require(blob.shape == (sum(sizes),),
@@ -104,7 +104,7 @@ def _cut(s: Site, blob: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tenso
     return pieces
 
 
-def _layer(s: Site, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Layer:
+def _layer(s: NodeContext, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Layer:
     both = [s.b.concat(biases[i : i + 2], 1) for i in range(0, len(biases), 2)]
     return Layer(
         s.b.concat(weights[::2], 0), s.b.concat(weights[1::2], 0), s.b.concat(both, 0)
@@ -112,7 +112,7 @@ def _layer(s: Site, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Laye
 
 
 def _run(
-    s: Site, x: Tensor, layer: Layer, starts: Sequence[Tensor], lengths: Tensor | None
+    s: NodeContext, x: Tensor, layer: Layer, starts: Sequence[Tensor], lengths: Tensor | None
 ) -> tuple[Tensor, ...]:
     mode, directions = s.word("mode"), layer.weight.shape[0]
     attributes: dict[str, object] = {
@@ -135,13 +135,13 @@ def _run(
 # ---- sequences ---------------------------------------------------------------------------------
 
 
-def _time_axis(s: Site) -> int:
+def _time_axis(s: NodeContext) -> int:
     axis = s.integer("axis", 0)
     s.require(axis in (0, 1) and s.x.rank >= 2, f"axis {axis} is not the time's")
     return axis
 
 
-def _sequence_lengths(s: Site, axis: int) -> Tensor | None:
+def _sequence_lengths(s: NodeContext, axis: int) -> Tensor | None:
     """Return the lengths as int64, one for each sequence of the batch."""
     if not s.truth("use_sequence_length", False):
         return None
@@ -151,7 +151,7 @@ def _sequence_lengths(s: Site, axis: int) -> Tensor | None:
 
 
 @translates("SequenceMask")
-def sequence_mask(s: Site) -> Tensor:
+def sequence_mask(s: NodeContext) -> Tensor:
     """Replace what lies behind each sequence's length."""
     axis = _time_axis(s)
     lengths = _sequence_lengths(s, axis)
@@ -166,7 +166,7 @@ def sequence_mask(s: Site) -> Tensor:
 
 
 @translates("SequenceLast")
-def sequence_last(s: Site) -> Tensor:
+def sequence_last(s: NodeContext) -> Tensor:
     """Return the last step of each sequence."""
     axis = _time_axis(s)
     lengths = _sequence_lengths(s, axis)
@@ -179,7 +179,7 @@ def sequence_last(s: Site) -> Tensor:
 
 
 @translates("SequenceReverse")
-def sequence_reverse(s: Site) -> Tensor:
+def sequence_reverse(s: NodeContext) -> Tensor:
     """Turn each sequence around, within its length."""
     s.require(_time_axis(s) == 0, "axis is not 0")
     lengths = _sequence_lengths(s, 0)

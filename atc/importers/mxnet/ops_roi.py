@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
-def _regions(s: Site) -> tuple[Tensor, int, int]:
+def _regions(s: NodeContext) -> tuple[Tensor, int, int]:
     s.rank(4)
     rois = s.input(1)
     s.require(rois.rank == 2 and rois.shape[1] == 5, f"the rois have the shape {list(rois.shape)}")
@@ -18,7 +18,7 @@ def _regions(s: Site) -> tuple[Tensor, int, int]:
 
 
 @translates("ROIPooling")
-def roi_pooling(s: Site) -> Tensor:
+def roi_pooling(s: NodeContext) -> Tensor:
     """MaxRoiPool; rows are (batch index, x0, y0, x1, y1)."""
     rois, height, width = _regions(s)
     return s.b.op(
@@ -28,7 +28,7 @@ def roi_pooling(s: Site) -> Tensor:
 
 
 @translates("_contrib_ROIAlign")
-def roi_align(s: Site) -> Tensor:
+def roi_align(s: NodeContext) -> Tensor:
     """RoiAlign of the mean; a row (batch index, x0, y0, x1, y1) below batch 0 gives zeros."""
     b = s.b
     rois, height, width = _regions(s)
@@ -47,7 +47,7 @@ def roi_align(s: Site) -> Tensor:
     return _position_sensitive(s, y) if s.truth("position_sensitive", False) else y
 
 
-def _position_sensitive(s: Site, y: Tensor) -> Tensor:
+def _position_sensitive(s: NodeContext, y: Tensor) -> Tensor:
     """Take cell (i, j) from the channels that belong to it: channel (c, i, j)."""
     count, channels, height, width = y.shape
     cells = height * width

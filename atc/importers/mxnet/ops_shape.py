@@ -8,12 +8,12 @@ from math import prod
 import numpy as np
 
 from atc.importers.mxnet.builder import MAX_RANK
-from atc.importers.mxnet.site import Site, translates
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("Reshape", "reshape")
-def reshape(s: Site) -> Tensor:
+def reshape(s: NodeContext) -> Tensor:
     """Reshape by MXNet's codes, or by the old `target_shape` (0 = what is left)."""
     codes = s.integers("shape", ())
     if not codes:
@@ -24,13 +24,13 @@ def reshape(s: Site) -> Tensor:
     return _same(s, reshaped(s, shape, codes))
 
 
-def _same(s: Site, shape: Sequence[int]) -> Tensor:
+def _same(s: NodeContext, shape: Sequence[int]) -> Tensor:
     """Reshape, with a node even where nothing changes."""
     y = s.b.reshape(s.x, shape)
     return s.b.op("Identity", y) if y is s.x else y
 
 
-def reshaped(s: Site, shape: Sequence[int], codes: Sequence[int]) -> list[int]:
+def reshaped(s: NodeContext, shape: Sequence[int], codes: Sequence[int]) -> list[int]:
     """Return the shape that MXNet's codes give; each takes input axes in order.
 
     0 keeps an axis, -1 is inferred, -2 keeps all that are left, -3 joins two, -4 splits one into
@@ -64,7 +64,7 @@ def reshaped(s: Site, shape: Sequence[int], codes: Sequence[int]) -> list[int]:
     return _inferred(s, result, prod(shape))
 
 
-def _halves(s: Site, length: int, left: int, right: int) -> list[int]:
+def _halves(s: NodeContext, length: int, left: int, right: int) -> list[int]:
     if left == -1 and right > 0:
         left = length // right
     elif right == -1 and left > 0:
@@ -74,7 +74,7 @@ def _halves(s: Site, length: int, left: int, right: int) -> list[int]:
     return [left, right]
 
 
-def _inferred(s: Site, shape: list[int], size: int) -> list[int]:
+def _inferred(s: NodeContext, shape: list[int], size: int) -> list[int]:
     s.require(shape.count(-1) <= 1, "two dimensions are to be inferred")
     if -1 in shape:
         known = -prod(shape)
@@ -83,7 +83,7 @@ def _inferred(s: Site, shape: list[int], size: int) -> list[int]:
     return shape
 
 
-def _target_shape(s: Site) -> Tensor:
+def _target_shape(s: NodeContext) -> Tensor:
     """Read the form of MXNet 0.x: 0 stands for what is left; the batch may be kept."""
     target = list(s.integers("target_shape"))
     if s.truth("keep_highest", False) and target:
@@ -93,14 +93,14 @@ def _target_shape(s: Site) -> Tensor:
 
 
 @translates("Flatten", "flatten")
-def flatten(s: Site) -> Tensor:
+def flatten(s: NodeContext) -> Tensor:
     """Join all axes behind the first."""
     s.require(s.x.rank > 0, "a scalar has no batch")
     return s.b.op("Flatten", s.x, axis=1)
 
 
 @translates("reshape_like")
-def reshape_like(s: Site) -> Tensor:
+def reshape_like(s: NodeContext) -> Tensor:
     """Give (a range of) the axes the lengths of (a range of) the other's."""
     left, right = s.x, s.input(1)
     begin, end = _range(s, "lhs", left.rank)
@@ -108,7 +108,7 @@ def reshape_like(s: Site) -> Tensor:
     return _same(s, [*left.shape[:begin], *right.shape[start:stop], *left.shape[end:]])
 
 
-def _range(s: Site, side: str, rank: int) -> tuple[int, int]:
+def _range(s: NodeContext, side: str, rank: int) -> tuple[int, int]:
     begin, end = s.maybe_integer(f"{side}_begin") or 0, s.maybe_integer(f"{side}_end")
     end = rank if end is None else end
     begin, end = (v + rank if v < 0 else v for v in (begin, end))
@@ -117,7 +117,7 @@ def _range(s: Site, side: str, rank: int) -> tuple[int, int]:
 
 
 @translates("transpose")
-def transpose(s: Site) -> Tensor:
+def transpose(s: NodeContext) -> Tensor:
     """Permute the axes; () reverses them."""
     axes = s.axes("axes", s.x.rank) or tuple(reversed(range(s.x.rank)))
     s.require(len(axes) == s.x.rank, f"axes {list(axes)} don't permute rank {s.x.rank}")
@@ -125,7 +125,7 @@ def transpose(s: Site) -> Tensor:
 
 
 @translates("SwapAxis", "swapaxes")
-def swap_axis(s: Site) -> Tensor:
+def swap_axis(s: NodeContext) -> Tensor:
     """Exchange two axes."""
     first, second = (s.axis(s.integer(n, 0), s.x.rank) for n in ("dim1", "dim2"))
     order = list(range(s.x.rank))
@@ -134,13 +134,13 @@ def swap_axis(s: Site) -> Tensor:
 
 
 @translates("expand_dims")
-def expand_dims(s: Site) -> Tensor:
+def expand_dims(s: NodeContext) -> Tensor:
     """Insert an axis of length one."""
     return s.b.unsqueeze(s.x, s.axis(s.integer("axis"), s.x.rank + 1))
 
 
 @translates("squeeze")
-def squeeze(s: Site) -> Tensor:
+def squeeze(s: NodeContext) -> Tensor:
     """Remove axes of length one; one axis is left at least."""
     axes = s.axes("axis", s.x.rank) or tuple(a for a, d in enumerate(s.x.shape) if d == 1)
     s.require(all(s.x.shape[a] == 1 for a in axes), f"axes {list(axes)} of {list(s.x.shape)}")
@@ -149,7 +149,7 @@ def squeeze(s: Site) -> Tensor:
 
 
 @translates("depth_to_space")
-def depth_to_space(s: Site) -> Tensor:
+def depth_to_space(s: NodeContext) -> Tensor:
     """DepthToSpace in the order block, block, channel."""
     s.rank(4)
     size = s.integer("block_size")
@@ -159,7 +159,7 @@ def depth_to_space(s: Site) -> Tensor:
 
 
 @translates("space_to_depth")
-def space_to_depth(s: Site) -> Tensor:
+def space_to_depth(s: NodeContext) -> Tensor:
     """SpaceToDepth."""
     s.rank(4)
     size = s.integer("block_size")
@@ -169,19 +169,19 @@ def space_to_depth(s: Site) -> Tensor:
 
 
 @translates("shape_array")
-def shape_array(s: Site) -> Tensor:
+def shape_array(s: NodeContext) -> Tensor:
     """Return the shape as int64, which is known here."""
     return s.b.ints(*s.x.shape)
 
 
 @translates("size_array")
-def size_array(s: Site) -> Tensor:
+def size_array(s: NodeContext) -> Tensor:
     """Return the number of elements as int64."""
     return s.b.ints(s.x.size)
 
 
 @translates("diag")
-def diag(s: Site) -> Tensor:
+def diag(s: NodeContext) -> Tensor:
     """Return the diagonal of two axes, last; or a matrix with a vector on its diagonal."""
     k, x = s.integer("k", 0), s.x
     if x.rank == 1:
@@ -201,7 +201,7 @@ def diag(s: Site) -> Tensor:
     return s.b.op("Gather", flat, s.b.constant(index.astype(np.int64)), axis=flat.rank - 1)
 
 
-def _diagonal_matrix(s: Site, k: int) -> Tensor:
+def _diagonal_matrix(s: NodeContext, k: int) -> Tensor:
     size = s.x.size + abs(k)
     s.require(size <= 2048, "the matrix is too large")
     mask = s.b.constant(np.eye(size, k=k).astype(s.x.dtype))

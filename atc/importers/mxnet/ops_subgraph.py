@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from atc.importers.mxnet.node_context import NodeContext, translates
 from atc.importers.mxnet.ops_conv import conv
 from atc.importers.mxnet.ops_quantized import (
     INT8,
@@ -26,14 +27,13 @@ from atc.importers.mxnet.ops_quantized import (
     unit,
 )
 from atc.importers.mxnet.params import Array
-from atc.importers.mxnet.site import Site, translates
 from atc.importers.mxnet.symbol import Symbol, SymbolNode
 from atc.importers.mxnet.tensor import Tensor
 
 
 @translates("_sg_mkldnn_conv", "_sg_onednn_conv", "_sg_mkldnn_fully_connected",
             "_sg_onednn_fully_connected")  # fmt: skip
-def fused(s: Site) -> Sequence[Tensor]:
+def fused(s: NodeContext) -> Sequence[Tensor]:
     """Translate the subgraph; around it the quantisation that the node's attributes say."""
     s.require(len(s.node.subgraphs) == 1, "it has not one subgraph")
     inner = s.node.subgraphs[0]
@@ -48,7 +48,7 @@ def fused(s: Site) -> Sequence[Tensor]:
 
 
 def _real_inputs(
-    s: Site, values: Sequence[Tensor], ranges: Sequence[Tensor]
+    s: NodeContext, values: Sequence[Tensor], ranges: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Dequantise the inputs that are integers; each takes two of the ranges, in order."""
     largest = PLAIN if _gives_int32(s) else ONEDNN
@@ -64,11 +64,11 @@ def _real_inputs(
     return result, scales
 
 
-def _gives_int32(s: Site) -> bool:
+def _gives_int32(s: NodeContext) -> bool:
     return calibrated(s) is None and not s.truth("enable_float_output", False)
 
 
-def _output(s: Site, inner: Symbol, y: Tensor, scales: Sequence[Tensor]) -> Sequence[Tensor]:
+def _output(s: NodeContext, inner: Symbol, y: Tensor, scales: Sequence[Tensor]) -> Sequence[Tensor]:
     if s.truth("enable_float_output", False):
         return (y,)
     limit = calibrated(s)
@@ -98,7 +98,9 @@ def _is_positive(node: SymbolNode) -> bool:
 # ---- weights -----------------------------------------------------------------------------------
 
 
-def _quantized_weights(s: Site, inner: Symbol, values: Sequence[Tensor]) -> Mapping[int, Tensor]:
+def _quantized_weights(
+    s: NodeContext, inner: Symbol, values: Sequence[Tensor]
+) -> Mapping[int, Tensor]:
     """Return the convolution (with its BatchNorm) on weights rounded to int8, by its node.
 
     MXNet folds the BatchNorm and rounds the float weights when it first runs: with one scale for
@@ -125,7 +127,7 @@ def _quantized_weights(s: Site, inner: Symbol, values: Sequence[Tensor]) -> Mapp
 
 
 def _batch_norm_after(
-    s: Site, inner: Symbol, index: int, known: Mapping[int, Tensor]
+    s: NodeContext, inner: Symbol, index: int, known: Mapping[int, Tensor]
 ) -> tuple[int, Array, Array]:
     """Return the BatchNorm that alone reads a node, as factor and shift; else the node itself."""
     nothing = index, np.ones(1), np.zeros(1)
@@ -145,7 +147,7 @@ def _batch_norm_after(
     return readers[0], factor, beta - mean * factor
 
 
-def _emit_conv(s: Site, node: SymbolNode, x: Tensor, weight: Array, offset: Array) -> Tensor:
+def _emit_conv(s: NodeContext, node: SymbolNode, x: Tensor, weight: Array, offset: Array) -> Tensor:
     """Emit the convolution with int8 weights: a scale for each filter, or one for all."""
     b, channelwise = s.b, not _gives_int32(s)
     axes: Any = tuple(range(1, weight.ndim)) if channelwise else None

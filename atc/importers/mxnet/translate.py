@@ -13,8 +13,8 @@ import onnx_ir as ir
 from atc.errors import ModelError, OptionError, UnsupportedError
 from atc.importers.mxnet import attributes
 from atc.importers.mxnet.builder import Builder, safe_name
+from atc.importers.mxnet.node_context import RULES, NodeContext, Rule
 from atc.importers.mxnet.params import TYPE_FLAGS, Array
-from atc.importers.mxnet.site import RULES, Rule, Site
 from atc.importers.mxnet.symbol import Entry, Symbol, SymbolNode
 from atc.importers.mxnet.tensor import Tensor
 
@@ -104,7 +104,7 @@ def _translate_nodes(
         with builder.origin(safe_name(node.name), node.op):
             inputs = tuple(_pick(builder, values, e) for e in node.inputs[: rule.reads])
             start = len(builder.nodes)
-            result = rule.translate(Site(node, inputs, builder, inline))
+            result = rule.translate(NodeContext(node, inputs, builder, inline))
             values[index] = (result,) if isinstance(result, Tensor) else tuple(result)
         _name_nodes(builder, builder.nodes[start:], safe_name(node.name), values[index])
 

@@ -66,8 +66,8 @@ class Loop(Op):
     states: int
     conditional: bool = False
     backwards: tuple[bool, ...] = ()
-    turns: int = -1
-    grown: tuple[tuple[int, int, int], ...] = ()
+    trip_count: int = -1
+    carried_extents: tuple[tuple[int, int, int], ...] = ()
     strict: bool = False
 
     def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
@@ -77,7 +77,7 @@ class Loop(Op):
         initial = tuple(inputs[2:])
         require(len(given) == n + 1 and given[0] == TensorType(DType.INT64, ()), "body's inputs")
         require(len(initial) == n and given[1:] == tuple(outputs[:n]), "states")
-        first, later = [[(e[0], e[k]) for e in self.grown] for k in (1, 2)]
+        first, later = [[(e[0], e[k]) for e in self.carried_extents] for k in (1, 2)]
         begun = all(same_type(a, b, first) for a, b in zip(given[1:], initial, strict=True))
         require(begun, "the initial states")
         if self.conditional:
@@ -88,8 +88,8 @@ class Loop(Op):
         require(kept, "a state changes its type")
         parts, wholes = made[n:], outputs[n:]
         require(len(parts) == len(wholes) == len(self.backwards), "collected results")
-        count = self.trips if self.turns == -1 else self.turns
-        known = count != -1 and (isinstance(self.turns, Dim) or not self.conditional)
+        count = self.trips if self.trip_count == -1 else self.trip_count
+        known = count != -1 and (isinstance(self.trip_count, Dim) or not self.conditional)
         require(not parts or known, "an unknown extent")
         for part, whole in zip(parts, wholes, strict=True):
             require(part is not None, "a part has no type")

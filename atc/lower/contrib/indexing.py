@@ -9,23 +9,23 @@ import numpy as np
 from atc.ir.expr import Expr, bitcast, call, cast, const
 from atc.ir.graph import DType, row_major
 from atc.ir.view import View
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.contrib.fused import MICROSOFT
 from atc.lower.elementwise import like
-from atc.lower.indexed_access import Place, gather, scatter, times, total, wrapped
+from atc.lower.indexed_access import IndexedAccess, gather, scatter, times, total, wrapped
 from atc.lower.registry import lowers
 
 
 @lowers("NGramRepeatBlock", domain=MICROSOFT)
-def ngram_repeat_block(site: Site) -> str:
+def ngram_repeat_block(ctx: LoweringContext) -> str:
     """com.microsoft NGramRepeatBlock: -inf for tokens that would repeat an n-gram."""
-    b, n = site.b, site.int("ngram_size")
-    (batch, length), (rows, words) = site.shape(0), site.shape(1)
-    site.require(n > 0 and rows == batch, f"n-grams of {n} in {site.type(0)}")
+    b, n = ctx.b, ctx.int("ngram_size")
+    (batch, length), (rows, words) = ctx.shape(0), ctx.shape(1)
+    ctx.require(n > 0 and rows == batch, f"n-grams of {n} in {ctx.type(0)}")
     places = length - n + 1  # where an n-gram may begin whose first tokens are the last ones
     if places <= 0:
-        return site.input(1)
-    ids = b.cast(site.input(0), DType.INT64)
+        return ctx.input(1)
+    ids = b.cast(ctx.input(0), DType.INT64)
     views = [View((length, 1), k) for k in range(n - 1)]
     views += [View((length, 0), length - n + 1 + k) for k in range(n - 1)]
 
@@ -43,17 +43,17 @@ def ngram_repeat_block(site: Site) -> str:
         return total(base, wrapped(token, words))
 
     last, rows_ = View((length, 1), n - 1), View((words, 0))
-    place = Place((batch, places), (ids,), (last,), (rows_,), address)
-    return scatter(b, site.input(1), updates, place, 1, "min")
+    place = IndexedAccess((batch, places), (ids,), (last,), (rows_,), address)
+    return scatter(b, ctx.input(1), updates, place, 1, "min")
 
 
 @lowers("MurmurHash3", domain=MICROSOFT)
-def murmur_hash(site: Site) -> str:
+def murmur_hash(ctx: LoweringContext) -> str:
     """com.microsoft MurmurHash3: its 32-bit variant, of numbers of 4 and of 8 bytes."""
-    x, b = site.type(0), site.b
+    x, b = ctx.type(0), ctx.b
     if x.dtype is DType.STRING or x.dtype.itemsize not in (4, 8):
-        raise site.unsupported(f"the hash of {x}", "only numbers of 4 and 8 bytes are hashed")
-    seed = const(site.int("seed") & 0xFFFFFFFF, DType.UINT32)
+        raise ctx.unsupported(f"the hash of {x}", "only numbers of 4 and 8 bytes are hashed")
+    seed = const(ctx.int("seed") & 0xFFFFFFFF, DType.UINT32)
 
     def hashed(v: Expr) -> Expr:
         if x.dtype.itemsize == 4:
@@ -63,9 +63,9 @@ def murmur_hash(site: Site) -> str:
             high = call("ShiftRight", wide, const(32, DType.UINT64))
             words = [cast(part, DType.UINT32) for part in (wide, high)]
         h = _mixed(seed, words)
-        return h if site.int("positive", 1) else bitcast(h, DType.INT32)
+        return h if ctx.int("positive", 1) else bitcast(h, DType.INT32)
 
-    return b.map(hashed, site.input(0))
+    return b.map(hashed, ctx.input(0))
 
 
 def _word(value: int) -> Expr:
@@ -91,12 +91,12 @@ def _mixed(h: Expr, words: Sequence[Expr]) -> Expr:
 
 
 @lowers("CropAndResize", domain=MICROSOFT)
-def crop_and_resize(site: Site) -> str:
+def crop_and_resize(ctx: LoweringContext) -> str:
     """com.microsoft CropAndResize: boxes [y1, x1, y2, x2] of images, in parts of their extents."""
-    mode = site.str("mode", "bilinear")
-    site.require(mode in ("bilinear", "nearest"), f"mode is '{mode}'")
-    height, width = site.ints_const(3, "the crops' size")
-    crop = _Crop(site, (height, width))
+    mode = ctx.str("mode", "bilinear")
+    ctx.require(mode in ("bilinear", "nearest"), f"mode is '{mode}'")
+    height, width = ctx.ints_const(3, "the crops' size")
+    crop = _Crop(ctx, (height, width))
     if mode == "nearest":
         value = crop.pixel(*(crop.edge(axis, "Round") for axis in (0, 1)))
     else:
@@ -104,17 +104,17 @@ def crop_and_resize(site: Site) -> str:
         rows = [crop.blend(crop.pixel(y, low[1]), crop.pixel(y, high[1]), 1)
                 for y in (low[0], high[0])]  # fmt: skip
         value = crop.blend(rows[0], rows[1], 0)
-    return crop.inside(value, site.float("extrapolation_value", 0.0))
+    return crop.inside(value, ctx.float("extrapolation_value", 0.0))
 
 
 class _Crop:
     """The places [boxes, steps] along each axis of an image that crops are read at."""
 
-    def __init__(self, site: Site, size: tuple[int, int]) -> None:
-        self.b = site.b
-        self.site = site
-        self.boxes = site.shape(1)[0]
-        self.shape = site.shape(0)
+    def __init__(self, ctx: LoweringContext, size: tuple[int, int]) -> None:
+        self.b = ctx.b
+        self.ctx = ctx
+        self.boxes = ctx.shape(1)[0]
+        self.shape = ctx.shape(0)
         self.size = size
         self.out = (self.boxes, self.shape[1], *size)
         self.places = tuple(self._places(axis) for axis in (0, 1))
@@ -129,7 +129,7 @@ class _Crop:
             whole = call("Mul", cast(k, DType.FLOAT), step)
             return call("Add", call("Mul", start, like(start, last)), whole)
 
-        rois = self.b.cast(self.site.input(1), DType.FLOAT)
+        rois = self.b.cast(self.ctx.input(1), DType.FLOAT)
         return self.b.map(
             place, rois, rois, shape=(self.boxes, steps),
             views=[View((4, 0), axis), View((4, 0), axis + 2)], coordinates=[View((0, 1))],
@@ -153,10 +153,10 @@ class _Crop:
             line = total(times(line, height), wrapped(row, height))
             return total(times(line, width), wrapped(column, width))
 
-        names = (self.site.input(2), y, x)
+        names = (self.ctx.input(2), y, x)
         views = (View((1, 0, 0, 0)), self._spread(0), self._spread(1))
-        place = Place(self.out, names, views, (View((0, 1, 0, 0)),), address, proven=True)
-        return gather(self.b, self.site.input(0), place, 1, self.out)
+        place = IndexedAccess(self.out, names, views, (View((0, 1, 0, 0)),), address, proven=True)
+        return gather(self.b, self.ctx.input(0), place, 1, self.out)
 
     def blend(self, low: str, high: str, axis: int) -> str:
         """Return what lies between two neighbours along an axis."""

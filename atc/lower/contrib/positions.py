@@ -9,7 +9,7 @@ from atc.ir.graph import Array, DType
 from atc.ir.view import View
 from atc.lower.attention import Rotary, rotated_layout, split_heads
 from atc.lower.concat_pad import join
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.contrib.fused import MICROSOFT
 from atc.lower.elementwise import like
 from atc.lower.indexed_access import gather_axis, take
@@ -19,18 +19,18 @@ from atc.lower.registry import lowers
 
 
 @lowers("RelativePositionBias", domain=MICROSOFT)
-def relative_position_bias(site: Site) -> str:
+def relative_position_bias(ctx: LoweringContext) -> str:
     """com.microsoft RelativePositionBias: T5's buckets of distances.
 
     The table's shape is [buckets, heads], but its numbers lie head by head.
     """
-    b, (buckets, heads) = site.b, site.shape(0)
-    (queries,) = site.ints_const(1, "the number of queries")
-    (keys,) = site.ints_const(2, "the number of keys")
-    site.require(queries > 0 < keys, f"{queries} queries and {keys} keys")
-    both, furthest = bool(site.int("is_bidirectional")), site.int("max_distance")
+    b, (buckets, heads) = ctx.b, ctx.shape(0)
+    (queries,) = ctx.ints_const(1, "the number of queries")
+    (keys,) = ctx.ints_const(2, "the number of keys")
+    ctx.require(queries > 0 < keys, f"{queries} queries and {keys} keys")
+    both, furthest = bool(ctx.int("is_bidirectional")), ctx.int("max_distance")
     known = _buckets(queries, keys, buckets, furthest, both)
-    table = b.reshape(site.input(0), (heads, buckets))
+    table = b.reshape(ctx.input(0), (heads, buckets))
     return b.reshape(take(b, table, 1, known), (1, heads, queries, keys))
 
 
@@ -51,19 +51,19 @@ def _buckets(queries: int, keys: int, buckets: int, furthest: int, both: bool) -
 
 
 @lowers("GatedRelativePositionBias", domain=MICROSOFT)
-def gated_relative_position_bias(site: Site) -> str:
+def gated_relative_position_bias(ctx: LoweringContext) -> str:
     """com.microsoft GatedRelativePositionBias of queries that aren't packed (WavLM)."""
-    if site.has(6) or len(site.shape(0)) != 3:
-        raise site.unsupported("GatedRelativePositionBias of packed queries")
-    b, heads, dtype = site.b, site.int("num_heads"), site.type(0).dtype
+    if ctx.has(6) or len(ctx.shape(0)) != 3:
+        raise ctx.unsupported("GatedRelativePositionBias of packed queries")
+    b, heads, dtype = ctx.b, ctx.int("num_heads"), ctx.type(0).dtype
     work = DType.FLOAT if dtype.is_half else dtype
-    whole = [b.cast(site.input(i), work) for i in range(6)]
+    whole = [b.cast(ctx.input(i), work) for i in range(6)]
     query = b.map(lambda q, c: call("Add", q, c), whole[0], whole[1])
-    query = split_heads(site, query, heads)
-    linear = b.map(lambda v, c: call("Add", v, c), product(site, query, whole[3]), whole[4])
+    query = split_heads(ctx, query, heads)
+    linear = b.map(lambda v, c: call("Add", v, c), product(ctx, query, whole[3]), whole[4])
     batch, _, steps, width = b.shape(linear)
     halves = b.reshape(linear, (batch, heads, steps, 2, width // 2))
-    sums = reduce_axes(site, halves, (4,), False, "Sum")
+    sums = reduce_axes(ctx, halves, (4,), False, "Sum")
     views = [View((heads * steps * 2, steps * 2, 2, 0), k) for k in (0, 1)]
     shape = (batch, heads, steps, 1)
 
@@ -77,23 +77,23 @@ def gated_relative_position_bias(site: Site) -> str:
 
 
 @lowers("MRotaryEmbedding", domain=MICROSOFT)
-def multimodal_rotary_embedding(site: Site) -> str:
+def multimodal_rotary_embedding(ctx: LoweringContext) -> str:
     """com.microsoft MRotaryEmbedding: angles come from three positions per token, by sections."""
-    b, half = site.b, site.shape(2)[1]
-    sections = site.ints("mrope_section") or []
-    site.require(len(sections) == 3 and sum(sections) == half, f"sections {sections} of {half}")
-    if site.int("is_packed_batching"):
-        raise site.unsupported("packed batches")
-    scale = site.float("scale", 1.0)
+    b, half = ctx.b, ctx.shape(2)[1]
+    sections = ctx.ints("mrope_section") or []
+    ctx.require(len(sections) == 3 and sum(sections) == half, f"sections {sections} of {half}")
+    if ctx.int("is_packed_batching"):
+        raise ctx.unsupported("packed batches")
+    scale = ctx.float("scale", 1.0)
     if scale not in (0.0, 1.0):
-        raise site.unsupported(f"a scale of {scale:g}")
-    streams = _streams(sections, bool(site.int("mrope_layout")))
-    caches = [_combined(site, i, streams) for i in (2, 3)]
-    heads = site.int("num_heads")
-    if not heads and len(site.shape(0)) == 3:
-        heads = site.shape(0)[2] // (2 * half)
-    angles = Rotary(caches[0], caches[1], bool(site.int("interleaved")))
-    return rotated_layout(site, b.reshape(site.input(0), site.shape(0)), heads, angles)
+        raise ctx.unsupported(f"a scale of {scale:g}")
+    streams = _streams(sections, bool(ctx.int("mrope_layout")))
+    caches = [_combined(ctx, i, streams) for i in (2, 3)]
+    heads = ctx.int("num_heads")
+    if not heads and len(ctx.shape(0)) == 3:
+        heads = ctx.shape(0)[2] // (2 * half)
+    angles = Rotary(caches[0], caches[1], bool(ctx.int("interleaved")))
+    return rotated_layout(ctx, b.reshape(ctx.input(0), ctx.shape(0)), heads, angles)
 
 
 def _streams(sections: list[int], woven: bool) -> list[int]:
@@ -106,10 +106,10 @@ def _streams(sections: list[int], woven: bool) -> list[int]:
     return found
 
 
-def _combined(site: Site, i: int, streams: list[int]) -> str:
+def _combined(ctx: LoweringContext, i: int, streams: list[int]) -> str:
     """Return cosines or sines [batch, steps, half]: column j is that of position streams[j]."""
-    b = site.b
-    rows = gather_axis(b, site.input(i), 0, site.input(1), proven=False)
+    b = ctx.b
+    rows = gather_axis(b, ctx.input(i), 0, ctx.input(1), proven=False)
     _, batch, steps, half = b.shape(rows)
     line = batch * steps * half
     columns = [

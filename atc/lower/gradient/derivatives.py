@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir
 
 from atc.ir.expr import Expr, call, cast
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.elementwise import compute, like
 from atc.lower.reduce import reduce_axes
 
@@ -35,10 +35,10 @@ ABSENT = Variable("")
 class Step:
     """A node on the way to y, and the gradients of its results.
 
-    `site` is the Gradient node's. A gradient is '' where y doesn't depend on the result.
+    `ctx` is the Gradient node's. A gradient is '' where y doesn't depend on the result.
     """
 
-    site: Site
+    ctx: LoweringContext
     node: onnx_ir.Node
     operands: tuple[Variable, ...]
     domain: str
@@ -67,24 +67,24 @@ class Step:
         return self.outputs[0]
 
     @property
-    def at(self) -> Site:
+    def at(self) -> LoweringContext:
         """The node itself, with its attributes, on the values of this step."""
-        return replace(self.site, node=self.node, inputs=self.inputs, opset=self.opset)
+        return replace(self.ctx, node=self.node, inputs=self.inputs, opset=self.opset)
 
     def gradient(self, k: int) -> str:
         """Return the gradient of result `k`, zeros where y doesn't depend on it."""
-        type_ = self.site.b.type(self.outputs[k])
+        type_ = self.ctx.b.type(self.outputs[k])
         zeros = np.zeros(type_.shape, type_.dtype.numpy)
-        return self.gradients[k] or self.site.b.constant(zeros)
+        return self.gradients[k] or self.ctx.b.constant(zeros)
 
     def shape(self, i: int) -> tuple[int, ...]:
         """Return the shape of operand `i`."""
-        return self.site.b.shape(self.inputs[i])
+        return self.ctx.b.shape(self.inputs[i])
 
     def is_real(self, i: int) -> bool:
         """Return whether operand `i` is there and can have a gradient."""
         given = i < len(self.inputs) and self.inputs[i]
-        return bool(given) and self.site.b.type(self.inputs[i]).dtype.is_float
+        return bool(given) and self.ctx.b.type(self.inputs[i]).dtype.is_float
 
     def receiving(self, gradients: Sequence[str]) -> Step:
         """Return the step with the gradients of its results."""
@@ -106,7 +106,7 @@ class Step:
 
     def ints(self, values: Sequence[int]) -> str:
         """Return a constant list of integers, as shapes, axes and the like are given."""
-        return self.site.b.constant(np.asarray(values, np.int64))
+        return self.ctx.b.constant(np.asarray(values, np.int64))
 
 
 def emit_node(
@@ -114,17 +114,17 @@ def emit_node(
     domain: str, opset: int, outputs: int,
 ) -> tuple[str, ...]:  # fmt: skip
     """Lower a node of an operator on values; returns its results."""
-    site, b = step.site, step.site.b
+    ctx, b = step.ctx, step.ctx.b
     values = [onnx_ir.Value(name=b.fresh("gradient")) if i else None for i in inputs]
     for value, name in zip(values, inputs, strict=True):
         if value is not None:
-            site.bind(b, value, name)
+            ctx.bind(b, value, name)
     results = [onnx_ir.Value(name=b.fresh("gradient")) for _ in range(outputs)]
     copied = [onnx_ir.Attr(a.name, a.type, a.value) for a in attributes.values()]
     node = onnx_ir.Node(domain, op_type, values, copied, outputs=results, version=opset,
-                        name=site.name)  # fmt: skip
+                        name=ctx.name)  # fmt: skip
     graph = onnx_ir.Graph([v for v in values if v is not None], results, nodes=[node])
-    return site.lower_subgraph(graph, b)
+    return ctx.lower_subgraph(graph, b)
 
 
 Rule = Callable[[Step], Sequence[str]]
@@ -146,17 +146,17 @@ def derives(*op_types: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def added(site: Site, a: str, b: str) -> str:
+def added(ctx: LoweringContext, a: str, b: str) -> str:
     """Return the sum of two gradients of one value."""
-    return compute(site, lambda p, q: call("Add", p, q), a, b)
+    return compute(ctx, lambda p, q: call("Add", p, q), a, b)
 
 
-def summed_to(site: Site, g: str, shape: Sequence[int]) -> str:
+def summed_to(ctx: LoweringContext, g: str, shape: Sequence[int]) -> str:
     """Return a gradient summed over what was broadcast of an operand of this shape."""
-    full = site.b.shape(g)
+    full = ctx.b.shape(g)
     lead = len(full) - len(shape)
     axes = [d for d, n in enumerate(full) if d < lead or (shape[d - lead] == 1 and n != 1)]
-    return site.b.reshape(reduce_axes(site, g, axes, True, "Sum") if axes else g, shape)
+    return ctx.b.reshape(reduce_axes(ctx, g, axes, True, "Sum") if axes else g, shape)
 
 
 # ---- one operand, element by element ------------------------------------------------------------
@@ -223,7 +223,7 @@ def unary(step: Step) -> list[str]:
     """g * dy/dx."""
     slope = UNARY[step.node.op_type]
     x = step.inputs[0]
-    return [compute(step.site, lambda g, x, y: times(g, slope(x, y)), step.g, x, step.y)]
+    return [compute(step.ctx, lambda g, x, y: times(g, slope(x, y)), step.g, x, step.y)]
 
 
 @derives("LeakyRelu", "Elu", "Celu", "Selu")
@@ -243,14 +243,14 @@ def rectified(step: Step) -> list[str]:
             below = call("Add", over(y, like(x, alpha)), _one(x))
         return times(g, where_is("Greater", x, 0, like(x, gamma), below))
 
-    return [compute(step.site, slope, step.g, step.inputs[0], step.y)]
+    return [compute(step.ctx, slope, step.g, step.inputs[0], step.y)]
 
 
 @derives("Clip")
 def clip(step: Step) -> list[str]:
     """g where the operand is its own result, none for the limits."""
     inside = lambda g, x, y: call("Where", call("Equal", x, y), g, like(g, 0))  # noqa: E731
-    return [compute(step.site, inside, step.g, step.inputs[0], step.y)]
+    return [compute(step.ctx, inside, step.g, step.inputs[0], step.y)]
 
 
 @derives("Cast", "CastLike")
@@ -258,19 +258,19 @@ def lower_cast(step: Step) -> list[str]:
     """Return the gradient in the operand's type."""
     if not step.is_real(0):
         return [""]
-    return [step.site.b.cast(step.g, step.site.b.type(step.inputs[0]).dtype)]
+    return [step.ctx.b.cast(step.g, step.ctx.b.type(step.inputs[0]).dtype)]
 
 
 @derives("Dropout")
 def dropout(step: Step) -> list[str]:
     """Return the gradient through what was kept, as amplified as it was."""
-    ones = step.site.b.constant(np.ones(step.shape(0), np.float32))
-    ones = step.site.b.cast(ones, step.site.b.type(step.inputs[0]).dtype)
+    ones = step.ctx.b.constant(np.ones(step.shape(0), np.float32))
+    ones = step.ctx.b.cast(ones, step.ctx.b.type(step.inputs[0]).dtype)
     inputs = (ones, *step.inputs[1:])
     (factor,) = emit_node(step, "Dropout", inputs, step.node.attributes, "", step.opset, 1)
     if "seed" not in step.node.attributes and step.at.has(2):
-        raise step.site.unsupported("the gradient of a Dropout without a seed")
-    return [compute(step.site, times, step.g, factor)]
+        raise step.ctx.unsupported("the gradient of a Dropout without a seed")
+    return [compute(step.ctx, times, step.g, factor)]
 
 
 # ---- several operands, broadcast ----------------------------------------------------------------
@@ -309,7 +309,7 @@ def binary(step: Step) -> list[str]:
     """Each operand's gradient, summed over what was broadcast."""
     operands = (step.g, *step.inputs[:2], step.y)
     return [
-        summed_to(step.site, compute(step.site, rule, *operands), step.shape(i))
+        summed_to(step.ctx, compute(step.ctx, rule, *operands), step.shape(i))
         if step.is_real(i) else ""
         for i, rule in enumerate(BINARY[step.node.op_type])
     ]  # fmt: skip
@@ -320,29 +320,29 @@ def n_ary(step: Step) -> list[str]:
     """Give each operand the gradient itself, or its share."""
     g, count = step.g, len(step.inputs)
     if step.node.op_type == "Mean":
-        g = compute(step.site, lambda v: over(v, like(v, count)), g)
-    return [summed_to(step.site, g, step.shape(i)) for i in range(count)]
+        g = compute(step.ctx, lambda v: over(v, like(v, count)), g)
+    return [summed_to(step.ctx, g, step.shape(i)) for i in range(count)]
 
 
 @derives("Max", "Min")
 def extreme(step: Step) -> list[str]:
     """Give the gradient to the operands that are the result, in equal shares."""
-    site = step.site
+    ctx = step.ctx
     is_it = lambda x, y: cast(call("Equal", x, y), x.dtype)  # noqa: E731
-    hits = [compute(site, is_it, x, step.y) for x in step.inputs]
+    hits = [compute(ctx, is_it, x, step.y) for x in step.inputs]
     total = hits[0]
     for hit in hits[1:]:
-        total = added(site, total, hit)
+        total = added(ctx, total, hit)
     share = lambda g, h, n: over(times(g, h), n)  # noqa: E731
-    parts = [compute(site, share, step.g, hit, total) for hit in hits]
-    return [summed_to(site, part, step.shape(i)) for i, part in enumerate(parts)]
+    parts = [compute(ctx, share, step.g, hit, total) for hit in hits]
+    return [summed_to(ctx, part, step.shape(i)) for i, part in enumerate(parts)]
 
 
 @derives("Where")
 def where(step: Step) -> list[str]:
     """Return the gradient of the operand that was chosen."""
-    site = step.site
-    chosen = compute(site, lambda c, g: call("Where", c, g, like(g, 0)), step.inputs[0], step.g)
-    others = compute(site, lambda c, g: call("Where", c, like(g, 0), g), step.inputs[0], step.g)
+    ctx = step.ctx
+    chosen = compute(ctx, lambda c, g: call("Where", c, g, like(g, 0)), step.inputs[0], step.g)
+    others = compute(ctx, lambda c, g: call("Where", c, like(g, 0), g), step.inputs[0], step.g)
     parts = (chosen, others)
-    return ["", *(summed_to(site, p, step.shape(i)) for i, p in enumerate(parts, 1))]
+    return ["", *(summed_to(ctx, p, step.shape(i)) for i, p in enumerate(parts, 1))]

@@ -30,7 +30,7 @@ from atc.lower.reduce import reduce_axes, reduction_axes
 @derives("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshaped(step: Step) -> list[str]:
     """Return the gradient in the operand's shape."""
-    return [step.site.b.reshape(step.g, step.shape(0))]
+    return [step.ctx.b.reshape(step.g, step.shape(0))]
 
 
 @derives("Transpose")
@@ -38,18 +38,18 @@ def transposed(step: Step) -> list[str]:
     """Return the gradient, its axes where they were."""
     rank = len(step.shape(0))
     perm = step.at.ints("perm", list(reversed(range(rank)))) or []
-    return [step.site.b.transpose(step.g, [int(k) for k in np.argsort(perm)])]
+    return [step.ctx.b.transpose(step.g, [int(k) for k in np.argsort(perm)])]
 
 
 @derives("Expand")
 def expanded(step: Step) -> list[str]:
     """Sum the gradient over what was repeated."""
-    return [summed_to(step.site, step.g, step.shape(0))]
+    return [summed_to(step.ctx, step.g, step.shape(0))]
 
 
 def _pick(step: Step, g: str, axis: int, places: np.ndarray[Any, Any], size: int) -> str:
     """Return zeros of `size` along an axis with g at distinct constant places."""
-    b, shape = step.site.b, step.site.b.shape(g)
+    b, shape = step.ctx.b, step.ctx.b.shape(g)
     zero = np.zeros((*shape[:axis], 1, *shape[axis + 1 :]), b.type(g).dtype.numpy)
     sources = np.full(size, shape[axis])
     sources[places] = np.arange(shape[axis])
@@ -76,7 +76,7 @@ def sliced(step: Step) -> list[str]:
 @derives("Concat", "Split")
 def joined(step: Step) -> list[str]:
     """Concat's gradient is split, those of Split's parts are joined."""
-    b = step.site.b
+    b = step.ctx.b
     axis = step.at.axis(step.at.int("axis", 0), len(step.shape(0)))
     if step.node.op_type == "Split":
         parts = [step.gradient(k) for k in range(len(step.outputs))]
@@ -91,7 +91,7 @@ def joined(step: Step) -> list[str]:
 
 def _scattered(step: Step, axis: int, indices: str, g: str, shape: Sequence[int]) -> str:
     """Return zeros of a shape to which g is added at the indices along an axis."""
-    zeros = step.site.b.constant(np.zeros(shape, step.site.b.type(g).dtype.numpy))
+    zeros = step.ctx.b.constant(np.zeros(shape, step.ctx.b.type(g).dtype.numpy))
     attributes = {"axis": axis, "reduction": "add"}
     return step.op("ScatterElements", zeros, indices, g, attributes=attributes)
 
@@ -99,7 +99,7 @@ def _scattered(step: Step, axis: int, indices: str, g: str, shape: Sequence[int]
 @derives("Gather")
 def gathered(step: Step) -> list[str]:
     """Add up the gradient where the elements were taken."""
-    b, shape = step.site.b, step.shape(0)
+    b, shape = step.ctx.b, step.shape(0)
     axis = step.at.axis(step.at.int("axis", 0), len(shape))
     count = prod(step.shape(1))
     flat = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
@@ -121,7 +121,7 @@ def elements_gathered(step: Step) -> list[str]:
 @derives("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceMax", "ReduceMin")
 def reduced(step: Step) -> list[str]:
     """Spread the gradient over the reduced axes, times what each element adds to the result."""
-    at, b, shape, how = step.at, step.site.b, step.shape(0), step.node.op_type[6:]
+    at, b, shape, how = step.at, step.ctx.b, step.shape(0), step.node.op_type[6:]
     axes = reduction_axes(at, 13 if how == "Sum" else 18)
     kept = [1 if d in axes else n for d, n in enumerate(shape)]
     g, y = (b.reshape(v, kept) for v in (step.g, step.y))
@@ -129,17 +129,17 @@ def reduced(step: Step) -> list[str]:
     x = step.inputs[0]
     if how in ("Max", "Min"):
         is_it = lambda v, m: cast(call("Equal", v, m), v.dtype)  # noqa: E731
-        hits = compute(step.site, is_it, x, y)
-        total = reduce_axes(step.site, hits, axes, True, "Sum")
+        hits = compute(step.ctx, is_it, x, y)
+        total = reduce_axes(step.ctx, hits, axes, True, "Sum")
         share = lambda p, h, n: over(times(p, h), n)  # noqa: E731
-        return [compute(step.site, share, g, hits, total)]
+        return [compute(step.ctx, share, g, hits, total)]
     slopes: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
         "Sum": lambda p, v, m: p,
         "Mean": lambda p, v, m: over(p, like(p, count)),
         "SumSquare": lambda p, v, m: times(like(p, 2), p, v),
         "L2": lambda p, v, m: where_is("Equal", m, 0, like(m, 0), over(times(p, v), m)),
     }
-    return [b.expand(compute(step.site, slopes[how], g, x, y), shape)]
+    return [b.expand(compute(step.ctx, slopes[how], g, x, y), shape)]
 
 
 @derives("Softmax", "LogSoftmax")
@@ -148,28 +148,28 @@ def softmax(step: Step) -> list[str]:
     rank, legacy = len(step.shape(0)), step.opset < 13
     axis = step.at.axis(step.at.int("axis", 1 if legacy else -1), rank)
     axes = list(range(axis, rank)) if legacy else [axis]
-    site, g, y = step.site, step.g, step.y
+    ctx, g, y = step.ctx, step.g, step.y
     if step.node.op_type == "LogSoftmax":
-        total = reduce_axes(site, g, axes, True, "Sum")
+        total = reduce_axes(ctx, g, axes, True, "Sum")
         rest = lambda p, v, s: minus(p, times(call("Exp", v), s))  # noqa: E731
     else:
-        total = reduce_axes(site, compute(site, times, g, y), axes, True, "Sum")
+        total = reduce_axes(ctx, compute(ctx, times, g, y), axes, True, "Sum")
         rest = lambda p, v, s: times(v, minus(p, s))  # noqa: E731
-    return [compute(site, rest, g, y, total)]
+    return [compute(ctx, rest, g, y, total)]
 
 
 # ---- products -----------------------------------------------------------------------------------
 
 
 def _swapped(step: Step, x: str) -> str:
-    rank = len(step.site.b.shape(x))
-    return step.site.b.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
+    rank = len(step.ctx.b.shape(x))
+    return step.ctx.b.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 @derives("MatMul")
 def product(step: Step) -> list[str]:
     """g b^T and a^T g, summed over broadcast batches; vectors are rows or columns."""
-    b, a_shape, b_shape = step.site.b, step.shape(0), step.shape(1)
+    b, a_shape, b_shape = step.ctx.b, step.shape(0), step.shape(1)
     left = b.reshape(step.inputs[0], a_shape if len(a_shape) > 1 else (1, *a_shape))
     right = b.reshape(step.inputs[1], b_shape if len(b_shape) > 1 else (*b_shape, 1))
     batch = np.broadcast_shapes(b.shape(left)[:-2], b.shape(right)[:-2])
@@ -177,15 +177,15 @@ def product(step: Step) -> list[str]:
     parts = [step.op("MatMul", g, _swapped(step, right)),
              step.op("MatMul", _swapped(step, left), g)]  # fmt: skip
     shaped = zip(parts, (left, right), (a_shape, b_shape), strict=True)
-    return [b.reshape(summed_to(step.site, p, b.shape(v)), s) for p, v, s in shaped]
+    return [b.reshape(summed_to(step.ctx, p, b.shape(v)), s) for p, v, s in shaped]
 
 
 @derives("Gemm")
 def gemm(step: Step) -> list[str]:
     """Return the gradients of alpha a b + beta c, of transposed operands too."""
-    at, site = step.at, step.site
+    at, ctx = step.at, step.ctx
     alpha, beta = at.float("alpha", 1.0), at.float("beta", 1.0)
-    scaled = compute(site, lambda v: times(like(v, alpha), v), step.g)
+    scaled = compute(ctx, lambda v: times(like(v, alpha), v), step.g)
     left, right = (
         _swapped(step, x) if at.int(flag) else x
         for x, flag in zip(step.inputs, ("transA", "transB"), strict=False)
@@ -195,15 +195,15 @@ def gemm(step: Step) -> list[str]:
     for k, flag in enumerate(("transA", "transB")):
         parts[k] = _swapped(step, parts[k]) if at.int(flag) else parts[k]
     if step.is_real(2):
-        weighted = compute(site, lambda v: times(like(v, beta), v), step.g)
-        parts.append(summed_to(site, weighted, step.shape(2)))
+        weighted = compute(ctx, lambda v: times(like(v, beta), v), step.g)
+        parts.append(summed_to(ctx, weighted, step.shape(2)))
     return parts
 
 
 def _slid(step: Step, kernel: Sequence[int]) -> tuple[dict[str, list[int]], list[int]]:
     """Return a window's attributes, and what is left of the input behind the last window."""
     window, end = window_of(step.at, step.shape(0)[2:], kernel)
-    out = step.site.b.shape(step.y)[2:]
+    out = step.ctx.b.shape(step.y)[2:]
     attributes = {"strides": [*window.strides], "dilations": [*window.dilations],
                   "pads": [*window.pads, *end]}  # fmt: skip
     rest = [
@@ -217,7 +217,7 @@ def _slid(step: Step, kernel: Sequence[int]) -> tuple[dict[str, list[int]], list
 @derives("Conv")
 def conv(step: Step) -> list[str]:
     """Make a ConvTranspose for the input's gradient, a Conv over the batch for the filters'."""
-    b, kernel, group = step.site.b, step.shape(1)[2:], step.at.int("group", 1)
+    b, kernel, group = step.ctx.b, step.shape(1)[2:], step.at.int("group", 1)
     slid, rest = _slid(step, kernel)
     more = {**slid, "group": group, "output_padding": rest}
     dx = step.op("ConvTranspose", step.g, step.inputs[1], attributes=more)
@@ -226,13 +226,13 @@ def conv(step: Step) -> list[str]:
     results = [dx, dw]
     if step.is_real(2):
         axes = [d for d in range(len(b.shape(step.g))) if d != 1]
-        results.append(reduce_axes(step.site, step.g, axes, False, "Sum"))
+        results.append(reduce_axes(step.ctx, step.g, axes, False, "Sum"))
     return results
 
 
 def _filters(step: Step, slid: Mapping[str, list[int]], index: int, group: int) -> str:
     """Return the gradient of one group's filters: g over x, batch and channels swapped."""
-    b, kernel = step.site.b, step.shape(1)[2:]
+    b, kernel = step.ctx.b, step.shape(1)[2:]
     swap = [1, 0, *range(2, len(kernel) + 2)]
     operands = []
     for value in (step.inputs[0], step.g):
@@ -253,14 +253,14 @@ def _filters(step: Step, slid: Mapping[str, list[int]], index: int, group: int) 
 def average(step: Step) -> list[str]:
     """Give every place an equal share."""
     shape = step.shape(0)
-    share = compute(step.site, lambda v: over(v, like(v, prod(shape[2:]))), step.g)
-    return [step.site.b.expand(share, shape)]
+    share = compute(step.ctx, lambda v: over(v, like(v, prod(shape[2:]))), step.g)
+    return [step.ctx.b.expand(share, shape)]
 
 
 @derives("AveragePool")
 def average_pool(step: Step) -> list[str]:
     """Add up the windows' shares by a ConvTranspose, channel by channel."""
-    b, shape, at = step.site.b, step.shape(0), step.at
+    b, shape, at = step.ctx.b, step.shape(0), step.at
     kernel = at.ints("kernel_shape") or []
     slid, rest = _slid(step, kernel)
     at.require(min(rest) >= 0, "the gradient of a window that leaves the padded input")
@@ -272,7 +272,7 @@ def average_pool(step: Step) -> list[str]:
         inside = (taps >= 0) & (taps < shape[2 + d]) | bool(at.int("count_include_pad"))
         count = count[..., None] * inside.sum(1)
     dtype = b.type(step.g).dtype.numpy
-    share = compute(step.site, over, step.g, b.constant(count.astype(dtype)))
+    share = compute(step.ctx, over, step.g, b.constant(count.astype(dtype)))
     ones = b.constant(np.ones((shape[1], 1, *kernel), dtype))
     more = {**slid, "group": shape[1], "output_padding": rest}
     return [step.op("ConvTranspose", share, ones, attributes=more)]
@@ -281,7 +281,7 @@ def average_pool(step: Step) -> list[str]:
 @derives("MaxPool")
 def max_pool(step: Step) -> list[str]:
     """Add up the gradient where each window's maximum was."""
-    b, shape = step.site.b, step.shape(0)
+    b, shape = step.ctx.b, step.shape(0)
     attributes = {k: a for k, a in step.node.attributes.items() if k != "storage_order"}
     _, places = emit_node(step, "MaxPool", step.inputs, attributes, "", max(step.opset, 8), 2)
     size = prod(b.shape(step.g))
@@ -293,18 +293,18 @@ def max_pool(step: Step) -> list[str]:
 @derives("BatchNormalization")
 def batch_normalization(step: Step) -> list[str]:
     """At inference: y = s (x - m) / sqrt(v + e) + t, per channel."""
-    site, b, shape = step.site, step.site.b, step.shape(0)
+    ctx, b, shape = step.ctx, step.ctx.b, step.shape(0)
     if step.at.int("training_mode"):
-        raise site.unsupported("the gradient of BatchNormalization in training mode")
+        raise ctx.unsupported("the gradient of BatchNormalization in training mode")
     epsilon = step.at.float("epsilon", 1e-5)
     channels = (shape[1], *[1] * (len(shape) - 2))
     s, m, v = (b.reshape(step.inputs[i], channels) for i in (1, 3, 4))
-    root = compute(site, lambda e: call("Sqrt", call("Add", e, like(e, epsilon))), v)
-    dx = compute(site, lambda g, a, r: over(times(g, a), r), step.g, s, root)
-    normal = compute(site, lambda x, a, r: over(minus(x, a), r), step.inputs[0], m, root)
+    root = compute(ctx, lambda e: call("Sqrt", call("Add", e, like(e, epsilon))), v)
+    dx = compute(ctx, lambda g, a, r: over(times(g, a), r), step.g, s, root)
+    normal = compute(ctx, lambda x, a, r: over(minus(x, a), r), step.inputs[0], m, root)
     axes = [d for d in range(len(shape)) if d != 1]
     per_element = [
-        compute(site, times, step.g, normal), step.g, compute(site, lambda g: call("Neg", g), dx),
-        compute(site, lambda g, n, r: over(times(g, n, const(-0.5, g.dtype)), r), dx, normal, root),
+        compute(ctx, times, step.g, normal), step.g, compute(ctx, lambda g: call("Neg", g), dx),
+        compute(ctx, lambda g, n, r: over(times(g, n, const(-0.5, g.dtype)), r), dx, normal, root),
     ]  # fmt: skip
-    return [dx, *(reduce_axes(site, part, axes, False, "Sum") for part in per_element)]
+    return [dx, *(reduce_axes(ctx, part, axes, False, "Sum") for part in per_element)]

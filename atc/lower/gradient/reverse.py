@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir
 
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.function import function_body
 from atc.lower.gradient.derivatives import ABSENT, DERIVATIVES, Step, Variable, added
 from atc.lower.registry import lowers
@@ -23,26 +23,26 @@ MAX_DEPTH = 8
 
 
 @lowers("Gradient", domain=PREVIEW)
-def gradient(site: Site) -> tuple[str, ...]:
+def gradient(ctx: LoweringContext) -> tuple[str, ...]:
     """ONNX ai.onnx.preview.training Gradient-1: dy/dx for all x of xs, y being summed."""
-    xs, zs = site.strs("xs") or [], site.strs("zs") or []
-    site.require(len(site.inputs) == len(xs) + len(zs), f"{len(site.inputs)} inputs for xs and zs")
-    given = {n: Variable(v) for n, v in zip((*xs, *zs), site.inputs, strict=True)}
-    nodes, leaves = _between(site, given, site.str("y"))
+    xs, zs = ctx.strs("xs") or [], ctx.strs("zs") or []
+    ctx.require(len(ctx.inputs) == len(xs) + len(zs), f"{len(ctx.inputs)} inputs for xs and zs")
+    given = {n: Variable(v) for n, v in zip((*xs, *zs), ctx.inputs, strict=True)}
+    nodes, leaves = _between(ctx, given, ctx.str("y"))
     env = {**given, **leaves}
     tape: list[Step] = []
     for node in nodes:
-        _forward(site, node, site.opsets, env, tape, 0)
-    return _backward(site, tape, env[site.str("y")], [given[x] for x in xs])
+        _forward(ctx, node, ctx.opsets, env, tape, 0)
+    return _backward(ctx, tape, env[ctx.str("y")], [given[x] for x in xs])
 
 
 def _between(
-    site: Site, given: Mapping[str, Variable], y: str
+    ctx: LoweringContext, given: Mapping[str, Variable], y: str
 ) -> tuple[list[onnx_ir.Node], dict[str, Variable]]:
     """Return the nodes by which y depends on the given values, and constants by name."""
-    graph = site.node.graph
+    graph = ctx.node.graph
     made = {v.name: node for node in graph or () for v in node.outputs if v.name}
-    site.require(y in made or y in given, f"y is '{y}', which no node of the graph computes")
+    ctx.require(y in made or y in given, f"y is '{y}', which no node of the graph computes")
     needed: set[onnx_ir.Node] = set()
     leaves: dict[str, Variable] = {}
     pending = [y]
@@ -51,24 +51,24 @@ def _between(
         if name in given or name in leaves:
             continue
         if name not in made:
-            leaves[name] = Variable(_constant(site, name))
+            leaves[name] = Variable(_constant(ctx, name))
         elif made[name] not in needed:
             needed.add(made[name])
             pending += [v.name for v in made[name].inputs if v is not None and v.name]
     return [node for node in graph or () if node in needed], leaves
 
 
-def _constant(site: Site, name: str) -> str:
-    graph = site.node.graph
+def _constant(ctx: LoweringContext, name: str) -> str:
+    graph = ctx.node.graph
     initializers = graph.initializers if isinstance(graph, onnx_ir.Graph) else {}
     value = initializers.get(name)
     if value is None or value.const_value is None:
-        raise site.unsupported(f"y depends on '{name}', which is neither in xs nor in zs")
-    return site.b.constant(np.asarray(value.const_value.numpy()), name)
+        raise ctx.unsupported(f"y depends on '{name}', which is neither in xs nor in zs")
+    return ctx.b.constant(np.asarray(value.const_value.numpy()), name)
 
 
 def _forward(
-    site: Site, node: onnx_ir.Node, opsets: Mapping[str, int],
+    ctx: LoweringContext, node: onnx_ir.Node, opsets: Mapping[str, int],
     env: dict[str, Variable], tape: list[Step], depth: int,
 ) -> None:  # fmt: skip
     """Lower a node and note it on the tape, or the nodes of its function body instead."""
@@ -76,26 +76,26 @@ def _forward(
     opset = node.version or opsets[node.domain]
     body = None
     if (node.domain, node.op_type) not in DERIVATIVES and depth < MAX_DEPTH:
-        types = [site.b.type(v.value) if v.value else None for v in operands]
+        types = [ctx.b.type(v.value) if v.value else None for v in operands]
         body = function_body(node, types, opset)
     if body is None:
-        step = Step(site, node, tuple(operands), node.domain, opset).computed()
+        step = Step(ctx, node, tuple(operands), node.domain, opset).computed()
         tape.append(step)
         results = step.results
     else:
         given = [*operands, *[ABSENT] * len(body.inputs)]
         inner = {v.name or "": x for v, x in zip(body.inputs, given, strict=False)}
         for part in body:
-            _forward(site, part, {**opsets, **body.opset_imports}, inner, tape, depth + 1)
+            _forward(ctx, part, {**opsets, **body.opset_imports}, inner, tape, depth + 1)
         results = tuple(inner[v.name or ""] for v in body.outputs)
     env.update((v.name, r) for v, r in zip(node.outputs, results, strict=False) if v.name)
 
 
 def _backward(
-    site: Site, tape: Sequence[Step], y: Variable, xs: Sequence[Variable]
+    ctx: LoweringContext, tape: Sequence[Step], y: Variable, xs: Sequence[Variable]
 ) -> tuple[str, ...]:
     """Return the gradient of the sum of y with respect to each x; 0 where y doesn't depend."""
-    b = site.b
+    b = ctx.b
     one = np.ones(b.shape(y.value), b.type(y.value).dtype.numpy)
     gradients = {y: b.constant(one)}
     active = {*xs}
@@ -107,9 +107,9 @@ def _backward(
             continue
         rule = DERIVATIVES.get((step.domain, step.node.op_type))
         if rule is None:
-            raise site.unsupported(f"the gradient of {step.node.op_type} is not covered")
+            raise ctx.unsupported(f"the gradient of {step.node.op_type} is not covered")
         for x, part in zip(step.operands, rule(step.receiving(incoming)), strict=False):
             if x in active and part:
-                gradients[x] = added(site, gradients[x], part) if x in gradients else part
+                gradients[x] = added(ctx, gradients[x], part) if x in gradients else part
     zeros = {x: np.zeros(b.shape(x.value), b.type(x.value).dtype.numpy) for x in xs}
     return tuple(gradients.get(x) or b.constant(zeros[x]) for x in xs)

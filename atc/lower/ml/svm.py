@@ -12,7 +12,7 @@ from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ArgReduce, Reduce, identity_epilogue
 from atc.ir.ops.svm import CouplePairs
 from atc.ir.view import View
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.elementwise import like
 from atc.lower.indexed_access import gather_axis
 from atc.lower.matmul import product
@@ -23,31 +23,31 @@ _REAL = DType.FLOAT
 Floats = npt.NDArray[np.float32]
 
 
-def _numbers(site: Site, name: str) -> Floats:
-    return np.asarray(site.floats(name) or [], np.float32)
+def _numbers(ctx: LoweringContext, name: str) -> Floats:
+    return np.asarray(ctx.floats(name) or [], np.float32)
 
 
-def _constant(site: Site, array: Array) -> str:
-    return site.b.constant(np.asarray(array, np.float32))
+def _constant(ctx: LoweringContext, array: Array) -> str:
+    return ctx.b.constant(np.asarray(array, np.float32))
 
 
-def _features(site: Site) -> str:
+def _features(ctx: LoweringContext) -> str:
     """Return x [rows, features] as float."""
-    x = site.b.cast(site.input(0), _REAL)
-    shape = site.b.shape(x)
-    site.require(len(shape) in (1, 2), f"x is {site.type(0)}")
-    return site.b.reshape(x, (1, *shape)[-2:])
+    x = ctx.b.cast(ctx.input(0), _REAL)
+    shape = ctx.b.shape(x)
+    ctx.require(len(shape) in (1, 2), f"x is {ctx.type(0)}")
+    return ctx.b.reshape(x, (1, *shape)[-2:])
 
 
-def _similarity(site: Site, x: str, vectors: Array) -> str:
+def _similarity(ctx: LoweringContext, x: str, vectors: Array) -> str:
     """Return the kernel's value [rows, vectors] between each row and each vector."""
-    b = site.b
+    b = ctx.b
     rows, features = b.shape(x)
-    kind = site.str("kernel_type", "LINEAR")
-    gamma, coef0, degree = (*(site.floats("kernel_params") or []), 0.0, 0.0, 0.0)[:3]
+    kind = ctx.str("kernel_type", "LINEAR")
+    gamma, coef0, degree = (*(ctx.floats("kernel_params") or []), 0.0, 0.0, 0.0)[:3]
     if kind == "RBF":
-        return _radial(site, x, vectors, gamma)
-    dots = product(site, x, _constant(site, vectors.T))
+        return _radial(ctx, x, vectors, gamma)
+    dots = product(ctx, x, _constant(ctx, vectors.T))
 
     def affine(v: Expr) -> Expr:
         return call("Add", call("Mul", v, like(v, gamma)), like(v, coef0))
@@ -60,79 +60,79 @@ def _similarity(site: Site, x: str, vectors: Array) -> str:
         case "SIGMOID":
             return b.map(lambda v: call("Tanh", affine(v)), dots)
         case _:
-            raise site.unsupported(f"kernel_type '{kind}' ({rows} rows of {features})")
+            raise ctx.unsupported(f"kernel_type '{kind}' ({rows} rows of {features})")
 
 
-def _radial(site: Site, x: str, vectors: Array, gamma: float) -> str:
+def _radial(ctx: LoweringContext, x: str, vectors: Array, gamma: float) -> str:
     """Return exp(-gamma |x - v|^2); the difference is taken first, as it may be small."""
-    b = site.b
+    b = ctx.b
     rows, features = b.shape(x)
     gap = call("Sub", Input(_REAL, 0), Input(_REAL, 1))
     views = (View((features, 0, 1)), View((0, features, 1)))
     squares, shape = call("Mul", gap, gap), (rows, len(vectors))
     op = Reduce("Sum", shape, (features,), squares, views, identity_epilogue(_REAL))
-    apart = b.emit1(op, [x, _constant(site, vectors)], TensorType(_REAL, shape))
+    apart = b.emit1(op, [x, _constant(ctx, vectors)], TensorType(_REAL, shape))
     return b.map(lambda d: call("Exp", call("Mul", d, like(d, -gamma))), apart)
 
 
-def _table(site: Site, numbers: Floats, rows: int, what: str) -> Floats:
+def _table(ctx: LoweringContext, numbers: Floats, rows: int, what: str) -> Floats:
     """Return a list of numbers as a matrix of so many rows."""
-    site.require(rows > 0 and numbers.size > 0, f"the {what} are missing")
-    site.require(numbers.size % rows == 0, f"{numbers.size} {what} for {rows} rows")
+    ctx.require(rows > 0 and numbers.size > 0, f"the {what} are missing")
+    ctx.require(numbers.size % rows == 0, f"{numbers.size} {what} for {rows} rows")
     return numbers.reshape(rows, -1)
 
 
-def _check_features(site: Site, x: str, count: int) -> None:
-    features = site.b.shape(x)[1]
-    site.require(features == count, f"{site.type(0)} has {features} features, not {count}")
+def _check_features(ctx: LoweringContext, x: str, count: int) -> None:
+    features = ctx.b.shape(x)[1]
+    ctx.require(features == count, f"{ctx.type(0)} has {features} features, not {count}")
 
 
 # ---- regression ---------------------------------------------------------------------------------
 
 
 @lowers("SVMRegressor", domain=ML)
-def svm_regressor(site: Site) -> str:
+def svm_regressor(ctx: LoweringContext) -> str:
     """ai.onnx.ml SVMRegressor-1; without support vectors it is linear."""
-    x, weights, rho = _features(site), _numbers(site, "coefficients"), _numbers(site, "rho")
-    site.require(rho.size > 0, "attribute 'rho' is missing")
-    supports = site.int("n_supports")
+    x, weights, rho = _features(ctx), _numbers(ctx, "coefficients"), _numbers(ctx, "rho")
+    ctx.require(rho.size > 0, "attribute 'rho' is missing")
+    supports = ctx.int("n_supports")
     if supports > 0:
-        vectors = _table(site, _numbers(site, "support_vectors"), supports, "support vectors")
-        _check_features(site, x, vectors.shape[1])
-        x = _similarity(site, x, vectors)
-    site.require(weights.size == site.b.shape(x)[1], f"{weights.size} coefficients")
-    y = product(site, x, _constant(site, weights[:, None]))
-    y = site.b.map(lambda s: call("Add", s, like(s, float(rho[0]))), y)
-    if site.int("one_class"):
-        return site.b.map(
+        vectors = _table(ctx, _numbers(ctx, "support_vectors"), supports, "support vectors")
+        _check_features(ctx, x, vectors.shape[1])
+        x = _similarity(ctx, x, vectors)
+    ctx.require(weights.size == ctx.b.shape(x)[1], f"{weights.size} coefficients")
+    y = product(ctx, x, _constant(ctx, weights[:, None]))
+    y = ctx.b.map(lambda s: call("Add", s, like(s, float(rho[0]))), y)
+    if ctx.int("one_class"):
+        return ctx.b.map(
             lambda s: call("Where", call("Greater", s, like(s, 0)), like(s, 1), like(s, -1)), y
         )
-    return transformed(site, y, site.str("post_transform", "NONE"))
+    return transformed(ctx, y, ctx.str("post_transform", "NONE"))
 
 
 # ---- classification -----------------------------------------------------------------------------
 
 
 @lowers("SVMClassifier", domain=ML)
-def svm_classifier(site: Site) -> tuple[str, ...]:
+def svm_classifier(ctx: LoweringContext) -> tuple[str, ...]:
     """ai.onnx.ml SVMClassifier-1: pairs of classes vote; the scores' rules are onnxruntime's."""
-    x, labels = _features(site), class_labels(site, "classlabels_ints")
-    site.require(labels is not None, "the labels are missing")
+    x, labels = _features(ctx), class_labels(ctx, "classlabels_ints")
+    ctx.require(labels is not None, "the labels are missing")
     assert labels is not None
-    if not site.ints("vectors_per_class"):
-        return _linear(site, x, labels)
-    pairs = _pairs(site, len(labels))
-    _check_features(site, x, pairs.vectors.shape[1])
-    kernels = _similarity(site, x, pairs.vectors)
-    scores = product(site, kernels, _constant(site, pairs.weights))
-    scores = site.b.map(lambda s, r: call("Add", s, r), scores, _constant(site, pairs.rho))
-    label = _elected(site, scores, pairs, labels)
-    how = site.str("post_transform", "NONE")
-    if site.floats("prob_a"):
-        return label, transformed(site, _probabilities(site, scores, pairs), how)
+    if not ctx.ints("vectors_per_class"):
+        return _linear(ctx, x, labels)
+    pairs = _pairs(ctx, len(labels))
+    _check_features(ctx, x, pairs.vectors.shape[1])
+    kernels = _similarity(ctx, x, pairs.vectors)
+    scores = product(ctx, kernels, _constant(ctx, pairs.weights))
+    scores = ctx.b.map(lambda s, r: call("Add", s, r), scores, _constant(ctx, pairs.rho))
+    label = _elected(ctx, scores, pairs, labels)
+    how = ctx.str("post_transform", "NONE")
+    if ctx.floats("prob_a"):
+        return label, transformed(ctx, _probabilities(ctx, scores, pairs), how)
     if len(labels) > 2:
-        return label, transformed(site, scores, how)
-    return label, _second_class(site, scores, how)
+        return label, transformed(ctx, scores, how)
+    return label, _second_class(ctx, scores, how)
 
 
 @dataclass(frozen=True)
@@ -152,14 +152,14 @@ class _Pairs:
         return len(self.first)
 
 
-def _pairs(site: Site, classes: int) -> _Pairs:
+def _pairs(ctx: LoweringContext, classes: int) -> _Pairs:
     """Take the lists apart, in which class j's vectors have a weight against each other class."""
-    counts = site.ints("vectors_per_class") or []
-    site.require(len(counts) == classes > 1, f"{len(counts)} numbers of vectors, {classes} labels")
-    site.require(min(counts) >= 0, f"vectors_per_class {counts}")
-    vectors = _table(site, _numbers(site, "support_vectors"), sum(counts), "support vectors")
-    given = _numbers(site, "coefficients")
-    site.require(given.size == (classes - 1) * sum(counts), f"{given.size} coefficients")
+    counts = ctx.ints("vectors_per_class") or []
+    ctx.require(len(counts) == classes > 1, f"{len(counts)} numbers of vectors, {classes} labels")
+    ctx.require(min(counts) >= 0, f"vectors_per_class {counts}")
+    vectors = _table(ctx, _numbers(ctx, "support_vectors"), sum(counts), "support vectors")
+    given = _numbers(ctx, "coefficients")
+    ctx.require(given.size == (classes - 1) * sum(counts), f"{given.size} coefficients")
     table = given.reshape(classes - 1, -1)
     owner = np.repeat(np.arange(classes), counts)
     first, second = np.triu_indices(classes, 1)
@@ -167,50 +167,50 @@ def _pairs(site: Site, classes: int) -> _Pairs:
         np.where(owner == i, table[j - 1], np.where(owner == j, table[i], np.float32(0)))
         for i, j in zip(first, second, strict=True)
     ]
-    rho = _numbers(site, "rho")
-    site.require(rho.size == len(first), f"rho has {rho.size} numbers for {len(first)} pairs")
+    rho = _numbers(ctx, "rho")
+    ctx.require(rho.size == len(first), f"rho has {rho.size} numbers for {len(first)} pairs")
     return _Pairs(vectors, np.stack(columns, 1), rho, first, second, classes)
 
 
-def _elected(site: Site, scores: str, pairs: _Pairs, labels: Array) -> str:
+def _elected(ctx: LoweringContext, scores: str, pairs: _Pairs, labels: Array) -> str:
     """Return [rows], the label of the class that most pairs vote for, the first one of equals."""
-    b, rows = site.b, site.b.shape(scores)[0]
+    b, rows = ctx.b, ctx.b.shape(scores)[0]
     ayes = b.map(lambda s: cast(call("Greater", s, like(s, 0)), _REAL), scores)
     classes = np.arange(pairs.classes)
     for_first, for_second = (
         (side[:, None] == classes).astype(np.float32) for side in (pairs.first, pairs.second)
     )
-    votes = product(site, ayes, _constant(site, for_first - for_second))
-    votes = b.map(lambda v, n: call("Add", v, n), votes, _constant(site, for_second.sum(0)))
+    votes = product(ctx, ayes, _constant(ctx, for_first - for_second))
+    votes = b.map(lambda v, n: call("Add", v, n), votes, _constant(ctx, for_second.sum(0)))
     op = ArgReduce("Max", rows, pairs.classes, 1)
     which = b.emit1(op, [votes], TensorType(DType.INT64, (rows,)))
     return gather_axis(b, b.constant(labels), 0, which, proven=True)
 
 
-def _second_class(site: Site, scores: str, how: str) -> str:
+def _second_class(ctx: LoweringContext, scores: str, how: str) -> str:
     """Return the scores of two classes for that of a pair."""
     match how:
         case "PROBIT":
-            raise site.unsupported("PROBIT of two classes")
+            raise ctx.unsupported("PROBIT of two classes")
         case "NONE" | "LOGISTIC":
-            return transformed(site, two_columns(site, scores, lambda s: call("Neg", s)), how)
+            return transformed(ctx, two_columns(ctx, scores, lambda s: call("Neg", s)), how)
         case _:
-            return two_columns(site, scores, lambda s: call("Sub", like(s, 1), s))
+            return two_columns(ctx, scores, lambda s: call("Sub", like(s, 1), s))
 
 
-def _probabilities(site: Site, scores: str, pairs: _Pairs) -> str:
+def _probabilities(ctx: LoweringContext, scores: str, pairs: _Pairs) -> str:
     """Return the classes' probabilities by Platt's sigmoids of the scores."""
-    b = site.b
+    b = ctx.b
     rows, n = b.shape(scores)[0], pairs.classes
-    slopes, shifts = _numbers(site, "prob_a"), _numbers(site, "prob_b")
-    site.require(slopes.size == shifts.size == pairs.count, f"{slopes.size} sigmoids")
+    slopes, shifts = _numbers(ctx, "prob_a"), _numbers(ctx, "prob_b")
+    ctx.require(slopes.size == shifts.size == pairs.count, f"{slopes.size} sigmoids")
 
     def sigmoid(s: Expr, slope: Expr, shift: Expr) -> Expr:
         z = call("Add", call("Mul", s, slope), shift)
         p = call("Sub", like(s, 1), call("Sigmoid", z))
         return call("Min", call("Max", p, like(s, 1e-7)), like(s, 1 - 1e-7))
 
-    p = b.map(sigmoid, scores, _constant(site, slopes), _constant(site, shifts))
+    p = b.map(sigmoid, scores, _constant(ctx, slopes), _constant(ctx, shifts))
     source, mirrored = np.zeros((n, n), np.int64), np.zeros((n, n), np.bool_)
     source[pairs.first, pairs.second] = source[pairs.second, pairs.first] = np.arange(pairs.count)
     mirrored[pairs.second, pairs.first] = True
@@ -221,24 +221,24 @@ def _probabilities(site: Site, scores: str, pairs: _Pairs) -> str:
     return b.emit1(CouplePairs(rows, n), [square], TensorType(_REAL, (rows, n)))
 
 
-def _linear(site: Site, x: str, labels: Array) -> tuple[str, ...]:
+def _linear(ctx: LoweringContext, x: str, labels: Array) -> tuple[str, ...]:
     """Classify without support vectors: a row of coefficients for each class."""
-    table = _table(site, _numbers(site, "coefficients"), len(labels), "coefficients")
-    _check_features(site, x, table.shape[1])
-    rho = _numbers(site, "rho")
-    site.require(rho.size > 0, "attribute 'rho' is missing")
-    scores = product(site, x, _constant(site, table.T))
-    scores = site.b.map(lambda s: call("Add", s, like(s, float(rho[0]))), scores)
+    table = _table(ctx, _numbers(ctx, "coefficients"), len(labels), "coefficients")
+    _check_features(ctx, x, table.shape[1])
+    rho = _numbers(ctx, "rho")
+    ctx.require(rho.size > 0, "attribute 'rho' is missing")
+    scores = product(ctx, x, _constant(ctx, table.T))
+    scores = ctx.b.map(lambda s: call("Add", s, like(s, float(rho[0]))), scores)
     if len(labels) == 2:
-        label = _above(site, scores, labels, 0.5 if (table >= 0).all() else 0.0)
+        label = _above(ctx, scores, labels, 0.5 if (table >= 0).all() else 0.0)
     else:
-        label = predicted(site, scores, labels)
-    return label, transformed(site, scores, site.str("post_transform", "NONE"))
+        label = predicted(ctx, scores, labels)
+    return label, transformed(ctx, scores, ctx.str("post_transform", "NONE"))
 
 
-def _above(site: Site, scores: str, labels: Array, threshold: float) -> str:
+def _above(ctx: LoweringContext, scores: str, labels: Array, threshold: float) -> str:
     """Return the second label where it, or any score above the threshold, is the greater one."""
-    b, rows = site.b, site.b.shape(scores)[0]
+    b, rows = ctx.b, ctx.b.shape(scores)[0]
     reaches = "GreaterOrEqual" if threshold else "Greater"
 
     def second(first: Expr, other: Expr) -> Expr:

@@ -10,7 +10,7 @@ import numpy as np
 from atc.ir.expr import Expr, call
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops.trees import MISSING, TreeEnsemble
-from atc.lower.context import Site
+from atc.lower.context import LoweringContext
 from atc.lower.elementwise import like
 from atc.lower.ml.features import ML, class_labels, either, predicted, transformed, two_columns
 from atc.lower.registry import lowers
@@ -49,11 +49,11 @@ class Forest:
         return node
 
 
-def _check(site: Site, forest: Forest, features: int, targets: int) -> None:
+def _check(ctx: LoweringContext, forest: Forest, features: int, targets: int) -> None:
     """Require that nothing points outside and that every walk ends."""
     nodes = len(forest.feature)
-    site.require(all(0 <= t < targets for t in forest.target), f"a target is not below {targets}")
-    site.require(all(f < features for f in forest.feature), f"a feature is not below {features}")
+    ctx.require(all(0 <= t < targets for t in forest.target), f"a target is not below {targets}")
+    ctx.require(all(f < features for f in forest.feature), f"a feature is not below {features}")
     done = [f < 0 for f in forest.feature]
     open_: set[int] = set()
     stack = list(forest.roots)
@@ -64,25 +64,25 @@ def _check(site: Site, forest: Forest, features: int, targets: int) -> None:
             continue
         waiting = [c for c in forest.children[node] if not done[c]]
         open_.add(node)
-        site.require(not any(c in open_ for c in waiting), "the nodes go round in a circle")
+        ctx.require(not any(c in open_ for c in waiting), "the nodes go round in a circle")
         if waiting:
             stack.append(waiting[0])
         else:
             stack.pop()
             open_.discard(node)
             done[node] = True
-    site.require(nodes < 2**31, "there are too many nodes")
+    ctx.require(nodes < 2**31, "there are too many nodes")
 
 
-def _emit(site: Site, forest: Forest, targets: int, aggregate: str, result: DType) -> str:
+def _emit(ctx: LoweringContext, forest: Forest, targets: int, aggregate: str, result: DType) -> str:
     """Emit the op; x is [rows, features] of float or double."""
-    b = site.b
-    x = site.input(0)
+    b = ctx.b
+    x = ctx.input(0)
     if not b.type(x).dtype.is_float:
         x = b.cast(x, DType.FLOAT)
-    site.require(len(b.shape(x)) == 2, f"x is {b.type(x)}, not a matrix")
+    ctx.require(len(b.shape(x)) == 2, f"x is {b.type(x)}, not a matrix")
     rows, features = b.shape(x)
-    _check(site, forest, features, targets)
+    _check(ctx, forest, features, targets)
     tables = [
         np.asarray(forest.feature, np.int32), np.asarray(forest.threshold, b.type(x).dtype.numpy),
         np.asarray(forest.children, np.int32), np.asarray(forest.flags, np.uint8),
@@ -100,41 +100,43 @@ def _emit(site: Site, forest: Forest, targets: int, aggregate: str, result: DTyp
 
 
 @lowers("TreeEnsemble", domain=ML)
-def tree_ensemble(site: Site) -> str:
+def tree_ensemble(ctx: LoweringContext) -> str:
     """ai.onnx.ml TreeEnsemble-5; membership in a set is a chain of equalities."""
-    aggregate = ("AVERAGE", "SUM", "MIN", "MAX")[site.int("aggregate_function", 1)]
-    how = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[site.int("post_transform", 0)]
-    forest = _modern(site)
-    targets, dtype = site.int("n_targets", 1), site.type(0).dtype
-    y = _aggregated(site, forest, targets, aggregate, dtype)
-    return transformed(site, y, how)
+    aggregate = ("AVERAGE", "SUM", "MIN", "MAX")[ctx.int("aggregate_function", 1)]
+    how = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[ctx.int("post_transform", 0)]
+    forest = _modern(ctx)
+    targets, dtype = ctx.int("n_targets", 1), ctx.type(0).dtype
+    y = _aggregated(ctx, forest, targets, aggregate, dtype)
+    return transformed(ctx, y, how)
 
 
-def _aggregated(site: Site, forest: Forest, targets: int, aggregate: str, dtype: DType) -> str:
+def _aggregated(
+    ctx: LoweringContext, forest: Forest, targets: int, aggregate: str, dtype: DType
+) -> str:
     if aggregate != "AVERAGE":
-        site.require(aggregate in ("SUM", "MIN", "MAX"), f"aggregate_function is '{aggregate}'")
-        return _emit(site, forest, targets, aggregate, dtype)
-    total = _emit(site, forest, targets, "SUM", dtype)
-    return site.b.map(lambda s: call("Div", s, like(s, len(forest.roots))), total)
+        ctx.require(aggregate in ("SUM", "MIN", "MAX"), f"aggregate_function is '{aggregate}'")
+        return _emit(ctx, forest, targets, aggregate, dtype)
+    total = _emit(ctx, forest, targets, "SUM", dtype)
+    return ctx.b.map(lambda s: call("Div", s, like(s, len(forest.roots))), total)
 
 
-def _modern(site: Site) -> Forest:
+def _modern(ctx: LoweringContext) -> Forest:
     """Return the tables of a TreeEnsemble-5 node."""
-    arrays = {n: site.tensor(n) for n in ("leaf_weights", "nodes_splits", "nodes_modes")}
+    arrays = {n: ctx.tensor(n) for n in ("leaf_weights", "nodes_splits", "nodes_modes")}
     modes, splits, weights = (
         [] if arrays[n] is None else np.asarray(arrays[n]).reshape(-1).tolist()
         for n in ("nodes_modes", "nodes_splits", "leaf_weights")
     )
-    lists = {n: site.ints(n) or [] for n in (
+    lists = {n: ctx.ints(n) or [] for n in (
         "nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs",
         "nodes_falseleafs", "leaf_targetids", "tree_roots", "nodes_missing_value_tracks_true",
     )}  # fmt: skip
     count = len(modes)
     for name in ("nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs",
                  "nodes_falseleafs"):  # fmt: skip
-        site.require(len(lists[name]) == count, f"{len(lists[name])} {name} for {count} nodes")
+        ctx.require(len(lists[name]) == count, f"{len(lists[name])} {name} for {count} nodes")
     missing = lists["nodes_missing_value_tracks_true"] or [0] * count
-    members = _members(site, modes)
+    members = _members(ctx, modes)
     forest = Forest()
     heads: list[int] = []
     chains: list[list[int]] = []
@@ -152,21 +154,21 @@ def _modern(site: Site) -> Forest:
     def child(i: int, side: str) -> int:
         table = leaves if lists[f"nodes_{side}leafs"][i] else heads
         target = lists[f"nodes_{side}nodeids"][i]
-        site.require(0 <= target < len(table), f"node {i} points to {target}")
+        ctx.require(0 <= target < len(table), f"node {i} points to {target}")
         return table[target]
 
     for i, chain in enumerate(chains):
         for node, after in zip(chain, [*chain[1:], child(i, "false")], strict=True):
             forest.children[node] = [child(i, "true"), after]
     for root in lists["tree_roots"]:
-        site.require(0 <= root < count, f"the root {root} is not a node")
+        ctx.require(0 <= root < count, f"the root {root} is not a node")
         forest.roots.append(heads[root])
     return forest
 
 
-def _members(site: Site, modes: Sequence[int]) -> dict[int, list[float]]:
+def _members(ctx: LoweringContext, modes: Sequence[int]) -> dict[int, list[float]]:
     """Return the set of each node that asks for membership; NaN ends a set."""
-    tensor = site.tensor("membership_values")
+    tensor = ctx.tensor("membership_values")
     values = [] if tensor is None else np.asarray(tensor, np.float64).reshape(-1).tolist()
     sets: list[list[float]] = [[]]
     for v in values:
@@ -175,102 +177,102 @@ def _members(site: Site, modes: Sequence[int]) -> dict[int, list[float]]:
         else:
             sets[-1].append(v)
     nodes = [i for i, m in enumerate(modes) if m == MEMBER]
-    site.require(len(sets) > len(nodes) or not nodes, f"{len(nodes)} nodes need a set")
+    ctx.require(len(sets) > len(nodes) or not nodes, f"{len(nodes)} nodes need a set")
     found = dict(zip(nodes, sets, strict=False))
-    site.require(all(found.values()), "a set of members is empty")
+    ctx.require(all(found.values()), "a set of members is empty")
     return found
 
 
 # ---- the older operators ------------------------------------------------------------------------
 
 
-def _floats(site: Site, name: str) -> list[float]:
+def _floats(ctx: LoweringContext, name: str) -> list[float]:
     """Return an attribute that may be a list or, under another name, a tensor."""
-    tensor = site.tensor(f"{name}_as_tensor")
+    tensor = ctx.tensor(f"{name}_as_tensor")
     if tensor is not None:
         return [float(v) for v in np.asarray(tensor).reshape(-1)]
-    return site.floats(name) or []
+    return ctx.floats(name) or []
 
 
-def _classic(site: Site, kind: str) -> Forest:
+def _classic(ctx: LoweringContext, kind: str) -> Forest:
     """Return the tables of a TreeEnsembleRegressor (kind 'target') or -Classifier ('class')."""
-    trees, ids = site.ints("nodes_treeids") or [], site.ints("nodes_nodeids") or []
-    modes = site.strs("nodes_modes") or []
-    features, values = site.ints("nodes_featureids") or [], _floats(site, "nodes_values")
-    yes, no = site.ints("nodes_truenodeids") or [], site.ints("nodes_falsenodeids") or []
-    missing = site.ints("nodes_missing_value_tracks_true") or [0] * len(ids)
+    trees, ids = ctx.ints("nodes_treeids") or [], ctx.ints("nodes_nodeids") or []
+    modes = ctx.strs("nodes_modes") or []
+    features, values = ctx.ints("nodes_featureids") or [], _floats(ctx, "nodes_values")
+    yes, no = ctx.ints("nodes_truenodeids") or [], ctx.ints("nodes_falsenodeids") or []
+    missing = ctx.ints("nodes_missing_value_tracks_true") or [0] * len(ids)
     lengths = {len(a) for a in (trees, ids, features, yes, no, missing)}
     same = lengths == {len(modes)} == {len(values)}
-    site.require(same, "the lists of nodes differ in length")
-    entries = _entries(site, kind)
+    ctx.require(same, "the lists of nodes differ in length")
+    entries = _entries(ctx, kind)
     forest, number = Forest(), {}
     for k, (key, mode) in enumerate(zip(zip(trees, ids, strict=True), modes, strict=True)):
-        site.require(key not in number, f"tree {key[0]} has two nodes {key[1]}")
+        ctx.require(key not in number, f"tree {key[0]} has two nodes {key[1]}")
         if mode == "LEAF":
             number[key] = forest.add_leaf(entries.get(key, []))
             continue
-        site.require(mode in NUMBERS, f"the mode '{mode}'")
+        ctx.require(mode in NUMBERS, f"the mode '{mode}'")
         flags = NUMBERS[mode] + (MISSING if missing[k] else 0)
         number[key] = forest.add(features[k], values[k], flags)
     pointed: set[int] = set()
     for k, key in enumerate(zip(trees, ids, strict=True)):
         if modes[k] != "LEAF":
             sides = [(key[0], yes[k]), (key[0], no[k])]
-            site.require(all(s in number for s in sides), f"tree {key[0]}, node {key[1]}: no child")
+            ctx.require(all(s in number for s in sides), f"tree {key[0]}, node {key[1]}: no child")
             forest.children[number[key]] = [number[s] for s in sides]
             pointed.update(number[s] for s in sides)
     forest.roots = [n for n in number.values() if n not in pointed]
     rooted = {tree for (tree, _), n in number.items() if n not in pointed}
     for tree in dict.fromkeys(trees):
-        site.require(tree in rooted, f"tree {tree} is a circle")
+        ctx.require(tree in rooted, f"tree {tree} is a circle")
     return forest
 
 
-def _entries(site: Site, kind: str) -> dict[tuple[int, int], list[tuple[int, float]]]:
+def _entries(ctx: LoweringContext, kind: str) -> dict[tuple[int, int], list[tuple[int, float]]]:
     """Return (target, weight) of every leaf by tree and node."""
-    lists = [site.ints(f"{kind}_{n}") or [] for n in ("treeids", "nodeids", "ids")]
-    weights = _floats(site, f"{kind}_weights")
+    lists = [ctx.ints(f"{kind}_{n}") or [] for n in ("treeids", "nodeids", "ids")]
+    weights = _floats(ctx, f"{kind}_weights")
     same = {len(a) for a in lists} == {len(weights)}
-    site.require(same, f"the {kind} lists differ in length")
+    ctx.require(same, f"the {kind} lists differ in length")
     found: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for tree, node, target, weight in zip(*lists, weights, strict=True):
         found.setdefault((tree, node), []).append((target, weight))
     return found
 
 
-def _with_base(site: Site, scores: str) -> str:
-    base = _floats(site, "base_values")
+def _with_base(ctx: LoweringContext, scores: str) -> str:
+    base = _floats(ctx, "base_values")
     if not base:
         return scores
-    return site.b.map(
-        lambda s, v: call("Add", s, v), scores, site.b.constant(np.asarray(base, np.float32))
+    return ctx.b.map(
+        lambda s, v: call("Add", s, v), scores, ctx.b.constant(np.asarray(base, np.float32))
     )
 
 
 @lowers("TreeEnsembleRegressor", domain=ML)
-def tree_ensemble_regressor(site: Site) -> str:
+def tree_ensemble_regressor(ctx: LoweringContext) -> str:
     """ai.onnx.ml TreeEnsembleRegressor-3."""
-    forest = _classic(site, "target")
-    aggregate = site.str("aggregate_function", "SUM")
-    y = _aggregated(site, forest, site.int("n_targets", 1), aggregate, DType.FLOAT)
-    return transformed(site, _with_base(site, y), site.str("post_transform", "NONE"))
+    forest = _classic(ctx, "target")
+    aggregate = ctx.str("aggregate_function", "SUM")
+    y = _aggregated(ctx, forest, ctx.int("n_targets", 1), aggregate, DType.FLOAT)
+    return transformed(ctx, _with_base(ctx, y), ctx.str("post_transform", "NONE"))
 
 
 @lowers("TreeEnsembleClassifier", domain=ML)
-def tree_ensemble_classifier(site: Site) -> tuple[str, ...]:
+def tree_ensemble_classifier(ctx: LoweringContext) -> tuple[str, ...]:
     """ai.onnx.ml TreeEnsembleClassifier-3."""
-    labels = class_labels(site, "classlabels_int64s")
+    labels = class_labels(ctx, "classlabels_int64s")
     if labels is None:
-        raise site.unsupported("a classifier without labels")
-    forest, how = _classic(site, "class"), site.str("post_transform", "NONE")
+        raise ctx.unsupported("a classifier without labels")
+    forest, how = _classic(ctx, "class"), ctx.str("post_transform", "NONE")
     if len(set(forest.target)) == 1 and len(labels) == 2:
-        return _binary(site, forest, labels, how)
-    scores = _with_base(site, _emit(site, forest, len(labels), "SUM", DType.FLOAT))
-    scores = transformed(site, scores, how)
-    return (predicted(site, scores, labels), scores)
+        return _binary(ctx, forest, labels, how)
+    scores = _with_base(ctx, _emit(ctx, forest, len(labels), "SUM", DType.FLOAT))
+    scores = transformed(ctx, scores, how)
+    return (predicted(ctx, scores, labels), scores)
 
 
-def _binary(site: Site, forest: Forest, labels: Array, how: str) -> tuple[str, ...]:
+def _binary(ctx: LoweringContext, forest: Forest, labels: Array, how: str) -> tuple[str, ...]:
     """Return labels and scores where all leaves speak of one class; the rules are onnxruntime's.
 
     Weights that are all positive make probabilities: the other class gets what is left of 1.
@@ -278,18 +280,18 @@ def _binary(site: Site, forest: Forest, labels: Array, how: str) -> tuple[str, .
     """
     positive = all(w >= 0 for w in forest.weight)
     forest.target = [0] * len(forest.target)
-    score = _emit(site, forest, 1, "SUM", DType.FLOAT)
-    base = _floats(site, "base_values")
+    score = _emit(ctx, forest, 1, "SUM", DType.FLOAT)
+    base = _floats(ctx, "base_values")
     if base:
-        score = site.b.map(lambda s: call("Add", s, like(s, base[-1])), score)
-    chosen = either(site, score, labels, 0.5 if positive else 0.0)
+        score = ctx.b.map(lambda s: call("Add", s, like(s, base[-1])), score)
+    chosen = either(ctx, score, labels, 0.5 if positive else 0.0)
     if how == "PROBIT":
-        raise site.unsupported("PROBIT of two classes")
+        raise ctx.unsupported("PROBIT of two classes")
     if how == "LOGISTIC" or len(base) == 2:
-        return (chosen, transformed(site, two_columns(site, score, _negative), how))
+        return (chosen, transformed(ctx, two_columns(ctx, score, _negative), how))
     if positive:
-        return (chosen, two_columns(site, score, lambda s: call("Sub", like(s, 1), s)))
-    return (chosen, two_columns(site, score, _negative))
+        return (chosen, two_columns(ctx, score, lambda s: call("Sub", like(s, 1), s)))
+    return (chosen, two_columns(ctx, score, _negative))
 
 
 def _negative(s: Expr) -> Expr:

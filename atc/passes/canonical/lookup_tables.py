@@ -31,13 +31,13 @@ LONGEST = 40
 """Nodes that are looked at for one table."""
 
 
-def tabulate(state: Rewriting, node: Node) -> Node:
+def build_lookup_table(state: Rewriting, node: Node) -> Node:
     """Replace a Map of bytes, with all that leads to it from one tensor of bytes, by a table."""
     op = node.op
     if not isinstance(op, Map) or op.expr.dtype not in BYTES or is_dynamic(op.shape):
         return node
     chain = _Chain(state, state.types[node.outputs[0]].size)
-    values = None if looks_up(op.expr) else chain.values(node)
+    values = None if reads_lookup_table(op.expr) else chain.values(node)
     if values is None or chain.source is None:
         return node
     if chain.functions <= PLAIN and _joins(state, chain.source):
@@ -56,13 +56,13 @@ def _joins(state: Rewriting, name: str) -> bool:
         if maker is None or not isinstance(maker.op, Reshape):
             op = maker.op if maker is not None else None
             if isinstance(op, Map):
-                return not op.is_movement and not looks_up(op.expr)
+                return not op.is_movement and not reads_lookup_table(op.expr)
             return hasattr(op, "epilogue")
         name = maker.inputs[0]
     return False
 
 
-def looks_up(expr: Expr) -> bool:
+def reads_lookup_table(expr: Expr) -> bool:
     """Return whether an expression reads a table."""
     return "Lookup" in functions_of(expr)
 

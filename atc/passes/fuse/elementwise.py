@@ -10,7 +10,7 @@ from atc.ir.graph import Node
 from atc.ir.ops import Map, Reduce
 from atc.ir.view import View
 from atc.passes.canonical.fold_views import refine, tidy
-from atc.passes.canonical.lookup_tables import looks_up
+from atc.passes.canonical.lookup_tables import reads_lookup_table
 from atc.passes.rewriting import Rewriting, merge_origin, numbered, operand
 
 MAX_COST = 120
@@ -50,7 +50,7 @@ def _inline(
 ) -> Node | None:
     inner = source.op
     assert isinstance(inner, Map)
-    if looks_up(op.expr) or looks_up(inner.expr):
+    if reads_lookup_table(op.expr) or reads_lookup_table(inner.expr):
         return None  # a table is read fastest byte after byte
     if not _worthwhile(state, op, inner, node.inputs[index]):
         return None

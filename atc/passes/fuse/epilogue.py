@@ -11,7 +11,7 @@ from atc.ir.graph import DType, Node, Op, TensorType
 from atc.ir.ops import Epilogue, Map, Normalize, Reduce, Reshape
 from atc.ir.ops.blocked import BYTES
 from atc.ir.view import Split, View, compose, compose_refining, dense
-from atc.passes.canonical.lookup_tables import looks_up
+from atc.passes.canonical.lookup_tables import reads_lookup_table
 from atc.passes.rewriting import Rewriting, distinct_operands, merge_origin
 
 MAX_OPERANDS = 6
@@ -26,7 +26,7 @@ def fuse_epilogue(state: Rewriting, node: Node) -> Node:
 
     The result must be read by nothing else; other operands (bias, residual) join the node.
     """
-    if not isinstance(node.op, Map) or looks_up(node.op.expr):
+    if not isinstance(node.op, Map) or reads_lookup_table(node.op.expr):
         return node  # a table is read fastest byte after byte
     latest_first = sorted(
         range(len(node.inputs)), key=lambda k: -state.position.get(node.inputs[k], -1)

@@ -24,7 +24,7 @@ from atc.passes.layout.choice import (
 )  # fmt: skip
 from atc.passes.layout.costs import Price, Task, no_price
 from atc.passes.layout.forms import Form, Layout, Read, Scene
-from atc.passes.layout.report import LayoutReport, contested, layout_names, regions, total
+from atc.passes.layout.report import LayoutReport, layout_names, near_optimal, regions, total
 from atc.passes.layout.solver import solve
 
 AUTO = "auto"
@@ -59,7 +59,7 @@ def choose_layouts(
         LayoutReport(
             layouts.wanted, chosen.exact,
             {name: total(found, s.forms, s.cost) for name, s in solved.items()},
-            regions(found, chosen.forms), contested(found, layouts.margin),
+            regions(found, chosen.forms), near_optimal(found, layouts.margin),
             found.conversions(),
         )
     )  # fmt: skip

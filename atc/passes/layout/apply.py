@@ -17,7 +17,7 @@ from atc.passes.layout.forms import (
     Read,
     Scene,
     Widened,
-    relayouts,
+    reorders,
 )  # fmt: skip
 from atc.passes.rewriting import fresh_name
 
@@ -110,7 +110,7 @@ class _Rewriting:
         self, name: str, plain: TensorType, source: Layout, to: Layout, final: str
     ) -> str:
         """Add the nodes from one layout to another; the last result is called `final`, if given."""
-        steps = relayouts(self.scene, plain, source, to)
+        steps = reorders(self.scene, plain, source, to)
         for k, (op, type_) in enumerate(steps):
             last = k == len(steps) - 1
             result = final if last and final else self._new(f"{name}{to.value or '.plain'}", type_)

@@ -28,7 +28,7 @@ from atc.passes.layout.forms import (
     Scene,
     Widened,
     plain_form,
-    relayouts,
+    reorders,
 )  # fmt: skip
 from atc.passes.layout.loop_forms import (
     concat_forms,
@@ -85,17 +85,17 @@ class Choices:
         return self.moves[key]
 
     def _moving(self, type_: TensorType, source: Layout, to: Layout) -> float:
-        return MARGIN * sum(map(self.cost, self._relayout(type_, source, to)))
+        return MARGIN * sum(map(self.cost, self._reorder(type_, source, to)))
 
-    def _relayout(self, type_: TensorType, source: Layout, to: Layout) -> Iterator[Task]:
+    def _reorder(self, type_: TensorType, source: Layout, to: Layout) -> Iterator[Task]:
         have = self.scene.laid_out(type_, source)
-        for op, result in relayouts(self.scene, type_, source, to):
+        for op, result in reorders(self.scene, type_, source, to):
             yield Task(op, (have,), (result,), (False,))
             have = result
 
     def conversions(self) -> tuple[Task, ...]:
         """Return the reorders whose costs were asked for."""
-        tasks = (task for move in self.moves for task in self._relayout(*move))
+        tasks = (task for move in self.moves for task in self._reorder(*move))
         return tuple(dict.fromkeys(tasks))
 
     def task(self, node: Node, form: Form) -> Task:
@@ -135,7 +135,7 @@ class Choices:
             return self.cost(Task(op, (source,), (made,), (False,)))
         have = TensorType(source.dtype, argument.shape)
         total = self.cost(Task(moving_map(argument, have), (source,), (have,), (False,)))
-        steps = relayouts(self.scene, have, Layout.PLAIN, argument.layout)
+        steps = reorders(self.scene, have, Layout.PLAIN, argument.layout)
         return total + sum(self.cost(Task(op, (have,), (y,), (False,))) for op, y in steps)
 
 

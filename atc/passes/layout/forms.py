@@ -134,7 +134,7 @@ Step = tuple[Op, TensorType]
 """A reorder and the type of its result."""
 
 
-def relayouts(scene: Scene, plain: TensorType, source: Layout, to: Layout) -> tuple[Step, ...]:
+def reorders(scene: Scene, plain: TensorType, source: Layout, to: Layout) -> tuple[Step, ...]:
     """Return the nodes that bring a value from one layout to another; mere views where they can."""
     if source is to:
         return ()
@@ -151,8 +151,8 @@ def relayouts(scene: Scene, plain: TensorType, source: Layout, to: Layout) -> tu
     if to is Layout.PLAIN:
         return ((Unblock(), want),)
     if not whole:
-        return (*relayouts(scene, plain, source, Layout.PLAIN),
-                *relayouts(scene, plain, Layout.PLAIN, to))  # fmt: skip
+        return (*reorders(scene, plain, source, Layout.PLAIN),
+                *reorders(scene, plain, Layout.PLAIN, to))  # fmt: skip
     batch, blocks = plain.shape[0], channels // b
     image, near, far = pixels * channels, b, pixels * b
     if to is Layout.LAST:

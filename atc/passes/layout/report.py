@@ -17,7 +17,7 @@ class Total:
     """Estimated cycles of a whole graph, and how many of them are reorders."""
 
     cycles: float
-    relayouts: float
+    reorders: float
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LayoutReport:
     exact: bool
     totals: Mapping[str, Total]
     regions: tuple[Region, ...]
-    contested: tuple[Task, ...] = ()
+    near_optimal: tuple[Task, ...] = ()
     """Forms of convolutions that are estimated to cost little more than the best."""
     conversions: tuple[Task, ...] = ()
     """The reorders that were weighed."""
@@ -60,7 +60,7 @@ def total(found: Choices, states: Sequence[int], cost: float) -> Total:
     return Total(round(cost, 1), round(cost - nodes, 1))
 
 
-def contested(found: Choices, factor: float) -> tuple[Task, ...]:
+def near_optimal(found: Choices, factor: float) -> tuple[Task, ...]:
     """Return the forms of convolutions that cost up to so many times the best, where several do."""
     tasks: list[Task] = []
     for node, forms, costs in zip(

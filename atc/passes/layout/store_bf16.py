@@ -26,7 +26,7 @@ VECTOR = 64
 
 
 @dataclass(frozen=True)
-class Quote:
+class KernelCost:
     """The cost of a node with the best of its kernels.
 
     `cycles` are None where nobody knows; `vectors`: not a portable loop; `bf16`: multiplies that.
@@ -42,7 +42,7 @@ class Storing:
     """What the kernels and the options say: the price of a node that is computed so, whether its
     results may be rounded, and whether its operands mustn't."""
 
-    quote: Callable[[Node, Task], Quote | None]
+    kernel_cost: Callable[[Node, Task], KernelCost | None]
     may_round: Callable[[Node], bool]
     keeps: Callable[[Node], bool]
 
@@ -177,8 +177,8 @@ class _State:
         )
 
     def _multiplies(self, node: Node) -> bool:
-        quote = self._quote(node, self.types)
-        return quote is not None and quote.bf16
+        kernel_cost = self._kernel_cost(node, self.types)
+        return kernel_cost is not None and kernel_cost.bf16
 
     def _may_round(self, name: str) -> bool:
         return _moves(self.makers[name]) or self.storing.may_round(self.makers[name])
@@ -195,7 +195,7 @@ class _State:
         touched = {id(n): n for name in group for n in (self.makers[name], *self.readers[name])}
         total = 0.0
         for node in touched.values():
-            before, after = self._quote(node, self.types), self._quote(node, types)
+            before, after = self._kernel_cost(node, self.types), self._kernel_cost(node, types)
             if before is None or after is None or after.vectors < before.vectors:
                 return float("-inf")
             if before.cycles is not None and after.cycles is not None:
@@ -214,15 +214,15 @@ class _State:
 
     def _as_pairs(self, node: Node, name: str, types: Mapping[str, TensorType]) -> bool:
         """Return whether a node multiplies a value in bfloat16 as it is stored."""
-        quote = self._quote(node, types)
-        return name in _multiplied(node) and quote is not None and quote.bf16
+        kernel_cost = self._kernel_cost(node, types)
+        return name in _multiplied(node) and kernel_cost is not None and kernel_cost.bf16
 
-    def _quote(self, node: Node, types: Mapping[str, TensorType]) -> Quote | None:
+    def _kernel_cost(self, node: Node, types: Mapping[str, TensorType]) -> KernelCost | None:
         inputs = tuple(types[n] if n else None for n in node.inputs)
         outputs = tuple(types[n] for n in node.outputs)
         known = tuple(n in self.graph.constants or n in self.outer for n in node.inputs)
         op = typed(node, self.graph.types, types)
-        return self.storing.quote(node, Task(op, inputs, outputs, known))
+        return self.storing.kernel_cost(node, Task(op, inputs, outputs, known))
 
 
 # ---- the nodes -----------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def _map(state: Rewriting, node: Node, op: Map) -> Node:
 
 def _conv(state: Rewriting, node: Node, op: Conv) -> Node | None:
     """Return the convolution of integers, if x and w are dequantized."""
-    x, grid = dequantized(state, node.inputs[0]), state.graph.grids.get(node.inputs[1])
+    x, grid = dequantized(state, node.inputs[0]), state.graph.quantization.get(node.inputs[1])
     result = state.types[node.outputs[0]]
     if x is None or grid is None or is_dynamic(result.shape) or 0 in result.shape:
         return None
@@ -202,7 +202,7 @@ def _integer_bias(
     """Return the bias on the sums' scale, where the epilogue is the addition of such a one."""
     match op.epilogue.expr:
         case Call(fn="Add", args=(Input(index=0), Input(index=1))) if len(node.inputs) == 3:
-            grid = state.graph.grids.get(node.inputs[2])
+            grid = state.graph.quantization.get(node.inputs[2])
         case _:
             return None
     if grid is None or grid.integers.size != factors.size:

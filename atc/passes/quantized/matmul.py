@@ -64,7 +64,7 @@ def _factor(state: Rewriting, node: Node, op: MatMul, index: int) -> Factor | No
     if x is not None:
         scale = np.array([np.float32(x.scale)], np.float64)
         return Factor(x.source, x.zero, scale, 255, 255 * op.k, (x.node,))
-    grid = state.graph.grids.get(name)
+    grid = state.graph.quantization.get(name)
     if grid is None or state.constant(name) is None:
         return None
     shape, view = state.types[name].shape, op.a_view if index == 0 else op.b_view
@@ -101,7 +101,7 @@ def _integer_bias(state: Rewriting, node: Node, op: MatMul, scale: Vector) -> In
     """Return the bias on the sums' scale, where the epilogue is the addition of such a one."""
     match op.epilogue.expr:
         case Call(fn="Add", args=(Input(index=0), Input(index=1))) if len(node.inputs) == 3:
-            grid = state.graph.grids.get(node.inputs[2])
+            grid = state.graph.quantization.get(node.inputs[2])
         case _:
             return None
     if grid is None or any(op.epilogue.views[0].strides[:-1]):

@@ -26,7 +26,7 @@ FEW_ROWS = 16
 
 def packed_product(state: Rewriting, node: Node, op: MatMul) -> Node | None:
     """Return the product with packed weights, if B was dequantized from few bits."""
-    grid, x = state.graph.grids.get(node.inputs[1]), state.types[node.inputs[0]]
+    grid, x = state.graph.quantization.get(node.inputs[1]), state.types[node.inputs[0]]
     if grid is None or state.constant(node.inputs[1]) is None or x.dtype is not DType.FLOAT:
         return None
     if is_dynamic((*op.loops, op.k)) or 0 in (*op.loops, op.k) or not _plain(op):

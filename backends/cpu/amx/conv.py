@@ -34,14 +34,14 @@ from atc.backends.cpu.amx.plane_epilogue import (
     planes_of,
 )
 from atc.backends.cpu.amx.products import Step, step_lines
-from atc.backends.cpu.amx.weights import pack_halves, pack_quads, pack_rounded
+from atc.backends.cpu.amx.weights import pack_halves, pack_int8x4, pack_rounded
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.int8 import behind_starts, conv_of_bytes
 from atc.backends.cpu.render.tile_geometry import Geometry, geometry
 from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
 from atc.backends.machine import Machine
-from atc.backends.packed_layout import Planes
+from atc.backends.packed_layout import PackedLayout
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
@@ -118,8 +118,8 @@ class Cut(Panels):
 
     flat: Flat
     channels: int
-    x: Planes | None = None
-    y: Planes | None = None
+    x: PackedLayout | None = None
+    y: PackedLayout | None = None
 
     @property
     def direct(self) -> bool:
@@ -193,7 +193,7 @@ class ConvTiles(Kernel):
     op = ConvBlocked
     template = "cpu/amx/conv.c.j2"
     portable = False
-    steady = True
+    bitwise_reproducible = True
     headers = ("bf16", "tiles")
     channels = 32
     parts = 1
@@ -213,7 +213,7 @@ class ConvTiles(Kernel):
         flat = FlatGiven(g, block, x) if x is not None and direct else Flat(g, block)
         return Cut(g, self.parts, tall, flat, self.channels, x, wanted)
 
-    def _given(self, w: Workload, params: Params) -> dict[int, Planes]:
+    def _given(self, w: Workload, params: Params) -> dict[int, PackedLayout]:
         """Return the inputs that are planes."""
         found = {}
         for index, border in borders(params).items():
@@ -224,7 +224,9 @@ class ConvTiles(Kernel):
             found[index] = replace(planes, border=border)
         return found
 
-    def reads_planes(self, w: Workload, params: Params, target: Target) -> Mapping[int, Planes]:
+    def accepted_layouts(
+        self, w: Workload, params: Params, target: Target
+    ) -> Mapping[int, PackedLayout]:
         """x with the border that taps meet, copied once more where they stride; shortcuts."""
         op, g = w.op, geometry(w, 1)
         assert isinstance(op, ConvBlocked)
@@ -245,7 +247,9 @@ class ConvTiles(Kernel):
                 found[index] = planes
         return found
 
-    def gives_planes(self, w: Workload, params: Params, target: Target, planes: Planes) -> bool:
+    def produces_layout(
+        self, w: Workload, params: Params, target: Target, planes: PackedLayout
+    ) -> bool:
         """Return whether its epilogue is one of vectors, and its numbers are of the same parts."""
         c, y = self.cut(w, params), w.outputs[0]
         kind = (planes.channels, planes.parts) == (self.channels, self.parts)
@@ -253,7 +257,9 @@ class ConvTiles(Kernel):
         images = c.g.supers == 1 and len(y.shape) == 5
         return kind and typed and images and not self._late(w)
 
-    def in_planes(self, params: Params, inputs: Mapping[int, Planes], y: Planes | None) -> Params:
+    def packed_params(
+        self, params: Params, inputs: Mapping[int, PackedLayout], y: PackedLayout | None
+    ) -> Params:
         """Parameters with the borders of planes."""
         found: dict[str, int | str | bool] = dict(params)
         found |= {f"planes{index}": planes.border for index, planes in inputs.items()}
@@ -268,11 +274,11 @@ class ConvTiles(Kernel):
         alone = c.g.batch * c.g.supers > 1 or pieces < 2 or self._late(w)
         return () if alone else [{**params, "pieces": pieces}]
 
-    def team(self, w: Workload, params: Params, target: Target) -> Team:
+    def work_split(self, w: Workload, params: Params, target: Target) -> WorkSplit:
         """Pieces of panels, after a turn for the copy."""
         pieces = int(params.get("pieces", 1))
         turns = 1 if pieces == 1 or self.cut(w, params).direct else 2
-        return Team(pieces, turns)
+        return WorkSplit(pieces, turns)
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Blocked floats, known weights, two spatial axes or one."""
@@ -396,7 +402,7 @@ class ConvTilesBytes(ConvTiles):
     def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
         """Weights, behind what sums start with: minus the zero point times their sum."""
         assert isinstance(w.op, ConvBlocked)
-        packed = pack_quads(dense, c.channels, c.halves)
+        packed = pack_int8x4(dense, c.channels, c.halves)
         return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
 
 

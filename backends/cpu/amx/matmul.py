@@ -64,7 +64,7 @@ class MatMulAmx(Kernel):
     op = MatMul
     template = "cpu/amx/matmul.c.j2"
     portable = False
-    steady = True
+    bitwise_reproducible = True
     precision = "bf16"
     headers = ("bf16", "tiles")
     planes = 1

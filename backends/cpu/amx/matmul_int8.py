@@ -24,7 +24,7 @@ from atc.backends.cpu.amx.cost import (
 )
 from atc.backends.cpu.amx.matmul import NEAR, SIDE, RowBlock, row_blocks, step_orders
 from atc.backends.cpu.matmul.bf16 import packed_base
-from atc.backends.cpu.matmul.int8 import BYTES, QUAD, operand_type, pack_quads, zeros
+from atc.backends.cpu.matmul.int8 import BYTES, QUAD, operand_type, pack_int8x4, zeros
 from atc.backends.cpu.matmul.int8_text import BytesFinish, typed_finish
 from atc.backends.cpu.matmul.operands import matmul
 from atc.backends.cpu.matmul.text import wrapped
@@ -51,7 +51,7 @@ class MatMulAmxBytes(Kernel):
     op = MatMul
     template = "cpu/amx/matmul_int8.c.j2"
     portable = False
-    steady = True
+    bitwise_reproducible = True
     headers = ("tiles",)
 
     def accepts(self, w: Workload, target: Target) -> bool:
@@ -139,7 +139,7 @@ def pack_byte_tiles(w: Workload, b: Array) -> Array:
     starts are there where A's zero point isn't 0.
     """
     shape = _shape(w)
-    words = pack_quads(w, b, SIDE)
+    words = pack_int8x4(w, b, SIDE)
     starts, rest = words[:, : shape.starts], words[:, shape.starts :]
     quads = rest.reshape(len(rest), shape.panels, -1, SIDE, QUAD)
     room = shape.steps * STEP // QUAD - quads.shape[2]

@@ -10,7 +10,7 @@ from atc.backends.cpu.amx.flat_planes import Flat, Phase
 from atc.backends.cpu.render.epilogue import TileEpilogue
 from atc.backends.cpu.render.tile_geometry import Geometry
 from atc.backends.kernel import Params, Workload
-from atc.backends.packed_layout import LINE, Planes
+from atc.backends.packed_layout import LINE, PackedLayout
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import ConvBlocked
@@ -21,7 +21,7 @@ from atc.ir.view import dense
 class FlatGiven(Flat):
     """The planes that a convolution was given: taps read them as they are."""
 
-    planes: Planes
+    planes: PackedLayout
 
     @cached_property
     def phases(self) -> list[Phase]:
@@ -69,19 +69,26 @@ def is_shortcut(w: Workload, index: int) -> bool:
     return view.offset == 0 and all(n == 1 or own == step for n, own, step in pairs)
 
 
-def planes_of(type_: TensorType, channels: int, parts: int, fill: int | None) -> Planes | None:
+def planes_of(
+    type_: TensorType, channels: int, parts: int, fill: int | None
+) -> PackedLayout | None:
     """Return the planes of a blocked tensor, None where its channels don't fill their blocks."""
     images, blocks, rows, columns, block = type_.shape
     if blocks * block % channels:
         return None
-    return Planes(images, blocks * block // channels, rows, columns, channels, parts, fill)
+    return PackedLayout(images, blocks * block // channels, rows, columns, channels, parts, fill)
 
 
 class PlanesEpilogue(TileEpilogue):
     """An epilogue, some of whose operands (by their number there) are planes."""
 
     def __init__(
-        self, w: Workload, g: Geometry, target: Target, sums: DType, planes: Mapping[int, Planes]
+        self,
+        w: Workload,
+        g: Geometry,
+        target: Target,
+        sums: DType,
+        planes: Mapping[int, PackedLayout],
     ) -> None:
         assert isinstance(w.op, ConvBlocked)
         super().__init__(w.op.epilogue, w, g, target, sums)

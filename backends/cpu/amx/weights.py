@@ -27,7 +27,7 @@ def pack_halves(dense: Array, channels: int, halves: int) -> Array:
     return np.ascontiguousarray(np.stack(parts, 4)).reshape(-1)
 
 
-def pack_quads(dense: Array, channels: int, halves: int) -> Array:
+def pack_int8x4(dense: Array, channels: int, halves: int) -> Array:
     """Return bytes as [supers][panel][block of channels][tap][half][row][filter][4]."""
     cut = _cut(dense, channels, halves)
     quads = cut.reshape(*cut.shape[:5], 16, 4, cut.shape[-1])

@@ -40,7 +40,7 @@ MODES = {"direct": "rows", "columns": "columns", "any": "any"}
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Bf16x2Operand:
     """Pairs of scratch: of a query, of a panel of keys and one of values, of all of both, of a row
     of scores (in floats)."""
 
@@ -52,14 +52,16 @@ class Pairs:
     row: int
 
 
-def in_pairs(op: Attention, width: int, step: int) -> Pairs:
+def in_bf16x2(op: Attention, width: int, step: int) -> Bf16x2Operand:
     """Return the sizes for panels of `width` columns and vectors of `step` floats."""
     query, weights = (-(-n // (2 * step)) * step for n in (op.depth, op.keys))
     keys, values = query * width, weights * width
     row = 2 * weights
     counts = [-(-n // width) for n in (op.keys, op.width)]
     crowded = row % 1024 == 0
-    return Pairs(query, keys, values, keys * counts[0], values * counts[1], row + step * crowded)
+    return Bf16x2Operand(
+        query, keys, values, keys * counts[0], values * counts[1], row + step * crowded
+    )
 
 
 class AttentionBf16(AttentionTile):
@@ -78,7 +80,7 @@ class AttentionBf16(AttentionTile):
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """Panels of keys and values, and the queries and scores of a tile."""
-        p = in_pairs(attention(w), int(params["nv"]) * lanes(target), lanes(target))
+        p = in_bf16x2(attention(w), int(params["nv"]) * lanes(target), lanes(target))
         return 4 * (p.keys + p.values + int(params["mr"]) * (p.row + p.query))
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
@@ -89,7 +91,7 @@ class AttentionBf16(AttentionTile):
         nv = int(params["nv"])
         width = nv * step
         tiles = row_tiles(op.queries, int(params["mr"]))
-        pairs = in_pairs(op, width, step)
+        pairs = in_bf16x2(op, width, step)
         score = TileFinish(op.scores, outer, 3, "score")
         result = TileFinish(op.result, outer, 3 + len(op.scores.views), "finish")
         key_panels = column_panels(op.keys, nv, step)

@@ -35,7 +35,7 @@ def to_bf16(values: Array) -> Array:
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
 
 
-def pack_pairs(w: Array, words: Words, group: int) -> Array:
+def pack_bf16x2(w: Array, words: Words, group: int) -> Array:
     """Return weights [M, C / group, *kernel] in pairs of bfloat16, two to a float of the result."""
     packed = words.pack(to_bf16(ungrouped(w, words.g, group)))
     return packed.view(np.float32)
@@ -73,7 +73,7 @@ class ConvBf16(Kernel):
     op = ConvBlocked
     template = "cpu/conv/bf16.c.j2"
     portable = False
-    steady = True
+    bitwise_reproducible = True
     headers = ("bf16",)
     precision = "bf16"
 
@@ -96,7 +96,7 @@ class ConvBf16(Kernel):
         op = w.op
         assert isinstance(op, ConvBlocked)
         words = in_words(sampled(w), params, PAIR)
-        return {1: lambda weights: pack_pairs(weights, words, op.group)}
+        return {1: lambda weights: pack_bf16x2(weights, words, op.group)}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """One image in bfloat16, where x isn't."""

@@ -23,7 +23,7 @@ from atc.backends.cpu.render.tile_geometry import (
     unroll,
 )  # fmt: skip
 from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
+from atc.backends.kernel import Kernel, Pack, Params, Workload, striped
 from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.dims import concrete
@@ -187,8 +187,8 @@ class ConvDirect(Kernel):
     template = "cpu/conv/blocked.c.j2"
     portable = False
     batches = True
-    steady = True
-    half_weights = True
+    bitwise_reproducible = True
+    accepts_16_bit_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Two spatial axes or one, known weights, blocks as wide as vectors."""
@@ -252,12 +252,12 @@ class ConvDirect(Kernel):
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 
-    def refined(self, w: Workload, params: Params, target: Target) -> Params:
+    def precise_params(self, w: Workload, params: Params, target: Target) -> Params:
         """Long sums are made of parts, too."""
         long = _part(geometry(w, int(params["p"]))) != 0
-        return {**params, "exact": True} if long else super().refined(w, params, target)
+        return {**params, "exact": True} if long else super().precise_params(w, params, target)
 
-    def in_bands(
+    def striped_params(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
         """Tiles of rows and columns; weights stay in the cache from band to band."""
@@ -266,10 +266,10 @@ class ConvDirect(Kernel):
         if op.window.rank != 2 or TileEpilogue(op.epilogue, w, geometry(w, 1), target).late:
             return None
         kept = {k: v for k, v in params.items() if k == "exact"} | {"rb": 0, "pf": False}
-        sets = [banded({**s, **kept}, x_rows, y_rows) for s in self.sets(w, target)]
+        sets = [striped({**s, **kept}, x_rows, y_rows) for s in self.sets(w, target)]
         return cheapest(self, sets, w, target, 1)[0]
 
-    def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+    def stripe_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
         """Bands cut no tile of several rows into single ones."""
         p = int(params["p"])
         g = geometry(w, p, params)

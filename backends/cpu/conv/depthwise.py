@@ -19,7 +19,7 @@ from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
 from atc.backends.cpu.render.expr import literal
 from atc.backends.cpu.render.tile_geometry import NO_PARAMS, Axis, Columns, Geometry, cut_columns
 from atc.backends.cpu.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload, banded
+from atc.backends.kernel import Kernel, Pack, Params, Workload, striped
 from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.expr import Input, cast
@@ -161,16 +161,16 @@ def _window_cycles(
 class WindowTiles(Kernel):
     """Kernels of whole tiles, r x c outputs at a time."""
 
-    def in_bands(
+    def striped_params(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
         """Return the same tiles, which may stand anywhere between the borders."""
         if len(w.outputs[0].shape) != 5:
             return None
         late = isinstance(w.op, ConvBlocked) and not typed_epilogue(w.op.epilogue, w, 2)
-        return None if late else banded(params, x_rows, y_rows)
+        return None if late else striped(params, x_rows, y_rows)
 
-    def row_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+    def stripe_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
         """Bands end where tiles do."""
         tiles = cut_columns(channelwise(w).rows, int(params["r"]))
         return [t.first + (k + 1) * t.width for t in tiles for k in range(t.count)]

@@ -81,7 +81,7 @@ class DepthwiseLoops(DepthwiseTiles):
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
-    def in_bands(
+    def striped_params(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
         """Return the values of loops over all rows."""
@@ -125,7 +125,7 @@ class PoolLoops(PoolTiles):
             "element": c_type(w),
         }  # fmt: skip
 
-    def in_bands(
+    def striped_params(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
         """Return the values of loops over all rows."""

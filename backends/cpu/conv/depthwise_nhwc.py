@@ -12,7 +12,7 @@ from typing import cast
 
 from atc.backends.cpu.conv.depthwise import channelwise
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, PoolLoops
-from atc.backends.cpu.render.epilogue import TileEpilogue, late_epilogue
+from atc.backends.cpu.render.epilogue import TileEpilogue, deferred_epilogue
 from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.target import Target
@@ -49,7 +49,7 @@ def _in_blocks(type_: TensorType, wide: int) -> TensorType:
 class _ChannelsLast(Kernel):
     """A kernel of channel blocks, told that its blocks lie beside each other in every pixel."""
 
-    steady = True
+    bitwise_reproducible = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Whole vectors of channels, and what the kernel of channel blocks accepts."""
@@ -71,7 +71,7 @@ class _ChannelsLast(Kernel):
         if epilogue.late and isinstance(w.op, ConvBlocked):
             epilogue = TileEpilogue(identity_epilogue(w.outputs[0].dtype), inner,
                                     channelwise(inner), target)  # fmt: skip
-            epilogue.late = late_epilogue(w.op.epilogue, w)
+            epilogue.late = deferred_epilogue(w.op.epilogue, w)
         wide = lanes(target)
         return {
             **values, "epilogue": epilogue, "pixel": channels, "x_block": wide, "y_block": wide,

@@ -105,7 +105,7 @@ class ConvBf16Few(Kernel):
     op = ConvBlocked
     template = "cpu/conv/first_layer_bf16.c.j2"
     portable = False
-    steady = True
+    bitwise_reproducible = True
     headers = ("bf16",)
     precision = "bf16"
 

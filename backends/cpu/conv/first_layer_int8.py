@@ -17,11 +17,11 @@ from atc.backends.cpu.conv.int8 import (
     QUAD,
     behind_starts,
     byte_values,
-    in_quads,
+    in_int8x4,
     in_whole_words,
-    packed_quads,
-    quad_cycles,
-    quad_sets,
+    int8x4_cycles,
+    int8x4_sets,
+    packed_int8x4,
     unsigned_zero,
 )
 from atc.backends.cpu.render.tile_geometry import Geometry, geometry
@@ -65,7 +65,7 @@ def in_pixels(w: Workload, params: Params, target: Target) -> Words:
     rows = replace(g.rows, size=image.height, pad=0)
     taps = -(-g.cols.kernel // QUAD)
     cols = replace(g.cols, size=image.width, kernel=taps, dilation=QUAD, pad=0)
-    return in_quads(PixelWords(replace(g, rows=rows, cols=cols), p, nv, QUAD), target)
+    return in_int8x4(PixelWords(replace(g, rows=rows, cols=cols), p, nv, QUAD), target)
 
 
 class ConvBytesFew(Kernel):
@@ -75,7 +75,7 @@ class ConvBytesFew(Kernel):
     op = ConvBlocked
     template = "cpu/conv/first_layer_int8.c.j2"
     portable = False
-    steady = True
+    bitwise_reproducible = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Plain bytes, known weights of one group, two spatial axes or one, dense taps across."""
@@ -87,7 +87,7 @@ class ConvBytesFew(Kernel):
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Return the most promising sets."""
-        return cheapest(self, quad_sets(w, target), w, target, 4)
+        return cheapest(self, int8x4_sets(w, target), w, target, 4)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Words of weights in the order of use, behind what the sums start with."""
@@ -98,7 +98,7 @@ class ConvBytesFew(Kernel):
         def pack(weights: Array) -> Array:
             dense = ungrouped(weights, g, 1)
             taps = dense.reshape(*dense.shape[:-1], g.rows.kernel, g.cols.kernel)
-            return behind_starts(packed_quads(words, taps), dense, zero)
+            return behind_starts(packed_int8x4(words, taps), dense, zero)
 
         return {1: pack}
 
@@ -121,7 +121,7 @@ class ConvBytesFew(Kernel):
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
         copying = COPIED * w.outputs[0].shape[0] * self.scratch(w, params, target)
-        return quad_cycles(target.machine, in_pixels(w, params, target)) + copying
+        return int8x4_cycles(target.machine, in_pixels(w, params, target)) + copying
 
 
 KERNELS = (ConvBytesFew(),)

@@ -51,12 +51,12 @@ def splits(target: Target) -> bool:
     return target.simd != "neon" and not target.features & DOT_FEATURES
 
 
-def in_quads(words: Words, target: Target) -> Words:
+def in_int8x4(words: Words, target: Target) -> Words:
     """Return words of bytes with weights as they are multiplied on a target."""
     return replace(words, size=2 * WORD) if splits(target) else words
 
 
-def quad_sets(w: Workload, target: Target) -> list[Params]:
+def int8x4_sets(w: Workload, target: Target) -> list[Params]:
     """Return all parameter sets: tiles that fit the registers."""
     if not splits(target):
         return tile_sets(w, target)
@@ -64,12 +64,12 @@ def quad_sets(w: Workload, target: Target) -> list[Params]:
     return [{"p": p, "nv": nv} for p, nv in shapes if nv <= geometry(w, p).mb]
 
 
-def quad_cycles(machine: Machine, words: Words) -> float:
+def int8x4_cycles(machine: Machine, words: Words) -> float:
     """Estimate the cycles of all tiles; split words take longer."""
     return words.cycles(machine) * (1 if words.size == WORD else 2 + 1 / words.nv)
 
 
-def packed_quads(words: Words, dense: Array) -> Array:
+def packed_int8x4(words: Words, dense: Array) -> Array:
     """Return weights in the order of use, in a row of bytes; see `Words.pack`."""
     packed = words.pack(dense)
     if words.size == WORD:
@@ -84,7 +84,7 @@ def pack_bytes(w: Array, words: Words, group: int, zero: int) -> Array:
     They are behind what each filter's sums start with.
     """
     dense = ungrouped(w, words.g, group)
-    return behind_starts(packed_quads(words, dense), dense, zero)
+    return behind_starts(packed_int8x4(words, dense), dense, zero)
 
 
 def behind_starts(packed: Array, dense: Array, zero: int) -> Array:
@@ -113,7 +113,7 @@ class ConvBytes(Kernel):
     template = "cpu/conv/dot_product.c.j2"
     portable = False
     batches = True
-    steady = True
+    bitwise_reproducible = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Known weights, blocks as wide as vectors; where taps meet padding, a zero point of 0."""
@@ -126,26 +126,26 @@ class ConvBytes(Kernel):
 
     def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
         """Return the most promising sets."""
-        return cheapest(self, quad_sets(w, target), w, target, 5)
+        return cheapest(self, int8x4_sets(w, target), w, target, 5)
 
     def sets(self, w: Workload, target: Target) -> list[Params]:
         """Return all parameter sets."""
-        return quad_sets(w, target)
+        return int8x4_sets(w, target)
 
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
         op = w.op
         assert isinstance(op, ConvBlocked)
-        words, zero = in_quads(in_words(w, params, QUAD), target), unsigned_zero(w, op)
+        words, zero = in_int8x4(in_words(w, params, QUAD), target), unsigned_zero(w, op)
         return {1: lambda weights: pack_bytes(weights, words, op.group, zero)}
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Return the tiles; signed bytes become unsigned as they are read."""
-        return byte_values(w, in_quads(in_words(w, params, QUAD), target), target)
+        return byte_values(w, in_int8x4(in_words(w, params, QUAD), target), target)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""
-        return quad_cycles(target.machine, in_quads(in_words(w, params, QUAD), target))
+        return int8x4_cycles(target.machine, in_int8x4(in_words(w, params, QUAD), target))
 
 
 def byte_values(w: Workload, words: Words, target: Target) -> dict[str, object]:

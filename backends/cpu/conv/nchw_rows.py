@@ -156,7 +156,7 @@ class ConvLines(Kernel):
     op = Conv
     template = "cpu/conv/nchw_rows.c.j2"
     portable = False
-    steady = True
+    bitwise_reproducible = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, and an epilogue in vectors."""

@@ -29,7 +29,7 @@ class ConvNarrow(ConvDirect):
     """Tiles of p pixels x one vector of output channels."""
 
     name = "conv_narrow"
-    half_weights = False
+    accepts_16_bit_weights = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Accept ConvDirect's workloads in groups of as many channels in as out, whole blocks."""

@@ -28,7 +28,7 @@ class ConvFew(ConvDirect):
 
     name = "conv_few"
     template = "cpu/conv/small_oc.c.j2"
-    half_weights = False
+    accepts_16_bit_weights = False
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Accept ConvDirect's workloads, from blocks, in one group, to few channels."""
@@ -70,7 +70,7 @@ class ConvFew(ConvDirect):
         common = super().values(w, params, target)
         return common | {"filters": _filters(w), "blocks": blocks}
 
-    def in_bands(
+    def striped_params(
         self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
     ) -> Params | None:
         """Images are results: nothing reads their rows next."""

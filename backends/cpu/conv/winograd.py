@@ -113,7 +113,7 @@ class ConvWinograd(Kernel):
     template = "cpu/conv/winograd.c.j2"
     portable = False
     batches = True
-    half_weights = True
+    accepts_16_bit_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """3x3 windows without strides over many channels, known weights."""
@@ -167,7 +167,7 @@ class ConvWinograd(Kernel):
         name = name_of_panels(w, params)
         return name if params.get("raw") else f"{name}, F({params['m']})"
 
-    def enlarges(self, w: Workload, params: Params, target: Target) -> int:
+    def packing_overhead(self, w: Workload, params: Params, target: Target) -> int:
         """(m + 2)^2 components in the place of nine taps."""
         g, m = geometry(w, 1), int(params["m"])
         return 0 if params.get("raw") else 4 * ((m + 2) ** 2 - 9) * g.ic * g.mb * g.block
@@ -216,10 +216,10 @@ class ConvWinograd(Kernel):
             "weights": stored_weights(w),
         }  # fmt: skip
 
-    def refined(self, w: Workload, params: Params, target: Target) -> Params:
+    def precise_params(self, w: Workload, params: Params, target: Target) -> Params:
         """Long sums are made of parts, too."""
         long = geometry(w, 1).ic > PART
-        return {**params, "exact": True} if long else super().refined(w, params, target)
+        return {**params, "exact": True} if long else super().precise_params(w, params, target)
 
     def cost(self, w: Workload, params: Params, target: Target) -> float:
         """Estimated cycles."""

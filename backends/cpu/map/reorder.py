@@ -18,7 +18,7 @@ WORD = 4
 """Bytes in a word."""
 
 
-class _Relayout(Kernel):
+class _Reorder(Kernel):
     template = "cpu/map/reorder.c.j2"
     portable = False
     dynamic = True
@@ -52,14 +52,14 @@ class _Relayout(Kernel):
         return plain.shape[0] * (0.3 * inside + 1.2 * (channels * pixels - inside))
 
 
-class BlockChannels(_Relayout):
+class BlockChannels(_Reorder):
     """Plain to blocked; lanes past the last channel become zero."""
 
     name = "block"
     op = Block
 
 
-class UnblockChannels(_Relayout):
+class UnblockChannels(_Reorder):
     """Blocked to plain."""
 
     name = "unblock"

@@ -60,7 +60,7 @@ def packed_base(op: MatMul, outer: Sequence[str], size: int) -> str:
     return address(View(tuple(0 if s == 0 else t * size for s, t in steps)), [*outer])
 
 
-def pack_pairs(op: MatMul, b: Array, width: int) -> Array:
+def pack_bf16x2(op: MatMul, b: Array, width: int) -> Array:
     """Return constant B as pairs [*batch, n / width, ceil(k / 2), width], filled up with zeros."""
     batch, pairs, panels = kept_batch(op), -(-op.k // 2), -(-op.n // width)
     full = gather_view(b, (*batch, op.k, op.n), op.b_view)
@@ -103,7 +103,7 @@ class MatMulBf16(Kernel):
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Pack constant B into panels of pairs."""
         op, width = matmul(w), int(params["nv"]) * lanes(target)
-        return {1: lambda b: pack_pairs(op, b, width)} if w.constant[1] else {}
+        return {1: lambda b: pack_bf16x2(op, b, width)} if w.constant[1] else {}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """Reserve a block of A's rows, and a panel of B where it isn't packed."""

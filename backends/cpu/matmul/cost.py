@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atc.backends.machine import PAGE, Machine
-from atc.dims import Dim, unlike
+from atc.dims import Dim, not_equal
 
 CALL = 12.0
 """Cycles to enter and leave a tile."""
@@ -69,7 +69,7 @@ def column_panels(n: int, nv: int, lanes: int) -> list[Panel]:
     if isinstance(rest, Dim):
         taken = -(-rest // lanes)
         return [Panel("full", 0, full, width, nv, 0)] + [
-            Panel(f"last{v}", full, 1 - unlike(taken, v), rest, v, rest - (v - 1) * lanes)
+            Panel(f"last{v}", full, 1 - not_equal(taken, v), rest, v, rest - (v - 1) * lanes)
             for v in range(1, nv + 1)
         ]
     panels = [Panel("full", 0, full, width, nv, 0)]

@@ -66,7 +66,7 @@ def zeros(w: Workload) -> tuple[int, int]:
     return p, op.b_zero - (128 if operand_type(w, 1) is DType.UINT8 else 0)
 
 
-def pack_quads(w: Workload, b: Array, width: int) -> Array:
+def pack_int8x4(w: Workload, b: Array, width: int) -> Array:
     """Return constant B as bytes [*batch][INT32 starts [n], panels [n / width][k / 4][width][4]].
 
     The starts are there where A's zero point isn't 0. Batches that B broadcasts over are kept once;
@@ -95,7 +95,7 @@ class MatMulBytes(Kernel):
     op = MatMul
     template = "cpu/matmul/int8.c.j2"
     portable = False
-    steady = True
+    bitwise_reproducible = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Bytes, zero points that a byte holds, and an epilogue in vectors."""
@@ -128,7 +128,7 @@ class MatMulBytes(Kernel):
     def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
         """Words of constant B in the order of use."""
         width = int(params["nv"]) * lanes(target)
-        return {1: lambda b: pack_quads(w, b, width)} if w.constant[1] else {}
+        return {1: lambda b: pack_int8x4(w, b, width)} if w.constant[1] else {}
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """Reserve a panel of B with its starts, the starts of rows, and A where its rows aren't

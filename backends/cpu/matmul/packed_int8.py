@@ -107,7 +107,7 @@ class MatMulRoundingTile(Kernel):
     template = "cpu/matmul/packed_int8_tile.c.j2"
     portable = False
     precision = "int8"
-    steady = True
+    bitwise_reproducible = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Rows that may be rounded, constant weights, and an epilogue in vectors."""

@@ -79,7 +79,7 @@ class MatMulUnpackingTile(Kernel):
     op = MatMulPacked
     template = "cpu/matmul/packed_tile.c.j2"
     portable = False
-    steady = True
+    bitwise_reproducible = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Constant weights in whole words a block, and an epilogue in vectors."""

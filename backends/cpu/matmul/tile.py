@@ -76,7 +76,7 @@ class MatMulTile(Kernel):
     template = "cpu/matmul/tile.c.j2"
     portable = False
     dynamic = True
-    half_weights = True
+    accepts_16_bit_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Floats, and an epilogue in vectors; constant B has known rows and columns."""

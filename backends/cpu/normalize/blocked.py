@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 
 from atc.backends.cpu.normalize.portable import overwrites_operand
-from atc.backends.cpu.render.epilogue import late_epilogue
+from atc.backends.cpu.render.epilogue import deferred_epilogue
 from atc.backends.cpu.render.expr import address, literal
 from atc.backends.cpu.render.loops import loop_names
 from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue, vector_finish
@@ -55,7 +55,7 @@ class _Normalize(Kernel):
         op = w.op
         assert isinstance(op, NormalizeBlocked)
         if not vector_epilogue(op.epilogue, w, target, 1):
-            return {"lines": (), "value": "value", "late": late_epilogue(op.epilogue, w)}
+            return {"lines": (), "value": "value", "late": deferred_epilogue(op.epilogue, w)}
         epilogue, _ = _flattened(op.epilogue, w.outputs[0].shape)
         pixel = [v for v, _ in _loops(w)[:-1]] + [self.pixel(w)]
         lines, value = vector_finish(epilogue, "value", ["n", "b", *pixel, "0"], 1)

@@ -101,7 +101,7 @@ def _whole(e: Expr) -> int | None:
 
 
 @dataclass(frozen=True)
-class Late:
+class DeferredEpilogue:
     """An epilogue that vectors can't do: applied to all of y at the end, number by number."""
 
     loops: Sequence[tuple[str, int]]
@@ -110,7 +110,7 @@ class Late:
     place: str
 
 
-def late_epilogue(epilogue: Epilogue, w: Workload) -> Late:
+def deferred_epilogue(epilogue: Epilogue, w: Workload) -> DeferredEpilogue:
     """Return the loops over y that apply an epilogue to the results stored there."""
     shape = w.outputs[0].shape
     loops = loop_names("i", shape)
@@ -118,7 +118,7 @@ def late_epilogue(epilogue: Epilogue, w: Workload) -> Late:
     place = address(dense(shape), indices)
     first = len(w.inputs) - len(epilogue.views)
     lines, value = finish(epilogue, w, f"y0[{place}]", indices, first)
-    return Late(loops, lines, value, place)
+    return DeferredEpilogue(loops, lines, value, place)
 
 
 def sums_floats(w: Workload, kinds: Container[DType] = (DType.FLOAT,)) -> bool:
@@ -137,14 +137,14 @@ class TileEpilogue:
         self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target,
         sums: DType = DType.FLOAT,
     ) -> None:  # fmt: skip
-        self.late: Late | None = None
+        self.late: DeferredEpilogue | None = None
         first = len(w.inputs) - len(epilogue.views)
         self.types = [t.dtype for t in w.inputs[first:] if t is not None]
         self.sizes = [t.nbytes for t in w.inputs[first:] if t is not None]
         self.nearby = target.machine.nearby
         self.out = w.outputs[0].dtype
         if lanes(target) < 2 or not typed_epilogue(epilogue, w, first):
-            self.late = late_epilogue(epilogue, w)
+            self.late = deferred_epilogue(epilogue, w)
             epilogue = identity_epilogue(DType.FLOAT)
         self.views, self.g = epilogue.views, g
         self.bias, self.expr = leading_bias(epilogue, sums)

@@ -15,9 +15,9 @@ import numpy as np
 from atc.backends.cpu.matmul.cost import row_tiles, tile_cycles
 from atc.backends.cpu.render.vector_expr import lanes, vectorisable
 from atc.backends.cpu.rnn.cells import Phase, cells_of, kind_of, recurrent, resets_of, size_of
-from atc.backends.cpu.rnn.portable import LINE, Cut, cut_of, cuts, padded, products, team_of
+from atc.backends.cpu.rnn.portable import LINE, Cut, cut_of, cuts, padded, products, work_split_of
 from atc.backends.cpu.rnn.vectors import streaming_cycles
-from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
 from atc.backends.target import Target
 from atc.dims import Dim, concrete
 from atc.ir.graph import Array, DType
@@ -95,9 +95,9 @@ class RecurrentTogether(Kernel):
         found = cuts(target.machine, op, weights, threads, int(params["u"]) * lanes(target))
         return [{**params, **cut} for cut in found]
 
-    def team(self, w: Workload, params: Params, target: Target) -> Team:
+    def work_split(self, w: Workload, params: Params, target: Target) -> WorkSplit:
         """Pieces of units wait for each other at each step."""
-        return team_of(recurrent(w), self.cut(w, params, target))
+        return work_split_of(recurrent(w), self.cut(w, params, target))
 
     def taken(self, w: Workload, params: Params, target: Target) -> int:
         """Return the floats that rows of h take which a piece multiplies, and its waiting sums."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atc.backends.cpu.render.expr import address, literal, render_expr
-from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
 from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, TensorType
@@ -76,10 +76,10 @@ def _parts(extent: int, most: int) -> int:
     return -(-extent // -(-extent // most))
 
 
-def team_of(op: Recurrent, cut: Cut) -> Team:
+def work_split_of(op: Recurrent, cut: Cut) -> WorkSplit:
     """Return how often pieces wait for each other: twice a step where a reset h is multiplied."""
     phases = 1 if op.cells[0].reset is None else 2
-    return Team(cut.pieces, op.steps * phases if cut.units > 1 else 1)
+    return WorkSplit(cut.pieces, op.steps * phases if cut.units > 1 else 1)
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,11 @@ class RecurrentRows(Kernel):
         found = cuts(target.machine, op, weights, threads, COLUMNS)
         return [p for p in found if w.constant[1] or "units" not in p]
 
-    def team(self, w: Workload, params: Params, target: Target) -> Team:
+    def work_split(self, w: Workload, params: Params, target: Target) -> WorkSplit:
         """Pieces of units wait for each other at each step."""
         op = w.op
         assert isinstance(op, Recurrent)
-        return team_of(op, cut_of(op, params, COLUMNS))
+        return work_split_of(op, cut_of(op, params, COLUMNS))
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """Reserve the recurrent shares of one row, its reset h, and h in bytes; see Room."""

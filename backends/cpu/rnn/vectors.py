@@ -21,9 +21,9 @@ from atc.backends.cpu.rnn.portable import (
     places,
     products,
     shares,
-    team_of,
+    work_split_of,
 )
-from atc.backends.kernel import Kernel, Pack, Params, Team, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
 from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.dims import concrete
@@ -80,11 +80,11 @@ class RecurrentVectors(Kernel):
             found.append(min(sets, key=lambda p: _work(op, block, p, target)))
         return found
 
-    def team(self, w: Workload, params: Params, target: Target) -> Team:
+    def work_split(self, w: Workload, params: Params, target: Target) -> WorkSplit:
         """Pieces of units wait for each other at each step."""
         op = w.op
         assert isinstance(op, Recurrent)
-        return team_of(op, cut_of(op, params, lanes(target)))
+        return work_split_of(op, cut_of(op, params, lanes(target)))
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:
         """Reserve the recurrent shares of one row, its reset h, and h in bytes; see Room."""
@@ -97,7 +97,7 @@ class RecurrentVectors(Kernel):
         """Pack the weights."""
         op = w.op
         assert isinstance(op, Recurrent)
-        pack, cut = pack_quads if op.scales else pack_panels, cut_of(op, params, lanes(target))
+        pack, cut = pack_int8x4 if op.scales else pack_panels, cut_of(op, params, lanes(target))
         return {1: lambda r: pack(op, r, cut, _width(params, target))}
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
@@ -156,7 +156,7 @@ def _work(op: Recurrent, units: int, params: Params, target: Target) -> float:
     return shares(op, units, _width(params, target)) * op.hidden * _WAITING[int(params["nv"])]
 
 
-def pack_quads(op: Recurrent, r: Array, cut: Cut, width: int) -> Array:
+def pack_int8x4(op: Recurrent, r: Array, cut: Cut, width: int) -> Array:
     """Return INT8 R [D, H, G * H] as panels of bytes: each column's INT32 sum, then words of 4
     bytes [ceil(H / 4)][width][4], filled up with zeros. They lie as those of pack_panels do."""
     panels = pack_panels(op, r, cut, width).reshape(cut.units * len(op.cells), -1, op.hidden, width)

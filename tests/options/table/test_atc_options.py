@@ -28,7 +28,7 @@ from atc.backends.targets import get_target
 from atc.cache import find_root, parse_debug_config
 from atc.cache.limits import read_limits
 from atc.cli.main import main
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, ModelError, OptionError
 from atc.fast_run import measure
 from atc.importers import load_model
@@ -88,7 +88,7 @@ def options(folder: Path, **given: object) -> Options:
 
 
 def graph_of(own: Options, warnings: list[str] | None = None) -> Graph:
-    return stages.graph_of(own, Listener(warn=(warnings if warnings is not None else []).append))
+    return stages.graph_of(own, Diagnostics(warn=(warnings if warnings is not None else []).append))
 
 
 def run(done: Compilation, x: np.ndarray = X) -> np.ndarray:
@@ -198,10 +198,10 @@ def test_a_02_weights_of_a_model_that_takes_none_are_told(folder: Path, tmp_path
     for model in (folder / "net.onnx", mge):
         warnings: list[str] = []
         own = options(folder, model=model, weight=weight)
-        read_model(resolve_request(own), Listener(warn=warnings.append))
+        read_model(resolve_request(own), Diagnostics(warn=warnings.append))
         (told,) = [w for w in warnings if "--weight" in w]
         assert told == f"--weight has no effect: {model.name} is no MXNet model, it has its own"
-        read_model(resolve_request(options(folder, model=model)), Listener(warn=pytest.fail))
+        read_model(resolve_request(options(folder, model=model)), Diagnostics(warn=pytest.fail))
 
 
 def test_a_04_27_the_output_folder_and_what_is_told_of_it(base: Compilation) -> None:
@@ -394,13 +394,13 @@ def test_a_22_memory_of_its_own_for_every_tensor(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", [s.name for s in IGNORED_OPTIONS if s.row in ("A-23", "A-35")])
 def test_a_23_35_what_has_no_meaning_here_is_one_warning(name: str, folder: Path) -> None:
-    from atc.options.environment import Surroundings
-    from atc.options.resolve import settle
+    from atc.options.environment import ConfigEnvironment
+    from atc.options.resolve import resolve
 
     given = {"model": str(folder / "net.onnx"), "output": "out", "target": "c99"}
     value = "true"
-    plain = make_options(settle(given, "compile", Surroundings({})).values)
-    settled = settle({**given, name: value}, "compile", Surroundings({}))
+    plain = make_options(resolve(given, "compile", ConfigEnvironment({})).values)
+    settled = resolve({**given, name: value}, "compile", ConfigEnvironment({}))
     chosen = make_options(settled.values)
     (warning,) = chosen.warnings()
     assert f"--{name}" in warning

@@ -21,14 +21,14 @@ from stages import graph_of, project_of
 
 from atc.cli.main import main
 from atc.compile import compile_model
-from atc.diagnostics import Listener
+from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, OptionError
 from atc.fast_run.timings import times_root
-from atc.options.environment import Surroundings
-from atc.options.resolve import settle
+from atc.options.environment import ConfigEnvironment
+from atc.options.resolve import resolve
 from atc.options.table import VARIABLES
 from atc.passes import recomputation_search
-from atc.passes.rematerialize import AGAIN
+from atc.passes.rematerialize import REMATERIALIZED
 from atc.runtime.load import load
 from atc.tools.check import check_model
 from atc.tools.version import capabilities
@@ -274,7 +274,7 @@ def memory(step: Path, **environ: str) -> tuple[int, int]:
     """Return the bytes of the arena and how many calls compute something again."""
     chosen = options(environ, step, target="c99")
     project = project_of(chosen)
-    return project.arena.plan.size, sum(AGAIN in n.outputs[0] for n in project.graph.nodes)
+    return project.arena.plan.size, sum(REMATERIALIZED in n.outputs[0] for n in project.graph.nodes)
 
 
 @pytest.fixture(scope="module")
@@ -608,7 +608,7 @@ def test_m_34_work_folder(built: Path, tmp_path: Path) -> None:
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
     for place in (mine, tmp_path / "new"):
-        listen = Listener(
+        listen = Diagnostics(
             progress=lambda *_, at=place: seen.append(sorted(p.name for p in at.iterdir()))
         )
         chosen = options({"MGB_JIT_WORKDIR": str(place)}, model, target="c99", jobs="2")
@@ -659,11 +659,11 @@ def test_m_36_a_second_run_measures_nothing(tmp_path: Path) -> None:
     chosen = replace(options({}, model, fast_run="1"), output=tmp_path / "out/net")
     stages = [list[int](), list[int]()]
     for totals in stages:
-        heard = Listener(
+        diagnostics = Diagnostics(
             progress=lambda what, done, total, to=totals: to.append(total)
             if what == "measuring kernels" else None
         )  # fmt: skip
-        compile_model(chosen, {**os.environ, "ASCEND_CACHE_PATH": str(tmp_path)}, heard)
+        compile_model(chosen, {**os.environ, "ASCEND_CACHE_PATH": str(tmp_path)}, diagnostics)
     assert max(stages[0]) > 0
     assert max(stages[1]) == 0
 
@@ -707,4 +707,4 @@ def test_m_03_and_m_28_are_seen_in_a_whole_run(built: Path) -> None:
 
 def log(environ: dict[str, str], *, program: bool = False, **given: object) -> object:
     named = {"model": "x", "output": "y", **given}
-    return settle(named, "compile", Surroundings(environ), program=program).values["log"]
+    return resolve(named, "compile", ConfigEnvironment(environ), program=program).values["log"]

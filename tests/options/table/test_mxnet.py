@@ -28,12 +28,12 @@ from atc.ir.ops import Map
 from atc.memory.arena import Arena
 from atc.options.environment import parse_config
 from atc.options.options import Options
-from atc.options.resolve import settle
+from atc.options.resolve import resolve
 from atc.options.table import SETTINGS
 from atc.passes import pass_names
-from atc.passes.rematerialize import AGAIN
+from atc.passes.rematerialize import REMATERIALIZED
 from atc.pipeline.request import Decisions
-from atc.program.steps import Bands, Fork, Parallel, calls, most_branches
+from atc.program.steps import CascadeLoop, Fork, Parallel, calls, most_branches
 from atc.runtime.load import load
 from atc.runtime.queue import CallQueue
 from atc.tools.check import check_model
@@ -255,7 +255,7 @@ def test_x_17_in_bulk_or_each_call_by_itself(tmp_path: Path) -> None:
     for value, bulk in (("0", False), ("1", True)):
         environ = {"MXNET_EXEC_BULK_EXEC_INFERENCE": value}
         steps = project_of(options(environ, model, target="x86-64-avx2")).program.steps
-        assert any(isinstance(step, Bands) for step in steps) == bulk
+        assert any(isinstance(step, CascadeLoop) for step in steps) == bulk
 
 
 def test_x_17_each_call_by_itself(profiled: Path) -> None:
@@ -296,7 +296,7 @@ def test_x_28_mirrored_activations(tmp_path: Path) -> None:
         chosen = options({"MXNET_BACKWARD_DO_MIRROR": value}, model, target="c99")
         project = project_of(chosen)
         sizes.append(project.arena.plan.size)
-        again = [n for n in project.graph.nodes if AGAIN in n.outputs[0]]
+        again = [n for n in project.graph.nodes if REMATERIALIZED in n.outputs[0]]
         assert bool(again) == (value == "1")
         assert all(isinstance(n.op, Map) for n in again)
     assert sizes[1] < sizes[0]
@@ -392,7 +392,7 @@ def test_x_31_measuring() -> None:
 def test_x_31_two_takes_no_limit_of_the_configuration_file() -> None:
     for value, limit in (("1", 64), ("2", -1)):
         around = parse_config("workspace_limit=64", "f", {"MXNET_CUDNN_AUTOTUNE_DEFAULT": value})
-        values = settle({"model": "x", "output": "y"}, "compile", around).values
+        values = resolve({"model": "x", "output": "y"}, "compile", around).values
         assert values["workspace_limit"] == limit
 
 

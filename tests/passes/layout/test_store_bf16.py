@@ -20,7 +20,7 @@ from atc.ir.ops import ConvBlocked, Epilogue, Map, Pool, Softmax, Window, identi
 from atc.ir.verify import verify
 from atc.ir.view import View, dense
 from atc.passes.layout import Task
-from atc.passes.layout.store_bf16 import Quote, Storing, store_bf16
+from atc.passes.layout.store_bf16 import KernelCost, Storing, store_bf16
 
 F, B = DType.FLOAT, DType.BFLOAT16
 SHAPE = (1, 2, 8, 8, 16)
@@ -68,16 +68,18 @@ class Prices:
     kept: str = ""
     unrounded: str = ""
 
-    def quote(self, node: Node, task: Task) -> Quote | None:
+    def kernel_cost(self, node: Node, task: Task) -> KernelCost | None:
         name = node.outputs[0]
         x = task.inputs[0]
         assert x is not None
         bf16 = isinstance(node.op, ConvBlocked) and name not in self.floats
         slower = x.dtype is B and not bf16 and isinstance(node.op, ConvBlocked)
-        return Quote(1e4 if slower else self.best, x.dtype is F or name not in self.portable, bf16)
+        return KernelCost(
+            1e4 if slower else self.best, x.dtype is F or name not in self.portable, bf16
+        )
 
     def storing(self) -> Storing:
-        return Storing(self.quote, lambda n: n.outputs[0] not in self.unrounded,
+        return Storing(self.kernel_cost, lambda n: n.outputs[0] not in self.unrounded,
                        lambda n: n.outputs[0] in self.kept)  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def test_orders_and_shapes_of_blocks_give_the_same_bits() -> None:
         np.testing.assert_array_equal(got, first)
 
 
-def stretch(array: Array, part: partition.Stretch | None) -> Array:
+def stretch(array: Array, part: partition.Range | None) -> Array:
     """Return the part of an operand that a piece reads."""
     if part is None:
         return array

@@ -28,7 +28,7 @@ from atc.backends.targets import get_target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked, Window
 from atc.passes import run_passes
-from atc.select.layout_costs import Weighing
+from atc.select.layout_costs import LayoutCosts
 from atc.select.select import ANY
 from atc.templates import verbatim
 from support import compile_graph
@@ -142,7 +142,7 @@ QUANTIZED = {
 def byte_calls(case: Quantized, most: int) -> list[Call]:
     """Return calls for what is blocked of a quantized model, which pads in the kernel."""
     target, kernel = vector_target(AMX), FirstTilesBytes()
-    layouts = Weighing(target, ANY).layouts("auto")
+    layouts = LayoutCosts(target, ANY).layouts("auto")
     graph = run_passes(compile_graph(model(case)), width=16, layouts=layouts)
     node = next(n for n in graph.nodes if isinstance(n.op, ConvBlocked))
     x = parts(case)["x"]

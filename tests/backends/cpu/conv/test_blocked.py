@@ -61,7 +61,7 @@ def check(
         tried = [*known[:1], *(known * 2)[turn + 1 :]][: min(most, len(known))]
         tried = tried[: None if turn % every == 0 else 1]
         exact = [p for p in known if kernel.exact(p)]
-        finer = [kernel.refined(w, p, record) for p in exact[turn % len(exact) :][:1]]
+        finer = [kernel.precise_params(w, p, record) for p in exact[turn % len(exact) :][:1]]
         for params in [*tried, *(p for p in finer if "exact" in p)]:
             jobs.append((graph, Candidate(kernel, params)))
             wanted.append((case, feeds, expected))
@@ -269,7 +269,7 @@ def test_sums_of_parts_err_less(kernel: Blocked, target: str) -> None:
     graph, feeds, expected = build(case, record.vector_bytes // 4)
     w = workload_of(graph, graph.nodes[0], graph.constants)
     plain = next(p for p in kernel.sets(w, record) if kernel.exact(p))
-    finer = kernel.refined(w, plain, record)
+    finer = kernel.precise_params(w, plain, record)
     jobs = [(graph, Candidate(kernel, p)) for p in (plain, finer)]
     errors = []
     for runner in compile_candidates(jobs, record):

@@ -95,7 +95,7 @@ def compiled(folder: Path, layers: Sequence[str], target: str, threads: int) -> 
     small = replace(MACHINES["zen5"], l2=Cache(20_000, 32.0, 14.0))  # weights don't stay there
     (folder / "small.json").write_text(machine_json(small))
     with pytest.MonkeyPatch.context() as patch:
-        for bound in ("WORTH", "WORTH_TURN"):
+        for bound in ("WORTH", "WORTH_PHASE"):
             patch.setattr(partition, bound, 0)
         atc.compile(
             folder / "layers.onnx", folder / str(threads) / "net", target=target,

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Site:
+class NodeContext:
     """A node to be translated with `b`; attributes are read with MXNet's default values.
 
     An attribute without a default is required. Attributes written as 'None' count as absent.
@@ -158,7 +158,7 @@ DTYPES: Mapping[str, np.dtype[np.generic]] = MappingProxyType(
 )  # fmt: skip
 """Element types as attributes spell them."""
 
-Translation = Callable[[Site], "Tensor | Sequence[Tensor]"]
+Translation = Callable[[NodeContext], "Tensor | Sequence[Tensor]"]
 """Emits ONNX nodes and returns the MXNet node's outputs, in order."""
 
 F = TypeVar("F", bound=Translation)
