@@ -49,6 +49,8 @@ class Target:
     """The widest floating-point type that its hardware computes, 0: none."""
     alignment: int = 64
     """Bytes that the arena, all in it and the weights are aligned to."""
+    bytes_last: bool = False
+    """Whether quantized tensors lie with their channels last, for the kernels in `cpu/small`."""
     device: str = ""
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
 

@@ -1,0 +1,124 @@
+"""Sums that become bytes again: the common epilogue is a call, any other one its expression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atc.backends.cpu.render.expr import literal
+from atc.backends.cpu.render.loops import finish
+from atc.backends.kernel import Workload
+from atc.ir.expr import Call, Const, Expr, Input
+from atc.ir.graph import DType
+from atc.ir.ops import Epilogue
+from atc.ir.ops.blocked import BYTES
+
+MOST = 512
+"""A result may have a zero point and bounds up to it."""
+
+
+@dataclass(frozen=True)
+class Requantize:
+    """`round((sum + bias) * scale) + zero`, saturated: operands as C, None where there are none.
+
+    `bias` and `scale` are the operands' indices among the inputs of the kernel; `factor` is the
+    scale where it is one number.
+    """
+
+    bias: int | None
+    scale: int | None
+    factor: str
+    zero: int
+    dtype: DType
+
+    @property
+    def low(self) -> int:
+        """The least whole number that the product may round to."""
+        return (-128 if self.dtype is DType.INT8 else 0) - self.zero
+
+    @property
+    def high(self) -> int:
+        """The greatest."""
+        return self.low + 255
+
+
+def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | None:
+    """Return the requantization that an epilogue is, its operands from input `first` on.
+
+    None where it is another one, or where bias or scale vary along another axis than the last.
+    """
+    match epilogue.expr:
+        case Call(fn="CastSaturate", args=(Call(fn="Add", args=(rounded, Const() as point)),)):
+            zero = float(point.value)
+        case Call(fn="CastSaturate", args=(rounded,)):
+            zero = 0.0
+        case _:
+            return None
+    dtype = epilogue.expr.dtype
+    match rounded:
+        case Call(fn="Round", args=(Call(fn="Mul", args=(whole, scale)),)):
+            pass
+        case _:
+            return None
+    if dtype not in BYTES or not zero.is_integer() or abs(zero) > 255:
+        return None
+    match whole:
+        case Call(fn="Cast", dtype=DType.FLOAT, args=(Input(DType.INT32, 0),)):
+            bias = None
+        case Call(fn="Cast", dtype=DType.FLOAT, args=(
+            Call(fn="Add", args=(Input(DType.INT32, 0), Input(DType.INT32, k))),
+        )):  # fmt: skip
+            bias = k
+        case _:
+            return None
+    index, factor = _scale(scale)
+    if not factor and index is None:
+        return None
+    for k in (bias, index):
+        if k is not None and not _by_column(epilogue, w, k, first):
+            return None
+    return Requantize(
+        None if bias is None else first + bias - 1, None if index is None else first + index - 1,
+        factor, int(zero), dtype,
+    )  # fmt: skip
+
+
+def _scale(scale: Expr) -> tuple[int | None, str]:
+    match scale:
+        case Const() if 0 < float(scale.value) < float("inf"):
+            return None, literal(scale.value, DType.FLOAT)
+        case Input(DType.FLOAT, k) if k > 0:
+            return k, ""
+        case _:
+            return None, ""
+
+
+def _by_column(epilogue: Epilogue, w: Workload, k: int, first: int) -> bool:
+    """Return whether a constant operand has one number for each index of the last axis."""
+    view, known = epilogue.views[k - 1], w.constant[first + k - 1]
+    return known and not any(view.strides[:-1]) and view.strides[-1] == 1 and not view.offset
+
+
+def result_lines(
+    epilogue: Epilogue, w: Workload, first: int, indices: Sequence[str], total: str, column: str
+) -> tuple[list[str], str]:
+    """Return the C lines and the stored value of one result with the sum `total`.
+
+    `indices` run over the result, the last of them is `column`.
+    """
+    known = requantization(epilogue, w, first)
+    if known is None:
+        lines, value = finish(epilogue, w, total, indices, first)
+        turned = [_rounded(text) for text in (*lines, value)]
+        return turned[:-1], turned[-1]
+    if known.bias is not None:
+        total = f"{total} + x{known.bias}[{column}]"
+    scale = known.factor or f"x{known.scale}[{column}]"
+    value = f"q_requantize({total}, {scale}, {known.low}, {known.high})"
+    zero = f" + {known.zero}" if known.zero > 0 else f" - {-known.zero}" if known.zero else ""
+    return [], f"({known.dtype.c})({value}{zero})"
+
+
+def _rounded(text: str) -> str:
+    """Return C that rounds without the library, which small cores' compilers would call."""
+    return text.replace("rintf(", "q_rounded(")
