@@ -70,7 +70,8 @@ ONLY: dict[str, set[str]] = {
 """What these may import, where that is less than all of the lower levels."""
 
 KERNELS = [
-    "render", "map", "matmul", "normalize", "data", "attention", "rnn", "conv", "special", "amx", "small",
+    "render", "map", "matmul", "normalize", "data", "attention", "rnn", "conv", "special", "amx",
+    "small",
 ]  # fmt: skip
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 

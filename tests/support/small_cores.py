@@ -17,8 +17,8 @@ BARE = Path(__file__).with_name("bare_metal")
 CORES = tuple(t.name for t in TARGETS if t.name.startswith("cortex-m"))
 PLACES = {
     "cortex-m33": ("-Wl,--defsym=FLASH=0x10000000", "-Wl,--defsym=RAM=0x38000000"),
-    "cortex-m55": ("-Wl,--defsym=RAM=0x60000000",),
-    "cortex-m85": ("-Wl,--defsym=RAM=0x60000000",),
+    "cortex-m55": ("-Wl,--defsym=RAM=0x60000000", "-Wl,--defsym=CONSTANTS=0x61000000"),
+    "cortex-m85": ("-Wl,--defsym=RAM=0x60000000", "-Wl,--defsym=CONSTANTS=0x61000000"),
 }
 """Where code and data lie on boards that have them elsewhere than the others."""
 

@@ -4,7 +4,9 @@ The same C runs anywhere, with instructions of Arm's DSP extension and MVE where
 them. May import `render`, `map`, `matmul`, `conv` and what is lower.
 """
 
-from atc.backends.cpu.small import conv, depthwise, matmul
+from atc.backends.cpu.small import conv, depthwise, matmul, reorder
 from atc.backends.kernel import Kernel
 
-KERNELS: tuple[Kernel, ...] = (*conv.KERNELS, *depthwise.KERNELS, *matmul.KERNELS)
+KERNELS: tuple[Kernel, ...] = (
+    *conv.KERNELS, *depthwise.KERNELS, *matmul.KERNELS, *reorder.KERNELS,
+)  # fmt: skip

@@ -30,16 +30,10 @@ class Requantize:
     factor: str
     zero: int
     dtype: DType
-
-    @property
-    def low(self) -> int:
-        """The least whole number that the product may round to."""
-        return (-128 if self.dtype is DType.INT8 else 0) - self.zero
-
-    @property
-    def high(self) -> int:
-        """The greatest."""
-        return self.low + 255
+    low: int
+    """The least whole number that the product may round to."""
+    high: int
+    """The greatest."""
 
 
 def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | None:
@@ -55,13 +49,26 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
         case _:
             return None
     dtype = epilogue.expr.dtype
-    match rounded:
-        case Call(fn="Round", args=(Call(fn="Mul", args=(whole, scale)),)):
+    if dtype not in BYTES or not zero.is_integer() or abs(zero) > 255:
+        return None
+    low = (-128 if dtype is DType.INT8 else 0) - int(zero)
+    high = low + 255
+    if not isinstance(rounded, Call) or rounded.fn != "Round":
+        return None
+    (value,) = rounded.args
+    while isinstance(value, Call) and value.fn in ("Max", "Min"):  # of a Relu: rounding keeps order
+        fn, (value, bound) = value.fn, value.args
+        if not isinstance(bound, Const) or not abs(float(bound.value)) < MOST:
+            return None
+        limit = round(float(bound.value))  # to even, as C does
+        low, high = (max(low, limit), high) if fn == "Max" else (low, min(high, limit))
+    if low > high:
+        return None
+    match value:
+        case Call(fn="Mul", args=(whole, scale)):
             pass
         case _:
             return None
-    if dtype not in BYTES or not zero.is_integer() or abs(zero) > 255:
-        return None
     match whole:
         case Call(fn="Cast", dtype=DType.FLOAT, args=(Input(DType.INT32, 0),)):
             bias = None
@@ -109,7 +116,7 @@ def result_lines(
     known = requantization(epilogue, w, first)
     if known is None:
         lines, value = finish(epilogue, w, total, indices, first)
-        turned = [_rounded(text) for text in (*lines, value)]
+        turned = [_without_library(epilogue.expr, text) for text in (*lines, value)]
         return turned[:-1], turned[-1]
     if known.bias is not None:
         total = f"{total} + x{known.bias}[{column}]"
@@ -119,6 +126,9 @@ def result_lines(
     return [], f"({known.dtype.c})({value}{zero})"
 
 
-def _rounded(text: str) -> str:
-    """Return C that rounds without the library, which small cores' compilers would call."""
+def _without_library(expr: Expr, text: str) -> str:
+    """Return C that rounds and saturates without calls of the library, nor in double."""
+    floats = isinstance(expr, Call) and expr.args[0].dtype is DType.FLOAT
+    for fn in ("i8", "u8") if floats and expr.dtype in BYTES else ():
+        text = text.replace(f"k_sat_{fn}(", f"q_sat_{fn}(")
     return text.replace("rintf(", "q_rounded(")
