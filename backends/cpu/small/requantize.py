@@ -86,7 +86,7 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
             return None
     return Requantize(
         None if bias is None else first + bias - 1, None if index is None else first + index - 1,
-        factor, int(zero), dtype,
+        factor, int(zero), dtype, low, high,
     )  # fmt: skip
 
 
@@ -103,7 +103,9 @@ def _scale(scale: Expr) -> tuple[int | None, str]:
 def _by_column(epilogue: Epilogue, w: Workload, k: int, first: int) -> bool:
     """Return whether a constant operand has one number for each index of the last axis."""
     view, known = epilogue.views[k - 1], w.constant[first + k - 1]
-    return known and not any(view.strides[:-1]) and view.strides[-1] == 1 and not view.offset
+    axes = zip(view.strides[:-1], w.outputs[0].shape, strict=False)
+    still = not any(stride for stride, extent in axes if extent > 1)
+    return known and still and view.strides[-1] == 1 and not view.offset
 
 
 def result_lines(
