@@ -81,6 +81,8 @@ class Net:
         y = self._activated(y, False)
         self.nodes.append(helper.make_node("Flatten", [y], [z]))
         self.shapes[z] = self.shapes[y][:2]
+        if self.quantized:
+            self.scales[z] = self.scales[y]
         return z
 
     def model(self, y: str) -> onnx.ModelProto:
