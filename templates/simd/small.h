@@ -61,6 +61,16 @@ static inline uint32_t q_odd_add_u(uint32_t a, uint32_t x) {
   return y;
 }
 
+/* The larger of four bytes each. */
+static inline uint32_t q_max4_s(uint32_t a, uint32_t b) {
+  (void)__ssub8((int8x4_t)a, (int8x4_t)b);
+  return (uint32_t)__sel((uint8x4_t)a, (uint8x4_t)b);
+}
+static inline uint32_t q_max4_u(uint32_t a, uint32_t b) {
+  (void)__usub8((uint8x4_t)a, (uint8x4_t)b);
+  return (uint32_t)__sel((uint8x4_t)a, (uint8x4_t)b);
+}
+
 /* sum + a.low * b.low + a.high * b.high; one of the products alone. */
 static inline int32_t q_dot2(uint32_t a, uint32_t b, int32_t sum) {
   return __smlad((int16x2_t)a, (int16x2_t)b, sum);
@@ -98,6 +108,18 @@ static inline uint32_t q_even_add_s(uint32_t a, uint32_t x) { return q_add2(a, q
 static inline uint32_t q_odd_add_s(uint32_t a, uint32_t x) { return q_add2(a, q_odd_s(x)); }
 static inline uint32_t q_even_add_u(uint32_t a, uint32_t x) { return q_add2(a, q_even_u(x)); }
 static inline uint32_t q_odd_add_u(uint32_t a, uint32_t x) { return q_add2(a, q_odd_u(x)); }
+static inline uint32_t q_max4_u(uint32_t a, uint32_t b) {
+  uint32_t y = 0;
+  for (int k = 0; k < 32; k += 8) {
+    const uint32_t p = a >> k & 0xffu, q = b >> k & 0xffu;
+    y |= (p > q ? p : q) << k;
+  }
+  return y;
+}
+static inline uint32_t q_max4_s(uint32_t a, uint32_t b) {
+  const uint32_t flip = 0x80808080u;
+  return q_max4_u(a ^ flip, b ^ flip) ^ flip;
+}
 static inline int32_t q_low(uint32_t a, uint32_t b, int32_t sum) {
   return sum + q_half(a, 0) * q_half(b, 0);
 }
@@ -125,6 +147,11 @@ static inline q_bytes q_load16_tail(const void *x, int count) {
   return vldrbq_z_s8((const int8_t *)x, vctp8q((uint32_t)count));
 }
 static inline q_bytes q_flip(q_bytes x) { return veorq_s8(x, vdupq_n_s8(-128)); }
+static inline q_bytes q_max16_s(q_bytes a, q_bytes b) { return vmaxq_s8(a, b); }
+static inline q_bytes q_max16_u(q_bytes a, q_bytes b) {
+  return vreinterpretq_s8_u8(vmaxq_u8(vreinterpretq_u8_s8(a), vreinterpretq_u8_s8(b)));
+}
+static inline void q_store16(void *y, q_bytes x) { vstrbq_s8((int8_t *)y, x); }
 static inline int32_t q_dot16(q_bytes a, q_bytes b, int32_t sum) {
   return vmladavaq_s8(sum, a, b);
 }
@@ -173,6 +200,15 @@ static inline q_bytes q_flip(q_bytes x) {
   q_bytes y;
   Q_EACH(16, (int8_t)(x.lane[k] ^ -128));
 }
+static inline q_bytes q_max16_s(q_bytes a, q_bytes b) {
+  q_bytes y;
+  Q_EACH(16, a.lane[k] > b.lane[k] ? a.lane[k] : b.lane[k]);
+}
+static inline q_bytes q_max16_u(q_bytes a, q_bytes b) {
+  q_bytes y;
+  Q_EACH(16, (uint8_t)a.lane[k] > (uint8_t)b.lane[k] ? a.lane[k] : b.lane[k]);
+}
+static inline void q_store16(void *y, q_bytes x) { memcpy(y, &x, sizeof x); }
 static inline int32_t q_dot16(q_bytes a, q_bytes b, int32_t sum) {
   for (int k = 0; k < 16; k++) sum += a.lane[k] * b.lane[k];
   return sum;

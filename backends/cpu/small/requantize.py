@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import frexp
 
 from atc.backends.cpu.render.expr import literal
 from atc.backends.cpu.render.loops import finish
@@ -64,8 +65,9 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
         low, high = (max(low, limit), high) if fn == "Max" else (low, min(high, limit))
     if low > high:
         return None
+    value, halvings = _halved(value)
     match value:
-        case Call(fn="Mul", args=(whole, scale)):
+        case Call(fn="Mul", args=(whole, scale)) if not halvings or isinstance(scale, Const):
             pass
         case _:
             return None
@@ -78,7 +80,7 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
             bias = k
         case _:
             return None
-    index, factor = _scale(scale)
+    index, factor = _scale(scale, 0.5**halvings)
     if not factor and index is None:
         return None
     for k in (bias, index):
@@ -90,10 +92,20 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
     )  # fmt: skip
 
 
-def _scale(scale: Expr) -> tuple[int | None, str]:
+def _halved(value: Expr) -> tuple[Expr, int]:
+    """Return what is divided by a power of two, as averages of 2 x 2 are, and by which."""
+    match value:
+        case Call(fn="Div", args=(whole, Const() as count)):
+            mantissa, exponent = frexp(float(count.value))
+            return (whole, exponent - 1) if mantissa == 0.5 and 0 < exponent < 16 else (value, 0)
+        case _:
+            return value, 0
+
+
+def _scale(scale: Expr, part: float) -> tuple[int | None, str]:
     match scale:
-        case Const() if 0 < float(scale.value) < float("inf"):
-            return None, literal(scale.value, DType.FLOAT)
+        case Const() if 2.0**-100 < float(scale.value) < float("inf"):  # its halves are exact
+            return None, literal(float(scale.value) * part, DType.FLOAT)
         case Input(DType.FLOAT, k) if k > 0:
             return k, ""
         case _:
