@@ -269,14 +269,6 @@ static inline float q_rounded(float x) {
   return y == 0.0f && x <= 0.0f ? (x < 0.0f ? -0.0f : x) : y;
 }
 
-/* Whole numbers as bytes, saturated; NaN gives 0. */
-static inline int8_t q_sat_i8(float x) {
-  return x != x ? 0 : x <= -128.0f ? INT8_MIN : x >= 127.0f ? INT8_MAX : (int8_t)x;
-}
-static inline uint8_t q_sat_u8(float x) {
-  return x != x || x <= 0.0f ? 0 : x >= 255.0f ? UINT8_MAX : (uint8_t)x;
-}
-
 static inline int32_t q_clamp(int32_t x, int32_t low, int32_t high) {
   return x < low ? low : x > high ? high : x;
 }

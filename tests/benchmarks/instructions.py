@@ -4,7 +4,8 @@ usage: instructions.py [--target=cortex-m4f,...] [--level=O2] [--only=TEXT] [--f
 
 Builds every layer and network of tests/support/tiny_networks.py for the targets, in int8 and in
 float32, runs each once and twice on the emulated board, and prints what one run takes, what
-CMSIS-NN takes, and the ratios. Changes of the layout at the border count for networks only. Needs gcc-arm-none-eabi, libnewlib-arm-none-eabi, qemu-system-arm.
+CMSIS-NN takes, and the ratios; changes of the layout at the border count for networks only.
+Needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm.
 
 CMSIS-NN's numbers are those of 99f736a, built with -Ofast by the same compiler, 2026-11-22, with
 weights of the same shapes. Instructions are not cycles: they say nothing of waiting for memory.

@@ -130,7 +130,7 @@ def result_lines(
     known = requantization(epilogue, w, first)
     if known is None:
         lines, value = finish(epilogue, w, total, indices, first)
-        turned = [_without_library(epilogue.expr, text) for text in (*lines, value)]
+        turned = [_without_library(text) for text in (*lines, value)]
         return turned[:-1], turned[-1]
     if known.bias is not None:
         total = f"{total} + x{known.bias}[{column}]"
@@ -140,9 +140,6 @@ def result_lines(
     return [], f"({known.dtype.c})({value}{zero})"
 
 
-def _without_library(expr: Expr, text: str) -> str:
-    """Return C that rounds and saturates without calls of the library, nor in double."""
-    floats = isinstance(expr, Call) and expr.args[0].dtype is DType.FLOAT
-    for fn in ("i8", "u8") if floats and expr.dtype in BYTES else ():
-        text = text.replace(f"k_sat_{fn}(", f"q_sat_{fn}(")
+def _without_library(text: str) -> str:
+    """Return C that rounds without a call of the library."""
     return text.replace("rintf(", "q_rounded(")

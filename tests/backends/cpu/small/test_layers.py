@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from kernel_program import Call, run_calls
 from numpy.typing import NDArray
