@@ -20,10 +20,10 @@ from atc.backends.cpu.attention.tile import EXPONENTIAL, AttentionTile, Operand,
 from atc.backends.cpu.matmul.cost import Panel, column_panels
 from atc.backends.cpu.matmul.text import TileFinish, wrapped
 from atc.backends.cpu.normalize.portable import lowest
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType

@@ -37,11 +37,11 @@ from atc.backends.cpu.amx.products import Step, step_lines
 from atc.backends.cpu.amx.weights import pack_halves, pack_int8x4, pack_rounded
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.int8 import behind_starts, conv_of_bytes
-from atc.backends.cpu.render.tile_geometry import Geometry, geometry
-from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
 from atc.backends.machine import Machine
 from atc.backends.packed_layout import PackedLayout
+from atc.backends.render.tile_geometry import Geometry, geometry
+from atc.backends.render.vector_expr import lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked

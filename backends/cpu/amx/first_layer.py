@@ -23,10 +23,10 @@ from atc.backends.cpu.amx.weights import split
 from atc.backends.cpu.conv.bf16 import to_bf16
 from atc.backends.cpu.conv.blocked import cheapest, ungrouped
 from atc.backends.cpu.conv.int8 import behind_starts, conv_of_bytes
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.tile_geometry import geometry
-from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.tile_geometry import geometry
+from atc.backends.render.vector_expr import lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked

@@ -34,10 +34,10 @@ from atc.backends.cpu.matmul.bf16 import is_float_product, kept_batch, packed_ba
 from atc.backends.cpu.matmul.cost import largest_divisor
 from atc.backends.cpu.matmul.operands import matmul, read_mode
 from atc.backends.cpu.matmul.text import TileFinish, wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul

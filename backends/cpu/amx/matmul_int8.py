@@ -28,9 +28,9 @@ from atc.backends.cpu.matmul.int8 import BYTES, QUAD, operand_type, pack_int8x4,
 from atc.backends.cpu.matmul.int8_text import BytesFinish, typed_finish
 from atc.backends.cpu.matmul.operands import matmul
 from atc.backends.cpu.matmul.text import wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atc.backends.cpu.amx.flat_planes import Flat, Phase
-from atc.backends.cpu.render.epilogue import TileEpilogue
-from atc.backends.cpu.render.tile_geometry import Geometry
 from atc.backends.kernel import Params, Workload
 from atc.backends.packed_layout import LINE, PackedLayout
+from atc.backends.render.epilogue import TileEpilogue
+from atc.backends.render.tile_geometry import Geometry
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import ConvBlocked

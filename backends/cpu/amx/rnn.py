@@ -18,11 +18,11 @@ import numpy as np
 
 from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, halving, l2_share
 from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP, halves
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.cpu.rnn.batch import GROUPS, RecurrentTogether, grouped, part_rows, phases_of
 from atc.backends.cpu.rnn.cells import Phase, recurrent
 from atc.backends.cpu.rnn.portable import Cut, padded
 from atc.backends.kernel import Pack, Params, Workload
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.graph import Array

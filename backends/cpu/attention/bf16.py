@@ -25,10 +25,10 @@ from atc.backends.cpu.matmul.bf16 import CONVERTED
 from atc.backends.cpu.matmul.cost import column_panels, row_tiles
 from atc.backends.cpu.matmul.text import TileFinish
 from atc.backends.cpu.normalize.portable import lowest
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType

@@ -7,9 +7,9 @@ from math import prod
 
 from atc.backends.cpu.matmul.portable import COLUMNS, PRODUCTS
 from atc.backends.cpu.normalize.portable import lowest
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention

@@ -15,11 +15,11 @@ from atc.backends.cpu.attention.portable import attention
 from atc.backends.cpu.matmul.cost import Panel, Tile, column_panels, row_tiles, tile_cycles
 from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
 from atc.backends.cpu.normalize.portable import lowest
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, low, most
 from atc.ir.graph import DType, TensorType

@@ -13,10 +13,10 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import Words, in_words, tile_sets
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.tile_geometry import geometry
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.tile_geometry import geometry
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked

@@ -9,9 +9,11 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from atc.backends.cpu.conv.cost import image_cycles
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.stored_weights import stored_weights
-from atc.backends.cpu.render.tile_geometry import (
+from atc.backends.kernel import Kernel, Pack, Params, Workload, striped
+from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.stored_weights import stored_weights
+from atc.backends.render.tile_geometry import (
     Columns,
     Geometry,
     cut_columns,
@@ -22,9 +24,7 @@ from atc.backends.cpu.render.tile_geometry import (
     tile_rows,
     unroll,
 )  # fmt: skip
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload, striped
-from atc.backends.machine import Machine
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.graph import Array

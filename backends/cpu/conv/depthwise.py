@@ -15,12 +15,12 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import CALL
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.expr import literal
-from atc.backends.cpu.render.tile_geometry import NO_PARAMS, Axis, Columns, Geometry, cut_columns
-from atc.backends.cpu.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload, striped
 from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.expr import literal
+from atc.backends.render.tile_geometry import NO_PARAMS, Axis, Columns, Geometry, cut_columns
+from atc.backends.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.expr import Input, cast
 from atc.ir.graph import Array, DType

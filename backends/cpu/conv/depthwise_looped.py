@@ -11,11 +11,11 @@ from atc.backends.cpu.conv.depthwise import (
     is_bytes,
 )
 from atc.backends.cpu.conv.dynamic_shape import interior
-from atc.backends.cpu.render.epilogue import TileEpilogue
-from atc.backends.cpu.render.tile_geometry import Geometry
-from atc.backends.cpu.render.vector_expr import LOADS
 from atc.backends.kernel import Params, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue
+from atc.backends.render.tile_geometry import Geometry
+from atc.backends.render.vector_expr import LOADS
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic
 from atc.ir.ops import ConvBlocked, Pool

@@ -12,9 +12,9 @@ from typing import cast
 
 from atc.backends.cpu.conv.depthwise import channelwise
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, PoolLoops
-from atc.backends.cpu.render.epilogue import TileEpilogue, deferred_epilogue
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.epilogue import TileEpilogue, deferred_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import TensorType
 from atc.ir.ops import ConvBlocked, Epilogue, identity_epilogue

@@ -13,7 +13,9 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import NARROW, WIDE, Tile, tile_name
 from atc.backends.cpu.conv.cost import image_cycles
-from atc.backends.cpu.render.tile_geometry import (
+from atc.backends.kernel import Params, Workload
+from atc.backends.machine import Machine
+from atc.backends.render.tile_geometry import (
     Geometry,
     cut_columns,
     geometry,
@@ -22,8 +24,6 @@ from atc.backends.cpu.render.tile_geometry import (
     tile_rows,
     unroll,
 )  # fmt: skip
-from atc.backends.kernel import Params, Workload
-from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.graph import Array
 

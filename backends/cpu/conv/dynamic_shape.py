@@ -20,10 +20,10 @@ from atc.backends.cpu.conv.blocked import (
     packed_panels,
 )  # fmt: skip
 from atc.backends.cpu.conv.cost import tile_cycles
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.tile_geometry import Axis, Columns, Geometry, geometry, panels
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.tile_geometry import Axis, Columns, Geometry, geometry, panels
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum, minimum
 from atc.ir.graph import DType

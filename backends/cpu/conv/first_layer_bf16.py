@@ -15,10 +15,10 @@ import numpy as np
 from atc.backends.cpu.conv.bf16 import PAIR, ROUNDING, to_bf16
 from atc.backends.cpu.conv.blocked import cheapest, ungrouped
 from atc.backends.cpu.conv.dot_product import Words, tile_sets
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.tile_geometry import Geometry, geometry, panels
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.tile_geometry import Geometry, geometry, panels
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked

@@ -24,8 +24,8 @@ from atc.backends.cpu.conv.int8 import (
     packed_int8x4,
     unsigned_zero,
 )
-from atc.backends.cpu.render.tile_geometry import Geometry, geometry
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.tile_geometry import Geometry, geometry
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked

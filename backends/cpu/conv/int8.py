@@ -18,11 +18,11 @@ import numpy as np
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES
-from atc.backends.cpu.render.epilogue import TileEpilogue
-from atc.backends.cpu.render.tile_geometry import Axis, geometry
-from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue
+from atc.backends.render.tile_geometry import Axis, geometry
+from atc.backends.render.vector_expr import lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked

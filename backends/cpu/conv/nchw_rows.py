@@ -16,8 +16,8 @@ from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.portable import operand_types
 from atc.backends.cpu.matmul.cost import CALL, LATE, Panel, Tile, column_panels, row_tiles
 from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops import Conv, Epilogue, Window

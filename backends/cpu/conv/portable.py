@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from atc.backends.cpu.render.expr import address, load, store, value_type
-from atc.backends.cpu.render.loops import finish
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, load, store, value_type
+from atc.backends.render.loops import finish
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum, minimum
 from atc.ir.graph import TensorType

@@ -13,8 +13,8 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import ConvDirect, Tile
 from atc.backends.cpu.conv.cost import CALL
-from atc.backends.cpu.render.tile_geometry import Geometry, cut_columns, geometry, tile_row_counts
 from atc.backends.kernel import Pack, Params, Workload
+from atc.backends.render.tile_geometry import Geometry, cut_columns, geometry, tile_row_counts
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked

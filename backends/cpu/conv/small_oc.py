@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from atc.backends.cpu.conv.blocked import ConvDirect, cheapest
-from atc.backends.cpu.render.tile_geometry import Geometry, cut_columns, geometry, tile_row_counts
 from atc.backends.kernel import Pack, Params, Workload
+from atc.backends.render.tile_geometry import Geometry, cut_columns, geometry, tile_row_counts
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked

@@ -21,9 +21,11 @@ from atc.backends.cpu.conv.winograd_matrices import (
     matrices,
     transform_filters,
 )
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.stored_weights import stored_weights
-from atc.backends.cpu.render.tile_geometry import (
+from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
+from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.stored_weights import stored_weights
+from atc.backends.render.tile_geometry import (
     Axis,
     Geometry,
     cut_columns,
@@ -31,9 +33,7 @@ from atc.backends.cpu.render.tile_geometry import (
     panels,
     unroll,
 )
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
-from atc.backends.machine import Machine
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked

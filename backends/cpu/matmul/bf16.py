@@ -24,11 +24,11 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.operands import matmul, read_mode
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul

@@ -13,10 +13,10 @@ import numpy as np
 
 from atc.backends.cpu.matmul.cost import CALL, LATE, Tile, row_tiles
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, most
 from atc.ir.graph import Array, DType

@@ -25,10 +25,10 @@ from atc.backends.cpu.matmul.cost import (
 )
 from atc.backends.cpu.matmul.int8_text import BytesFinish, TileText, typed_finish
 from atc.backends.cpu.matmul.operands import matmul, read_mode
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType

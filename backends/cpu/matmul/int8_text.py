@@ -8,7 +8,8 @@ from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
 from atc.backends.cpu.matmul.text import plus, wrapped
-from atc.backends.cpu.render.vector_expr import (
+from atc.backends.kernel import Workload
+from atc.backends.render.vector_expr import (
     integral,
     readable_typed,
     render_vector,
@@ -17,7 +18,6 @@ from atc.backends.cpu.render.vector_expr import (
     vector_reader,
     vectorisable,
 )  # fmt: skip
-from atc.backends.kernel import Workload
 from atc.ir.expr import Expr, Input
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue

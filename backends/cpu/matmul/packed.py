@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from atc.backends.cpu.matmul.portable import PRODUCTS
-from atc.backends.cpu.render.expr import load
-from atc.backends.cpu.render.loops import finish
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import load
+from atc.backends.render.loops import finish
 from atc.backends.target import Target
 from atc.ir.ops.quantize import MatMulPacked
 

@@ -16,9 +16,9 @@ from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed_tile import block_packs, packed, tile_function
 from atc.backends.cpu.matmul.portable import PRODUCTS
 from atc.backends.cpu.matmul.text import TileFinish
-from atc.backends.cpu.render.loops import finish
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.loops import finish
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType

@@ -20,9 +20,9 @@ from atc.backends.cpu.matmul.cost import (
     row_tiles,
 )  # fmt: skip
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
-from atc.backends.cpu.render.vector_expr import LOADS, lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.machine import PAGE
+from atc.backends.render.vector_expr import LOADS, lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array

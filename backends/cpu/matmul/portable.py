@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import address, load
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.expr import address, load
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul

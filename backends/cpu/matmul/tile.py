@@ -26,12 +26,12 @@ from atc.backends.cpu.matmul.cost import (
 from atc.backends.cpu.matmul.operands import matmul
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.text import TileFinish, spot, wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.stored_weights import Weights, stored_weights
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
 from atc.backends.machine import Machine
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.stored_weights import Weights, stored_weights
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic, most
 from atc.ir.expr import cost

@@ -13,11 +13,11 @@ import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import row_tiles, tile_cycles
-from atc.backends.cpu.render.vector_expr import lanes, vectorisable
 from atc.backends.cpu.rnn.cells import Phase, cells_of, kind_of, recurrent, resets_of, size_of
 from atc.backends.cpu.rnn.portable import LINE, Cut, cut_of, cuts, padded, products, work_split_of
 from atc.backends.cpu.rnn.vectors import streaming_cycles
 from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
+from atc.backends.render.vector_expr import lanes, vectorisable
 from atc.backends.target import Target
 from atc.dims import Dim, concrete
 from atc.ir.graph import Array, DType

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import address, literal, render_expr
 from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
 from atc.backends.machine import Machine
+from atc.backends.render.expr import address, literal, render_expr
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Cell, Recurrent

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import CALL
-from atc.backends.cpu.render.vector_expr import lanes, render_vector, vectorisable
 from atc.backends.cpu.rnn.portable import (
     Cut,
     Room,
@@ -25,6 +24,7 @@ from atc.backends.cpu.rnn.portable import (
 )
 from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
 from atc.backends.machine import Machine
+from atc.backends.render.vector_expr import lanes, render_vector, vectorisable
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.expr import Expr

@@ -17,8 +17,8 @@ from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops
 from atc.backends.cpu.conv.first_layer_bf16 import ConvBf16Few
 from atc.backends.cpu.conv.winograd import ConvWinograd
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, workload_of
+from atc.backends.render.vector_expr import lanes
 from atc.ir.graph import Array, DType, TensorType
 from atc.passes.layout.store_bf16 import typed
 
