@@ -121,11 +121,10 @@ def deferred_epilogue(epilogue: Epilogue, w: Workload) -> DeferredEpilogue:
     return DeferredEpilogue(loops, lines, value, place)
 
 
-def sums_floats(w: Workload, kinds: Container[DType] = (DType.FLOAT,)) -> bool:
+def sums_floats(w: Workload[ConvBlocked], kinds: Container[DType] = (DType.FLOAT,)) -> bool:
     """Tell whether a blocked convolution sums floats of one of these `kinds` in memory, and its
     tiles can store the results."""
     op, x = w.op, w.inputs[0]
-    assert isinstance(op, ConvBlocked)
     sums = op.accumulator is DType.FLOAT and x is not None and x.dtype in kinds
     return sums and (w.outputs[0].dtype is DType.FLOAT or typed_epilogue(op.epilogue, w, 2))
 

@@ -15,14 +15,14 @@ from matmul_workloads import TRUTH, operands, workload
 from atc.backends.cpu.matmul.cost import column_panels, largest_divisor, row_tiles
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.tile import MatMulTile, read_mode
-from atc.backends.kernel import Kernel, Workload
+from atc.backends.kernel import AnyKernel, Workload
 from atc.backends.machines import MACHINES
 from atc.backends.targets import get_target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, gather_view
 
-KERNELS: tuple[Kernel, ...] = (MatMulTile(), MatMulDot())
+KERNELS: tuple[AnyKernel, ...] = (MatMulTile(), MatMulDot())
 SHAPES = [(1, 1, 1), (1, 5, 40), (1, 100, 7), (2, 33, 64), (3, 16, 5), (4, 3, 70), (5, 50, 33),
           (13, 64, 31), (15, 17, 16), (29, 40, 8), (70, 2, 48), (31, 100, 20)]  # fmt: skip
 """(m, n, k) below, at and above the tiles, few that they divide."""

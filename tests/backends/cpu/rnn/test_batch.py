@@ -20,7 +20,8 @@ from simd_program import find
 import atc
 from atc.backends.cpu.amx.rnn import RecurrentAmx, RecurrentAmxSplit
 from atc.backends.cpu.rnn.batch import RecurrentBatch, RecurrentBf16, RecurrentTogether
-from atc.backends.kernel import Candidate, Workload, render_kernel, workload_of
+from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.kernel_source import render_kernel
 from atc.backends.targets import get_target
 from atc.ir.ops import Recurrent
 from atc.passes import run_passes
