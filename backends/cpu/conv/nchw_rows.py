@@ -14,9 +14,17 @@ from math import ceil, prod
 
 from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.portable import operand_types
-from atc.backends.cpu.matmul.cost import CALL, LATE, Panel, Tile, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import (
+    CALL,
+    LATE,
+    Panel,
+    Tile,
+    TileParams,
+    column_panels,
+    row_tiles,
+)
 from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
-from atc.backends.kernel import Kernel, KernelParams, Workload
+from atc.backends.kernel import Kernel, Workload
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import DType
@@ -148,15 +156,7 @@ def _lines(window: Window, size: tuple[int, ...], out: tuple[int, ...]) -> list[
                                   window.pads, strict=True)]  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class LineParams(KernelParams):
-    """Those of tiles of mr filters x nv vectors."""
-
-    mr: int
-    nv: int
-
-
-class ConvLines(Kernel[Conv, LineParams]):
+class ConvLines(Kernel[Conv, TileParams]):
     """float Conv over one or two axes, tiles of mr filters x nv vectors."""
 
     name = "conv_lines"
@@ -173,22 +173,22 @@ class ConvLines(Kernel[Conv, LineParams]):
         fits = op.window.rank <= 2 and not op.zero_points and floats and some
         return fits and vector_epilogue(op.epilogue, w, target, op.operands)
 
-    def parameters(self, w: Workload[Conv], target: Target) -> Sequence[LineParams]:
+    def parameters(self, w: Workload[Conv], target: Target) -> Sequence[TileParams]:
         """Tiles that fill the registers."""
         p = planes_of(w, target)
-        sets: list[LineParams] = []
+        sets: list[TileParams] = []
         for nv in VECTORS:
             high = min((target.vector_registers - 1 - nv) // nv, p.filters)
             if high >= 1 and nv <= p.whole // p.lanes:
-                sets.append(LineParams(mr=row_tiles(p.filters, high)[0].rows, nv=nv))
+                sets.append(TileParams(mr=row_tiles(p.filters, high)[0].rows, nv=nv))
         return cheapest(self, sets, w, target, 3)
 
-    def scratch(self, w: Workload[Conv], params: LineParams, target: Target) -> int:
+    def scratch(self, w: Workload[Conv], params: TileParams, target: Target) -> int:
         """Reserve a band of all channels of a group."""
         p = planes_of(w, target)
         return 0 if p.direct else p.channels * p.plane * 4
 
-    def values(self, w: Workload[Conv], params: LineParams, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Conv], params: TileParams, target: Target) -> dict[str, object]:
         """Return the planes, the tiles and how they are called."""
         op = w.op
         p = planes_of(w, target)
@@ -206,7 +206,7 @@ class ConvLines(Kernel[Conv, LineParams]):
             "arguments": ", ".join(given), "places": [p.place(k) for k in range(p.cols.kernel)],
         }  # fmt: skip
 
-    def cost(self, w: Workload[Conv], params: LineParams, target: Target) -> float:
+    def cost(self, w: Workload[Conv], params: TileParams, target: Target) -> float:
         """Estimated cycles."""
         p = planes_of(w, target)
         panels = column_panels(p.cols.out, params.nv, p.lanes)
