@@ -11,7 +11,7 @@ import numpy as np
 
 from atc import __version__
 from atc.backends.cuda.targets import EMULATED
-from atc.backends.kernel import FAILURES, KernelSource
+from atc.backends.kernel_source import FAILURES, KernelSource
 from atc.backends.target import Target
 from atc.codegen.gpu import make_gpu
 from atc.codegen.hooks import observed

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, on_host
 from atc.dims import concrete
 from atc.ir.expr import Input

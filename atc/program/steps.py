@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atc.backends.flops import operations, traffic
-from atc.backends.kernel import KernelSource
+from atc.backends.kernel_source import KernelSource
 from atc.dims import Symbol, concrete
 from atc.ir.graph import Array, Composite, Node, TensorType
 from atc.program.cascade import Stripe
