@@ -5,9 +5,9 @@ them. May import `render`, `map`, `matmul`, `conv` and what is lower.
 """
 
 from atc.backends.cpu.small import conv, depthwise, matmul, pool, reorder
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *conv.KERNELS, *depthwise.KERNELS, *matmul.KERNELS, *pool.KERNELS,
     *reorder.KERNELS,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -20,7 +20,7 @@ MOST_UNROLLED = 12
 """Windows of up to so many taps are one straight line of code."""
 
 
-class DepthwiseQuads(Kernel):
+class DepthwiseQuads(Kernel[ConvBlocked, Params]):
     """One filter per channel, of u8 or s8 by s8."""
 
     name = "conv_depthwise_quads"
@@ -29,39 +29,38 @@ class DepthwiseQuads(Kernel):
     headers = ("small",)
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Known weights, as many filters as channels."""
-        op = takes_bytes_last(w, target)
-        weights = w.inputs[1]
-        if op is None or weights is None or op.group == 1:
-            return False
-        return weights.shape[:2] == (op.group, 1)
+        group = w.op.group
+        own = group > 1 and w.input(1).shape[:2] == (group, 1)
+        return own and takes_bytes_last(w, target)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: Params, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights as [quad][tap][channel]."""
         return {1: _packed}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return geometry and epilogue."""
         op, y = w.op, w.outputs[0]
-        assert isinstance(op, ConvBlocked)
-        assert w.inputs[0] is not None
         rows, cols = spatial_axes(w)
         taps = rows.kernel * cols.kernel
         return {
             "rows": rows, "cols": cols, "channels": y.shape[-1], "batch": y.shape[0],
             "taps": taps, "straight": taps <= MOST_UNROLLED, "kind": instructions(target),
             "inside": all(a.interior == (0, a.out) for a in (rows, cols)),
-            "zero": op.zero, "unsigned": w.inputs[0].dtype is DType.UINT8,
+            "zero": op.zero, "unsigned": w.input(0).dtype is DType.UINT8,
             "known": requantization(op.epilogue, w, 2), "result": y.dtype.c,
             "epilogue": lambda total, m: result_lines(
                 op.epilogue, w, 2, [m if i == "m" else i for i in dims(w)], total, m
             ),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: Params, target: Target) -> float:
         """Estimated instructions."""
-        assert isinstance(w.op, ConvBlocked)
         taps, kind = prod(w.op.window.kernel), instructions(target)
         each = {"mve": 0.8, "dsp": 2.5, "c": 4.0}[kind]
         return w.outputs[0].size * (taps * each + (PIXEL / 4 if kind == "mve" else PIXEL))
@@ -77,4 +76,4 @@ def _packed(weights: Array) -> Array:
     return np.ascontiguousarray(order).reshape(-1)
 
 
-KERNELS: Sequence[Kernel] = (DepthwiseQuads(),)
+KERNELS = (DepthwiseQuads(),)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from atc.backends.cpu.conv.portable import operand_types
 from atc.backends.cpu.small.conv import PLAIN_AXIS, read_zero, run_values
 from atc.backends.cpu.small.runs import TILES, Axis, Runs, instructions
 from atc.backends.kernel import Kernel, Pack, Params, Workload
@@ -16,7 +15,7 @@ from atc.ir.ops.blocked import BYTES
 from atc.ir.view import gather_view
 
 
-class MatMulRuns(Kernel):
+class MatMulRuns(Kernel[MatMul, Params]):
     """A of u8 or s8 times constant B of s8: rows of A are pixels, columns of B filters."""
 
     name = "matmul_runs"
@@ -25,22 +24,20 @@ class MatMulRuns(Kernel):
     headers = ("small",)
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """No batch, A's rows dense, B known and symmetric."""
         op = w.op
-        assert isinstance(op, MatMul)
         if not target.bytes_last or is_dynamic(w) or op.batch or not w.constant[1]:
             return False
-        a, b = operand_types(w)
+        a, b = w.input(0), w.input(1)
         bytes_ = a.dtype in BYTES and b.dtype is DType.INT8 and op.accumulator is DType.INT32
         rows = op.a_view.strides[-1] == 1 and (op.m == 1 or op.a_view.strides[0] == op.k)
         whole = not op.a_view.offset and 0 not in (op.m, op.n, op.k)
         return bytes_ and rows and whole and op.b_zero == 0
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Columns in the order of use, behind what the sums start with."""
         op, runs = w.op, _runs(w, target)
-        assert isinstance(op, MatMul)
         k, n, view = op.k, op.n, op.b_view
         zero = read_zero(w, op.a_zero, runs.kind)
 
@@ -49,20 +46,18 @@ class MatMulRuns(Kernel):
 
         return {1: pack}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
         """Return geometry and epilogue."""
         op = w.op
-        assert isinstance(op, MatMul)
         return run_values(w, _runs(w, target), op.epilogue, op.a_zero, 2, ["q", "m"])
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
         """Estimated instructions."""
         return _runs(w, target).cost
 
 
-def _runs(w: Workload, target: Target) -> Runs:
+def _runs(w: Workload[MatMul], target: Target) -> Runs:
     op = w.op
-    assert isinstance(op, MatMul)
     kind = instructions(target)
     tile = next((t for t in TILES[kind] if t[0] <= op.m), TILES[kind][-1])
     cols = Axis(op.m, op.m, 1, 1, 1, 0)

@@ -16,7 +16,7 @@ WIDTHS = {"mve": 16, "dsp": 4, "c": 1}
 """Channels that one instruction compares."""
 
 
-class PoolLastBytes(Kernel):
+class PoolLastBytes(Kernel[Pool, Params]):
     """The largest byte of each window, every channel for itself."""
 
     name = "pool_last_bytes"
@@ -25,10 +25,9 @@ class PoolLastBytes(Kernel):
     headers = ("small",)
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Pool], target: Target) -> bool:
         """Return whether it is a maximum over rows and columns, and no window is empty."""
         op, y = w.op, w.outputs[0]
-        assert isinstance(op, Pool)
         if not target.bytes_last or op.how != "Max" or len(w.outputs) > 1 or is_dynamic(w):
             return False
         if y.dtype not in BYTES or op.window.rank != 3 or len(y.shape) != 5 or 0 in y.shape:
@@ -36,7 +35,7 @@ class PoolLastBytes(Kernel):
         own, inner = op.window, (op.window.kernel[2], op.window.strides[2], op.window.pads[2])
         return inner == (1, 1, 0) and set(own.dilations) == {1} and all(map(_met, _axes(w)))
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
         """Return the geometry."""
         y, kind = w.outputs[0], instructions(target)
         rows, cols = _axes(w)
@@ -47,19 +46,16 @@ class PoolLastBytes(Kernel):
             "inside": all(a.interior == (0, a.out) for a in (rows, cols)),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Pool], params: Params, target: Target) -> float:
         """Estimated instructions."""
         rows, cols = _axes(w)
         taps, wide = rows.kernel * cols.kernel, WIDTHS[instructions(target)]
         return w.outputs[0].size / wide * (3.5 * taps + 5)
 
 
-def _axes(w: Workload) -> tuple[Axis, Axis]:
+def _axes(w: Workload[Pool]) -> tuple[Axis, Axis]:
     """Return rows and columns."""
-    op, x, y = w.op, w.inputs[0], w.outputs[0]
-    assert isinstance(op, Pool)
-    assert x is not None
-    window = op.window
+    window, x, y = w.op.window, w.input(0), w.outputs[0]
     rows, cols = (
         Axis(*numbers)
         for numbers in zip(x.shape[2:4], y.shape[2:4], window.kernel[:2], window.strides[:2],

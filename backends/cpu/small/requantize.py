@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import frexp
 
-from atc.backends.cpu.render.expr import literal
-from atc.backends.cpu.render.loops import finish
 from atc.backends.kernel import Workload
+from atc.backends.render.expr import literal
+from atc.backends.render.loops import finish
 from atc.ir.expr import Call, Const, Expr, Input
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
@@ -73,7 +73,7 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
             return None
     match whole:
         case Call(fn="Cast", dtype=DType.FLOAT, args=(Input(DType.INT32, 0),)):
-            bias = None
+            bias = 0
         case Call(fn="Cast", dtype=DType.FLOAT, args=(
             Call(fn="Add", args=(Input(DType.INT32, 0), Input(DType.INT32, k))),
         )):  # fmt: skip
@@ -83,11 +83,11 @@ def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | 
     index, factor = _scale(scale, 0.5**halvings)
     if not factor and index is None:
         return None
-    for k in (bias, index):
-        if k is not None and not _by_column(epilogue, w, k, first):
+    for k in (bias, index or 0):
+        if k and not _by_column(epilogue, w, k, first):
             return None
     return Requantize(
-        None if bias is None else first + bias - 1, None if index is None else first + index - 1,
+        first + bias - 1 if bias else None, None if index is None else first + index - 1,
         factor, int(zero), dtype, low, high,
     )  # fmt: skip
 
