@@ -262,6 +262,9 @@ static inline int32_t q_round(float x) {
 #endif
 }
 
+/* The same as a float, for what is brought into a small range next: no zero keeps its sign. */
+static inline float q_near(float x) { return (float)q_round(x); }
+
 /* The same as a float of any size; a zero keeps its sign. */
 static inline float q_rounded(float x) {
   const float whole = 8388608.0f, y = x < 0.0f ? x - whole + whole : x + whole - whole;

@@ -9,7 +9,7 @@ from math import frexp
 from atc.backends.kernel import Workload
 from atc.backends.render.expr import literal
 from atc.backends.render.loops import finish
-from atc.ir.expr import Call, Const, Expr, Input
+from atc.ir.expr import Call, Const, Expr, Input, walk
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue
 from atc.ir.ops.blocked import BYTES
@@ -129,9 +129,7 @@ def result_lines(
     """
     known = requantization(epilogue, w, first)
     if known is None:
-        lines, value = finish(epilogue, w, total, indices, first)
-        turned = [_without_library(text) for text in (*lines, value)]
-        return turned[:-1], turned[-1]
+        return _any_result(epilogue, w, first, indices, total)
     if known.bias is not None:
         total = f"{total} + x{known.bias}[{column}]"
     scale = known.factor or f"x{known.scale}[{column}]"
@@ -140,6 +138,77 @@ def result_lines(
     return [], f"({known.dtype.c})({value}{zero})"
 
 
-def _without_library(text: str) -> str:
-    """Return C that rounds without a call of the library."""
-    return text.replace("rintf(", "q_rounded(")
+def _any_result(
+    epilogue: Epilogue, w: Workload, first: int, indices: Sequence[str], total: str
+) -> tuple[list[str], str]:
+    """Return lines and value of an epilogue that is no mere requantization.
+
+    Where no operand can be NaN, what is rounded and then brought into a byte's range is so as an
+    integer; elsewhere it is rounded without a call of the library.
+    """
+    whole = _rounded_last(epilogue, w, first)
+    if whole is None:
+        lines, value = finish(epilogue, w, total, indices, first)
+        turned = [text.replace("rintf(", "q_rounded(") for text in (*lines, value)]
+        return turned[:-1], turned[-1]
+    value, zero, dtype = whole
+    lines, text = finish(Epilogue(value, epilogue.views), w, total, indices, first)
+    fn = "q_near(" if _all_clamped(value) else "q_rounded("
+    low = (-128 if dtype is DType.INT8 else 0) - zero
+    text = f"q_clamp(q_round({text}), {low}, {low + 255})"
+    shifted = f"{text} + {zero}" if zero > 0 else f"{text} - {-zero}" if zero else text
+    turned = [text.replace("rintf(", fn) for text in (*lines, f"({dtype.c})({shifted})")]
+    return turned[:-1], turned[-1]
+
+
+def _rounded_last(epilogue: Epilogue, w: Workload, first: int) -> tuple[Expr, int, DType] | None:
+    """Return what is rounded at the end, the zero point then added, and the byte that it becomes.
+
+    None where it is something else, or may be NaN: with computed floats, or by a division.
+    """
+    match epilogue.expr:
+        case Call(fn="CastSaturate", args=(
+            Call(fn="Add", args=(Call(fn="Round", args=(value,)), Const() as point)),
+        )):  # fmt: skip
+            zero = float(point.value)
+        case Call(fn="CastSaturate", args=(Call(fn="Round", args=(value,)),)):
+            zero = 0.0
+        case _:
+            return None
+    dtype = epilogue.expr.dtype
+    if dtype not in BYTES or not zero.is_integer() or abs(zero) > 255:
+        return None
+    if value.dtype is not DType.FLOAT:
+        return None
+    for e in walk(value):
+        match e:
+            case Const():
+                sound = abs(float(e.value)) < float("inf")
+            case Input(_, k) if k > 0:
+                sound = not e.dtype.is_float or w.constant[first + k - 1]
+            case Call(fn=fn):
+                sound = fn in _FINITE
+            case _:
+                sound = True
+        if not sound:
+            return None
+    return value, int(zero), dtype
+
+
+_FINITE = frozenset(["Add", "Sub", "Mul", "Max", "Min", "Round", "Cast"])
+
+
+def _all_clamped(value: Expr) -> bool:
+    """Return whether all that is rounded in an expression is brought into a byte's range there."""
+    rounded = sum(isinstance(e, Call) and e.fn == "Round" for e in walk(value))
+    clamped = 0
+    for e in walk(value):
+        match e:
+            case Call(fn="Min", args=(Call(fn="Max", args=(x, Const() as low)), Const() as high)):
+                small = max(abs(float(low.value)), abs(float(high.value))) < MOST
+                if isinstance(x, Call) and x.fn == "Add" and isinstance(x.args[1], Const):
+                    x = x.args[0]
+                clamped += small and isinstance(x, Call) and x.fn == "Round"
+            case _:
+                pass
+    return rounded == clamped
