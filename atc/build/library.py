@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -85,6 +85,9 @@ class BuildResult:
 
 class ObjectCache(Protocol):
     """The part of `atc.cache.Cache` that a build needs."""
+
+    def prefetch(self, keys: Iterable[Key]) -> None:
+        """Begin to look for objects that `get` will be asked for."""
 
     def get(self, key: Key, name: str, *, bypass: bool = False) -> bytes | None:
         """Return the object stored under `key`, if any."""
@@ -307,6 +310,7 @@ def _take_cached(
 ) -> list[Unit]:
     """Write the objects that the cache has beside their sources; return the units it lacks."""
     missing = []
+    cache.prefetch(key for unit, key in keys.items() if not unit.bypass)
     for unit in units:
         data = cache.get(keys[unit], unit.name, bypass=unit.bypass) if unit in keys else None
         if data is None:

@@ -92,14 +92,17 @@ def fast_run(
     """
     timings: dict[Workload, tuple[Measurement, ...]] = {}
     unknown: list[_Task] = []
+    tasks: list[_Task] = []
     for w in dict.fromkeys(todo):
         found = candidates(w, bench.target, bench.limits)
         if len(found) < (1 if bench.alone else 2) or is_dynamic(w):
             continue
-        task = _task(w, _worth_measuring(w, found, bench), bench)
+        tasks.append(_task(w, _worth_measuring(w, found, bench), bench))
+    bench.algo.fetch((task.key, [s.symbol for s in task.sources]) for task in tasks)
+    for task in tasks:
         known = _known(task, bench)
         if known is not None:
-            timings[w] = known
+            timings[task.workload] = known
         elif bench.measures:
             unknown.append(task)
     for done, task in enumerate(unknown):

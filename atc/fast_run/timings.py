@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.build.library import BuildContext
-from atc.cache import find_root
-from atc.cache.algo import open_algo_cache
+from atc.cache import RemoteTier, find_root, open_remote
+from atc.cache.algo import AlgoCache, open_algo_cache
 from atc.diagnostics import Diagnostics
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here
 from atc.fast_run.policy import (
@@ -67,15 +68,16 @@ def measured(
         return known
     if options.measures:
         diagnostics.stage("measuring kernels")
-    algo = open_algo_cache(times_root(options, env), machine_name(), diagnostics.warn)
     timeout = options.fast_run_timeout or _NO_TIMEOUT
-    bench = Bench(
-        context, algo, options.full_run, limits, timeout, options.measures, alone, diagnostics.warn
-    )  # fmt: skip
-    fresh = fast_run(
-        [w for w in wanted if w not in known], bench,
-        lambda done, total: diagnostics.progress("measuring kernels", done, total),
-    )  # fmt: skip
+    with _algo_cache(options, env, diagnostics.warn) as algo:
+        bench = Bench(
+            context, algo, options.full_run, limits, timeout, options.measures, alone,
+            diagnostics.warn,
+        )  # fmt: skip
+        fresh = fast_run(
+            [w for w in wanted if w not in known], bench,
+            lambda done, total: diagnostics.progress("measuring kernels", done, total),
+        )  # fmt: skip
     path = options.fast_run_algo_policy
     if path is not None and options.measures:
         kept_lines = read_policy(path) if path.exists() else {}
@@ -102,18 +104,43 @@ def counted(
     left = [c for d, c in by_digest.items() if d not in found]
     if left and options.measures and runs_here(target):
         diagnostics.stage("measuring threads")
-        algo = open_algo_cache(times_root(options, env), machine_name(), diagnostics.warn)
         timeout = options.fast_run_timeout or _NO_TIMEOUT
-        bench = Bench(context, algo, timeout=timeout, warn=diagnostics.warn)
-        fresh = measure_counts(
-            left, threads, bench,
-            lambda done, total: diagnostics.progress("measuring threads", done, total),
-        )  # fmt: skip
+        with _algo_cache(options, env, diagnostics.warn) as algo:
+            bench = Bench(context, algo, timeout=timeout, warn=diagnostics.warn)
+            fresh = measure_counts(
+                left, threads, bench,
+                lambda done, total: diagnostics.progress("measuring threads", done, total),
+            )  # fmt: skip
         found |= {d: n for d, (n, _) in fresh.items()}
         if path is not None:
             lines = {d: pieces_pick(n, ns, by_digest[d].workload) for d, (n, ns) in fresh.items()}
             write_policy(path, {**policy, **lines})
     return {(by_digest[d].workload, by_digest[d].candidate.label): n for d, n in found.items()}
+
+
+def remote_store(
+    options: Options, env: Mapping[str, str], warn: Callable[[str], None]
+) -> RemoteTier | None:
+    """Open the store that is asked after the caches on the disk; None where there is none."""
+    return open_remote(
+        options.op_compiler_cache_remote, access=options.op_compiler_cache_remote_access,
+        trust=options.op_compiler_cache_trust, environ=env, warn=warn,
+    )  # fmt: skip
+
+
+@contextmanager
+def _algo_cache(
+    options: Options, env: Mapping[str, str], warn: Callable[[str], None]
+) -> Iterator[AlgoCache]:
+    """Open the times of this machine; a run that keeps none asks no store, either."""
+    kept = options.fast_run_cache_type != "MEMORY" or options.op_bank_path is not None
+    remote = remote_store(options, env, warn) if kept else None
+    algo = open_algo_cache(times_root(options, env), machine_name(), warn, remote)
+    try:
+        yield algo
+    finally:
+        algo.save()
+        algo.close()
 
 
 def times_root(options: Options, env: Mapping[str, str]) -> Path | None:

@@ -12,6 +12,7 @@ from typing import Any
 from atc.backends.machine import Machine
 from atc.backends.target import host_arch
 from atc.backends.targets import get_target
+from atc.cache.remote_url import RemoteUrl
 from atc.dims import Extent, Named, Range
 from atc.errors import OptionError
 from atc.options.machine import chosen_machine
@@ -54,6 +55,9 @@ class Options:
     parallel_copy_size: int = -1
     op_compiler_cache_mode: str = "disable"
     op_compiler_cache_dir: Path | None = None
+    op_compiler_cache_remote: RemoteUrl | None = None
+    op_compiler_cache_remote_access: str = ""
+    op_compiler_cache_trust: str = "key"
     fast_run: bool = False
     full_run: bool = False
     fast_run_algo_policy: Path | None = None
@@ -154,6 +158,11 @@ class Options:
             what = "hooks" if self.hooks else "checks"
             for option in self.asks_for_threads():
                 yield f"{option}: a build with {what} computes in one thread"
+        if (
+            self.op_compiler_cache_remote and self.op_compiler_cache_mode == "disable"
+            and not self.measures and "op_compiler_cache_remote" not in self.sources
+        ):  # fmt: skip
+            yield "--op_compiler_cache_remote has no effect without --op_compiler_cache_mode=enable"
         precise = self.op_select_implmode.startswith("high_precision")
         if self.optypelist_for_implmode and not precise:
             yield (

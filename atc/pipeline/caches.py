@@ -18,15 +18,18 @@ from atc.cache import (
     open_content_store,
 )
 from atc.diagnostics import Diagnostics
+from atc.fast_run.timings import remote_store
 from atc.pipeline.request import Request
 
 
 def operator_cache(request: Request, warn: Callable[[str], None]) -> Cache:
     """Open the op compiler cache of a target."""
     versions = {"atc_version": __version__, "ops_version": __version__}
+    mode = _mode(request)
+    remote = None if mode == "disable" else remote_store(request.options, request.environ, warn)
     return open_cache(
-        _mode(request), request.options.op_compiler_cache_dir, request.target.name,
-        versions=versions, environ=request.environ, warn=warn,
+        mode, request.options.op_compiler_cache_dir, request.target.name,
+        versions=versions, environ=request.environ, warn=warn, remote=remote,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
+from atc.cache.remote_url import ACCESSES, TRUSTS, parse_remote
 from atc.options.table.setting import Setting
 from atc.options.values import (
     OUTPUT_TYPES,
@@ -160,6 +161,19 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="Letters, digits, '_', '-', '.', '/' and Chinese characters. Files in "
             "the default directory may be deleted when the tool is upgraded; one given here "
             "never is."),
+    Setting("op_compiler_cache_remote", "Op compiler cache", "a store that is asked after the "
+            "cache, and filled behind it, for compiled operators and measured times",
+            "URL", parse_remote,
+            documentation="s3://bucket/prefix, gs://bucket/prefix, redis://host:6379/0, "
+            "file:///folder, http(s)://host/path (only read). What ATC_CACHE_KEY didn't sign is "
+            "refused. A store that is slow, full, away or lying costs a warning. Compiled "
+            "operators follow --op_compiler_cache_mode, times --fast_run_cache_type."),
+    Setting("op_compiler_cache_remote_access", "Op compiler cache", "whether that store is also "
+            "written (default: where it can be)", "read|readwrite", choice(ACCESSES)),
+    Setting("op_compiler_cache_trust", "Op compiler cache", "whose entries of that store are "
+            "believed: those signed with ATC_CACHE_KEY, or without a key all that are in the "
+            "store, when whoever can write there can put code into the build", "key|store",
+            choice(TRUSTS), "key"),
     # ---- optimisation ------------------------------------------------------------------------
     Setting("fast_run", "Optimisation", "measure each operator's best candidate kernels on this "
             "machine", "0|1", switch, False, system="MegEngine"),
