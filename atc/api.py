@@ -113,6 +113,8 @@ def compile(
     recompute_pool: int = 20,
     recompute_workers: int = 0,
     jobs: int = 0,
+    scheduler: str = "",
+    runner: str = "",
     log: str = "null",
     dump: Name = "",
     op_debug_level: int = 0,

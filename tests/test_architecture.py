@@ -37,6 +37,7 @@ program
 memory
 codegen
 build onnx_backend
+farm
 fast_run
 pipeline
 accuracy quantize

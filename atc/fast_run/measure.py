@@ -8,22 +8,21 @@ to run, to agree or to end in time is recorded with its reason and never chosen.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import archspec.cpu
 import numpy as np
 
 from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
 from atc.backends.target import Target, host_arch
-from atc.backends.toolchain import TimedOut, link_program, run_binary
+from atc.backends.toolchain import Finished, TimedOut, link_program
 from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
 from atc.cache.algo import AlgoCache
 from atc.codegen.emit import kernel_tree
 from atc.dims import is_dynamic
 from atc.errors import AtcError, ToolchainError
+from atc.farm.runners import Away, Local, Runner, host_name
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, DType, Graph, TensorType
 from atc.ir.ops import Part, Recurrent, Reshape
@@ -41,6 +40,10 @@ HOPELESS = 3.0
 BUDGET = 0.5
 """Seconds after which a workload's timing rounds end, once every candidate had two."""
 HARNESS = "harness.c"
+HOT, COOLING = 90.0, 10
+"""Degrees Celsius of a board too hot to measure on, and the most seconds to let it cool."""
+SLOWED = 0.85
+"""A clock that falls to this part of what it was compares kernels at different speeds."""
 COLD_BYTES = 48 << 20
 """Copies of the constant operands take up to this much, more than any L2, to be read cold."""
 
@@ -64,6 +67,21 @@ class Bench:
     """Whether the time of an only candidate is of interest, too."""
     warn: Callable[[str], None] = lambda text: None
     """Hears of candidates that took too long."""
+    runner: Runner | None = None
+    """Where programs run, None for here."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether programs run elsewhere, with none of this machine's libraries."""
+        return self.runner is not None
+
+    def run(
+        self, folder: Path, program: str, files: Sequence[str], arguments: Sequence[str],
+        timeout: float,
+    ) -> Finished:  # fmt: skip
+        """Run a program of a folder where measuring takes place; see `Runner.run`."""
+        runner = self.runner or Local(self.target.runner, self.context.log)
+        return runner.run(folder, program, files, arguments, timeout)
 
     @property
     def too_late(self) -> str:
@@ -135,7 +153,7 @@ def runs_here(target: Target) -> bool:
 
 def machine_name() -> str:
     """Return what tells machines apart whose times differ: the processor and its core count."""
-    return f"{archspec.cpu.brand_string() or archspec.cpu.host().name}, {os.cpu_count()} cores"
+    return host_name()
 
 
 def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
@@ -249,11 +267,12 @@ def _ask(
     bench: Bench, program: Path, cwd: Path, only: Sequence[int], timeout: float
 ) -> dict[int, tuple[float | None, str]] | str:
     """Return what the program printed per candidate, or why it failed."""
-    argv = [*bench.target.runner, str(program), "data.bin", *map(str, only)]
     try:
-        done = run_binary(argv, timeout, cwd=cwd, log=bench.context.log)
+        done = bench.run(cwd, program.name, ["data.bin"], ["data.bin", *map(str, only)], timeout)
     except TimedOut:
         return bench.too_late
+    except Away:  # which says nothing of the candidates
+        raise
     except AtcError as refusal:
         return refusal.message
     if done.status != 0:
@@ -261,10 +280,27 @@ def _ask(
     results: dict[int, tuple[float | None, str]] = {}
     for line in done.stdout.decode("ascii", "replace").splitlines():
         number, what, error = line.split()
+        if number == "board":
+            _tell_board(float(what), float(error), bench)
+            continue
         failed = what == "failed"
         reason = f"differs from the portable kernel by {error}" if failed else ""
         results[int(number)] = (None if failed else float(what), reason)
     return results
+
+
+def _tell_board(celsius: float, clock: float, bench: Bench) -> None:
+    """Warn of a board that was hot, or slower at the end of measuring than at its beginning."""
+    if celsius >= HOT:
+        bench.warn(
+            f"--fast_run: the board is at {HOT:g} degrees Celsius or more while kernels are "
+            "measured; cool it, times of a hot one are too long"
+        )
+    if clock < SLOWED:
+        bench.warn(
+            "--fast_run: the clock falls while kernels are measured; hold it (the governor "
+            "performance, a lower frequency), or the times compare different clocks"
+        )
 
 
 def _build(task: _Task, bench: Bench, cwd: Path) -> Path:
@@ -281,7 +317,10 @@ def _build(task: _Task, bench: Bench, cwd: Path) -> Path:
     compile_units(cwd, files, units, bench.context)
     objects = [f"{unit.path}.o" for unit in units]
     context = bench.context
-    return link_program(context.compiler, context.flags, objects, "harness", cwd, log=context.log)
+    return link_program(
+        context.compiler, context.flags, objects, "harness", cwd, static=bench.carries,
+        log=context.log,
+    )  # fmt: skip
 
 
 def _harness(
@@ -321,7 +360,7 @@ def _harness(
         "outputs": [(t.nbytes, t.dtype.label) for t in w.outputs],
         "scratch": max(s.scratch for s in sources) + 64, "candidates": calls,
         "tiles": any(s.tiles for s in sources),
-        "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
+        "hot": HOT, "cooling": COOLING, "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
     }  # fmt: skip
     return values, b"".join(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from atc.backends.kernel import Workload
@@ -12,6 +13,8 @@ from atc.build.library import BuildContext
 from atc.cache import RemoteTier, find_root, open_remote
 from atc.cache.algo import AlgoCache, open_algo_cache
 from atc.diagnostics import Diagnostics
+from atc.farm.runners import Runner, open_runner
+from atc.farm.scheduler import ByCluster, Scheduler
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here
 from atc.fast_run.policy import (
     picks,
@@ -62,17 +65,16 @@ def measured(
     Without measuring, what a bank of earlier times knows is all that is new. With `alone`, the
     time of an only candidate is of interest, too.
     """
-    if options.measures and not runs_here(context.target):
-        name = context.target.name
-        diagnostics.warn(f"{name} doesn't run on this machine: costs are estimated, not measured")
+    place = _place(options, context, diagnostics.warn) if options.measures else None
+    if options.measures and place is None:
         return known
     if options.measures:
         diagnostics.stage("measuring kernels")
     timeout = options.fast_run_timeout or _NO_TIMEOUT
-    with _algo_cache(options, env, diagnostics.warn) as algo:
+    with _algo_cache(options, env, place, diagnostics.warn) as algo:
         bench = Bench(
             context, algo, options.full_run, limits, timeout, options.measures, alone,
-            diagnostics.warn,
+            diagnostics.warn, place and place.runner,
         )  # fmt: skip
         fresh = fast_run(
             [w for w in wanted if w not in known], bench,
@@ -102,11 +104,14 @@ def counted(
         if (pick := policy.get(d)) is not None and 0 < pick.pieces <= threads
     }
     left = [c for d, c in by_digest.items() if d not in found]
-    if left and options.measures and runs_here(target):
+    place = _place(options, context, diagnostics.warn) if left and options.measures else None
+    if place is not None:
         diagnostics.stage("measuring threads")
         timeout = options.fast_run_timeout or _NO_TIMEOUT
-        with _algo_cache(options, env, diagnostics.warn) as algo:
-            bench = Bench(context, algo, timeout=timeout, warn=diagnostics.warn)
+        with _algo_cache(options, env, place, diagnostics.warn) as algo:
+            bench = Bench(
+                context, algo, timeout=timeout, warn=diagnostics.warn, runner=place.runner
+            )
             fresh = measure_counts(
                 left, threads, bench,
                 lambda done, total: diagnostics.progress("measuring threads", done, total),
@@ -116,6 +121,34 @@ def counted(
             lines = {d: pieces_pick(n, ns, by_digest[d].workload) for d, (n, ns) in fresh.items()}
             write_policy(path, {**policy, **lines})
     return {(by_digest[d].workload, by_digest[d].candidate.label): n for d, n in found.items()}
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where programs run that measure; without a runner, here."""
+
+    runner: Runner | None = None
+
+
+def _place(
+    options: Options, context: BuildContext, warn: Callable[[str], None]
+) -> _Place | None:
+    """Return where a target is measured; None, and a warning, where that can't be."""
+    target, farm = context.target, context.farm
+    if options.runner:
+        return _Place(open_runner(options.runner, target.runner, context.log))
+    if isinstance(farm, Scheduler) and not farm.is_local:
+        if farm.measures(target.name):
+            return _Place(ByCluster(farm, target.name, target.runner))
+        warn(
+            f"no worker of {farm.address} carries the resource {target.name}: costs are "
+            "estimated, not measured"
+        )
+        return None
+    if runs_here(target):
+        return _Place()
+    warn(f"{target.name} doesn't run on this machine: costs are estimated, not measured")
+    return None
 
 
 def remote_store(
@@ -130,12 +163,14 @@ def remote_store(
 
 @contextmanager
 def _algo_cache(
-    options: Options, env: Mapping[str, str], warn: Callable[[str], None]
+    options: Options, env: Mapping[str, str], place: _Place | None, warn: Callable[[str], None]
 ) -> Iterator[AlgoCache]:
-    """Open the times of this machine; a run that keeps none asks no store, either."""
+    """Open the times of a machine; a run that keeps none asks no store, either."""
+    runner = place and place.runner
+    machine = runner.machine() if runner is not None else machine_name()
     kept = options.fast_run_cache_type != "MEMORY" or options.op_bank_path is not None
     remote = remote_store(options, env, warn) if kept else None
-    algo = open_algo_cache(times_root(options, env), machine_name(), warn, remote)
+    algo = open_algo_cache(times_root(options, env), machine, warn, remote)
     try:
         yield algo
     finally:

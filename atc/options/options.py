@@ -105,6 +105,8 @@ class Options:
     recompute_pool: int = 20
     recompute_workers: int = 0
     jobs: int = 0
+    scheduler: str = ""
+    runner: str = ""
     dump: Path | None = None
     op_debug_level: int = 0
     op_debug_config: Path | None = None

@@ -39,7 +39,9 @@ def shop_of(
     """Return what objects are compiled with; the user's own flags come last and count."""
     flags = (*library_flags(compiler, request.target), *request.options.compiler_flags)
     workers = request.options.jobs or os.cpu_count() or 1
-    return BuildContext(request.target, compiler, flags, cache, workers, diagnostics.process)
+    return BuildContext(
+        request.target, compiler, flags, cache, workers, diagnostics.process, request.farm
+    )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from functools import partial
 
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
 from atc.cache.remote_url import ACCESSES, TRUSTS, parse_remote
+from atc.options.farm import parse_runner, parse_scheduler
 from atc.options.table.setting import Setting
 from atc.options.values import (
     OUTPUT_TYPES,
@@ -321,6 +322,15 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "(0: half of the cores); the plan doesn't depend on them", "N", integer(0, 4096), 0),
     Setting("jobs", "Optimisation", "C compilers that run at a time (0: one per core); also -j N",
             "N", integer(0, 4096), 0),
+    Setting("scheduler", "Optimisation", "a cluster of dask's whose workers compile kernels, and "
+            "measure them where they carry the target's name as a resource",
+            "tcp://HOST:PORT|local:N", parse_scheduler,
+            documentation="local:4 are four processes of this machine. The result is the same "
+            "bytes. Whoever reaches a scheduler without TLS can run programs on its workers."),
+    Setting("runner", "Optimisation", "where programs run that measure kernels (default: here, "
+            "under the target's emulator)", "local|qemu:PROGRAM|ssh:HOST|adb:SERIAL|command:WORDS",
+            parse_runner,
+            documentation="Each program is carried there, has --fast_run_timeout, and is removed."),
     # ---- debugging ---------------------------------------------------------------------------
     Setting("log", "Debugging", "what to tell on standard error", "|".join(LOG_LEVELS),
             choice(LOG_LEVELS, code="E10010"), "null", system="ATC", row="A-25", role="tool",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from atc.cache.remote_url import parse_remote
+from atc.options.farm import parse_runner, parse_scheduler
 from atc.options.table.setting import Setting
 
 ATC_VARIABLES: tuple[Setting, ...] = (
@@ -23,6 +24,12 @@ ATC_VARIABLES: tuple[Setting, ...] = (
             "otherwise", "URL", parse_remote, kind="variable", read="dynamic", secret=True,
             gives={"op_compiler_cache_remote": lambda url: url},
             documentation="It isn't shown, since it may hold a password."),
+    Setting("ATC_SCHEDULER", "Environment", "what --scheduler says otherwise", "tcp://HOST:PORT",
+            parse_scheduler, kind="variable", read="dynamic",
+            gives={"scheduler": lambda address: address or None}),
+    Setting("ATC_RUNNER", "Environment", "what --runner says otherwise; a worker of a cluster "
+            "reads it, too: which board it measures on", "ssh:HOST", parse_runner,
+            kind="variable", read="dynamic", gives={"runner": lambda text: text or None}),
     Setting("NVCC", "Environment", "the CUDA compiler (default: that of $CUDA_HOME, of PATH, of "
             "NVIDIA's packages for Python)", "COMMAND", kind="variable", read="dynamic"),
     Setting("CUDA_HOME", "Environment", "the folder of a CUDA toolkit", "DIR", kind="variable",
