@@ -145,9 +145,11 @@ class Scheduler:
                 dashboard_address=None, silence_logs=logging.CRITICAL,
             )  # fmt: skip
         client = distributed.Client(place, timeout=CONNECTING, set_as_default=False)
-        if not client.scheduler_info(n_workers=-1)["workers"]:
+        try:
+            client.wait_for_workers(1, timeout=CONNECTING)
+        except TimeoutError:
             client.close()
-            raise AtcError("it has no workers")
+            raise AtcError("it has no workers") from None
         self._client = client
 
 
