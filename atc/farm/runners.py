@@ -6,9 +6,11 @@ leaves nothing behind. A user's words are passed as arguments, or quoted for the
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import shutil
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,8 @@ from atc.options.farm import parse_runner
 
 COPYING = 60.0
 """Seconds that carrying a program to a board, or asking it a question, may take."""
+_BAD, _KILLED = 254, 137
+"""Exit statuses: of a program that couldn't be brought there, and of one that took too long."""
 _ASK = "uname -m; nproc; grep -m1 -E '^(model name|Hardware|uarch|CPU part)' /proc/cpuinfo"
 
 
@@ -82,7 +86,8 @@ class Board:
 
     name: str
     copy: tuple[str, ...]
-    """Copies files to a folder; `{files}` and `{folder}` stand for them."""
+    """Copies files to a folder; `{files}` and `{folder}` stand for them. Without it they come on
+    the shell's standard input, so that one connection does it all."""
     shell: tuple[str, ...]
     """Runs the line of shell that follows."""
     root: str
@@ -103,25 +108,31 @@ class Board:
     ) -> Finished:  # fmt: skip
         """Carry a program there, run it, and remove it."""
         place = f"{self.root}/atc-{uuid4().hex}"
-        made = self._shell(f"mkdir -m 700 {shlex.quote(place)}", COPYING)
-        if made.status != 0:
-            raise self._away(made)
-        try:
+        quoted = shlex.quote(place)
+        words = shlex.join([f"./{program}", *arguments])
+        limit = "" if not timeout else f"timeout -s KILL {max(1, round(timeout))} "
+        clean = f"trap 'cd /; rm -rf {quoted}' EXIT; trap 'exit 1' HUP TERM"
+        unpack, stdin = ":", b""
+        if self.copy:
+            made = self._shell(f"mkdir -m 700 {quoted}", COPYING)
+            if made.status != 0:
+                raise self._away(made)
             paths = [str(folder / name) for name in (program, *files)]
             copied = run_binary(self._copying(paths, place), COPYING, log=self.log)
             if copied.status != 0:
+                self._shell(f"rm -rf {quoted}", COPYING)
                 raise self._away(copied)
-            words = shlex.join([f"./{program}", *arguments])
-            limit = "" if not timeout else f"timeout -s KILL {max(1, round(timeout))} "
-            line = f"cd {shlex.quote(place)} && chmod 700 {shlex.quote(program)} && {limit}{words}"
-            begun = self._shell(line, timeout + COPYING if timeout else 0)
-            if timeout and begun.status in (137, -9):
-                raise TimedOut(f"{self.name} took longer than {timeout:g} s")
-            if begun.status == 255:  # ssh's own
-                raise self._away(begun)
-            return begun
-        finally:
-            self._shell(f"rm -rf {shlex.quote(place)}", COPYING)
+        else:
+            unpack = f"mkdir -m 700 {quoted} && tar xf - -C {quoted}"
+            stdin = _packed(folder, (program, *files))
+        ready = f"{{ {unpack} && cd {quoted} && chmod 700 {shlex.quote(program)}; }} || exit {_BAD}"
+        line = f"{clean}; {ready}; {limit}{words}; exit $?"
+        done = self._shell(line, timeout + COPYING if timeout else 0, stdin)
+        if timeout and done.status == _KILLED:
+            raise TimedOut(f"{self.name} took longer than {timeout:g} s")
+        if done.status in (_BAD, 255):  # 255 is ssh's own
+            raise self._away(done)
+        return done
 
     def _copying(self, paths: Sequence[str], place: str) -> list[str]:
         words: list[str] = []
@@ -129,9 +140,9 @@ class Board:
             words += paths if word == "{files}" else [word.replace("{folder}", place)]
         return words
 
-    def _shell(self, line: str, timeout: float) -> Finished:
+    def _shell(self, line: str, timeout: float, stdin: bytes = b"") -> Finished:
         try:
-            return run_binary([*self.shell, line], timeout, log=self.log)
+            return run_binary([*self.shell, line], timeout, stdin=stdin, log=self.log)
         except TimedOut as late:
             raise Away(f"{self.name} doesn't answer: {late.message}", where="--runner") from None
 
@@ -142,6 +153,15 @@ class Board:
             f"{self.name} can't run a program: {reason}", where="--runner",
             hint="try it by hand first: the runner asks for no password",
         )  # fmt: skip
+
+
+def _packed(folder: Path, names: Sequence[str]) -> bytes:
+    """Return files of a folder as a tar archive."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in names:
+            archive.add(folder / name, name)
+    return packed.getvalue()
 
 
 @dataclass(frozen=True)
@@ -194,9 +214,8 @@ def open_runner(text: str, emulator: Sequence[str] = (), log: Log = no_log) -> R
             quiet = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={COPYING:g}")
             config = os.environ.get("ATC_SSH_CONFIG", "")
             quiet += ("-F", config) if config else ()
-            copying = (*_there(("scp",)), "-q", *quiet, *(("-P", port) if port else ()))
             shell = (*_there(("ssh",)), *quiet, *(("-p", port) if port else ()), host)
-            return Board(text, (*copying, "{files}", f"{host}:{{folder}}/"), shell, "/tmp", log)
+            return Board(text, (), shell, "/tmp", log)
         case _:
             adb = (*_there(("adb",)), *(("-s", rest) if rest else ()))
             copying = (*adb, "push", "{files}", "{folder}/")
