@@ -109,15 +109,8 @@ def fast_run(
     Nothing is measured that the algo cache knows; what is measured is saved there.
     """
     timings: dict[Workload, tuple[Measurement, ...]] = {}
-    unknown: list[_Task] = []
-    tasks: list[_Task] = []
-    for w in dict.fromkeys(todo):
-        found = candidates(w, bench.target, bench.limits)
-        if len(found) < (1 if bench.alone else 2) or is_dynamic(w):
-            continue
-        tasks.append(_task(w, _worth_measuring(w, found, bench), bench))
-    bench.algo.fetch((task.key, [s.symbol for s in task.sources]) for task in tasks)
-    for task in tasks:
+    unknown: list[Task] = []
+    for task in _tasks(todo, bench):
         known = _known(task, bench)
         if known is not None:
             timings[task.workload] = known
@@ -134,6 +127,23 @@ def fast_run(
     progress(len(unknown), len(unknown))
     _tell_late(timings, bench)
     return timings
+
+
+def unknown_tasks(todo: Iterable[Workload], bench: Bench) -> list[Task]:
+    """Return what would be measured of these workloads."""
+    return [task for task in _tasks(todo, bench) if _known(task, bench) is None]
+
+
+def _tasks(todo: Iterable[Workload], bench: Bench) -> list[Task]:
+    """Return the workloads that have a choice, once each, with their candidates."""
+    tasks: list[Task] = []
+    for w in dict.fromkeys(todo):
+        found = candidates(w, bench.target, bench.limits)
+        if len(found) < (1 if bench.alone else 2) or is_dynamic(w):
+            continue
+        tasks.append(_task(w, _worth_measuring(w, found, bench), bench))
+    bench.algo.fetch((task.key, [s.symbol for s in task.sources]) for task in tasks)
+    return tasks
 
 
 def _tell_late(timings: Timings, bench: Bench) -> None:
@@ -173,7 +183,7 @@ def workload_digest(w: Workload, target: Target) -> str:
 
 
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """A workload, the candidates to measure, their sources, and the key of their times."""
 
     workload: Workload
@@ -188,7 +198,8 @@ class _Task:
             c.label, time_ns, reason, packing_overhead(c, self.workload, self.target)
         )
 
-    def without(self, k: int) -> _Task:
+    def without(self, k: int) -> Task:
+        """Return the task without its k-th candidate."""
         return replace(
             self,
             chosen=self.chosen[:k] + self.chosen[k + 1 :],
@@ -207,15 +218,15 @@ def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple
     return (reference, *others)
 
 
-def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> _Task:
+def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> Task:
     context = bench.context
     parts = [workload_digest(w, bench.target), context.compiler.version, *context.flags]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     sources = tuple(render_kernel(c, w, bench.target) for c in chosen)
-    return _Task(w, chosen, sources, key, bench.target)
+    return Task(w, chosen, sources, key, bench.target)
 
 
-def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
+def _known(task: Task, bench: Bench) -> tuple[Measurement, ...] | None:
     """Return the candidates' times if the algo cache has them all.
 
     What took too long is measured again where it may take longer now.
@@ -233,7 +244,7 @@ def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
     return tuple(measurement(c, t) for c, (_, t) in zip(task.chosen, known, strict=True))
 
 
-def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
+def _run(task: Task, bench: Bench) -> tuple[Measurement, ...]:
     """Build and run the program of one workload; on a crash, each candidate runs alone."""
     chosen = task.chosen
     with temporary_folder("bench") as folder:
@@ -252,7 +263,7 @@ def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
     return tuple(task.measurement(c, *results.get(k, missing)) for k, c in enumerate(chosen))
 
 
-def _without_broken(task: _Task, bench: Bench, error: ToolchainError) -> tuple[Measurement, ...]:
+def _without_broken(task: Task, bench: Bench, error: ToolchainError) -> tuple[Measurement, ...]:
     """Measure the others when one candidate doesn't compile; the reference must."""
     broken = [k for k, s in enumerate(task.sources) if s.path == error.where]
     if not broken or broken == [0]:
@@ -303,13 +314,10 @@ def _tell_board(celsius: float, clock: float, bench: Bench) -> None:
         )
 
 
-def _build(task: _Task, bench: Bench, cwd: Path) -> Path:
+def _build(task: Task, bench: Bench, cwd: Path) -> Path:
     """Write, compile and link the program of a workload; return its path."""
-    values, data = _harness(task.workload, task.chosen, task.sources, bench.target)
-    texts = kernel_tree(task.sources, bench.target)
-    texts[HARNESS] = render("bench/harness.c.j2", values)
-    files = {path: text.encode() for path, text in texts.items()}
-    for path, content in {**files, "data.bin": data}.items():
+    files = bench_files(task, bench)
+    for path, content in files.items():
         (cwd / path).parent.mkdir(parents=True, exist_ok=True)
         (cwd / path).write_bytes(content)
     harness = Unit(HARNESS, "harness", ("src/kernel.h",), cacheable=False)
@@ -321,6 +329,14 @@ def _build(task: _Task, bench: Bench, cwd: Path) -> Path:
         context.compiler, context.flags, objects, "harness", cwd, static=bench.carries,
         log=context.log,
     )  # fmt: skip
+
+
+def bench_files(task: Task, bench: Bench) -> dict[str, bytes]:
+    """Return the sources of a workload's program by path, and its data."""
+    values, data = _harness(task.workload, task.chosen, task.sources, bench.target)
+    texts = kernel_tree(task.sources, bench.target)
+    texts[HARNESS] = render("bench/harness.c.j2", values)
+    return {**{path: text.encode() for path, text in texts.items()}, "data.bin": data}
 
 
 def _harness(

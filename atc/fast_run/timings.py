@@ -15,6 +15,7 @@ from atc.cache.algo import AlgoCache, open_algo_cache
 from atc.diagnostics import Diagnostics
 from atc.farm.runners import Runner, open_runner
 from atc.farm.scheduler import ByCluster, Scheduler
+from atc.fast_run.export import measuring_project, read_times
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here
 from atc.fast_run.policy import (
     picks,
@@ -85,6 +86,17 @@ def measured(
         kept_lines = read_policy(path) if path.exists() else {}
         write_policy(path, {**kept_lines, **picks(fresh, context.target, limits.weight_price)})
     return {**known, **fresh}
+
+
+def export_files(
+    wanted: Iterable[Workload], options: Options, limits: Limits, context: BuildContext,
+    env: Mapping[str, str], diagnostics: Diagnostics,
+) -> dict[str, bytes]:  # fmt: skip
+    """Return the C project that measures these workloads on another machine."""
+    algo = open_algo_cache(None, "", diagnostics.warn)
+    timeout = options.fast_run_timeout or _NO_TIMEOUT
+    bench = Bench(context, algo, options.full_run, limits, timeout)
+    return measuring_project(wanted, bench)
 
 
 def counted(
@@ -165,12 +177,19 @@ def remote_store(
 def _algo_cache(
     options: Options, env: Mapping[str, str], place: _Place | None, warn: Callable[[str], None]
 ) -> Iterator[AlgoCache]:
-    """Open the times of a machine; a run that keeps none asks no store, either."""
+    """Open the times of a machine, with those that are imported; close what they came from.
+
+    A run that keeps none asks no store, either.
+    """
+    imported = read_times(options.fast_run_import) if options.fast_run_import else None
     runner = place and place.runner
     machine = runner.machine() if runner is not None else machine_name()
+    machine = imported.machine if imported else machine
     kept = options.fast_run_cache_type != "MEMORY" or options.op_bank_path is not None
     remote = remote_store(options, env, warn) if kept else None
     algo = open_algo_cache(times_root(options, env), machine, warn, remote)
+    for workload, times in imported.times.items() if imported else ():
+        algo.put(workload, times)
     try:
         yield algo
     finally:

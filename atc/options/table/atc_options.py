@@ -24,6 +24,7 @@ from atc.options.values import (
     required_path,
     shapes,
     switch,
+    switch_or_export,
     text,
     value_ranges,
     words,
@@ -177,7 +178,12 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             choice(TRUSTS), "key"),
     # ---- optimisation ------------------------------------------------------------------------
     Setting("fast_run", "Optimisation", "measure each operator's best candidate kernels on this "
-            "machine", "0|1", switch, False, system="MegEngine"),
+            "machine; export: write a C project that measures them elsewhere, for "
+            "--fast_run_import", "0|1|export", switch_or_export, False, system="MegEngine",
+            documentation="The project is fast_run/ in the output folder; its measure prints the "
+            "times. --full_run is for its candidates, too."),
+    Setting("fast_run_import", "Optimisation", "what the project of --fast_run=export printed: "
+            "kernels are chosen by these times", "FILE", path),
     Setting("full_run", "Optimisation", "measure all candidate kernels", "0|1", switch, False,
             system="MegEngine"),
     Setting("fast_run_algo_policy", "Optimisation", "a text file of the kernels chosen by "
