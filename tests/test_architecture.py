@@ -44,6 +44,7 @@ accuracy quantize
 compile
 tools
 api load_and_run
+batch
 cli
 __main__
 """

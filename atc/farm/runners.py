@@ -211,9 +211,9 @@ def open_runner(text: str, emulator: Sequence[str] = (), log: Log = no_log) -> R
             host, port = rest, ""
             if rest.rpartition(":")[2].isdigit():
                 host, _, port = rest.rpartition(":")
-            quiet = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={COPYING:g}")
             config = os.environ.get("ATC_SSH_CONFIG", "")
-            quiet += ("-F", config) if config else ()
+            patient = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={COPYING:g}")
+            quiet = (*patient, *(("-F", config) if config else ()))
             shell = (*_there(("ssh",)), *quiet, *(("-p", port) if port else ()), host)
             return Board(text, (), shell, "/tmp", log)
         case _:

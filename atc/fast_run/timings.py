@@ -75,7 +75,7 @@ def measured(
     with _algo_cache(options, env, place, diagnostics.warn) as algo:
         bench = Bench(
             context, algo, options.full_run, limits, timeout, options.measures, alone,
-            diagnostics.warn, place and place.runner,
+            diagnostics.warn, place.runner if place else None,
         )  # fmt: skip
         fresh = fast_run(
             [w for w in wanted if w not in known], bench,
@@ -182,7 +182,7 @@ def _algo_cache(
     A run that keeps none asks no store, either.
     """
     imported = read_times(options.fast_run_import) if options.fast_run_import else None
-    runner = place and place.runner
+    runner = place.runner if place else None
     machine = runner.machine() if runner is not None else machine_name()
     machine = imported.machine if imported else machine
     kept = options.fast_run_cache_type != "MEMORY" or options.op_bank_path is not None
