@@ -201,9 +201,9 @@ def test_a_process_that_is_killed_costs_its_row(tmp_path: Path) -> None:
         if event.kind == "begins" and not killed:
             killed.append(event.row)
             deadline = time.monotonic() + 20
-            while not (children := multiprocessing.active_children()) and time.monotonic() < deadline:
+            while not multiprocessing.active_children() and time.monotonic() < deadline:
                 time.sleep(0.01)
-            children[0].kill()
+            multiprocessing.active_children()[0].kill()
 
     done = run_batch(path, {**VALUES}, tell)
     assert [o.ok for o in done.outcomes] == [row != killed[0] for row in rows]
