@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
+from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, host_arch
 from atc.backends.toolchain import Finished, TimedOut, link_program
 from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
