@@ -37,12 +37,14 @@ program
 memory
 codegen
 build onnx_backend
+farm
 fast_run
 pipeline
 accuracy quantize
 compile
 tools
 api load_and_run
+batch
 cli
 __main__
 """

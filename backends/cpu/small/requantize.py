@@ -151,9 +151,9 @@ def _any_result(
         lines, text = finish(epilogue, w, total, indices, first)
         turned = [line.replace("rintf(", "q_rounded(") for line in (*lines, text)]
         return turned[:-1], turned[-1]
-    value, zero, dtype = whole
-    lines, text = finish(Epilogue(value, epilogue.views), w, total, indices, first)
-    fn = "q_near(" if _all_clamped(value) else "q_rounded("
+    rounded, zero, dtype = whole
+    lines, text = finish(Epilogue(rounded, epilogue.views), w, total, indices, first)
+    fn = "q_near(" if _all_clamped(rounded) else "q_rounded("
     low = (-128 if dtype is DType.INT8 else 0) - zero
     text = f"q_clamp(q_round({text}), {low}, {low + 255})"
     shifted = f"{text} + {zero}" if zero > 0 else f"{text} - {-zero}" if zero else text
