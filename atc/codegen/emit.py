@@ -84,6 +84,7 @@ def emit(
     log: bool = False,
     checks: Checks | None = None,
     threads: int = 1,
+    device_id: int = 0,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
@@ -93,7 +94,8 @@ def emit(
     in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
-    are left to the caller. A network without weights is never `external_weights`. With
+    are left to the caller. `device_id` is the GPU that `init` takes, of a network for one. A
+    network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
@@ -118,8 +120,8 @@ def emit(
     gpu = None
     if uses_device(program):
         emulated = target.device == EMULATED
-        gpu = make_gpu(program, arena, offsets, name, emulated)
-        has_arena = gpu.hybrid
+        gpu = make_gpu(program, arena, offsets, name, emulated, profile)
+        has_arena, schedule = gpu.hybrid, gpu.schedule
     own_profiles = make_shape_profiles(shape_profiles, name) if shape_profiles else None
     ranges = (
         None if shape_profiles and not general else make_dynamic(program, arena, schedule.lines)
@@ -147,7 +149,7 @@ def emit(
         "sanity": checked(program, arena, checks) if checks else None,
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": sources,
-        "fat": 0, "parts": (), "gpu": gpu,
+        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id,
     }  # fmt: skip
     runs: dict[str, str] = {}
     for k, run in enumerate(own_profiles.runs if own_profiles else ()):

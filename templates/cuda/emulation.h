@@ -27,6 +27,7 @@ struct emulated_place {
 struct emulated_kernel {
   void (*run)(void *const *at);
   int barriers; /* whether threads wait for each other */
+  unsigned arguments;
 };
 
 #ifdef __cplusplus
@@ -43,11 +44,11 @@ void emulated_barrier(void);
 #define gridDim (emulated.blocks)
 #define __syncthreads() emulated_barrier()
 
-#define EMULATED_KERNEL(NAME, BARRIERS, ...)                                   \
+#define EMULATED_KERNEL(NAME, BARRIERS, COUNT, ...)                            \
   static void run_thread(void *const *at) { NAME(__VA_ARGS__); }               \
   extern "C" {                                                                 \
   extern const emulated_kernel NAME##_image;                                   \
-  const emulated_kernel NAME##_image = {run_thread, BARRIERS};                 \
+  const emulated_kernel NAME##_image = {run_thread, BARRIERS, COUNT};          \
   }
 #endif
 

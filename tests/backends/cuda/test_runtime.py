@@ -27,8 +27,8 @@ static const gpu_kernel kernels[] = {{"first", 1, 32, 1}, {"second", 2, 64, 2}};
 static const gpu_port ports[] = {{16, 1}, {0, 0}, {32, 0}};
 static const char weights[100];
 static const void *image(size_t kernel) { return &kernels[kernel]; }
-static const gpu_network network = {kernels, 2, image, weights, sizeof weights, 256, ports, 3};
-static gpu_shared shared;
+static const gpu_network network = {kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0};
+static gpu_shared shared[GPU_DEVICES];
 static int asked(const char *name)
 {
   void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -39,9 +39,9 @@ static int asked(const char *name)
 int main(void)
 {
   gpu_state *one, *two;
-  const int first = gpu_open(&one, &shared, &network, NULL);
+  const int first = gpu_open(&one, shared, 0, &network, NULL);
   const int all = asked("fake_taken");
-  const int second = gpu_open(&two, &shared, &network, NULL);
+  const int second = gpu_open(&two, shared, 0, &network, NULL);
   const int more = asked("fake_taken") - all;
   const int same = first == GPU_OK && second == GPU_OK && one->weights == two->weights;
   const CUdeviceptr at[2] = {1, 2};
@@ -126,7 +126,7 @@ KERNEL void neighbours(const int *x, int *y)
   BARRIER
   y[threadIdx.x + SHIFT] = own[(threadIdx.x + 1) % 8] + own[(threadIdx.x + 7) % 8];
 }
-EMULATED_KERNEL(neighbours, 1, *(const int *const *)at[0], *(int *const *)at[1])
+EMULATED_KERNEL(neighbours, 1, 2, *(const int *const *)at[0], *(int *const *)at[1])
 """
 
 LAUNCH = """
