@@ -218,6 +218,7 @@ def _library(
         f"include/{name}.h": render("project/net.h.j2", values),
         f"src/{name}.c": render("project/net.c.j2", values),
         f"src/{name}_kernels.h": render("project/kernels.h.j2", values),
+        **({"src/gpu_own.h": render("cuda/gpu_own.h.j2", values)} if values["gpu"] else {}),
         **kernel_tree(kernels, target),
     }
 

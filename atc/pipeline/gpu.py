@@ -23,10 +23,10 @@ ALIGNMENT = 64
 """Bytes at which cubins begin."""
 
 _WITHOUT = (
-    "profile", "hooks", "sanity_check", "runtime_log", "fast_run_algo_policy",
+    "hooks", "sanity_check", "runtime_log", "fast_run_algo_policy",
     "op_bank_path",
 )  # fmt: skip
-"""Options that time, watch or measure kernels of the CPU alone."""
+"""Options that watch or measure kernels of the CPU alone."""
 
 
 def check_device_options(options: Options, target: Target) -> None:
@@ -54,7 +54,8 @@ def by_host(target: Target) -> bool:
 
 def headers_of(target: Target) -> tuple[str, ...]:
     """Return the headers that the network's own source includes."""
-    return tuple(f"src/{file}" for file in gpu_files(target) if file.endswith(".h"))
+    verbatim = (file for file in gpu_files(target) if file.endswith(".h"))
+    return ("src/gpu_own.h", *(f"src/{file}" for file in verbatim))
 
 
 def gpu_units(target: Target, flags: tuple[str, ...]) -> list[Unit]:

@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.errors import InternalError, OptionError
@@ -177,7 +178,7 @@ def _targets(options: Options) -> tuple[Target, ...]:
     """Return the targets that the options list, the best first.
 
     Raises OptionError for an unknown one, one listed twice, those of several
-    architectures, and a GPU among others.
+    architectures, and a real GPU beside an imitated one.
     """
     text, where = options.target, f"--{options.target_option}"
     option, machine = options.target_option, options.machine
@@ -186,11 +187,16 @@ def _targets(options: Options) -> tuple[Target, ...]:
     again = next((name for k, name in enumerate(names) if name in names[:k]), None)
     if again is not None:
         raise OptionError(f"{again} is listed twice", where=where)
-    device = next((target.name for target in targets if target.device), None)
-    if device is not None and len(targets) > 1:
+    devices = {target.device for target in targets if target.device}
+    if EMULATED in devices and len(devices) > 1:
         raise OptionError(
-            f"{device} can't be listed with other targets yet", where=where,
+            f"'{text}' are GPUs and one that is imitated", where=where,
             hint="compile a library for each",
+        )  # fmt: skip
+    if options.device_id and not devices:
+        raise OptionError(
+            f"there is no GPU number {options.device_id}: {names[0]} is a CPU", where="--device_id",
+            hint=f"choose {where}=cuda",
         )  # fmt: skip
     kinds = {target.arch for target in targets if target.arch}
     if len(kinds) > 1:

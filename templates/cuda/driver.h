@@ -5,6 +5,10 @@
 
 #include <stddef.h>
 
+#include "gpu_own.h"
+
+#define cuda_driver_open GPU_OWN(cuda_driver_open)
+
 typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;

@@ -3,6 +3,18 @@
 #define ATC_GPU_H
 
 #include "driver.h"
+#include "gpu_own.h" /* GPU_OWN: functions that are each network's own, even in one program */
+
+#define gpu_open GPU_OWN(gpu_open)
+#define gpu_close GPU_OWN(gpu_close)
+#define gpu_enter GPU_OWN(gpu_enter)
+#define gpu_leave GPU_OWN(gpu_leave)
+#define gpu_replay GPU_OWN(gpu_replay)
+#define gpu_timed_launch GPU_OWN(gpu_timed_launch)
+#define gpu_launch GPU_OWN(gpu_launch)
+#define gpu_to_device GPU_OWN(gpu_to_device)
+#define gpu_to_host GPU_OWN(gpu_to_host)
+#define gpu_wait GPU_OWN(gpu_wait)
 
 /* Statuses, the values of those in the network's header. */
 enum {

@@ -61,6 +61,7 @@ def compiled(folder: Path, *sources: str) -> Path:
     flags = compile_flags(compiler, target, "O1")
     for name in SOURCES:
         (folder / name).write_text(verbatim(f"cuda/{name}"))
+    (folder / "gpu_own.h").write_text("#define GPU_OWN(function) net_##function\n")
     (folder / "kernel.h").write_text(verbatim("cpu/kernel.h"))
     for source in sources:
         own = source_flags(flags, source)
