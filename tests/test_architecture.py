@@ -167,7 +167,7 @@ def test_cuda_kernels_share_only_the_renderer_of_expressions() -> None:
 
 def _out_of_order(start: str, families: Sequence[str]) -> list[str]:
     """Return the imports of families below `start` that aren't of lower ones."""
-    rank = {name: k for k, name in enumerate((*families, "catalogue"))} | {"targets": -1}
+    rank = {name: k for k, name in enumerate((*families, "catalogue"))} | {"targets": -1, "device": -1}
     return [
         f"{module} imports {each.module}"
         for module, found in IMPORTS.items()

@@ -29,6 +29,7 @@ from atc.names import c_string, comment, module_name, network_identifier
 from atc.options.values import Checks
 from atc.program.build import Program, calls
 from atc.program.placement import uses_device
+from atc.runtime import device as runtime_device
 from atc.runtime import interface as runtime_interface
 from atc.runtime import library as runtime_library
 from atc.runtime import network as runtime_network
@@ -264,7 +265,10 @@ def project_texts(values: dict[str, object]) -> dict[str, str]:
 @cache
 def _runtime_source(profile: bool) -> str:
     """Return the modules of `atc.runtime` as one, less their docstrings and `from __future__`."""
-    parts = [runtime_values, runtime_interface, runtime_library, runtime_queue, runtime_network]
+    parts = [
+        runtime_values, runtime_interface, runtime_library, runtime_device, runtime_queue,
+        runtime_network,
+    ]  # fmt: skip
     parts += [runtime_profile] if profile else []
     lines = [
         inspect.getsource(module).partition("from __future__ import annotations\n")[2].splitlines()

@@ -126,18 +126,19 @@ class _GpuWriter(Scribe):
             yield from super().steps(steps)
             return
         # Inputs are never written: all of them can be moved before anything runs.
-        early = [self._of_inputs(each.before) for each in (self.hosted, self.resident)]
-        yield from self._moves(*early, waits=False)
+        sides = (self.hosted, self.resident)
+        early, there = (self._of_inputs(each.before) for each in sides)
+        yield from self._moves(early, there, waits=False)
         pairs = zip(self.hosted.before, self.resident.before, strict=True)
         pending: list[Call] = []
         for step, moves in zip(steps, pairs, strict=True):
-            later = [[m for m in side if m not in sent]
-                     for side, sent in zip(moves, early, strict=True)]  # fmt: skip
+            hosted = [m for m in moves[0] if m not in early]
+            resident = [m for m in moves[1] if m not in there]
             launched = isinstance(step, Call) and on_device(step)
-            if any(later) or not launched:
+            if hosted or resident or not launched:
                 yield from self._segment(pending)
                 pending = []
-            yield from self._moves(*later)
+            yield from self._moves(hosted, resident)
             if isinstance(step, Call) and launched:
                 pending.append(step)
             else:

@@ -132,7 +132,8 @@ def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
     threads = max(part.threads for part in parts)
     targets = ", ".join(part.target for part in parts)
     values: dict[str, object] = {
-        **first.interface, "gpu": next((p.gpu for p in parts if p.gpu), None), "name": name, "upper": name.upper(), "module": module_name(name),
+        **first.interface, "gpu": next((p.gpu for p in parts if p.gpu), None),
+        "name": name, "upper": name.upper(), "module": module_name(name),
         "target": targets, "cflags": (), "checks": (), "tiles": False, "sources": (),
         "weights_size": 0, "arena_size": max(part.arena_size for part in parts),
         "threads": threads, "parts": parts, "fat": _state_size(first.interface, threads),

@@ -193,11 +193,6 @@ def _targets(options: Options) -> tuple[Target, ...]:
             f"'{text}' are GPUs and one that is imitated", where=where,
             hint="compile a library for each",
         )  # fmt: skip
-    if options.device_id and not devices:
-        raise OptionError(
-            f"there is no GPU number {options.device_id}: {names[0]} is a CPU", where="--device_id",
-            hint=f"choose {where}=cuda",
-        )  # fmt: skip
     kinds = {target.arch for target in targets if target.arch}
     if len(kinds) > 1:
         raise OptionError(

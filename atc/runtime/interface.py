@@ -51,6 +51,10 @@ int NET_start_threads(void *ctx);
 void NET_stop_threads(void *ctx);
 int NET_thread_count(void);
 void NET_release(void *ctx);
+int NET_device_id(void);
+int NET_init_on(void *ctx, int device, void *arena, size_t arena_size);
+int NET_run_device_tensors(
+  void *ctx, void *stream, const void *const *inputs, void *const *outputs);
 
 const void *NET_last_fault(const void *ctx);
 size_t NET_profile_count(void);
@@ -69,52 +73,54 @@ What follows is what cffi's own compiler makes of them (`emit_python_code`).
 """
 
 _TYPES = bytes.fromhex(
-    "00004a0d00001c010000000f00004c0d00005e030000000f00004e0d000007010000000f00004e0d0000000f"
-    "0000070d00005e030000000f0000070d00000c11000051030000000f0000070d00000c1100000c1100001c01"
-    "0000000f0000070d00000c110000040300000c030000000f0000070d0000041100001c01000052030000000f"
-    "0000070d0000000f0000510d00001c010000000f0000530d00001c010000000f0000010d000010110000000f"
-    "0000010d0000000f0000560d00001c010000000f0000580d00001c010000000f00005a0d0000000f00005c0d"
-    "00001c010000000f0000040d000004110000000f00005e0d00000c110000000f00005e0d00000c1100001c01"
-    "00000701000019110000000f00005e0d00000c1100003f0300000c110000000f00004b030000000900004d03"
-    "0000010900004f03000002010000150100005203000017010000540300000209000001030000570300000309"
-    "0000590300000409000016010000180100005d030000050900000001"
+    "0000560d00001c010000000f0000580d00006a030000000f00005a0d000007010000000f00005a0d0000000f"
+    "0000070d00006a030000000f0000070d00000c110000070100000c1100001c010000000f0000070d00000c11"
+    "00005d030000000f0000070d00000c1100000c1100001c010000000f0000070d00000c1100000c1100000403"
+    "00000c030000000f0000070d00000c1100002011000021110000000f0000070d0000041100001c0100005e03"
+    "0000000f0000070d0000000f00005d0d00001c010000000f00005f0d00001c010000000f0000010d00001611"
+    "0000000f0000010d0000000f0000620d00001c010000000f0000640d00001c010000000f0000660d0000000f"
+    "0000680d00001c010000000f0000040d000004110000000f00006a0d00000c110000000f00006a0d00000c11"
+    "00001c0100000701000020110000000f00006a0d00000c1100004b0300000c110000000f0000570300000009"
+    "000059030000010900005b03000002010000150100005e030000170100006003000002090000010300006303"
+    "0000030900006503000004090000160100001801000069030000050900000001"
 )
 _STRUCTS = (
-    (b"\x00\x00\x00\x4b\x00\x00\x00\x02$call_info", b"\x00\x00\x4e\x11nodes", b"\x00\x00\x4e\x11op",
-     b"\x00\x00\x4e\x11kernel", b"\x00\x00\x5b\x11operations", b"\x00\x00\x5b\x11bytes"),
-    (b"\x00\x00\x00\x4d\x00\x00\x00\x02$call_time", b"\x00\x00\x5b\x11runs",
-     b"\x00\x00\x5b\x11nanoseconds", b"\x00\x00\x5b\x11begin"),
-    (b"\x00\x00\x00\x54\x00\x00\x00\x02$sequence_info", b"\x00\x00\x4e\x11name",
-     b"\x00\x00\x50\x11output", b"\x00\x00\x50\x11present", b"\x00\x00\x01\x11first",
+    (b"\x00\x00\x00\x57\x00\x00\x00\x02$call_info", b"\x00\x00\x5a\x11nodes", b"\x00\x00\x5a\x11op",
+     b"\x00\x00\x5a\x11kernel", b"\x00\x00\x67\x11operations", b"\x00\x00\x67\x11bytes"),
+    (b"\x00\x00\x00\x59\x00\x00\x00\x02$call_time", b"\x00\x00\x67\x11runs",
+     b"\x00\x00\x67\x11nanoseconds", b"\x00\x00\x67\x11begin"),
+    (b"\x00\x00\x00\x60\x00\x00\x00\x02$sequence_info", b"\x00\x00\x5a\x11name",
+     b"\x00\x00\x5c\x11output", b"\x00\x00\x5c\x11present", b"\x00\x00\x01\x11first",
      b"\x00\x00\x01\x11count"),
-    (b"\x00\x00\x00\x57\x00\x00\x00\x02$step", b"\x00\x00\x4e\x11nodes", b"\x00\x00\x4e\x11op",
-     b"\x00\x00\x4e\x11kernel", b"\x00\x00\x01\x11reads", b"\x00\x00\x01\x11writes",
-     b"\x00\x00\x55\x11values"),
-    (b"\x00\x00\x00\x59\x00\x00\x00\x02$tensor_info", b"\x00\x00\x4e\x11name",
-     b"\x00\x00\x50\x11dtype", b"\x00\x00\x50\x11rank", b"\x00\x00\x51\x11shape",
+    (b"\x00\x00\x00\x63\x00\x00\x00\x02$step", b"\x00\x00\x5a\x11nodes", b"\x00\x00\x5a\x11op",
+     b"\x00\x00\x5a\x11kernel", b"\x00\x00\x01\x11reads", b"\x00\x00\x01\x11writes",
+     b"\x00\x00\x61\x11values"),
+    (b"\x00\x00\x00\x65\x00\x00\x00\x02$tensor_info", b"\x00\x00\x5a\x11name",
+     b"\x00\x00\x5c\x11dtype", b"\x00\x00\x5c\x11rank", b"\x00\x00\x5d\x11shape",
      b"\x00\x00\x01\x11size"),
-    (b"\x00\x00\x00\x5d\x00\x00\x00\x02$value", b"\x00\x00\x59\x11tensor", b"\x00\x00\x50\x11kind"),
+    (b"\x00\x00\x00\x69\x00\x00\x00\x02$value", b"\x00\x00\x65\x11tensor", b"\x00\x00\x5c\x11kind"),
 )  # fmt: skip
 _NAMES = (
-    b"\x00\x00\x00\x4bcall_info", b"\x00\x00\x00\x4dcall_time", b"\x00\x00\x00\x47observer",
-    b"\x00\x00\x00\x54sequence_info", b"\x00\x00\x00\x57step", b"\x00\x00\x00\x59tensor_info",
-    b"\x00\x00\x00\x5dvalue",
+    b"\x00\x00\x00\x57call_info", b"\x00\x00\x00\x59call_time", b"\x00\x00\x00\x53observer",
+    b"\x00\x00\x00\x60sequence_info", b"\x00\x00\x00\x63step", b"\x00\x00\x00\x65tensor_info",
+    b"\x00\x00\x00\x69value",
 )  # fmt: skip
 _FUNCTIONS = (
-    b"\x00\x00\x34\x23abi_version", b"\x00\x00\x2c\x23alignment", b"\x00\x00\x2c\x23arena_size",
-    b"\x00\x00\x29\x23arena_size_for", b"\x00\x00\x09\x23build_info",
-    b"\x00\x00\x2c\x23context_size", b"\x00\x00\x12\x23init", b"\x00\x00\x2c\x23input_count",
-    b"\x00\x00\x31\x23input_info", b"\x00\x00\x23\x23input_lowest", b"\x00\x00\x39\x23last_fault",
-    b"\x00\x00\x2c\x23output_count", b"\x00\x00\x31\x23output_info",
-    b"\x00\x00\x1c\x23output_shape", b"\x00\x00\x2c\x23profile_count",
-    b"\x00\x00\x00\x23profile_info", b"\x00\x00\x3c\x23profile_reset",
-    b"\x00\x00\x03\x23profile_times", b"\x00\x00\x3c\x23release", b"\x00\x00\x17\x23run_tensors",
-    b"\x00\x00\x26\x23sequence",
-    b"\x00\x00\x2c\x23sequence_count", b"\x00\x00\x0e\x23set_input_shapes",
-    b"\x00\x00\x45\x23set_observer", b"\x00\x00\x0b\x23start_threads",
-    b"\x00\x00\x06\x23status_string", b"\x00\x00\x2c\x23step_count", b"\x00\x00\x2e\x23step_info",
-    b"\x00\x00\x3c\x23stop_threads", b"\x00\x00\x21\x23thread_count",
-    b"\x00\x00\x2c\x23value_count", b"\x00\x00\x36\x23value_info", b"\x00\x00\x2c\x23weights_size",
+    b"\x00\x00\x40\x23abi_version", b"\x00\x00\x38\x23alignment", b"\x00\x00\x38\x23arena_size",
+    b"\x00\x00\x35\x23arena_size_for", b"\x00\x00\x09\x23build_info",
+    b"\x00\x00\x38\x23context_size", b"\x00\x00\x2d\x23device_id", b"\x00\x00\x18\x23init",
+    b"\x00\x00\x0e\x23init_on", b"\x00\x00\x38\x23input_count", b"\x00\x00\x3d\x23input_info",
+    b"\x00\x00\x2f\x23input_lowest", b"\x00\x00\x45\x23last_fault", b"\x00\x00\x38\x23output_count",
+    b"\x00\x00\x3d\x23output_info", b"\x00\x00\x28\x23output_shape",
+    b"\x00\x00\x38\x23profile_count", b"\x00\x00\x00\x23profile_info",
+    b"\x00\x00\x48\x23profile_reset", b"\x00\x00\x03\x23profile_times", b"\x00\x00\x48\x23release",
+    b"\x00\x00\x1d\x23run_device_tensors", b"\x00\x00\x23\x23run_tensors",
+    b"\x00\x00\x32\x23sequence", b"\x00\x00\x38\x23sequence_count",
+    b"\x00\x00\x14\x23set_input_shapes", b"\x00\x00\x51\x23set_observer",
+    b"\x00\x00\x0b\x23start_threads", b"\x00\x00\x06\x23status_string",
+    b"\x00\x00\x38\x23step_count", b"\x00\x00\x3a\x23step_info", b"\x00\x00\x48\x23stop_threads",
+    b"\x00\x00\x2d\x23thread_count", b"\x00\x00\x38\x23value_count", b"\x00\x00\x42\x23value_info",
+    b"\x00\x00\x38\x23weights_size",
 )  # fmt: skip
 """Of each function the number of its type and its name without the network's."""
 

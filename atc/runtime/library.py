@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
+from threading import Lock, get_ident
 from os import PathLike
 from typing import Any
 
@@ -37,6 +38,7 @@ _DTYPES = {
 """Element types by their codes in ONNX."""
 
 _STRING = 8
+_OF_THREAD = 2  # CUDA's default stream of each thread
 
 
 def read_weights(path: str | PathLike[str]) -> Array:
@@ -71,7 +73,7 @@ class Library:
 
     def __init__(
         self, path: str | PathLike[str], prefix: str, weights: str | PathLike[str] | None,
-        huge_pages: bool = False,
+        huge_pages: bool = False, device_id: int | None = None,
     ) -> None:  # fmt: skip
         self.ffi, self.handle = open_interface(path, prefix)
         self.prefix = prefix
@@ -84,6 +86,10 @@ class Library:
         """What says the inputs' shapes, where they have ranges."""
         self.release = self._optional("release")
         """What gives back the memory that a context has on a GPU."""
+        self.run_device = self._optional("run_device_tensors")
+        """What runs on tensors of a GPU, in a library for one."""
+        self.device_id = self._device_id(device_id)
+        """The number of that GPU; None in other libraries."""
         self.kept_plans = self._kept_plans()
         """For how many shapes a context keeps what is settled of them; -1: all."""
         self.settled = 0
@@ -98,6 +104,15 @@ class Library:
         self.idle: list[Context] = []
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         """All that there are."""
+        self._queues: dict[tuple[int, int], tuple[Context, Lock]] = {}
+
+    def _device_id(self, wanted: int | None) -> int | None:
+        """Return the number of the GPU that contexts are made on."""
+        if self.run_device is None:
+            if wanted is not None:
+                raise RuntimeError(f"the network {self.prefix} wasn't compiled for a GPU")
+            return None
+        return int(self.function("device_id")()) if wanted is None else wanted
 
     def _kept_plans(self) -> int:
         """Return what MXNET_MKLDNN_CACHE_NUM, or its newer name, says."""
@@ -206,6 +221,28 @@ class Library:
         finally:
             self.idle.append(context)
 
+    def run_on_device(
+        self, inputs: Sequence[int], outputs: Sequence[int], stream: int
+    ) -> None:
+        """Queue a run on a stream of the GPU, given the tensors' addresses there.
+
+        Each stream has a context: runs there follow each other, those of several don't.
+        """
+        own = get_ident() if stream == _OF_THREAD else 0
+        context, lock = self._queues.get((stream, own)) or self._queues.setdefault(
+            (stream, own), (self.context(), Lock())
+        )
+        ffi = self.ffi
+        handle = ffi.cast("void *", stream)
+        with lock:
+            tables = [
+                ffi.new("void *[]", [ffi.cast("void *", at) for at in side] or 1)
+                for side in (inputs, outputs)
+            ]
+            status = self.run_device(context.arguments[0], handle, *tables)
+        if status:
+            raise self.error(status)
+
     def run_directly(self, inputs: Sequence[Any]) -> list[Array] | None:
         """Run once, as `run` does, on arrays that can be read where they lie.
 
@@ -268,12 +305,14 @@ class Context:
         self._plans: OrderedDict[tuple[tuple[int, ...], ...], _Plan] = OrderedDict()
         self.arguments = (self._context, self._inputs, self._outputs)
         self.buffer = ffi.from_buffer
-        init = library.function("init")
-        extra: tuple[Any, ...] = ()
+        on_gpu = library.device_id is not None
+        init = library.function("init_on" if on_gpu else "init")
+        first, extra = (library.device_id,) if on_gpu else (), tuple[Any, ...]()
         if library.weights is not None:
-            init = ffi.cast("int (*)(void *, void *, size_t, const void *, size_t)", init)
+            number = "int, " if on_gpu else ""
+            init = ffi.cast(f"int (*)(void *, {number}void *, size_t, const void *, size_t)", init)
             extra = (ffi.from_buffer(library.weights), library.weights.size)
-        status = init(self._context, arena, size, *extra)
+        status = init(self._context, *first, arena, size, *extra)
         if status:
             raise library.error(status)
         self._start_threads(library)

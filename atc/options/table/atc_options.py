@@ -281,7 +281,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "keeps the smallest: orders of the buffers, from the ninth on rounds of a search", "N",
             integer(1, 1000), 12),
     Setting("device_id", "Optimisation", "the GPU, by its number, that a network for one takes "
-            "where a program names none", "N", integer(0, 15), 0),
+            "where a program names none", "N", integer(0, 15), 0, system="ATC", row="A-35"),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
     Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "

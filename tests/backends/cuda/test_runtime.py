@@ -27,7 +27,9 @@ static const gpu_kernel kernels[] = {{"first", 1, 32, 1}, {"second", 2, 64, 2}};
 static const gpu_port ports[] = {{16, 1}, {0, 0}, {32, 0}};
 static const char weights[100];
 static const void *image(size_t kernel) { return &kernels[kernel]; }
-static const gpu_network network = {kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0};
+static const gpu_network network = {
+  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0
+};
 static gpu_shared shared[GPU_DEVICES];
 static int asked(const char *name)
 {
