@@ -74,7 +74,9 @@ KERNELS = [
 ]  # fmt: skip
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 
-CUDA_KERNELS = ["kernel", "elementwise", "products", "windows", "rows", "data"]
+CUDA_KERNELS = [
+    "gpus", "kernel", "elementwise", "products", "tensor", "windows", "rows", "data",
+]  # fmt: skip
 """The families of `backends/cuda`, likewise; of `backends/cpu` they see `render` alone."""
 
 LATE = {"cli", "tools.commands", "tools.verify", "load_and_run", "importers"}
@@ -167,7 +169,8 @@ def test_cuda_kernels_share_only_the_renderer_of_expressions() -> None:
 
 def _out_of_order(start: str, families: Sequence[str]) -> list[str]:
     """Return the imports of families below `start` that aren't of lower ones."""
-    rank = {name: k for k, name in enumerate((*families, "catalogue"))} | {"targets": -1, "device": -1}
+    rank = {name: k for k, name in enumerate((*families, "catalogue"))}
+    rank |= {"targets": -1, "device": -1}
     return [
         f"{module} imports {each.module}"
         for module, found in IMPORTS.items()

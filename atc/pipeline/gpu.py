@@ -76,7 +76,7 @@ def compiled_cubins(
 def _cubins(cwd: Path, emission: Emission, nvcc: Compiler, context: BuildContext) -> bytes:
     """Return the cubins of those kernels that a GPU runs, in the kernels' order."""
     files, own = emission.files, [k for k in emission.kernels if k.launch]
-    units = [Unit(k.path, k.symbol, ("src/device.h", "src/kernel.h")) for k in own]
+    units = [Unit(k.path, k.symbol, ("src/device.h", "src/tensor.h", "src/kernel.h")) for k in own]
     paths = dict.fromkeys(p for unit in units for p in (unit.path, *unit.includes))
     write_files(cwd, {path: files[path] for path in paths})
     context = replace(context, compiler=nvcc, flags=nvcc_flags(context.target.device))

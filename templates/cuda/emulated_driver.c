@@ -20,11 +20,22 @@ enum { BAND = 4096, POISON = 0xa5, STACK = 1 << 16, ILLEGAL_ADDRESS = 700, LAUNC
 /* ---- threads of a block ---- */
 
 __thread struct emulated_place emulated;
+__thread struct emulated_handed emulated_handed;
+
+enum { MOST_COPIES = 256 };
+
+typedef struct copy {
+  void *to;
+  const void *from;
+  unsigned size, group;
+} copy;
 
 typedef struct fiber {
   ucontext_t context;
   struct emulated_index thread;
   int done;
+  unsigned pending, group; /* copies, and the number of their groups so far */
+  copy copies[MOST_COPIES];
 } fiber;
 
 static __thread fiber *fibers;
@@ -37,6 +48,28 @@ void emulated_barrier(void)
 {
   if (fibers == NULL) abort(); /* a kernel that says that its threads don't wait */
   swapcontext(&fibers[running].context, &home);
+}
+
+void emulated_copy(void *to, const void *from, unsigned size)
+{
+  fiber *const own = &fibers[running];
+  if (own->pending == MOST_COPIES) abort(); /* nobody waits for them */
+  own->copies[own->pending++] = (copy){to, from, size, own->group};
+}
+
+void emulated_commit(void) { fibers[running].group++; }
+
+void emulated_wait(unsigned groups)
+{
+  fiber *const own = &fibers[running];
+  unsigned done = 0;
+  for (; done < own->pending && own->copies[done].group + groups < own->group; done++) {
+    const copy each = own->copies[done];
+    if (each.from == NULL) memset(each.to, 0, each.size);
+    else memcpy(each.to, each.from, each.size);
+  }
+  own->pending -= done;
+  memmove(own->copies, own->copies + done, own->pending * sizeof *own->copies);
 }
 
 static void run_fiber(void)
@@ -52,6 +85,7 @@ static int run_block(unsigned threads, char *stacks, int reverse)
   for (unsigned k = 0; k < threads; k++) {
     fibers[k].thread.x = k;
     fibers[k].done = 0;
+    fibers[k].pending = 0;
     getcontext(&fibers[k].context);
     fibers[k].context.uc_stack.ss_sp = stacks + (size_t)k * STACK;
     fibers[k].context.uc_stack.ss_size = STACK;
@@ -81,7 +115,7 @@ static int run_grid(unsigned blocks, unsigned threads)
   emulated.threads.x = threads;
   fibers = NULL;
   if (kernel->barriers) {
-    fibers = malloc(threads * sizeof *fibers);
+    fibers = calloc(threads, sizeof *fibers);
     stacks = malloc((size_t)threads * STACK);
     failed = fibers == NULL || stacks == NULL;
   }

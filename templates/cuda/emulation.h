@@ -12,6 +12,7 @@
 
 #define __device__
 #define __shared__ static __thread
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(threads)
 
 struct emulated_index {
@@ -30,11 +31,25 @@ struct emulated_kernel {
   unsigned arguments;
 };
 
+/* What the threads of a warp hand each other for an instruction that they run together, in turns:
+ * while some still read what was handed, others may hand the next. */
+enum { EMULATED_THREADS = 1024, EMULATED_TILES = 8 };
+struct emulated_handed {
+  uint32_t a[2][EMULATED_THREADS][EMULATED_TILES][4], b[2][EMULATED_THREADS][EMULATED_TILES][2];
+  unsigned turn[EMULATED_THREADS];
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 extern __thread struct emulated_place emulated;
+extern __thread struct emulated_handed emulated_handed;
 void emulated_barrier(void);
+
+/* Copies that are made when they are waited for; a source of NULL clears. */
+void emulated_copy(void *to, const void *from, unsigned size);
+void emulated_commit(void);
+void emulated_wait(unsigned groups);
 #ifdef __cplusplus
 }
 
