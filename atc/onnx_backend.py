@@ -7,7 +7,7 @@ outputs = prepare(onnx.load("model.onnx")).run([x])
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from atc.memory.arena import plan_memory
 from atc.passes import run_passes
 from atc.program.build import build_program
 from atc.runtime.network import Network
-from atc.select.select import select
+from atc.select.select import Selection, select
 
 FILE = "the model"
 """What errors call a model that comes from no file."""
@@ -74,14 +74,18 @@ def _device(device: str) -> tuple[str, int]:
 
 
 def compile_networks(
-    graphs: Sequence[Graph], target: Target, level: str = "O2", device_id: int = 0
-) -> list[Network]:
-    """Compile graphs into one library, at an optimisation level of the C compiler, and load it."""
+    graphs: Sequence[Graph], target: Target, level: str = "O2", device_id: int = 0,
+    choose: Callable[[Graph, Target], Selection] = select,
+) -> list[Network]:  # fmt: skip
+    """Compile graphs into one library, at an optimisation level of the C compiler, and load it.
+
+    `choose` takes kernels for a graph.
+    """
     compiler = find_compiler(target, os.environ)
     flags = (*compile_flags(compiler, target, level), "-Iinclude", "-I.")
     with temporary_folder("backend") as temporary:
         folder = Path(temporary).resolve()
-        projects = [_emit(graph, target, f"net{k}") for k, graph in enumerate(graphs)]
+        projects = [_emit(graph, target, f"net{k}", choose) for k, graph in enumerate(graphs)]
         sources = dict.fromkeys(s for project in projects for s in _write(project, folder))
         if target.device not in ("", EMULATED):
             of_gpu = [source for source in sources if source.endswith(".cu")]
@@ -109,9 +113,11 @@ def _write_cubins(project: Emission, folder: Path) -> str:
     return text
 
 
-def _emit(graph: Graph, target: Target, name: str) -> Emission:
-    graph = run_passes(graph, width=target.vector_bytes // 4)
-    program = build_program(graph, select(graph, target), target)
+def _emit(
+    graph: Graph, target: Target, name: str, choose: Callable[[Graph, Target], Selection]
+) -> Emission:
+    graph = run_passes(graph, width=target.vector_bytes // 4, device=bool(target.device))
+    program = build_program(graph, choose(graph, target), target)
     return emit(
         program, plan_memory(program), target, name=name, model=FILE, model_hash="", options=""
     )

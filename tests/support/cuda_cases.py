@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 
 from atc.backends.kernel import KernelSource
+from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep
 from atc.passes import run_passes
 from atc.program.build import Program, build_program, calls
-from atc.select.select import select
+from atc.select.select import Limits, Selection, select
 from support import node_model
 
 TARGET = get_target("cuda-emulated")
@@ -113,8 +114,13 @@ def lowered(case: Case) -> Lowered:
 
 def program_of(graph: Graph) -> Program:
     """Return the calls that compute a graph."""
-    graph = run_passes(graph, width=1)
-    return build_program(graph, select(graph, TARGET), TARGET)
+    graph = run_passes(graph, width=1, device=True)
+    return build_program(graph, choose_exact(graph, TARGET), TARGET)
+
+
+def choose_exact(graph: Graph, target: Target) -> Selection:
+    """Return the kernels that round nothing but results: the portable tier."""
+    return select(graph, target, limits=Limits(exact=True))
 
 
 def kernels_of(*names: str) -> list[KernelSource]:
