@@ -20,8 +20,7 @@ from atc.errors import OptionError
 from atc.options.options import Options
 
 _WITHOUT = (
-    "hooks", "sanity_check", "runtime_log", "fast_run_algo_policy",
-    "op_bank_path",
+    "hooks", "sanity_check", "runtime_log", "fast_run_algo_policy", "op_bank_path", "state",
 )  # fmt: skip
 """Options that watch or measure kernels of the CPU alone."""
 

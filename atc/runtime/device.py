@@ -11,17 +11,18 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock, get_ident
 from typing import Any
 
 import numpy as np
 
-from atc.runtime.library import dtype_of
+from atc.runtime.library import Context, Library, dtype_of
 from atc.runtime.values import Tensor
 
 _CUDA = (2, 13)
 """DLPack's kinds of devices that CUDA's pointers reach: its memory, and managed memory."""
-_LEGACY = 1
-"""The default stream, as DLPack and `__cuda_array_interface__` number it."""
+_LEGACY, _OF_THREAD = 1, 2
+"""The default stream, and that of each thread, as CUDA and DLPack number them."""
 _KINDS = {0: "int", 1: "uint", 2: "float"}
 _BFLOAT, _BOOL = 4, 6
 
@@ -49,6 +50,36 @@ class DeviceTensor:
     owner: Any
     stream: int | None = None
     """The stream on which it is written, where it says so."""
+
+
+class Streams:
+    """The contexts of a network's runs on a GPU, one for each stream.
+
+    Runs on one stream follow each other, those of several may overlap.
+    """
+
+    def __init__(self, library: Library) -> None:
+        """Take a library; nothing is prepared before the first run."""
+        self._library = library
+        self._contexts: dict[tuple[int, int], tuple[Context, Lock]] = {}
+
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
+        """Queue a run on a stream, given the tensors' addresses on the GPU."""
+        library, own = self._library, (stream, get_ident() if stream == _OF_THREAD else 0)
+        context, lock = self._contexts.get(own) or self._contexts.setdefault(
+            own, (library.context(), Lock())
+        )
+        ffi = library.ffi
+        tables = [
+            ffi.new("void *[]", [ffi.cast("void *", at) for at in side] or 1)
+            for side in (inputs, outputs)
+        ]
+        with lock:
+            status = library.run_device(
+                context.arguments[0], ffi.cast("void *", stream), *tables
+            )
+        if status:
+            raise library.error(status)
 
 
 def is_on_device(value: Any) -> bool:

@@ -1,9 +1,9 @@
 """CUDA kernels by family; `KERNELS` is the catalogue in order of preference among equals."""
 
 from atc.backends.cuda import data, elementwise, products, rows, tensor, windows
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *windows.KERNELS, *rows.KERNELS,
     *data.KERNELS,
 )  # fmt: skip

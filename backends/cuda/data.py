@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.render.expr import load, render_expr, store
-from atc.backends.cpu.render.loops import loop_names, reader
 from atc.backends.cuda.kernel import ElementKernel, unravel
 from atc.backends.kernel import Params, Workload
+from atc.backends.render.expr import load, render_expr, store
+from atc.backends.render.loops import loop_names, reader
 from atc.backends.target import Target
 from atc.ir.graph import row_major
 from atc.ir.ops.data import Concat, Gather, Pad, source_index

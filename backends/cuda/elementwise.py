@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.backends.cpu.render.expr import load, render_expr, store, value_type
-from atc.backends.cpu.render.loops import finish, loop_names, reader
-from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.cuda.kernel import ElementKernel, RowKernel, unravel
 from atc.backends.kernel import Params, Workload
+from atc.backends.render.expr import load, render_expr, store, value_type
+from atc.backends.render.loops import finish, loop_names, reader
+from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
 from atc.ir.ops import ArgReduce, Map, Reduce
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atc.backends.cuda.gpus import LAUNCH_NS, Gpu
-from atc.backends.kernel import Kernel, Launch, Params, Workload
+from atc.backends.kernel import Kernel, Launch, OpT, Params, ParamsT, Workload
 from atc.backends.target import Target
 from atc.ir.graph import DType
 
@@ -22,13 +22,13 @@ Unravelled = list[tuple[str, str]]
 """C variables with the expressions that they are declared with."""
 
 
-class DeviceKernel(Kernel):
+class DeviceKernel(Kernel[OpT, ParamsT]):
     """A CUDA kernel that only reads and writes the device's memory."""
 
     barriers = False
     """Whether threads of a block wait for each other."""
 
-    def supports_extents(self, w: Workload) -> bool:
+    def supports_extents(self, w: Workload[OpT]) -> bool:
         """Extents must be known, and not 0: the host does nothing as well. No text either."""
         if w.op.written or not super().supports_extents(w):
             return False
@@ -37,7 +37,7 @@ class DeviceKernel(Kernel):
             return False
         return all(t.size > 0 and t.dtype is not DType.STRING for t in types)
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[OpT], params: ParamsT, target: Target) -> float:
         """Return the estimated seconds: always less than the cycles of what the host computes."""
         return 0.0
 

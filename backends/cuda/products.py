@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.render.expr import address, load
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import (
     MOST_BLOCKS,
@@ -19,6 +17,8 @@ from atc.backends.cuda.kernel import (
     unravel,
 )
 from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.render.expr import address, load
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType, row_major
 from atc.ir.ops import Conv, MatMul

@@ -7,10 +7,10 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import address, literal
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.cuda.kernel import RowKernel, unravel
 from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.render.expr import address, literal
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention, Normalize, Softmax

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.render.loops import finish
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, seconds, unravel
 from atc.backends.cuda.products import (
@@ -17,9 +16,10 @@ from atc.backends.cuda.products import (
     product_of,
     tiles_of,
 )
-from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.kernel import KernelParams, Launch, Workload
+from atc.backends.render.loops import finish
 from atc.backends.target import Target
-from atc.ir.graph import DType
+from atc.ir.graph import DType, Op
 from atc.ir.ops import Conv, MatMul
 
 ROW = 64
@@ -90,7 +90,23 @@ def _side(name: str, index: str, rows: int, extent: int, operand: Operand, form:
     )  # fmt: skip
 
 
-class TensorProduct(DeviceKernel):
+@dataclass(frozen=True, kw_only=True)
+class TileParams(KernelParams):
+    """A block's tile of `m` rows and `n` columns, its warps along both, stages of shared memory."""
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    stages: int
+
+    @property
+    def warps(self) -> int:
+        """The warps of a block."""
+        return self.warps_m * self.warps_n
+
+
+class TensorProduct(DeviceKernel[Op, TileParams]):
     """Products on tensor cores: tiles in several stages of shared memory, floats summed in float.
 
     A sum of floats that isn't finite is computed once more as the op defines it.
@@ -115,7 +131,7 @@ class TensorProduct(DeviceKernel):
         assert form is not None
         return form
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload, target: Target) -> Sequence[TileParams]:
         """Tiles of several sizes, each in as many stages as there is memory for, up to four."""
         planes = self._form(product_of(w)).planes
         found = []
@@ -125,26 +141,27 @@ class TensorProduct(DeviceKernel):
         ):  # fmt: skip
             stages = min(4, SHARED // (planes * (m + n) * ROW))
             if stages >= 2:
-                found.append({"m": m, "n": n, "warps_m": warps_m, "warps_n": warps_n,
-                              "stages": stages})  # fmt: skip
+                found.append(
+                    TileParams(m=m, n=n, warps_m=warps_m, warps_n=warps_n, stages=stages)
+                )
         return sorted(found, key=lambda params: self.cost(w, params, target))
 
-    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+    def launch(self, w: Workload, params: TileParams, target: Target) -> Launch:
         """Return a block for each tile, up to a limit."""
         tiles = _tiles(w, params)
-        return Launch(min(max(tiles, 1), MOST_BLOCKS), 32 * _warps(params))
+        return Launch(min(max(tiles, 1), MOST_BLOCKS), 32 * params.warps)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload, params: TileParams, target: Target) -> dict[str, object]:
         """Tiles, how operands are loaded, and what becomes of a sum."""
         product = product_of(w)
-        form, rows, columns = self._form(product), int(params["m"]), int(params["n"])
+        form, rows, columns = self._form(product), params.m, params.n
         after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
         a, b = product.a, product.b
         floats = product.accumulator.is_float
         return {
             "product": product, "form": form, "type": product.accumulator.c,
-            "tile_m": rows, "tile_n": columns, "warps_m": params["warps_m"],
-            "warps_n": params["warps_n"], "stages": params["stages"],
+            "tile_m": rows, "tile_n": columns, "warps_m": params.warps_m,
+            "warps_n": params.warps_n, "stages": params.stages,
             "tiles": _tiles(w, params), "indices": unravel("at", tiles_of(product, rows, columns)),
             "steps": -(-product.k // form.depth), "after": after, "value": value,
             "sides": [_side("a", "i", rows, product.m, a, form),
@@ -153,28 +170,24 @@ class TensorProduct(DeviceKernel):
             "used": " ".join((a.text, b.text, product.text, *after, value, "tile_i", "tile_j")),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload, params: TileParams, target: Target) -> float:
         """Return the seconds that tensor cores take, or shared memory where it is slower."""
         product, gpu = product_of(w), gpu_of(target.device)
-        form, m, n = self._form(product), int(params["m"]), int(params["n"])
+        form, m, n = self._form(product), params.m, params.n
         steps, products = -(-product.k // form.depth), (1, 3)[form.planes - 1]
         rate = 0.7 * gpu.tensor * (2 // form.bytes)
-        own_m, own_n = m // int(params["warps_m"]), n // int(params["warps_n"])
-        read = form.planes * ROW * _warps(params) * (own_m + own_n)  # bytes, 128 of them in a clock
+        own_m, own_n = m // params.warps_m, n // params.warps_n
+        read = form.planes * ROW * params.warps * (own_m + own_n)  # bytes, 128 of them in a clock
         filled = form.planes * ROW * (m + n)
         step = max(products * m * n * form.depth / rate, (read + 2 * filled) / 128)
-        shared = int(params["stages"]) * form.planes * (m + n) * ROW
-        resident = max(1, min(gpu.shared // shared, gpu.blocks, 48 // _warps(params)))
-        clocks = step * (steps + int(params["stages"])) + 500
+        shared = params.stages * form.planes * (m + n) * ROW
+        resident = max(1, min(gpu.shared // shared, gpu.blocks, 48 // params.warps))
+        clocks = step * (steps + params.stages) + 500
         return seconds(w, gpu.compute_ns(_tiles(w, params), resident, clocks), gpu)
 
 
-def _warps(params: Params) -> int:
-    return int(params["warps_m"]) * int(params["warps_n"])
-
-
-def _tiles(w: Workload, params: Params) -> int:
-    return prod(n for _, n in tiles_of(product_of(w), int(params["m"]), int(params["n"])))
+def _tiles(w: Workload, params: TileParams) -> int:
+    return prod(n for _, n in tiles_of(product_of(w), params.m, params.n))
 
 
 class _Stored(TensorProduct):

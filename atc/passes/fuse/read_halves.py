@@ -24,6 +24,7 @@ def read_halves(state: Rewriting, node: Node) -> Node:
     if len(types) != 1:
         return node
     (dtype,), names, origins = types, [], [node]
+    refined: MatMul | Conv | None
     for index, (name, cast) in enumerate(zip(node.inputs[:2], casts, strict=True)):
         if cast is None:
             constant = state.constant(name)

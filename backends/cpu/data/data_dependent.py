@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import address, load, value_type
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, load, value_type
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops.data_dependent import NonMaxSuppression, NonZero, ReadExtents, ResolveSlice, Unique

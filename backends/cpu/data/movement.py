@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.render.expr import address, load, render_expr, store
-from atc.backends.cpu.render.loops import loop_names, reader
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, load, render_expr, store
+from atc.backends.render.loops import loop_names, reader
 from atc.backends.target import Target
 from atc.ir.expr import Expr, Input
 from atc.ir.graph import TensorType, row_major

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import load, value_type
-from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import load, value_type
+from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops.data import Cumulate, TopK

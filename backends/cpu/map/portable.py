@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from atc.backends.cpu.render.expr import address, load, render_expr, store, value_type
-from atc.backends.cpu.render.loops import finish, loop_names, reader
-from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, load, render_expr, store, value_type
+from atc.backends.render.loops import finish, loop_names, reader
+from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
 from atc.ir.expr import Expr, Input
 from atc.ir.ops import ArgReduce, Map, Reduce

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import finish, loop_names
-from atc.backends.cpu.render.reduction import neutral
-from atc.backends.cpu.render.vector_expr import (
+from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
+from atc.backends.render.expr import address
+from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.reduction import neutral
+from atc.backends.render.vector_expr import (
     BYTES,
     lanes,
     readable_typed,
@@ -20,7 +21,6 @@ from atc.backends.cpu.render.vector_expr import (
     vector_reader,
     vectorisable,
 )
-from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.target import Target
 from atc.dims import most
 from atc.ir.expr import Call, Expr, Input, call, cast, const, cost

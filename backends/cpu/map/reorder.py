@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.backends.cpu.render.vector_expr import BYTES, lanes
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.vector_expr import BYTES, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType, TensorType

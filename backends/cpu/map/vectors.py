@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from atc.backends.cpu.map.portable import in_place_operands
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import (
+from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import (
     lanes,
     readable,
     readable_typed,
@@ -17,7 +18,6 @@ from atc.backends.cpu.render.vector_expr import (
     vector_reader,
     vectorisable,
 )  # fmt: skip
-from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.target import Target
 from atc.dims import most
 from atc.ir.expr import Input, walk

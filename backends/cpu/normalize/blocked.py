@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from math import gcd, prod
 
 from atc.backends.cpu.normalize.portable import overwrites_operand
-from atc.backends.cpu.render.epilogue import deferred_epilogue
-from atc.backends.cpu.render.expr import address, literal
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.epilogue import deferred_epilogue
+from atc.backends.render.expr import address, literal
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue, NormalizeBlocked

@@ -9,9 +9,9 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import address, literal
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, literal
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.dims import Dim
 from atc.ir.graph import DType, TensorType

@@ -6,10 +6,10 @@ from dataclasses import replace
 from math import prod
 
 from atc.backends.cpu.normalize.portable import lowest, operand, overwrites_operand, real
-from atc.backends.cpu.render.expr import address, literal
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, literal
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.target import Target
 from atc.dims import Dim, most
 from atc.ir.graph import DType

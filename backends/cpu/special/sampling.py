@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import literal, load, store
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import literal, load, store
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, row_major
 from atc.ir.ops.data import source_index

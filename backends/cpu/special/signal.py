@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import load, store
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import load, store
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops.signal import Dft

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType

@@ -20,7 +20,8 @@ import pytest
 from cuda_cases import TARGET
 
 from atc.backends.cuda.targets import ARCHITECTURES
-from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
+from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
