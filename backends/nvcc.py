@@ -20,7 +20,7 @@ HOW = "install the CUDA toolkit, or run: pip install 'atc[cuda]'; NVCC or CUDA_H
 
 
 def find_nvcc(device: str, environ: Mapping[str, str], *, log: Log = no_log) -> Compiler:
-    """Return nvcc: `$NVCC`, that of `$CUDA_HOME`, of PATH, or of NVIDIA's packages for Python.
+    """Return nvcc: `$NVCC`, that of `$CUDA_HOME`, `$CUDA_BIN_PATH`, PATH, or NVIDIA's packages.
 
     Raises ToolchainError where there is none, or it doesn't know the architecture `device`.
     """
@@ -59,6 +59,13 @@ def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
         if found is None:
             raise ToolchainError(
                 f"CUDA_HOME holds no bin/nvcc: {home}", hint="correct or unset CUDA_HOME"
+            )
+        yield (found,)
+    if folder := environ.get("CUDA_BIN_PATH", ""):
+        found = shutil.which(str(Path(folder, "nvcc")), path=path)
+        if found is None:
+            raise ToolchainError(
+                f"CUDA_BIN_PATH holds no nvcc: {folder}", hint="correct or unset CUDA_BIN_PATH"
             )
         yield (found,)
     if found := shutil.which("nvcc", path=path):

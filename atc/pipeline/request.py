@@ -128,7 +128,7 @@ class Request:
         mode, listed = options.op_select_implmode, options.optypelist_for_implmode
         limits = Limits(
             mode.startswith("high_precision"), workspace, options.kernels, decided.exact_nodes,
-            weight_price=options.weight_price,
+            weight_price=options.weight_price, tensor_cores=options.tensor_cores,
         )  # fmt: skip
         if listed or self.operator_modes is not None:
             exact = exact_nodes(model, mode, listed, self.operator_modes or OperatorModes())

@@ -114,6 +114,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
 
     template = "cuda/tensor.cu.j2"
     barriers = True
+    tensor_cores = True
 
     def form(self, product: Product) -> Form | None:
         """Return how a product is computed; None where it can't be."""

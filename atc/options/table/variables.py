@@ -17,7 +17,8 @@ ATC_VARIABLES: tuple[Setting, ...] = (
             secret=True,
             documentation="Whoever has it can put code into the builds of all who have it. With it "
             "the cache's directories may be writable by their group."),
-    Setting("NVCC", "Environment", "the CUDA compiler (default: that of $CUDA_HOME, of PATH, of "
+    Setting("NVCC", "Environment", "the CUDA compiler (default: that of $CUDA_HOME, "
+            "$CUDA_BIN_PATH, PATH, of "
             "NVIDIA's packages for Python)", "COMMAND", kind="variable", read="dynamic"),
     Setting("CUDA_HOME", "Environment", "the folder of a CUDA toolkit", "DIR", kind="variable",
             read="dynamic"),
