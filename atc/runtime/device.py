@@ -157,6 +157,8 @@ def checked_tensor(value: Any, tensor: Tensor, side: str, stream: int) -> Device
         )
     if not found.dense:
         raise ValueError(f"{side} {tensor.name!r} must be contiguous")
+    if found.pointer % 16:
+        raise ValueError(f"{side} {tensor.name!r} must begin at a multiple of 16 bytes")
     return found
 
 

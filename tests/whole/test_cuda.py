@@ -13,31 +13,14 @@ import numpy as np
 import onnx
 import pytest
 import suite
+from cuda_networks import X, compiled, mixed_model
 from onnx import TensorProto, helper
 from projects import make_model, reference
 
-from atc.api import compile as compile_network
 from atc.errors import AtcError
 from atc.runtime.load import load
 
 EXCEPTIONS = suite.read_exceptions()
-X = np.linspace(-2, 3, 24, dtype=np.float32).reshape(4, 6)
-
-
-def mixed_model() -> onnx.ModelProto:
-    """Return a model with a node between others that only the host computes."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("CumSum", ["a", "axis"], ["b"]),
-        helper.make_node("Add", ["b", "a"], ["c"]),
-        helper.make_node("MatMul", ["c", "w"], ["y"]),
-    ]
-    w = np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2)
-    return make_model(
-        nodes, [("x", TensorProto.FLOAT, (4, 6))],
-        [("y", TensorProto.FLOAT, (4, 2)), ("b", TensorProto.FLOAT, (4, 6))],
-        {"w": w, "axis": np.array(1)},
-    )  # fmt: skip
 
 
 def loop_model() -> onnx.ModelProto:
@@ -72,12 +55,6 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
-
-
-def compiled(model: onnx.ModelProto, folder: Path, **options: Any) -> Any:
-    onnx.save(model, folder / "model.onnx")
-    given = {"target": "cuda-emulated", "op_compiler_cache_mode": "disable", **options}
-    return compile_network(folder / "model.onnx", folder / "net", **given)
 
 
 def test_the_host_computes_what_has_no_cuda_kernel(tmp_path: Path) -> None:
@@ -222,6 +199,8 @@ def test_faults_of_tensors_on_a_device_are_told(tmp_path: Path) -> None:
         (Tensor(X[:3]), "input 'x' must have the shape (4, 6), not (3, 6)"),
         (Tensor(X.astype(np.float64)), "input 'x' must be float32, not float64"),
         (Tensor(np.asfortranarray(X)), "input 'x' must be contiguous"),
+        (Tensor(np.zeros(25, np.float32)[1:].reshape(4, 6)),
+         "input 'x' must begin at a multiple of 16 bytes"),
         (Tensor(X, 1), "a tensor is on device 1, the network on 0"),
         (Lent(X), "output 'y': Lent can't be made, give out="),
     ):
