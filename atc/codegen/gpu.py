@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
-from atc.codegen.schedule import Schedule, Scribe, make_schedule
+from atc.codegen.schedule import Schedule, Scribe, Uses, make_schedule
 from atc.memory.arena import Arena
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place
@@ -31,10 +30,8 @@ class Segment:
 
     comment: str
     lines: tuple[str, ...]
-
-    def uses(self, table: str) -> bool:
-        """Return whether they read an element of a table."""
-        return any(re.search(rf"\b{table}\[", line) for line in self.lines)
+    tables: frozenset[str]
+    """Which of the tables of inputs (in) and outputs (out) they read."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +65,13 @@ def make_gpu(
         segments=segments,
     )  # fmt: skip
     whole = make_schedule(program, arena, weights, network, timed, writer=writer)
-    text = re.sub(r"/\*.*?\*/", "", "\n".join(whole.lines))
+    used = whole.uses.pointers
     schedule = replace(
         whole,
-        constants=tuple(c for c in whole.constants if _names(text, c.c_name)),
-        values=tuple(v for v in whole.values if _names(text, v.c_name)),
-        inputs=tuple(replace(p, used=_names(text, p.c_name)) for p in whole.inputs),
-        outputs=tuple(replace(p, used=_names(text, p.c_name)) for p in whole.outputs),
+        constants=tuple(c for c in whole.constants if c.c_name in used),
+        values=tuple(v for v in whole.values if v.c_name in used),
+        inputs=tuple(replace(p, used=p.c_name in used) for p in whole.inputs),
+        outputs=tuple(replace(p, used=p.c_name in used) for p in whole.outputs),
     )
     moved = {m.home for side in resident.before for m in side if not m.to_device}
     touched = {
@@ -84,13 +81,8 @@ def make_gpu(
     listed = tuple(_listed(k) for k in kernels)
     return Gpu(
         listed, tuple(segments), arena.plan.size, tuple(p in touched for p in ports),
-        bool(schedule.values) or _names(text, "arena"), emulated, schedule,
+        bool(schedule.values) or whole.uses.arena, emulated, schedule,
     )  # fmt: skip
-
-
-def _names(text: str, name: str) -> bool:
-    """Whether C names a variable, which is no member of a struct."""
-    return re.search(rf"(?<!->)\b{name}\b", text) is not None
 
 
 def _arguments(step: Step) -> tuple[str, ...]:
@@ -107,16 +99,17 @@ class _GpuWriter(Scribe):
 
     def __init__(
         self, program: Program, arena: Arena, pointers: Mapping[str, str], timed: bool,
-        observed: bool, checked: bool, logged: bool, upper: str, weights: Mapping[str, int],
-        kernels: Sequence[KernelSource], hosted: Placement, resident: Placement,
-        segments: list[Segment],
+        observed: bool, checked: bool, logged: bool, upper: str, uses: Uses,
+        weights: Mapping[str, int], kernels: Sequence[KernelSource],
+        hosted: Placement, resident: Placement, segments: list[Segment],
     ) -> None:  # fmt: skip
-        super().__init__(program, arena, pointers, timed, observed, checked, logged, upper)
+        super().__init__(program, arena, pointers, timed, observed, checked, logged, upper, uses)
         self.weights = weights
         self.kernels = kernels
         self.hosted = hosted
         self.resident = resident
         self.segments = segments
+        self.tables = set[str]()
         offsets = arena.offsets.items()
         self.begins = {program.home(v): at - program.shift(v) for v, at in offsets}
         self.outputs = {program.home(o): k for k, o in enumerate(program.outputs)}
@@ -158,9 +151,10 @@ class _GpuWriter(Scribe):
                 yield from self._launch(call, f"return {self.upper}_ERROR_GPU;")
             return
         first, number = self.number, len(self.segments)
+        self.tables = set()
         lines = tuple(line for call in launched for line in self._launch(call, "return 0;"))
-        comment_ = f"Steps {first} to {self.number - 1}."
-        self.segments.append(Segment(comment_, lines))
+        steps = f"Steps {first} to {self.number - 1}."
+        self.segments.append(Segment(steps, lines, frozenset(self.tables)))
         yield f"/* {first} to {self.number - 1}: a graph */"
         asked = f"gpu_replay(gpu, stream, {number}, hosted ? 0 : 1, in)"
         yield f"if (!{asked}) return {self.upper}_ERROR_GPU;"
@@ -176,6 +170,7 @@ class _GpuWriter(Scribe):
         number = self.kernels.index(call.source)
         table = f"(const CUdeviceptr[]){{{', '.join(at)}}}"
         if self.timed:
+            self.uses.times = self.uses.device_times = True
             yield "begin = nanoseconds();"
             yield f"if (!gpu_timed_launch(gpu, stream, {number}, {table}, &took)) {failed}"
             yield f"add_device_time(ctx, {self.called}, begin, took);"
@@ -195,7 +190,9 @@ class _GpuWriter(Scribe):
     def _port(self, home: str, begin: int) -> str:
         inside = home in self.program.inputs
         number = self.program.inputs.index(home) if inside else self.outputs[home]
-        place = f"{'in' if inside else 'out'}[{number}]"
+        table = "in" if inside else "out"
+        self.tables.add(table)
+        place = f"{table}[{number}]"
         return f"{place} + {begin}" if begin else place
 
     def _moves(
@@ -219,9 +216,11 @@ class _GpuWriter(Scribe):
         shift = f" + {move.begin}" if move.begin else ""
         if home in self.program.inputs or home in self.outputs:
             device, host = self._port(home, move.begin), self.pointers[home]
+            self.uses.pointers.add(host)
             kept = "const " if move.to_device else ""
             host = f"({kept}unsigned char *){host}{shift}"
         else:
+            self.uses.arena = True
             at = self.begins[home] + move.begin
             device, host = f"gpu->arena + {at}", f"arena + {at}"
         if move.to_device:

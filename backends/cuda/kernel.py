@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atc.backends.cuda.gpus import LAUNCH_NS, Gpu
-from atc.backends.kernel import Kernel, Launch, OpT, Params, ParamsT, Workload
+from atc.backends.kernel import Kernel, Launch, OpT, ParamsT, Workload
 from atc.backends.target import Target
 from atc.ir.graph import DType
 
@@ -42,30 +42,30 @@ class DeviceKernel(Kernel[OpT, ParamsT]):
         return 0.0
 
 
-class ElementKernel(DeviceKernel):
+class ElementKernel(DeviceKernel[OpT, ParamsT]):
     """A thread computes an element of the result at a time."""
 
-    def elements(self, w: Workload) -> int:
+    def elements(self, w: Workload[OpT]) -> int:
         """Return how many elements are computed."""
         return w.outputs[0].size
 
-    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+    def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """Enough blocks for a thread each, up to a limit."""
         blocks = -(-self.elements(w) // THREADS)
         return Launch(min(max(blocks, 1), MOST_BLOCKS), THREADS)
 
 
-class RowKernel(DeviceKernel):
+class RowKernel(DeviceKernel[OpT, ParamsT]):
     """A block computes a row at a time; its threads share what they find."""
 
     barriers = True
     threads = 128
 
-    def rows(self, w: Workload) -> int:
+    def rows(self, w: Workload[OpT]) -> int:
         """Return how many rows there are."""
         raise NotImplementedError
 
-    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+    def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """Return a block for each row, up to a limit."""
         return Launch(min(max(self.rows(w), 1), MOST_BLOCKS), self.threads)
 

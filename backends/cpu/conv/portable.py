@@ -61,8 +61,7 @@ def tap_ranges(axis: Axis) -> dict[str, list[int]]:
 
 def operand_types(w: Workload[Conv | ConvTranspose]) -> tuple[TensorType, TensorType]:
     """Return the types of x and w."""
-    x, weights = w.input(0), w.input(1)
-    return x, weights
+    return w.input(0), w.input(1)
 
 
 class ConvRows(Kernel[Conv]):
@@ -110,10 +109,9 @@ class ConvRows(Kernel[Conv]):
 
 def _minus_zero_point(op: Conv, w: Workload, index: int, value: str) -> str:
     """Subtract zero point `index`: one number, or one per output channel."""
-    if not op.zero_points or w.inputs[index] is None:
+    point = w.inputs[index] if op.zero_points else None
+    if point is None:
         return value
-    point = w.inputs[index]
-    assert point is not None
     place = "m" if index == 3 and point.size > 1 else "0"
     return f"{value} - x{index}[{place}]"
 

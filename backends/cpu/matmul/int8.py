@@ -55,9 +55,7 @@ SPARE, SPARE_SPLIT = 2, 5
 
 def operand_type(w: Workload[MatMul], index: int) -> DType:
     """Return the type of operand `index`."""
-    type_ = w.inputs[index]
-    assert type_ is not None
-    return type_.dtype
+    return w.input(index).dtype
 
 
 def zeros(w: Workload[MatMul]) -> tuple[int, int]:

@@ -124,8 +124,7 @@ class TileText:
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
-        a, finish = self.w.inputs[0], self.finish
-        assert a is not None
+        a, finish = self.w.input(0), self.finish
         parameters = [f"const {a.dtype.c} *a", "const int8_t *b"]
         parameters += ["const int32_t *starts"] * self.started
         parameters += ["const int32_t *rows"] * self.rows

@@ -16,7 +16,7 @@ from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
 from atc.backends.cpu.matmul.packed_tile import block_packs, tile_function
 from atc.backends.cpu.matmul.portable import PRODUCTS
 from atc.backends.cpu.matmul.text import TileFinish
-from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.loops import finish
 from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
@@ -50,7 +50,7 @@ def scratch_parts(op: MatMulPacked) -> tuple[int, int, int]:
     return scales, sums, sums + 4 * op.m * op.blocks
 
 
-class MatMulRounding(Kernel[MatMulPacked, TileParams]):
+class MatMulRounding(Kernel[MatMulPacked]):
     """MatMulPacked of rounded rows in plain C."""
 
     name = "matmul_packed_bytes"
@@ -62,13 +62,13 @@ class MatMulRounding(Kernel[MatMulPacked, TileParams]):
         """Rows that may be rounded, weights of 4 or 8 bits."""
         return takes(w)
 
-    def scratch(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:
+    def scratch(self, w: Workload[MatMulPacked], params: Params, target: Target) -> int:
         """Reserve the rounded rows, their scales and sums, and one row of unpacked weights."""
         op = w.op
         return scratch_parts(op)[2] + op.blocks * op.block
 
     def values(
-        self, w: Workload[MatMulPacked], params: TileParams, target: Target
+        self, w: Workload[MatMulPacked], params: Params, target: Target
     ) -> dict[str, object]:
         """Return the unpacking of a byte."""
         op = w.op
@@ -78,7 +78,7 @@ class MatMulRounding(Kernel[MatMulPacked, TileParams]):
             "zero": str(1 << (op.bits - 1)) if w.inputs[3] is None else "x3[at]",
         }  # fmt: skip
 
-    def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:
+    def cost(self, w: Workload[MatMulPacked], params: Params, target: Target) -> float:
         """Cycles: fewer than of the kernel that unpacks floats."""
         op = w.op
         return 0.8 * (op.m + 1) * op.n * op.k / PRODUCTS
