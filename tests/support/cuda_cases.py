@@ -82,13 +82,16 @@ CASES = {
     "pad": Case("cuda_pad", "Pad", ((4, 5),), {}, (ints(1, 0, 2, 3),)),
     "reflected pad": Case("cuda_pad", "Pad", ((4, 5),), {"mode": "reflect"}, (ints(1, 2, 3, 0),)),
     "gather": Case("cuda_gather", "Gather", ((6, 7),), {"axis": 1}, (ints(0, -1, 3),)),
+    "resized": Case("cuda_resample", "Resize", ((1, 2, 5, 6),), {"mode": "linear"},
+                    (np.array([], np.float32), np.array([1, 1, 2, 1.5], np.float32))),
     "attention": Case("cuda_attention", "Attention", ((1, 2, 33, 8), (1, 2, 70, 8), (1, 2, 70, 4))),
 }  # fmt: skip
 
 
 QUICK = (
     "map", "long sums", "argmax", "matmul", "matrix times vector", "conv", "transposed conv",
-    "max pool", "softmax", "layer normalization", "concat", "attention",
+    "max pool", "softmax", "layer normalization", "concat", "resized",
+    "attention",
 )  # fmt: skip
 """Cases that are run by default: one of most kernels."""
 
