@@ -56,6 +56,45 @@ int main(void)
 """
 
 
+REPLAY = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include "gpu.h"
+static const gpu_kernel kernels[] = {{"first", 1, 32, 1}};
+static const gpu_port ports[] = {{16, 0}};
+static int queued;
+static int both(gpu_state *gpu, CUstream stream, const CUdeviceptr *at)
+{
+  queued++;
+  return gpu_launch(gpu, stream, 0, at) && gpu_launch(gpu, stream, 0, at);
+}
+static const gpu_segment segments[] = {both};
+static const void *image(size_t kernel) { return &kernels[kernel]; }
+static const gpu_network network = {kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1};
+static gpu_shared shared[GPU_DEVICES];
+int main(void)
+{
+  gpu_state *one;
+  const CUdeviceptr here = 16, there = 32;
+  unsigned long long took = 0;
+  if (gpu_open(&one, shared, 0, &network, NULL) != GPU_OK) return 1;
+  int done = gpu_replay(one, NULL, 0, 1, &here);
+  done += gpu_replay(one, NULL, 0, 1, &here);
+  printf("%d ", queued);
+  done += gpu_replay(one, NULL, 0, 1, &there);
+  done += gpu_replay(one, NULL, 0, 0, &here);
+  printf("%d ", queued);
+  done += gpu_timed_launch(one, NULL, 0, &here, &took);
+  gpu_close(one);
+  void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  int (*held)(void);
+  *(void **)&held = dlsym(library, "fake_held");
+  printf("%d %d\\n", done, held());
+  return 0;
+}
+"""
+
+
 def compiled(folder: Path, *sources: str) -> Path:
     """Compile sources of ours, and files of the folder, to a program there."""
     target = get_target("c99")
@@ -118,6 +157,17 @@ def test_contexts_share_code_and_weights_and_give_all_back(tmp_path: Path) -> No
         assert min(first, second) == -11
         assert held == 0, f"call {number}"
     assert said(program, {**env, "FAKE_FAIL_AT": str(taken + 1)})[:2] == [0, 0]
+
+
+def test_graphs_are_captured_again_only_where_tensors_move(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(REPLAY)
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    env = fake_driver(tmp_path)
+    assert said(program, env) == [1, 3, 5, 0]
+    opened = 1 + 1 + 1 + 1 + 1  # the device's context, a module, a stream, an arena, a port
+    for number in range(opened + 1, opened + 9):  # three graphs and what runs them, two events
+        *_, done, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
+        assert (done, held) == (4, 0), f"call {number}"
 
 
 KERNEL = """
