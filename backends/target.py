@@ -36,6 +36,10 @@ class Target:
     cpu_checks: tuple[str, ...] = ()
     compiler: str = "cc"
     runner: tuple[str, ...] = ()
+    alignment: int = 64
+    """Bytes that the addresses of arenas, weights and every value in them are multiples of: one
+    line of a cache, one vector of AVX-512. At least 8, and where no vectors are, what any
+    allocator gives."""
     device: str = ""
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
 

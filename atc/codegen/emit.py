@@ -24,7 +24,7 @@ from atc.codegen.weights import Blob
 from atc.ir.graph import STRING_BYTES, Array
 from atc.ir.ops.external import External
 from atc.ir.text import node_text
-from atc.memory.arena import ALIGNMENT, Arena
+from atc.memory.arena import Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.options.values import Checks
 from atc.program.build import Program, calls
@@ -105,7 +105,7 @@ def emit(
     own = [program] if general or not shape_profiles else []
     programs = [*(p for p, _ in shape_profiles), *own]
     kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
-    places, blob = _layout_weights(programs)
+    places, blob = _layout_weights(programs, target.alignment)
     offsets = places[programs.index(program)]
     schedule = make_schedule(
         program, arena, offsets, name, profile, hooks, checks is not None, log
@@ -136,10 +136,11 @@ def emit(
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
         "dynamic": ranges or own_profiles, "shape_profiles": own_profiles, "ranges": ranges,
-        "arena_size": max(max(a.plan.size for a in planned), ALIGNMENT) if has_arena else 0,
-        "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": blob.size,
+        "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena else 0,
+        "alignment": target.alignment, "abi": ABI_VERSION, "weights_size": blob.size,
         "touched": prefault_ranges(programs, places), "page": PAGE, "most": MOST,
         "external": external_weights and blob.size > 0,
+        "weights_hash": blob.checksum if external_weights else 0,
         "split": external_weights and split_weights and blob.size > 0,
         "threads": threads if schedule.tasks else 1,
         "profile": profiled_calls(program) if profile else (),
@@ -253,8 +254,10 @@ def project_texts(values: dict[str, object]) -> dict[str, str]:
         ),
     }
     if values["weights_size"] and not values["external"]:
-        text = {"name": name, "words": "@WORDS@", "lines": ["@LINES@"]}
-        files[f"cmake/{name}_weights.c.in"] = render("project/weights.c.j2", text)
+        files[f"cmake/{name}_weights.c.in"] = render("project/weights.c.j2", {
+            "name": name, "alignment": values["alignment"], "words": "@WORDS@",
+            "lines": ["@LINES@"],
+        })  # fmt: skip
     return files
 
 
@@ -292,20 +295,23 @@ def _joined_imports(lines: Iterable[str], own: Collection[str]) -> list[str]:
     return sorted(statements, key=lambda line: (line.startswith("from "), line))
 
 
-def _layout_weights(programs: Sequence[Program]) -> tuple[list[dict[str, int]], Blob]:
+def _layout_weights(
+    programs: Sequence[Program], alignment: int
+) -> tuple[list[dict[str, int]], Blob]:
     """Return each program's constants with their offsets, and the blob in order of first use.
 
     Equal bytes lie once, whosever they are.
     """
     seen: dict[tuple[int, bytes], list[tuple[Array, int]]] = {}
     parts: list[bytes | memoryview] = []
-    return [_placed(program, seen, parts) for program in programs], Blob(tuple(parts))
+    return [_placed(p, seen, parts, alignment) for p in programs], Blob(tuple(parts))
 
 
 def _placed(
     program: Program,
     seen: dict[tuple[int, bytes], list[tuple[Array, int]]],
     parts: list[bytes | memoryview],
+    alignment: int,
 ) -> dict[str, int]:
     """Add a program's constants to the parts of a blob; returns their offsets."""
     order = dict.fromkeys(
@@ -320,7 +326,7 @@ def _placed(
         if found is None:
             found = size
             alike.append((data, found))
-            padded = max(-(-data.size // ALIGNMENT), 1) * ALIGNMENT
+            padded = max(-(-data.size // alignment), 1) * alignment
             parts += [data.data, bytes(padded - data.size)]
             size += padded
         offsets[name] = found

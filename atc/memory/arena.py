@@ -63,13 +63,13 @@ class _Event:
 
 def plan_memory(
     program: Program, *, reuse: bool = True, in_place: bool = True, guard: int = 0,
-    tries: int = 12,
+    tries: int = 12, alignment: int = ALIGNMENT,
 ) -> Arena:
     """Return a checked memory plan; without `reuse` every buffer has its own place.
 
     With `in_place`, results may take over the storage of operands that die at their call. `guard`
     bytes, a multiple of ALIGNMENT, are left free at both ends of every buffer. The planner tries so
-    many packings.
+    many packings. Every value lies at a multiple of `alignment`, at most ALIGNMENT, bytes.
     """
     events = list(_events(program, program.steps))
     outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
@@ -95,7 +95,7 @@ def plan_memory(
     for name, own in uses.items():
         first, last, lane = _life(own)
         size = most(extents[name]) + 2 * guard
-        placed.append((Buffer(name, size, first, last, ALIGNMENT), lane))
+        placed.append((Buffer(name, size, first, last, alignment), lane))
     buffers = [buffer for buffer, _ in placed]
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     check_plan(buffers, plan)

@@ -58,6 +58,7 @@ class Part:
     threads: int
     weights: int
     arena_size: int
+    alignment: int
 
     @property
     def upper(self) -> str:
@@ -121,7 +122,7 @@ def _part(index: int, done: Compilation) -> Part:
     assert isinstance(arena_size, int)
     return Part(
         index, done.name, done.target.name, f"targets/{done.name}", done.emission.threads,
-        done.emission.blob.size, arena_size,
+        done.emission.blob.size, arena_size, done.target.alignment,
     )  # fmt: skip
 
 
@@ -133,6 +134,7 @@ def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
         **first.interface, "name": name, "upper": name.upper(), "module": module_name(name),
         "target": targets, "cflags": (), "checks": (), "tiles": False, "sources": (),
         "weights_size": 0, "arena_size": max(part.arena_size for part in parts),
+        "alignment": max(part.alignment for part in parts),
         "threads": threads, "parts": parts, "fat": _state_size(first.interface, threads),
         "build_info": _build_info(first, parts),
     }  # fmt: skip

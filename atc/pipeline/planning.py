@@ -117,7 +117,7 @@ class _Planner:
         arena = plan_memory(
             program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
             guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
-            tries=options.memory_tries,
+            tries=options.memory_tries, alignment=target.alignment,
         )  # fmt: skip
         return Planned(graph, selection, program, arena)
 

@@ -78,7 +78,9 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.blob
         if options.external_weight != 2:
-            files[text] = included_weights(name, data).encode()
+            files[text] = included_weights(
+                name, data, alignment=request.target.alignment
+            ).encode()
             units.append(Unit(text, f"{name}_weights", (data,), cacheable=False))
     return BuildPlan(files, tuple(units))
 
