@@ -55,6 +55,12 @@ class Target:
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
 
 
+    @property
+    def includes_files(self) -> bool:
+        """Whether assemblers for it have `.incbin`; else weights are text for the compiler."""
+        return self.arch != "wasm32"
+
+
 def on_host(target: Target) -> Target:
     """Return a target of the same name that has no GPU: its kernels all run on the host."""
     return replace(target, device="") if target.device else target

@@ -135,10 +135,13 @@ def emit(
         "string_bytes": STRING_BYTES, "failures": _failures(kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
+        "touches_arena": has_arena and not target.bare
+        and max(a.plan.size for a in planned) >= 2 * PAGE,
         "dynamic": ranges or own_profiles, "shape_profiles": own_profiles, "ranges": ranges,
         "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena else 0,
         "alignment": target.alignment, "abi": ABI_VERSION, "weights_size": blob.size,
-        "touched": prefault_ranges(programs, places), "page": PAGE, "most": MOST,
+        "touched": () if target.bare else prefault_ranges(programs, places),
+        "page": PAGE, "most": MOST,
         "external": external_weights and blob.size > 0,
         "weights_hash": blob.checksum if external_weights else 0,
         "split": external_weights and split_weights and blob.size > 0,
@@ -148,7 +151,8 @@ def emit(
         "sanity": checked(program, arena, checks) if checks else None,
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": sources,
-        "fat": 0, "parts": (), "gpu": gpu,
+        "fat": 0, "parts": (), "gpu": gpu, "bare": target.bare,
+        "as_text": not target.includes_files,
     }  # fmt: skip
     runs: dict[str, str] = {}
     for k, run in enumerate(own_profiles.runs if own_profiles else ()):
@@ -249,11 +253,12 @@ def project_texts(values: dict[str, object]) -> dict[str, str]:
         f"cmake/{name}Config.cmake.in": render("project/config.cmake.j2", values),
         "example/main.c": render("project/main.c.j2", values),
         "README.md": render("project/README.md.j2", values),
-        f"{values['module']}.py": render(
-            "project/module.py.j2", {**values, "runtime": _runtime_source(bool(values["profile"]))}
-        ),
     }
-    if values["weights_size"] and not values["external"]:
+    if not values["bare"]:  # what Python can load
+        runtime = _runtime_source(bool(values["profile"]))
+        text = render("project/module.py.j2", {**values, "runtime": runtime})
+        files[f"{values['module']}.py"] = text
+    if values["weights_size"] and not values["external"] and not values["as_text"]:
         files[f"cmake/{name}_weights.c.in"] = render("project/weights.c.j2", {
             "name": name, "alignment": values["alignment"], "words": "@WORDS@",
             "lines": ["@LINES@"],

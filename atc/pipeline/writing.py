@@ -12,7 +12,7 @@ from atc.build.library import BuildResult, Unit, build_library, kernel_unit, wri
 from atc.build.output_folder import Content, network_name
 from atc.cache import CacheStats
 from atc.codegen.emit import Emission, emit
-from atc.codegen.weights import included_weights, split_weights
+from atc.codegen.weights import included_weights, split_weights, weights_text
 from atc.diagnostics import Diagnostics
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import operator_cache, shop_of
@@ -74,6 +74,10 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
     units += [Unit(path, PurePosixPath(path).stem, own, flags=everywhere) for path in runs]
     if emission.blob.size and options.external_weight == 1:
         files |= split_weights(name, emission.weights, emission.offsets)
+    elif emission.blob.size and not (request.target.includes_files or options.external_weight):
+        text = f"{name}_weights.c"
+        files[text] = weights_text(name, emission.blob, request.target.alignment).encode()
+        units.append(Unit(text, f"{name}_weights", cacheable=False))
     elif emission.blob.size:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.blob
