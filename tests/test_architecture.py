@@ -37,9 +37,9 @@ program
 memory
 codegen
 build onnx_backend
-fast_run
+fast_run starter
 pipeline
-accuracy quantize
+accuracy quantize devices
 compile
 tools
 api load_and_run

@@ -157,7 +157,8 @@ def _assemble(
         sources = {unit.path: files[unit.path] for unit in units}
         stand_ins = {path: STAND_IN for unit in units for path in unit.includes}
         write_files(cwd / place, {**sources, **stand_ins})
-    jobs = [Job(context.compiler, (), unit.path, cwd / place) for unit in units]
+    own = context.target.cflags if context.target.bare else ()  # the linker compares cores
+    jobs = [Job(context.compiler, own, unit.path, cwd / place) for unit in units]
     compile_many(jobs, 1, log=context.log)
     return [str(place / f"{unit.path}.o") for unit in units]
 

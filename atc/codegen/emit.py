@@ -19,6 +19,7 @@ from atc.codegen.prefault import MOST, PAGE, prefault_ranges
 from atc.codegen.profile import profiled_calls
 from atc.codegen.sanity import checked
 from atc.codegen.schedule import Port, make_schedule
+from atc.codegen.selftest import Golden, formula
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.weights import Blob
 from atc.ir.graph import STRING_BYTES, Array
@@ -85,6 +86,8 @@ def emit(
     checks: Checks | None = None,
     threads: int = 1,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
+    selftest: Sequence[Golden] = (),
+    starter: bool = False,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
@@ -95,6 +98,9 @@ def emit(
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
     are left to the caller. A network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
+
+    With a `selftest` the library compares its outputs with those; `starter` says that there is a
+    program for a board beside it.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
     share kernels and weights. `program` is one of them, or what runs all other shapes of its
@@ -152,7 +158,9 @@ def emit(
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": sources,
         "fat": 0, "parts": (), "gpu": gpu, "bare": target.bare,
-        "as_text": not target.includes_files,
+        "as_text": not target.includes_files, "selftest": tuple(selftest),
+        "starter": starter,
+        "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}
     for k, run in enumerate(own_profiles.runs if own_profiles else ()):
@@ -162,6 +170,8 @@ def emit(
             "outputs": plan.outputs,
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
+    if selftest:
+        runs[f"src/{name}_selftest.c"] = render("project/selftest.c.j2", values)
     values["sources"] = [*runs, *sources]
     texts = {**_library(values, kernels, target), **runs, **project_texts(values)}
     if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):

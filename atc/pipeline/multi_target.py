@@ -39,6 +39,8 @@ _ALONE = (
     "external_weight",
     "c_opr_lib",
     "fast_run_algo_policy",
+    "selftest",
+    "starter",
 )
 """Options of libraries for one target."""
 

@@ -40,6 +40,7 @@ from atc.pipeline.timing import optimise_by_times
 from atc.pipeline.writing import Built, build_plan, build_project, write_project
 from atc.program.build import Program
 from atc.select.select import Selection
+from atc.starter.boards import boards_of
 from atc.templates import keeping_templates
 
 
@@ -104,6 +105,8 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         diagnostics.warn(text)
     _check_folders(request)
     on_gpu.check_device_options(options, request.target)
+    if options.starter:
+        boards_of(request.target)
     compiler = compiler_of(request.target, options, request.environ, diagnostics.process)
     models = [read_model(each, diagnostics) for each in request.profiles]
     operators = operator_types(models[0])

@@ -15,6 +15,7 @@ import onnx_ir
 from atc.adapt import Adaptation, read_aipp
 from atc.backends.target import Target
 from atc.backends.targets import get_target
+from atc.codegen.selftest import Golden
 from atc.errors import InternalError, OptionError
 from atc.options.options import Options
 from atc.options.shape_profiles import fallback_of, shape_profiles_of
@@ -62,6 +63,8 @@ class Decisions:
     """What --max_error came to, as a part of the output's scale."""
     skip_passes: frozenset[str] = frozenset()
     """Passes of the graph that are left out, whatever switches say."""
+    golden: tuple[Golden, ...] = ()
+    """What the outputs must be of the inputs that a self-test makes."""
     measured_layouts: bool = False
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
 

@@ -21,6 +21,7 @@ from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
 from atc.pipeline.request import Request
 from atc.program.steps import most_branches
+from atc.starter.texts import starter_texts
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,12 @@ def write_project(
         hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
         threads=max(plans.threads, most_branches(shown.program.steps)),
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
+        selftest=request.decisions.golden, starter=options.starter,
     )  # fmt: skip
+    if options.starter:
+        texts = starter_texts(emission.interface, request.target)
+        more = {path: text.encode() for path, text in texts.items()}
+        emission = replace(emission, files={**emission.files, **more})
     return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)
 
 
@@ -70,7 +76,8 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
         own = (*own, *on_gpu.headers_of(request.target))
         units += on_gpu.gpu_units(request.target, everywhere)
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
-    runs = sorted(path for path in files if path.startswith(f"src/{name}_gear"))
+    more = (f"src/{name}_gear", f"src/{name}_selftest.c")
+    runs = sorted(path for path in files if path.startswith(more))
     units += [Unit(path, PurePosixPath(path).stem, own, flags=everywhere) for path in runs]
     if emission.blob.size and options.external_weight == 1:
         files |= split_weights(name, emission.weights, emission.offsets)

@@ -21,6 +21,7 @@ from atc.options.values import (
     profiles,
     required_path,
     shapes,
+    size,
     switch,
     text,
     value_ranges,
@@ -105,6 +106,20 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("external_weight", "Output", "where the weights lie: 0 in the library, 1 in a file per "
             "tensor, in a folder beside it, 2 in one file beside it", "0|1|2", integer(0, 2), 0,
             system="ATC", row="A-31"),
+    Setting("selftest", "Output", "put inputs and the outputs that a reference computes of them into "
+            "the library: <name>_selftest says whether a device computes the same", "0|1", switch,
+            False, documentation="At most 2 KB; the linker leaves it out where nobody calls it, "
+            "<NAME>_NO_SELFTEST leaves it out of the sources."),
+    Setting("starter", "Output", "write a program for the target beside the library: startup, "
+            "linker scripts of boards, main and Makefile, which run under qemu as they are",
+            "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
+    Setting("max_ram", "Output", "most bytes of RAM (0: any): arena, context, inputs, outputs and "
+            "what the linker puts there", "BYTES[K|M]", size, 0,
+            documentation="Checked against the sections that come out, and held by the header, "
+            "whose compiler refuses more."),
+    Setting("max_rom", "Output", "most bytes of ROM (0: any): code, tables and weights",
+            "BYTES[K|M]", size, 0),
+    Setting("max_stack", "Output", "most bytes of stack of a run (0: any)", "BYTES[K|M]", size, 0),
     Setting("display_model_info", "Output", "print memory, kernels, target and versions of the "
             "result", "0|1", switch, False, system="ATC", row="A-27", role="tool"),
     Setting("explain", "Output", "print a node's candidate kernels, their times, and why one was "
