@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx
@@ -34,8 +34,7 @@ from atc.options.shape_profiles import shape_profiles_of
 from atc.options.values import InputShape
 from atc.pipeline.request import Request
 from atc.runtime.load import open_network
-from atc.runtime.network import Network
-from atc.runtime.values import Value
+from atc.runtime.values import Tensor, Value
 
 if TYPE_CHECKING:
     from atc.pipeline.input_types import InputType
@@ -54,7 +53,8 @@ class Difference:
     """The difference of one output from the reference.
 
     `max_rel` is the largest difference as a part of the reference's largest magnitude, `cosine`
-    of the angle between both outputs. 8-bit integers may differ by one step, others not at all.
+    of the angle between both outputs, `rmse` and `mae` the root of the mean square and the mean
+    magnitude of the differences. 8-bit integers may differ by one step, others not at all.
     """
 
     name: str
@@ -63,6 +63,8 @@ class Difference:
     max_rel: float
     cosine: float
     passed: bool
+    rmse: float = float("inf")
+    mae: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,21 @@ class Verification:
             )  # fmt: skip
 
 
+class Runnable(Protocol):
+    """What is compared of a network: `Network`, or one that runs on a device."""
+
+    inputs: tuple[Tensor, ...]
+    parameters: tuple[Value, ...]
+    results: tuple[Value, ...]
+
+    @property
+    def build_info(self) -> str:
+        """What the library says of itself."""
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute the outputs by name."""
+
+
 Reference = Callable[[onnx_ir.Model, Sequence[str], Mapping[str, Array]], tuple[str, list[Any]]]
 """Computes the outputs of these names from inputs, and says what it is called."""
 
@@ -134,6 +151,7 @@ def subject_of(request: Request) -> Subject:
 def verify_library(
     subject: Subject, library: Path, *, tolerance: float = TOLERANCE, seed: int = 0,
     inputs: Path | None = None, float64: bool = False, run: Reference | None = None,
+    opened: Callable[[Path], Runnable] | None = None,
 ) -> Verification:  # fmt: skip
     """Compare a library (or its folder) with a reference on seeded inputs, or those of an .npz.
 
@@ -144,8 +162,9 @@ def verify_library(
     Raises OptionError if the library isn't one of this model or the inputs don't fit,
     UnsupportedError if no reference can run the model.
     """
-    _check_sanitizer(library)
-    net = open_network(library)
+    if opened is None:
+        _check_sanitizer(library)
+    net: Runnable = (opened or open_network)(library)
     alike = [v for v in net.parameters if not (subject.shape_profile and _varies(net, v))]
     shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.shape_profile}
     pinned = subject.input_shape if subject.adaptation.reshapes else shapes
@@ -189,7 +208,7 @@ def stated_precision(build_info: str) -> tuple[float | None, str]:
     return bound, said.get("precision", "unknown")
 
 
-def _pinned(net: Network, value: Value) -> InputShape:
+def _pinned(net: Runnable, value: Value) -> InputShape:
     """Return the shapes that an input was compiled for, as --input_shape gives them."""
     if value.count is None:
         return None
@@ -199,7 +218,7 @@ def _pinned(net: Network, value: Value) -> InputShape:
     return shapes if value.is_sequence else shapes[0]
 
 
-def _varies(net: Network, value: Value) -> bool:
+def _varies(net: Runnable, value: Value) -> bool:
     """Return whether an input is a tensor of several shapes."""
     tensor = net.inputs[value.first]
     return value.is_plain and bool(tensor.lowest) and tensor.lowest != tensor.shape
@@ -209,7 +228,7 @@ def _sizes(value: onnx_ir.Value) -> tuple[int, ...]:
     return tuple(n for n in value.shape or () if isinstance(n, int))
 
 
-def _fed(net: Network, value: Value, feeds: Mapping[str, Array]) -> Array | list[Array] | None:
+def _fed(net: Runnable, value: Value, feeds: Mapping[str, Array]) -> Array | list[Array] | None:
     if value.count is None:
         return None
     arrays = [feeds[t.name] for t in net.inputs[value.first : value.first + value.count]]
@@ -415,7 +434,7 @@ def compare(name: str, got: Array, expected: Array, tolerance: float) -> Differe
     if expected.dtype.kind == "O":
         same = np.array_equal(got, expected)
         apart = 0.0 if same else float("inf")
-        return Difference(name, shown, apart, apart, float(same), same)
+        return Difference(name, shown, apart, apart, float(same), same, apart, apart)
     a, b = got.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     finite = np.isfinite(b)
     same_rest = np.array_equal(a[~finite], b[~finite], equal_nan=True)
@@ -430,7 +449,10 @@ def compare(name: str, got: Array, expected: Array, tolerance: float) -> Differe
         passed = np.array_equal(got, expected)
     else:
         passed = max_rel <= max(tolerance, _EPSILON.get(expected.dtype.name, 0.0))
-    return Difference(name, shown, max_abs, max_rel, _cosine(a, b), passed)
+    apart = a - b
+    rmse = float(np.sqrt(np.mean(apart**2))) if apart.size else 0.0
+    mae = float(np.mean(np.abs(apart))) if apart.size else 0.0
+    return Difference(name, shown, max_abs, max_rel, _cosine(a, b), passed, rmse, mae)
 
 
 def _cosine(a: Array, b: Array) -> float:

@@ -37,7 +37,7 @@ def golden_outputs(request: Request) -> tuple[Golden, ...]:
     and of types that aren't numbers.
     """
     types = input_types(request.options)
-    if types is None:
+    if types is None or any(each.lowest != each.shape for each in types.values()):
         raise OptionError(
             "a network of several shapes has no self-test", where="--selftest",
             hint="pin the shapes with --input_shape, or leave --selftest out",

@@ -88,6 +88,8 @@ def emit(
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
     selftest: Sequence[Golden] = (),
     starter: bool = False,
+    max_ram: int = 0,
+    max_rom: int = 0,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
@@ -100,7 +102,7 @@ def emit(
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
     With a `selftest` the library compares its outputs with those; `starter` says that there is a
-    program for a board beside it.
+    program for a board beside it; its header holds `max_ram` and `max_rom` bytes, if they aren't 0.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
     share kernels and weights. `program` is one of them, or what runs all other shapes of its
@@ -159,7 +161,7 @@ def emit(
         "kernels": _users(programs, kernels), "sources": sources,
         "fat": 0, "parts": (), "gpu": gpu, "bare": target.bare,
         "as_text": not target.includes_files, "selftest": tuple(selftest),
-        "starter": starter,
+        "starter": starter, "max_ram": max_ram, "max_rom": max_rom,
         "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The self-test of a library: inputs by a formula, and what some elements of the outputs must be."""
+"""The self-test of a library: inputs by a formula, and what elements of the outputs must be."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import onnx_ir
 
 from atc.backends.flops import operations
 from atc.codegen.hooks import output_numbers
+from atc.codegen.interface import Port
 from atc.dims import plain
 from atc.ir.text import node_text
 from atc.lower.context import node_name
@@ -35,6 +36,8 @@ def report_json(done: Compilation) -> str:
         "machine": asdict(done.target.machine),
         "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
         "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
+        "build_info": _build_info(done),
+        "interface": _interface(done),
         "output_variables": list(output_numbers(done.program)),
         "precision": asdict(contract_of(done.request, done.selection)),
         "memory": {
@@ -49,6 +52,7 @@ def report_json(done: Compilation) -> str:
                 for b in done.arena.buffers
             ],
         },
+        **({} if done.sizes is None else {"sizes": asdict(done.sizes)}),
         **({"moved": _moved(done.program)} if done.emission.on_gpu else {}),
         "layouts": [_layouts(report) for report in done.layouts],
         "model": done.source,
@@ -88,6 +92,25 @@ def report_json(done: Compilation) -> str:
         ],
     }  # fmt: skip
     return json.dumps(report, indent=1, ensure_ascii=True, default=plain) + "\n"
+
+
+def _build_info(done: Compilation) -> str:
+    """Return what the library says of its arithmetic."""
+    return contract_of(done.request, done.selection).text
+
+
+def _interface(done: Compilation) -> dict[str, object] | None:
+    """Return what a program must know that calls the library; None for other tensors than plain."""
+    values = done.emission.interface
+    ports = {side: values[side] for side in ("inputs", "outputs")}
+    every: list[Port] = [p for side in ports.values() for p in side]  # type: ignore[attr-defined]
+    if values["dynamic"] or values["bundles"] or any(p.is_string for p in every):
+        return None
+    described = {
+        side: [{"name": p.name, "dtype": p.dtype.code, "shape": p.type.shape} for p in own]
+        for side, own in ports.items()  # type: ignore[attr-defined]
+    }
+    return {**described, "arena": values["arena_size"], "external": values["external"]}
 
 
 def _moved(program: Program) -> dict[str, int]:

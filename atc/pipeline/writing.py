@@ -47,6 +47,7 @@ def write_project(
         threads=max(plans.threads, most_branches(shown.program.steps)),
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
         selftest=request.decisions.golden, starter=options.starter,
+        max_ram=options.max_ram, max_rom=options.max_rom,
     )  # fmt: skip
     if options.starter:
         texts = starter_texts(emission.interface, request.target)

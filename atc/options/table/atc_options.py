@@ -106,10 +106,10 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("external_weight", "Output", "where the weights lie: 0 in the library, 1 in a file per "
             "tensor, in a folder beside it, 2 in one file beside it", "0|1|2", integer(0, 2), 0,
             system="ATC", row="A-31"),
-    Setting("selftest", "Output", "put inputs and the outputs that a reference computes of them into "
-            "the library: <name>_selftest says whether a device computes the same", "0|1", switch,
-            False, documentation="At most 2 KB; the linker leaves it out where nobody calls it, "
-            "<NAME>_NO_SELFTEST leaves it out of the sources."),
+    Setting("selftest", "Output", "put inputs and the outputs that a reference computes of them "
+            "into the library: <name>_selftest says whether a device computes the same", "0|1",
+            switch, False, documentation="At most 2 KB; the linker leaves it out where nobody calls "
+            "it, <NAME>_NO_SELFTEST leaves it out of the sources."),
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
             "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
@@ -360,6 +360,13 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     # ---- atc verify --------------------------------------------------------------------------
     Setting("library", "Verification", "the output folder or library to check (default: compile "
             "the model first)", "PATH", path, role="verify"),
+    Setting("runner", "Verification", "where the network runs: qemu imitates the target's board or "
+            "processor, ssh is a machine of --device; auto loads the library where it can be",
+            "auto|qemu|ssh", choice(("auto", "qemu", "ssh")), "auto", role="verify",
+            documentation="A program around the static library reads the inputs from files. Over "
+            "ssh it goes to a temporary folder, which it leaves empty."),
+    Setting("device", "Verification", "the machine of --runner=ssh, as ssh calls it", "USER@HOST",
+            text, role="verify"),
     Setting("tolerance", "Verification", "largest difference, as a part of the output's largest "
             "magnitude", "X", positive, "1e-4", role="verify"),
     Setting("seed", "Verification", "seed of the random inputs", "N", integer(0, 2**63 - 1), 0,
