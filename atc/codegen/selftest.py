@@ -101,6 +101,7 @@ def inputs_by_formula(shape: Sequence[int], dtype: np.dtype, number: int) -> Arr
     for k in range(words.size):
         state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
         words[k] = state
+    values: Array
     if name.startswith("float"):
         values = ((words >> 16).astype(np.float32) - 32768) / np.float32(32768)
     elif name in _INTEGERS:

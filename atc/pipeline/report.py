@@ -102,13 +102,15 @@ def _build_info(done: Compilation) -> str:
 def _interface(done: Compilation) -> dict[str, object] | None:
     """Return what a program must know that calls the library; None for other tensors than plain."""
     values = done.emission.interface
-    ports = {side: values[side] for side in ("inputs", "outputs")}
-    every: list[Port] = [p for side in ports.values() for p in side]  # type: ignore[attr-defined]
+    ports: dict[str, tuple[Port, ...]] = {
+        side: values[side] for side in ("inputs", "outputs")  # type: ignore[misc]
+    }
+    every = [p for side in ports.values() for p in side]
     if values["dynamic"] or values["bundles"] or any(p.is_string for p in every):
         return None
     described = {
         side: [{"name": p.name, "dtype": p.dtype.code, "shape": p.type.shape} for p in own]
-        for side, own in ports.items()  # type: ignore[attr-defined]
+        for side, own in ports.items()
     }
     return {**described, "arena": values["arena_size"], "external": values["external"]}
 

@@ -20,8 +20,8 @@ from atc.starter.boards import BOARDS
 ROOT = Path(__file__).parents[2]
 KEYWORDS = ROOT / "samples/keywords.onnx"
 QUICK = [
-    target if target in ("cortex-m4f", "cortex-m55") else pytest.param(target, marks=pytest.mark.slow)
-    for target in BOARDS
+    pytest.param(t, marks=[] if t in ("cortex-m4f", "cortex-m55") else [pytest.mark.slow])
+    for t in BOARDS
 ]  # fmt: skip
 """The targets; all others than two are for the long tests."""
 
@@ -110,13 +110,13 @@ def test_self_tests_have_every_kind_of_number(tmp_path: Path) -> None:
     kinds = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT8, TensorProto.UINT8,
              TensorProto.INT32, TensorProto.INT64]  # fmt: skip
     names = [f"x{k}" for k in range(len(kinds))]
+    values = [(n, k, (3, 5)) for n, k in zip(names, kinds, strict=True)]
     nodes = [helper.make_node("Add", [name, name], [f"{name}_y"]) for name in names]
     nodes.append(helper.make_node("Not", ["b"], ["b_y"]))
     model = make_model(
         nodes,
-        [*((n, k, (3, 5)) for n, k in zip(names, kinds, strict=True)), ("b", TensorProto.BOOL, (4,))],
-        [*((f"{n}_y", k, (3, 5)) for n, k in zip(names, kinds, strict=True)),
-         ("b_y", TensorProto.BOOL, (4,))],
+        [*values, ("b", TensorProto.BOOL, (4,))],
+        [*((f"{n}_y", k, shape) for n, k, shape in values), ("b_y", TensorProto.BOOL, (4,))],
     )  # fmt: skip
     onnx.save(model, tmp_path / "m.onnx")
     folder = atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", selftest=True).folder

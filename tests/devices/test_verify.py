@@ -74,7 +74,9 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     log = tmp_path / "ssh.log"
-    text = f'#!/bin/sh\necho "$@" >> {shlex.quote(str(log))}\nfor last; do :; done\nexec sh -c "$last"\n'
+    lines = ["#!/bin/sh", f'echo "$@" >> {shlex.quote(str(log))}', "for last; do :; done",
+             'exec sh -c "$last"']  # fmt: skip
+    text = "\n".join(lines) + "\n"
     (folder / "ssh").write_text(text)
     (folder / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

@@ -108,7 +108,7 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             system="ATC", row="A-31"),
     Setting("selftest", "Output", "put inputs and the outputs that a reference computes of them "
             "into the library: <name>_selftest says whether a device computes the same", "0|1",
-            switch, False, documentation="At most 2 KB; the linker leaves it out where nobody calls "
+            switch, False, documentation="At most 2 KB; linkers leave it out where nobody calls "
             "it, <NAME>_NO_SELFTEST leaves it out of the sources."),
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
