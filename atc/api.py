@@ -84,6 +84,7 @@ def compile(
     strip: bool = False,
     selftest: bool = False,
     starter: bool = False,
+    step: bool = False,
     max_ram: str | int = 0,
     max_rom: str | int = 0,
     max_stack: str | int = 0,

@@ -88,6 +88,7 @@ def emit(
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
     selftest: Sequence[Golden] = (),
     starter: bool = False,
+    step: bool = False,
     max_ram: int = 0,
     max_rom: int = 0,
 ) -> Emission:
@@ -102,7 +103,7 @@ def emit(
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
     With a `selftest` the library compares its outputs with those; `starter` says that there is a
-    program for a board beside it; its header holds `max_ram` and `max_rom` bytes, if they aren't 0.
+    program for a board beside it, `step` that a run can be done in parts; its header holds `max_ram` and `max_rom` bytes, if they aren't 0.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
     share kernels and weights. `program` is one of them, or what runs all other shapes of its
@@ -161,7 +162,7 @@ def emit(
         "kernels": _users(programs, kernels), "sources": sources,
         "fat": 0, "parts": (), "gpu": gpu, "bare": target.bare,
         "as_text": not target.includes_files, "selftest": tuple(selftest),
-        "starter": starter, "max_ram": max_ram, "max_rom": max_rom,
+        "starter": starter, "step": step, "max_ram": max_ram, "max_rom": max_rom,
         "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}

@@ -37,9 +37,14 @@ class Schedule:
     outputs: tuple[Port, ...]
     constants: tuple[Local, ...]
     values: tuple[Local, ...]
-    lines: tuple[str, ...]
-    """The body of the run function."""
+    groups: tuple[tuple[str, ...], ...]
+    """The lines of each step of the run function."""
     tasks: tuple[Task, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The body of the run function."""
+        return tuple(line for group in self.groups for line in group)
 
     def calls(self, helper: str) -> bool:
         """Return whether the run function or a task calls a function of the library's own."""
@@ -103,8 +108,8 @@ def make_schedule(
     own = (writer or Scribe)(
         program, arena, pointers, timed, observed, checked, logged, network.upper()
     )
-    lines = tuple(own.steps(program.steps))
-    return Schedule(inputs, outputs, constants, values, lines, tuple(own.tasks))
+    groups = tuple(tuple(own.steps((step,))) for step in program.steps)
+    return Schedule(inputs, outputs, constants, values, groups, tuple(own.tasks))
 
 
 def _bracketed(text: str) -> str:

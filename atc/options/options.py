@@ -74,6 +74,7 @@ class Options:
     strip: bool = False
     selftest: bool = False
     starter: bool = False
+    step: bool = False
     max_ram: int = 0
     max_rom: int = 0
     max_stack: int = 0

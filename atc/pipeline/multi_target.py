@@ -40,6 +40,7 @@ _ALONE = (
     "c_opr_lib",
     "fast_run_algo_policy",
     "selftest",
+    "step",
     "starter",
 )
 """Options of libraries for one target."""

@@ -14,12 +14,15 @@ from atc.cache import CacheStats
 from atc.codegen.emit import Emission, emit
 from atc.codegen.weights import included_weights, split_weights, weights_text
 from atc.diagnostics import Diagnostics
+from atc.errors import OptionError
+from atc.options.options import Options
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import operator_cache, shop_of
 from atc.pipeline.contract import contract_of
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
 from atc.pipeline.request import Request
+from atc.program.build import Program
 from atc.program.steps import most_branches
 from atc.starter.texts import starter_texts
 
@@ -36,6 +39,7 @@ def write_project(
 ) -> Project:
     """Write the C of a library; nothing is stored. `model_hash` is its file's SHA-256."""
     options, shown = request.options, plans.shown
+    check_step(options, shown.program, bool(plans.shape_profiles))
     diagnostics.stage("writing C")
     emission = emit(
         shown.program, shown.arena, request.target, name=network_name(options.output),
@@ -46,7 +50,7 @@ def write_project(
         hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
         threads=max(plans.threads, most_branches(shown.program.steps)),
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
-        selftest=request.decisions.golden, starter=options.starter,
+        selftest=request.decisions.golden, starter=options.starter, step=options.step,
         max_ram=options.max_ram, max_rom=options.max_rom,
     )  # fmt: skip
     if options.starter:
@@ -54,6 +58,20 @@ def write_project(
         more = {path: text.encode() for path, text in texts.items()}
         emission = replace(emission, files={**emission.files, **more})
     return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)
+
+
+def check_step(options: Options, program: Program, shape_profiles: bool) -> None:
+    """Raise OptionError where --step is wanted of a run that has no parts."""
+    if not options.step:
+        return
+    others = ("profile", "hooks", "runtime_log", "sanity_check")
+    asked = [f"--{name}" for name in others if getattr(options, name)]
+    asked += options.asks_for_threads()
+    if program.dims or shape_profiles:
+        asked.append("a network of several shapes")
+    if asked:
+        raise OptionError(f"--step and {asked[0]} can't be combined", where="--step",
+                          hint="leave one of them out", code="E10047")  # fmt: skip
 
 
 @dataclass(frozen=True)

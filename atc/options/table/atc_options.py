@@ -113,6 +113,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
             "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
+    Setting("step", "Output", "let the library do a run in parts: <name>_step does some calls and "
+            "returns, for loops with a watchdog", "0|1", switch, False),
     Setting("max_ram", "Output", "most bytes of RAM (0: any): arena, context, inputs, outputs and "
             "what the linker puts there", "BYTES[K|M]", size, 0,
             documentation="Checked against the sections that come out, and held by the header, "
