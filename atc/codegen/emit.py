@@ -103,7 +103,8 @@ def emit(
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
     With a `selftest` the library compares its outputs with those; `starter` says that there is a
-    program for a board beside it, `step` that a run can be done in parts; its header holds `max_ram` and `max_rom` bytes, if they aren't 0.
+    program for a board beside it, `step` that a run can be done in parts; its header holds
+    `max_ram` and `max_rom` bytes, if they aren't 0.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
     share kernels and weights. `program` is one of them, or what runs all other shapes of its

@@ -33,7 +33,8 @@ SAMPLES = (
     "samples/make_models.py", "samples/external_op/make_model.py",
 )  # fmt: skip
 PROGRAMS = (
-    r"(?:atc|make -C|load_and_run|compare_binary_iodump|python|pip|cmake|cc|H=\$\(|out/\S+/read_digits)"
+    r"(?:atc|make -C|load_and_run|compare_binary_iodump|python|pip|cmake|cc|H=\$\(|"
+    r"out/\S+/read_digits)"
 )
 _BLOCK = re.compile(rf"^    ({PROGRAMS}\b.*)$", re.MULTILINE)
 _INLINE = re.compile(rf"`({PROGRAMS}(?: [^`]*)?)`")
