@@ -85,6 +85,7 @@ def compile(
     selftest: bool = False,
     starter: bool = False,
     step: bool = False,
+    io: str = "caller",
     max_ram: str | int = 0,
     max_rom: str | int = 0,
     max_stack: str | int = 0,

@@ -124,7 +124,7 @@ def emit(
     if shape_profiles and not general:
         ports = _widest(ports, programs)
     planned = [*(a for _, a in shape_profiles), *([arena] if general or not shape_profiles else [])]
-    has_arena = any(a.offsets or a.scratch for a in planned)
+    has_arena = any(a.offsets or a.scratch or a.io for a in planned)
     gpu = None
     if uses_device(program):
         emulated = target.device == EMULATED
@@ -163,7 +163,8 @@ def emit(
         "kernels": _users(programs, kernels), "sources": sources,
         "fat": 0, "parts": (), "gpu": gpu, "bare": target.bare,
         "as_text": not target.includes_files, "selftest": tuple(selftest),
-        "starter": starter, "step": step, "max_ram": max_ram, "max_rom": max_rom,
+        "starter": starter, "step": step, "io": _io_places(program, arena),
+        "max_ram": max_ram, "max_rom": max_rom,
         "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}
@@ -198,6 +199,14 @@ def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, .
         type_ = replace(port.type, shape=shape)
         widest.append(replace(port, type=type_, ends=ends))
     return tuple(widest)
+
+
+def _io_places(program: Program, arena: Arena) -> dict[str, list[int]]:
+    """Return where in the arena there is room for the inputs and for the outputs; {}: none."""
+    if not arena.io:
+        return {}
+    sides = {"input": program.inputs, "output": [program.home(o) for o in program.outputs]}
+    return {side: [arena.io[v] for v in values] for side, values in sides.items()}
 
 
 def _bundles(program: Program) -> list[dict[str, object]]:

@@ -41,6 +41,8 @@ class Arena:
     """Which buffers of `sizes` lie below each one and must not reach into it."""
     number: Mapping[str, int] = field(default_factory=dict)
     """Which buffer of `sizes` each value, and each call's scratch (by `#scratch`), lies in."""
+    io: Mapping[str, int] = field(default_factory=dict)
+    """Where inputs and outputs (by their homes) have room, if the arena has some for them."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,14 @@ class _Event:
 
 def plan_memory(
     program: Program, *, reuse: bool = True, in_place: bool = True, guard: int = 0,
-    tries: int = 12, alignment: int = ALIGNMENT,
+    tries: int = 12, alignment: int = ALIGNMENT, io: bool = False,
 ) -> Arena:
     """Return a checked memory plan; without `reuse` every buffer has its own place.
 
     With `in_place`, results may take over the storage of operands that die at their call. `guard`
     bytes, a multiple of ALIGNMENT, are left free at both ends of every buffer. The planner tries so
-    many packings. Every value lies at a multiple of `alignment`, at most ALIGNMENT, bytes.
+    many packings. Every value lies at a multiple of `alignment`, at most ALIGNMENT, bytes. With
+    `io` there is room for inputs until they are last read, for outputs from their first write on.
     """
     events = list(_events(program, program.steps))
     outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
@@ -96,6 +99,8 @@ def plan_memory(
         first, last, lane = _life(own)
         size = most(extents[name]) + 2 * guard
         placed.append((Buffer(name, size, first, last, alignment), lane))
+    shared = _io_buffers(program, events, alignment) if io else []
+    placed += [(buffer, None) for buffer in shared]
     buffers = [buffer for buffer, _ in placed]
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     check_plan(buffers, plan)
@@ -107,10 +112,15 @@ def plan_memory(
         for e in events
         if e.call is not None and e.call.source.scratch
     }
-    audit_memory(program, offsets, scratch, plan.size)
+    rooms = {b.name: plan.offsets[b.name] for b in shared}
+    inside = {
+        v: rooms[h] + most(program.shift(v))
+        for v in (*values, *program.inputs) if (h := program.home(v)) in rooms
+    }  # fmt: skip
+    audit_memory(program, {**offsets, **inside}, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
     if not program.dims:
-        return Arena(offsets, scratch, tuple(buffers), plan, steps, homes, guard)
+        return Arena(offsets, scratch, tuple(buffers), plan, steps, homes, guard, io=rooms)
     order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
     below = stacked(order, plan, reuse=reuse)
     check_stack(order, below, reuse=reuse)
@@ -121,6 +131,28 @@ def plan_memory(
         {**{v: number[place(v)] for v in offsets},
          **{n: k for n, k in number.items() if n.endswith("#scratch")}},
     )  # fmt: skip
+
+
+def _io_buffers(
+    program: Program, events: Sequence[_Event], alignment: int
+) -> list[Buffer]:
+    """Return the room of inputs, which are there before the first step, and of outputs.
+
+    The caller reads those after the last.
+    """
+    uses: dict[str, list[_Event]] = {}
+    for event in events:
+        for value in (*event.reads, *event.writes):
+            uses.setdefault(program.home(value), []).append(event)
+    end = max((e.lane.last if e.lane else e.step for e in events), default=0)
+    found = []
+    for name in program.inputs:
+        last = _life(uses[name])[1] if name in uses else 0
+        found.append(Buffer(name, most(program.types[name].nbytes), 0, last, alignment))
+    for name in dict.fromkeys(program.home(o) for o in program.outputs):
+        first = _life(uses[name])[0] if name in uses else 0
+        found.append(Buffer(name, most(program.types[name].nbytes), first, end, alignment))
+    return found
 
 
 def _life(events: Sequence[_Event]) -> tuple[int, int, _Lane | None]:

@@ -114,7 +114,9 @@ def audit_memory(
     state. Also checks that nothing lies outside the arena's `size` bytes, and that a call's result
     meets an operand only exactly (in place) and where its kernel allows it.
     """
-    _Auditor(program, offsets, scratch, size).run(program.steps, Intact())
+    auditor, intact = _Auditor(program, offsets, scratch, size), Intact()
+    auditor.arguments(intact)
+    auditor.results(auditor.run(program.steps, intact))
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,19 @@ class _Auditor:
     offsets: Mapping[str, int]
     scratch: Mapping[str, int]
     size: int
+
+    def arguments(self, intact: Intact) -> None:
+        """Let the caller write the inputs that have room in the arena."""
+        for value in self.program.inputs:
+            span = self._span(value)
+            if span is not None and any(span.meets(_Span(b, e)) for b, e, _ in intact.order):
+                raise InternalError(f"memory plan: the input '{value}' meets another one")
+            self._fill((value,), intact)
+
+    def results(self, intact: Intact) -> None:
+        """Let the caller read the outputs that have room in the arena."""
+        for value in self.program.outputs:
+            self._read(value, intact, "the caller")
 
     def run(self, steps: Sequence[Step], intact: Intact) -> Intact:
         for step in steps:

@@ -75,6 +75,7 @@ class Options:
     selftest: bool = False
     starter: bool = False
     step: bool = False
+    io: str = "caller"
     max_ram: int = 0
     max_rom: int = 0
     max_stack: int = 0

@@ -85,6 +85,9 @@ def multi_target(inner: Compile) -> Compile:
 
 def _compile_all(inner: Compile, request: Request, diagnostics: Diagnostics) -> Compilation:
     options = request.options
+    if options.io == "arena":
+        raise OptionError("--io=arena and several targets can't be combined", where="--io",
+                          hint="compile for one target", code="E10047")  # fmt: skip
     for name in _ALONE:
         if getattr(options, name, None):
             raise OptionError(

@@ -68,6 +68,8 @@ def check_sizes(
                 f"other {sizes.rest:,}; at the arena's peak: {peak_text(arena)}"
             )
             ways = [*recomputed(), *_eighth(request, sizes.arena, "arena")]
+            if request.options.io == "caller" and sizes.inputs + sizes.outputs:
+                ways.insert(0, f"--io=arena: up to {sizes.inputs + sizes.outputs:,} bytes less")
         elif name == "rom":
             parts = f"code {sizes.code:,}, weights {sizes.weights:,}"
             ways = [*_eighth(request, sizes.weights, "weights")]

@@ -39,7 +39,7 @@ def write_project(
 ) -> Project:
     """Write the C of a library; nothing is stored. `model_hash` is its file's SHA-256."""
     options, shown = request.options, plans.shown
-    check_step(options, shown.program, bool(plans.shape_profiles))
+    check_whole(options, shown.program, bool(plans.shape_profiles))
     diagnostics.stage("writing C")
     emission = emit(
         shown.program, shown.arena, request.target, name=network_name(options.output),
@@ -60,8 +60,14 @@ def write_project(
     return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)
 
 
-def check_step(options: Options, program: Program, shape_profiles: bool) -> None:
-    """Raise OptionError where --step is wanted of a run that has no parts."""
+def check_whole(options: Options, program: Program, shape_profiles: bool) -> None:
+    """Raise OptionError where --step or --io=arena is wanted of a run of several shapes.
+
+    Also where parts are wanted of a run that is watched, or that threads share.
+    """
+    if options.io == "arena" and (program.dims or shape_profiles):
+        raise OptionError("--io=arena and a network of several shapes can't be combined",
+                          where="--io", code="E10047")  # fmt: skip
     if not options.step:
         return
     others = ("profile", "hooks", "runtime_log", "sanity_check")

@@ -43,7 +43,8 @@ class Sizes:
 
 def planned_sizes(interface: Mapping[str, object], target: Target) -> Sizes:
     """Return what a network takes at least, before any C is compiled: no code, no stack."""
-    inputs, outputs = (_bytes(interface[side]) for side in ("inputs", "outputs"))
+    sides = ([], []) if interface["io"] else (interface["inputs"], interface["outputs"])
+    inputs, outputs = map(_bytes, sides)
     arena, weights = interface["arena_size"], interface["weights_size"]
     assert isinstance(arena, int)
     assert isinstance(weights, int)

@@ -115,6 +115,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
     Setting("step", "Output", "let the library do a run in parts: <name>_step does some calls and "
             "returns, for loops with a watchdog", "0|1", switch, False),
+    Setting("io", "Output", "where inputs and outputs lie: in the caller's memory, or in the "
+            "arena, where other values take their room while they aren't needed", "caller|arena",
+            choice(("caller", "arena")), "caller",
+            documentation="<name>_input and <name>_output tell the places. A run overwrites its "
+            "inputs; it takes other memory, too."),
     Setting("max_ram", "Output", "most bytes of RAM (0: any): arena, context, inputs, outputs and "
             "what the linker puts there", "BYTES[K|M]", size, 0,
             documentation="Checked against the sections that come out, and held by the header, "
