@@ -36,6 +36,9 @@ def golden_outputs(request: Request) -> tuple[Golden, ...]:
     Raises OptionError for networks that have no self-test: those of several shapes, of sequences,
     and of types that aren't numbers.
     """
+    if request.options.state:
+        raise OptionError("a network that carries states has no self-test", where="--selftest",
+                          hint="leave --state out")  # fmt: skip
     types = input_types(request.options)
     if types is None or any(each.lowest != each.shape for each in types.values()):
         raise OptionError(

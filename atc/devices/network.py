@@ -106,8 +106,8 @@ class DeviceNetwork:
         self._folder, self._device, self._environ, self._log = folder, device, environ, log
         described = report["interface"]
         if described is None:
-            raise OptionError("networks of several shapes, sequences or strings run only where "
-                              "their library is loaded", where=str(folder))  # fmt: skip
+            raise OptionError("networks of several shapes, states, sequences or strings run only "
+                              "where their library is loaded", where=str(folder))  # fmt: skip
         self._ports = {side: [_port(side, k, each) for k, each in enumerate(described[side])]
                        for side in ("inputs", "outputs")}  # fmt: skip
         self._arena, self._weights = int(described["arena"]), bool(described["external"])

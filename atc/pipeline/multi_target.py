@@ -42,6 +42,7 @@ _ALONE = (
     "selftest",
     "step",
     "starter",
+    "state",
 )
 """Options of libraries for one target."""
 

@@ -61,20 +61,22 @@ def write_project(
 
 
 def check_whole(options: Options, program: Program, shape_profiles: bool) -> None:
-    """Raise OptionError where --step or --io=arena is wanted of a run of several shapes.
+    """Raise OptionError where --step or --io=arena is wanted of a run of several shapes or states.
 
     Also where parts are wanted of a run that is watched, or that threads share.
     """
-    if options.io == "arena" and (program.dims or shape_profiles):
-        raise OptionError("--io=arena and a network of several shapes can't be combined",
-                          where="--io", code="E10047")  # fmt: skip
+    kind = "a network of several shapes" if program.dims or shape_profiles else ""
+    kind = kind or ("--state" if program.states else "")
+    if options.io == "arena" and kind:
+        raise OptionError(f"--io=arena and {kind} can't be combined", where="--io",
+                          code="E10047")  # fmt: skip
     if not options.step:
         return
     others = ("profile", "hooks", "runtime_log", "sanity_check")
     asked = [f"--{name}" for name in others if getattr(options, name)]
     asked += options.asks_for_threads()
-    if program.dims or shape_profiles:
-        asked.append("a network of several shapes")
+    if kind:
+        asked.append(kind)
     if asked:
         raise OptionError(f"--step and {asked[0]} can't be combined", where="--step",
                           hint="leave one of them out", code="E10047")  # fmt: skip
