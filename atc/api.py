@@ -87,6 +87,7 @@ def compile(
     starter: bool = False,
     step: bool = False,
     io: str = "caller",
+    input_type: str = "",
     max_ram: str | int = 0,
     max_rom: str | int = 0,
     max_stack: str | int = 0,

@@ -77,6 +77,7 @@ class Options:
     starter: bool = False
     step: bool = False
     io: str = "caller"
+    input_type: str = ""
     max_ram: int = 0
     max_rom: int = 0
     max_stack: int = 0

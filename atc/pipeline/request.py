@@ -210,6 +210,7 @@ def _adaptation(options: Options) -> Adaptation:
     return Adaptation(
         read_aipp(conf) if conf is not None else (), options.input_format,
         options.input_fp16_nodes, options.output_type, options.state,
+        options.input_type.upper(),
     )  # fmt: skip
 
 
