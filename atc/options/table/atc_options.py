@@ -126,8 +126,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             choice(("caller", "arena")), "caller",
             documentation="<name>_input and <name>_output tell the places. A run overwrites its "
             "inputs; it takes other memory, too."),
-    Setting("input_type", "Output", "take inputs that the model quantizes at once as 8-bit integers "
-            "of the same scale; of the other sign than the model's they are 128 more or less",
+    Setting("input_type", "Output", "take inputs that the model quantizes at once as 8-bit "
+            "integers of the same scale; of the other sign than the model's they are 128 more or "
+            "less",
             "int8|uint8", choice(("", "int8", "uint8"))),
     Setting("max_ram", "Output", "most bytes of RAM (0: any): arena, context, inputs, outputs and "
             "what the linker puts there", "BYTES[K|M]", size, 0,
