@@ -132,7 +132,7 @@ def _quantization(node: ir.Node, position: int) -> tuple[float, int, ir.DataType
     return None if own is None else (float(scale.item()), int(point.item()), own)
 
 
-def _constant(value: ir.Value | None) -> np.ndarray | None:  # type: ignore[type-arg]
+def _constant(value: ir.Value | None) -> np.ndarray | None:
     """Return the elements of an initializer or of a Constant's result, None for what isn't one."""
     if value is None:
         return None
