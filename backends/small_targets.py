@@ -35,6 +35,7 @@ def _cortex_m(
         bare=True,
         float_bits=float_bits,
         alignment=16 if "mve" in features else 8,
+        bytes_last=True,
     )
 
 
@@ -71,6 +72,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         bare=True,
         float_bits=0,
         alignment=8,
+        bytes_last=True,
     ),
     Target(
         name="armv7-neon",
@@ -85,6 +87,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         runner=("qemu-arm-static",),
         zig="arm-linux-gnueabihf",
         alignment=16,
+        bytes_last=True,
     ),
     Target(
         name="riscv64-rvv",
@@ -99,6 +102,7 @@ SMALL_TARGETS: tuple[Target, ...] = (
         compiler_words=("--target=riscv64-linux-gnu",),
         runner=("qemu-riscv64-static", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0"),
         zig="riscv64-linux-gnu",
+        bytes_last=True,
     ),
     Target(
         name="wasm32-simd128",
@@ -114,5 +118,6 @@ SMALL_TARGETS: tuple[Target, ...] = (
         zig="wasm32-wasi",
         bare=True,
         alignment=16,
+        bytes_last=True,
     ),
 )  # fmt: skip

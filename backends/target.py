@@ -51,6 +51,8 @@ class Target:
     """Bytes that the addresses of arenas, weights and every value in them are multiples of: one
     line of a cache, one vector of AVX-512. At least 8, and where no vectors are, what any
     allocator gives."""
+    bytes_last: bool = False
+    """Whether quantized tensors lie with their channels last, for the kernels in `cpu/small`."""
     device: str = ""
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
 

@@ -38,11 +38,14 @@ memory
 codegen
 build onnx_backend
 fast_run starter
+farm
+fast_run
 pipeline
 accuracy quantize devices
 compile
 tools
 api load_and_run
+batch
 cli
 __main__
 """
@@ -69,7 +72,9 @@ ONLY: dict[str, set[str]] = {
 }
 """What these may import, where that is less than all of the lower levels."""
 
-KERNELS = ["map", "matmul", "normalize", "data", "attention", "rnn", "conv", "special", "amx"]
+KERNELS = [
+    "map", "matmul", "normalize", "data", "attention", "rnn", "conv", "special", "amx", "small",
+]  # fmt: skip
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 
 CUDA_KERNELS = ["kernel", "elementwise", "products", "windows", "rows", "data"]

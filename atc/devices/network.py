@@ -37,7 +37,6 @@ from atc.runtime.values import Tensor, Value
 from atc.starter.boards import BOARDS
 from atc.starter.texts import run_texts
 
-RUNNERS = ("auto", "qemu", "ssh")
 PATIENCE = 600.0
 """Seconds that a run may take: emulators are slow."""
 
@@ -49,11 +48,18 @@ _PACKAGES = {
 
 @dataclass(frozen=True)
 class Device:
-    """How a program for a target is run: `qemu` (or this machine itself), or `ssh` to a host."""
+    """How a program for a target is run: `local`, where need be under its emulator, or `ssh:HOST`.
+
+    The empty runner is `local` that loads the library where it can.
+    """
 
     target: Target
-    runner: str = "auto"
-    host: str = ""
+    runner: str = ""
+
+    @property
+    def host(self) -> str:
+        """The machine that ssh leads to, with its port if it has one of its own; '' for none."""
+        return self.runner.partition(":")[2] if self.runner.startswith("ssh:") else ""
 
     @property
     def is_native(self) -> bool:
@@ -63,18 +69,18 @@ class Device:
     @property
     def loads(self) -> bool:
         """Whether the library is loaded here, as ever."""
-        return self.runner == "auto" and self.is_native
+        return not self.runner and self.is_native
 
     def check(self) -> None:
         """Raise OptionError where nothing here can run a program for the target."""
         name = self.target.name
-        if self.runner == "ssh":
-            if self.target.bare:
-                raise OptionError(f"{name} has no system that ssh reaches", where="--runner",
-                                  hint="run it with --runner=qemu")  # fmt: skip
-            if not self.host:
-                raise OptionError("ssh needs a host", where="--runner",
-                                  hint="give --device=user@host")  # fmt: skip
+        if self.runner not in ("", "local") and not self.host:
+            raise OptionError(f"nothing is verified by {one_line(self.runner, 60)}",
+                              where="--runner", hint="use local or ssh:HOST")  # fmt: skip
+        if self.host and self.target.bare:
+            raise OptionError(f"{name} has no system that ssh reaches", where="--runner",
+                              hint="leave --runner out: qemu runs it")  # fmt: skip
+        if self.host:
             return
         if self.is_native:
             return
@@ -86,7 +92,7 @@ class Device:
             package = _PACKAGES.get(program, program)
             raise OptionError(
                 f"programs for {name} need {program} to run on this machine", where="--target",
-                hint=f"apt install {package}, or verify where it is for: --runner=ssh",
+                hint=f"apt install {package}, or verify where it is for: --runner=ssh:HOST",
             )  # fmt: skip
 
 
@@ -125,7 +131,7 @@ class DeviceNetwork:
                 array = np.ascontiguousarray(inputs[tensor.name], tensor.dtype)
                 (place / f"input_{k}.bin").write_bytes(array.tobytes())
             program = self._build(place)
-            ssh = self._device.runner == "ssh"
+            ssh = bool(self._device.host)
             done = self._by_ssh(place, program) if ssh else self._here(place, program)
             if done.status != 0:
                 said = (done.stdout + done.stderr).decode(errors="replace")
@@ -182,7 +188,9 @@ class DeviceNetwork:
             'd=$(mktemp -d) && cd "$d" && tar xf - && ./run 1>&2; s=$?; '
             '[ $s = 0 ] && tar cf - output_*.bin; cd / && rm -rf "$d"; exit $s'
         )
-        command = ("ssh", "-o", "BatchMode=yes", "--", self._device.host, script)
+        host, _, port = self._device.host.partition(":")
+        own = ("-p", port) if port else ()
+        command = ("ssh", "-o", "BatchMode=yes", *own, "--", host, script)
         done = run_binary(command, PATIENCE, stdin=sent.getvalue(), log=self._log)
         if done.status == 0:
             with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:

@@ -40,7 +40,7 @@ from atc.pipeline.planning import plan_all
 from atc.pipeline.report import report_json, source_nodes
 from atc.pipeline.request import Request
 from atc.pipeline.size_contract import check_sizes, sizes_of, wants_sizes
-from atc.pipeline.timing import Timed, optimise_by_times
+from atc.pipeline.timing import Timed, exported, optimise_by_times
 from atc.pipeline.writing import Built, Project, build_plan, build_project, write_project
 from atc.program.build import Program, calls
 from atc.select.select import Selection
@@ -152,7 +152,8 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         )  # fmt: skip
         diagnostics.stage("writing the output folder")
         _keep_kernels(done, built, listed)
-        write_tree({**built.files, **_texts(done)}, options.output)
+        more = exported(timed, request, compiler, diagnostics)
+        write_tree({**built.files, **_texts(done), **more}, options.output)
     return done
 
 

@@ -19,12 +19,12 @@ def verify(settled: Resolved, diagnostics: Diagnostics) -> Verification:
     """Compare the library that is named, or what the options compile, with a reference."""
     values: dict[str, Any] = settled.values
     chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
-    way = (str(values["runner"]), str(values["device"]))
+    runner = str(values["runner"])
     with temporary_folder("verify") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
         library: Path | None = values["library"]
         if library is None:
-            check_device(options, *way)
+            check_device(options, runner)
             from atc.compile import compile_model  # late: a library needs no compiler
             from atc.pipeline.input_types import input_types
 
@@ -33,28 +33,27 @@ def verify(settled: Resolved, diagnostics: Diagnostics) -> Verification:
                 check_inputs(values["input"], types)
             library = compile_model(options, settled.environ, diagnostics).folder
         return compare(
-            resolve_request(options), library, diagnostics, way, inputs=values["input"], **chosen
+            resolve_request(options), library, diagnostics, runner, inputs=values["input"], **chosen
         )
 
 
-def check_device(options: Options, runner: str = "auto", host: str = "") -> None:
+def check_device(options: Options, runner: str = "") -> None:
     """Raise OptionError, before anything is compiled, where no program for the target runs."""
     targets = [get_target(name, options.target_option) for name in options.target.split(",")]
-    if not any(Device(each, runner, host).loads for each in targets):
-        Device(targets[0], runner, host).check()
+    if not any(Device(each, runner).loads for each in targets):
+        Device(targets[0], runner).check()
 
 
 def compare(
-    request: Request, library: Path, diagnostics: Diagnostics, way: tuple[str, str] = ("auto", ""),
-    **chosen: Any,
+    request: Request, library: Path, diagnostics: Diagnostics, runner: str = "", **chosen: Any
 ) -> Verification:  # fmt: skip
     """Compare a library of the request's model with a reference.
 
-    `way` is how a program around it is run: the values of --runner and --device. Where this machine
-    can load the library it does, unless they say otherwise.
+    `runner` is how a program around it is run, as --runner says it. Where this machine can load the
+    library it does, unless that says otherwise.
     """
     target = target_of(library) if library.is_dir() else None
-    device = Device(target, *way) if target is not None else None
+    device = Device(target, runner) if target is not None else None
     diagnostics.stage("comparing with a reference")
     if device is None or device.loads:
         return verify_library(subject_of(request), library, **chosen)

@@ -44,7 +44,7 @@ def test_a_compilation_is_verified_under_the_emulator(
     said = capsys.readouterr().out
     assert "2 of 2 outputs agree" in said
     assert "rmse" in said
-    assert main(["verify", str(tmp_path / "net"), f"--model={affine}", "--runner=qemu"]) == 0
+    assert main(["verify", str(tmp_path / "net"), f"--model={affine}", "--runner=local"]) == 0
     other = affine.with_name("other.onnx")
     onnx.save(affine_model(seed=1), other)
     assert main(["verify", str(tmp_path / "net"), f"--model={other}"]) != 0
@@ -85,10 +85,10 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_machine_that_ssh_reaches(fake_ssh: Path, affine: Path, tmp_path: Path) -> None:
     folder = atc.compile(affine, tmp_path / "net").folder
-    words = ["verify", str(folder), f"--model={affine}", "--runner=ssh"]
-    assert main([*words, "--device=me@there"]) == 0
-    assert "me@there" in fake_ssh.read_text()
-    assert main(words) != 0  # no device
+    words = ["verify", str(folder), f"--model={affine}", "--runner=ssh:me@there:2222"]
+    assert main(words) == 0
+    assert "-p 2222 -- me@there" in fake_ssh.read_text()
+    assert main([*words[:-1], "--runner=adb"]) != 0
 
 
 def test_a_machine_that_ssh_does_not_reach(
@@ -99,7 +99,7 @@ def test_a_machine_that_ssh_does_not_reach(
     (tmp_path / "ssh").write_text("#!/bin/sh\necho no route to host >&2\nexit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    words = ["verify", str(folder), f"--model={affine}", "--runner=ssh", "--device=x"]
+    words = ["verify", str(folder), f"--model={affine}", "--runner=ssh:x"]
     assert main(words) != 0
     assert "no route to host" in capsys.readouterr().err
 

@@ -103,7 +103,7 @@ FAST = {
         ("atc --model=samples/keywords.onnx --output=out/kws --target=cortex-m4f --starter=1 "
          "--max_ram=16K --max_rom=64K",
          "make -C out/kws/starter run",
-         "atc verify out/kws --model=samples/keywords.onnx --runner=qemu",
+         "atc verify out/kws --model=samples/keywords.onnx",
          "atc verify FOLDER"),
         {"atc verify FOLDER": "atc verify --help", "make -C out/kws/starter run":
          "make -C out/kws/starter run 2>&1 | grep -x 'selftest: ok'"},
@@ -113,6 +113,23 @@ FAST = {
         ("atc env", "atc env --documentation", "atc env --documentation > atc/docs/settings.md",
          "atc completion bash"),
         first="mkdir -p atc/docs",
+    ),
+    "a shared cache": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --op_compiler_cache_mode=enable "
+         "--op_compiler_cache_remote=file://$PWD/store",),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output="},
+        first="export ATC_CACHE_KEY=0123456789abcdef ASCEND_CACHE_PATH=$PWD/cache",
+    ),
+    "measuring elsewhere": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --fast_run=export",
+         "atc --model=samples/digits.onnx --output=out/digits --fast_run_import=times.txt"),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output="},
+        first="printf 'atc fast-run 1\\nmachine a board\\nend\\n' > times.txt",
+    ),
+    "batch": Script(
+        ("atc batch matrix.toml --sdk=vision", "atc batch matrix.toml"),
+        first="printf 'targets = [\"c99\"]\\n[[model]]\\npath = \"samples/digits.onnx\"\\n"
+        "options = {build_config = \"cc -O0\"}\\n' > matrix.toml",
     ),
     "dump": Script(
         ("atc --model=samples/digits.onnx --output=out/digits --dump=out/dump",
@@ -135,10 +152,11 @@ SLOW = {
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
-         "pip install '.[converters]'", "pip install '.[cuda]'"),
+         "pip install '.[converters]'", "pip install '.[cuda]'", "pip install '.[farm]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
-         "install '.[cuda]'": "install -q --dry-run '.[cuda]'"},
+         "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
+         "install '.[farm]'": "install -q --dry-run '.[farm]'"},
         first="python -m venv env && . env/bin/activate",
     ),
     "a GPU": Script(
@@ -177,6 +195,13 @@ SLOW = {
         ("python tests/fuzz/run.py --kind=graph --count=2000",
          "python tests/fuzz/run.py --kind=graph --count=200 --seed=7"),
         {"count=2000": "count=3", "count=200 ": "count=3 "},
+    ),
+    "a cluster": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --scheduler=local:2",),
+    ),
+    "how it scales": Script(
+        ("python tests/benchmarks/farm.py --networks=4 --targets=c99 --workers=1,2",),
+        {"networks=4": "networks=1"},
     ),
     "benchmark": Script(
         ("python tests/benchmarks/compare.py resnet50.onnx --peers=onnxruntime,openvino --layers "
