@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atc.codegen.cascade import cascade_loop, row_arguments
@@ -11,6 +11,7 @@ from atc.codegen.interface import Port
 from atc.codegen.spans import life_of, spans_of
 from atc.codegen.tasks import Table, Task
 from atc.dims import Dim, Symbol, concrete, is_data_dependent, symbols_of
+from atc.ir.graph import model_name
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, tensor_identifiers
@@ -75,7 +76,7 @@ def make_schedule(
     a `logged` one tells of each before it. `writer` writes them otherwise.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
-    given, split = {*program.inputs}, len(program.inputs)
+    split = len(program.inputs)
     spans = spans_of(program)
     inputs = tuple(
         Port(v, n, concrete(program.types[v]), f"input_{k}", v in spans, program.types[v].shape)
@@ -83,7 +84,7 @@ def make_schedule(
     )
     outputs = tuple(
         Port(
-            _output_name(v, given), n, concrete(program.types[v]), f"output_{k}",
+            model_name(v, program.aliases), n, concrete(program.types[v]), f"output_{k}",
             extents=program.types[v].shape,
         )  # fmt: skip
         for k, (v, n) in enumerate(zip(program.outputs, names[split:], strict=True))
@@ -136,12 +137,6 @@ def _place(arena: Arena, uses: Uses, value: str, shift: int) -> int | str:
     uses.places = True
     begin = f"at[{arena.number[value]}]"
     return f"{begin} + {_extent(uses, arena.guard + shift)}" if arena.guard or shift else begin
-
-
-def _output_name(value: str, inputs: Collection[str]) -> str:
-    """Return the model's name of an output; where an input has it too, the value's is marked."""
-    name = value.removesuffix("#output")
-    return name if name in inputs else value
 
 
 def _arrow(step: Call | CascadeLoop | Parallel) -> str:

@@ -442,6 +442,7 @@ def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
         {new(k): v for k, v in graph.types.items()},
         {new(k): v for k, v in graph.constants.items()}, dims=graph.dims, guards=graph.guards,
         quantization={new(k): v for k, v in graph.quantization.items()}, warnings=graph.warnings,
+        aliases={new(k): replace(v, of=new(v.of)) for k, v in graph.aliases.items()},
     )  # fmt: skip
 
 

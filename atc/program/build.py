@@ -15,7 +15,7 @@ from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
 from atc.backends.target import Target, on_host
 from atc.dims import concrete
 from atc.ir.expr import Input
-from atc.ir.graph import Array, Graph, Node, TensorType, type_of
+from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Part, Reshape
 from atc.ir.ops.data import Concat
 from atc.ir.view import View
@@ -76,7 +76,7 @@ def build_program(
     constants = {k: v for k, v in writer.constants.items() if k in used}
     return Program(
         graph.name, graph.inputs, graph.outputs, steps, writer.types, constants, writer.storage,
-        graph.bundles, writer.shifts, graph.dims, graph.guards,
+        graph.bundles, writer.shifts, graph.dims, graph.guards, writer.aliases,
     )  # fmt: skip
 
 
@@ -95,6 +95,7 @@ class _Writer:
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
     shifts: dict[str, int] = field(default_factory=dict)
+    aliases: dict[str, Alias] = field(default_factory=dict)
     reshaped: dict[str, str] = field(default_factory=dict)
     """Of the values in `storage` those that are whole."""
     rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
@@ -104,6 +105,7 @@ class _Writer:
         """Return a graph's steps; its outputs end in the storage of `outputs`."""
         self.types.update(graph.types)
         self.constants.update(graph.constants)
+        self.aliases.update(graph.aliases)
         steps: list[Step] = []
         made: set[str] = set()
         kept = {self._same(o) for o in graph.outputs}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from atc.dims import Symbol
 from atc.ir.graph import (
+    Alias,
     Array,
     Composite,
     Dequantization,
@@ -79,6 +80,7 @@ class _Parser(ValueReader):
         guards, bundles, warnings = [], [], []
         constants: dict[str, Array] = {}
         quantization: dict[str, Dequantization] = {}
+        aliases: dict[str, Alias] = {}
         nodes: list[Node] = []
         while (keyword := self.keyword()) != "return":
             match keyword:
@@ -91,6 +93,8 @@ class _Parser(ValueReader):
                 case "const":
                     constant = self.typed_name(own)
                     constants[constant] = self.array(own[constant])
+                case "alias":
+                    aliases.update([self.alias()])
                 case "dequantized":
                     constant = self.name()
                     quantization[constant] = self.dequantization()
@@ -107,7 +111,7 @@ class _Parser(ValueReader):
         used = {*own, *outputs, *(i for n in nodes for i in reads(n))}
         return Graph(
             name, inputs, outputs, tuple(nodes), {n: types_[n] for n in types_ if n in used},
-            constants, tuple(bundles), dims, tuple(guards), quantization, tuple(warnings),
+            constants, tuple(bundles), dims, tuple(guards), quantization, tuple(warnings), aliases,
         )  # fmt: skip
 
     def keyword(self) -> str:
@@ -171,6 +175,14 @@ class _Parser(ValueReader):
     def element(self) -> str:
         found = self.match(QUOTED)
         return found[0] if found else self.word(NUMBER, "a number")
+
+    def alias(self) -> tuple[str, Alias]:
+        name = self.name()
+        self.expect(": ")
+        for kind in get_args(hints(Alias)["kind"]):
+            if self.skip(f"{kind} "):
+                return name, Alias(kind, self.name())
+        raise self.unexpected("a kind of alias")
 
     def dequantization(self) -> Dequantization:
         self.expect(": ")

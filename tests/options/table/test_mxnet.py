@@ -31,7 +31,7 @@ from atc.options.options import Options
 from atc.options.resolve import resolve
 from atc.options.table import SETTINGS
 from atc.passes import pass_names
-from atc.passes.rematerialize import REMATERIALIZED
+from atc.passes.rematerialize import recomputed_nodes
 from atc.pipeline.request import Decisions
 from atc.program.steps import CascadeLoop, Fork, Parallel, calls, most_branches
 from atc.runtime.load import load
@@ -296,7 +296,7 @@ def test_x_28_mirrored_activations(tmp_path: Path) -> None:
         chosen = options({"MXNET_BACKWARD_DO_MIRROR": value}, model, target="c99")
         project = project_of(chosen)
         sizes.append(project.arena.plan.size)
-        again = [n for n in project.graph.nodes if REMATERIALIZED in n.outputs[0]]
+        again = recomputed_nodes(project.graph)
         assert bool(again) == (value == "1")
         assert all(isinstance(n.op, Map) for n in again)
     assert sizes[1] < sizes[0]
