@@ -115,6 +115,11 @@ def make_schedule(
     return Schedule(inputs, outputs, constants, values, lines, uses, tuple(own.tasks))
 
 
+def plus(pointer: str, offset: int) -> str:
+    """Return C of an address so many elements behind a pointer."""
+    return f"{pointer} + {offset}" if offset else pointer
+
+
 def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"[\w\[\]]+", text) else f"({text})"
 
@@ -201,7 +206,7 @@ class Scribe:
         self.uses.arena = True
         own = call.node.outputs[0]
         if own not in self.arena.scratch_number:
-            return f"arena + {self.arena.scratch[own]}"
+            return plus("arena", self.arena.scratch[own])
         self.uses.places = True
         guard = f" + {self.arena.guard}" if self.arena.guard else ""
         return f"arena + at[{self.arena.scratch_number[own]}]{guard}"
@@ -417,7 +422,8 @@ class Scribe:
         """Return the C index of the iteration's part."""
         turn = f"atc_i{self.depth}"
         turn = f"({self._extent(slot.trips - 1)} - {turn})" if slot.backwards else turn
-        return f"{turn} * {_bracketed(self._extent(slot.size))}"
+        size = self._extent(slot.size)
+        return turn if size == "1" else f"{turn} * {_bracketed(size)}"
 
     def _repeat(self, loop: Repeat) -> Iterator[str]:
         yield f"/* {self._head(loop, 'Loop')} */"

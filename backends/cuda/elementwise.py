@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.backends.cpu.render.expr import load, render_expr, store, value_type
+from atc.backends.cpu.render.expr import load, render_expr, store, times, value_type
 from atc.backends.cpu.render.loops import finish, loop_names, reader
 from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.cuda.kernel import ElementKernel, RowKernel, unravel
@@ -133,7 +133,8 @@ class ArgReduceElements(ElementKernel):
         return {
             "op": op, "count": op.outer * op.inner, "indices": [], "better": better,
             "type": value_type(x.dtype), "element": x.dtype.c,
-            "first": load(x.dtype, "row[0]"), "value": load(x.dtype, f"row[k * {op.inner}]"),
+            "first": load(x.dtype, "row[0]"),
+            "value": load(x.dtype, f"row[{times('k', op.inner)}]"),
         }  # fmt: skip
 
 

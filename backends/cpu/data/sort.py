@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import load, value_type
+from atc.backends.cpu.render.expr import load, times, value_type
 from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
@@ -30,8 +30,8 @@ class TopKHeap(Kernel):
             "type": value_type(dtype),
             "first": _comes_first("a", "b", sign, dtype),
             "second": _comes_first("b", "a", sign, dtype),
-            "a": load(dtype, f"x[i * {op.inner}]"),
-            "b": load(dtype, f"x[j * {op.inner}]"),
+            "a": load(dtype, f"x[{times('i', op.inner)}]"),
+            "b": load(dtype, f"x[{times('j', op.inner)}]"),
         }
 
     def scratch(self, w: Workload, params: Params, target: Target) -> int:

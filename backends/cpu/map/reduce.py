@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.expr import address, behind
 from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.cpu.render.reduction import neutral
 from atc.backends.cpu.render.vector_expr import (
@@ -248,7 +248,7 @@ def _columns(
         later = vector_reader(op.epilogue.views, [*kept, at], own, count, types[own:])
         operand = _operand(result.format(v), later)
         after, value = render_vector(final, operand, "e")
-        place = f"y0 + {address(dense(op.shape), [*kept, at])}"
+        place = behind("y0", address(dense(op.shape), [*kept, at]))
         store = store_vector(w.outputs[0].dtype, place, value, count)
         found.append({"lines": lines, "element": element, "after": after, "store": store})
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from atc.backends.cpu.map.portable import in_place_operands
-from atc.backends.cpu.render.expr import address
+from atc.backends.cpu.render.expr import address, behind
 from atc.backends.cpu.render.loops import loop_names
 from atc.backends.cpu.render.vector_expr import (
     lanes,
@@ -63,7 +63,7 @@ class MapVectors(Kernel):
         def body(at: str, count: str) -> dict[str, object]:
             read = vector_reader(op.views, [*indices, at], count=count, types=types)
             lines, value = render_vector(expr, lambda k: f"c{k}" if k in fixed else read(k))
-            place = f"y0 + {address(dense(op.shape), [*indices, at])}"
+            place = behind("y0", address(dense(op.shape), [*indices, at]))
             return {"lines": lines, "store": store_vector(w.outputs[0].dtype, place, value, count)}
 
         once = vector_reader(op.views, [*indices, "0"], types=types)

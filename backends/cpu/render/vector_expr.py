@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import isclose, isnan, sqrt
 
-from atc.backends.cpu.render.expr import address, literal
+from atc.backends.cpu.render.expr import address, behind, literal
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.errors import InternalError
@@ -183,7 +183,7 @@ def vector_reader(
     """
 
     def read(k: int) -> str:
-        place = f"x{first + k} + {address(views[k], indices)}"
+        place = behind(f"x{first + k}", address(views[k], indices))
         dtype = types[k] if types else DType.FLOAT
         return read_vector(dtype, place, views[k].strides[-1], count)
 
