@@ -191,13 +191,13 @@ class _Trials:
 
     @property
     def measures(self) -> bool:
-        """Whether this machine can run the target; else errors are foreseen."""
+        """Whether this machine can run the target; else errors are predicted."""
         target = self.request.target
         return target.arch in ("", host_arch()) and target.features <= host_features()
 
     @property
     def allowed(self) -> float:
-        """The error that may be measured, or foreseen for products alone."""
+        """The error that may be measured, or predicted for products alone."""
         return self.request.options.max_error * (1.0 if self.measures else FORESEEN)
 
     def _error(self, done: Compilation) -> float:

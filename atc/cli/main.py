@@ -77,8 +77,8 @@ def _compile(argv: list[str]) -> int:
 
 def _compile_and_show(argv: list[str], screen: Screen) -> int:
     given = parse_arguments(argv, "compile").given
-    settled = resolve(needed_by_mode(given), "compile")
-    values: dict[str, Any] = settled.values
+    resolved = resolve(needed_by_mode(given), "compile")
+    values: dict[str, Any] = resolved.values
     options = make_options(values)
     if values["mode"]:
         with screen:
@@ -103,13 +103,13 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
             from atc.tools.verify import compare
 
             diagnostics = screen.diagnostics()
-            compile_single_ops(options, values["singleop"], settled.environ, diagnostics, finished)
+            compile_single_ops(options, values["singleop"], resolved.environ, diagnostics, finished)
         return 0
     with screen:
         from atc.tools.modes import compile_or_report
 
         diagnostics = screen.diagnostics()
-        done = compile_or_report(options, settled.environ, diagnostics, values["check_report"])
+        done = compile_or_report(options, resolved.environ, diagnostics, values["check_report"])
         screen.finished(done)
         result = None
         if values["verify"]:
@@ -138,11 +138,11 @@ def _verify(argv: list[str]) -> int:
 
 
 def _verify_and_show(argv: list[str], screen: Screen) -> int:
-    settled = resolve(parse_arguments(argv, "verify").given, "verify")
+    resolved = resolve(parse_arguments(argv, "verify").given, "verify")
     with screen:
         from atc.tools.verify import verify
 
-        result = verify(settled, screen.diagnostics())
+        result = verify(resolved, screen.diagnostics())
     _show_verification(result)
     return 0
 

@@ -446,11 +446,11 @@ def ranged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kept", "settled"), [("-1", 3), ("3", 3), ("2", 9), ("1", 9), ("0", 9), ("", 3)]
+    ("kept", "times"), [("-1", 3), ("3", 3), ("2", 9), ("1", 9), ("0", 9), ("", 3)]
 )
 @pytest.mark.parametrize("name", ["MXNET_MKLDNN_CACHE_NUM", "MXNET_ONEDNN_CACHE_NUM"])
 def test_x_37_shapes_whose_plans_are_kept(
-    name: str, kept: str, settled: int, ranged: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, kept: str, times: int, ranged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, kept)
     with load(ranged) as net:
@@ -458,7 +458,7 @@ def test_x_37_shapes_whose_plans_are_kept(
             x = np.arange(-4, 4 * rows - 4, dtype=np.float32).reshape(rows, 4)
             np.testing.assert_array_equal(net(x), np.maximum(x, 0))
         assert net._library is not None
-        assert net._library.settled == settled
+        assert net._library.shapes_set == times
         with pytest.raises(ValueError, match="x"):
             net(np.ones((10, 4), np.float32))
         np.testing.assert_array_equal(net(x), np.maximum(x, 0))
