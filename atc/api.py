@@ -43,6 +43,7 @@ def compile(
     input_format: str = "",
     input_fp16_nodes: str | Sequence[str] = "",
     output_type: str = "",
+    state: str | Sequence[str] = "",
     insert_op_conf: Name = "",
     external_weight: int = 0,
     display_model_info: bool = False,

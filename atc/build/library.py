@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from atc.backends.compiler import source_flags
-from atc.backends.kernel import KernelSource
+from atc.backends.kernel_source import KernelSource
 from atc.backends.object_file import STAND_IN, enlarge_last_member
 from atc.backends.target import Target
 from atc.backends.toolchain import (

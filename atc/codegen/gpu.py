@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from atc.backends.kernel import KernelSource, Launch
+from atc.backends.kernel import Launch
+from atc.backends.kernel_source import KernelSource
 from atc.codegen.schedule import Schedule, Scribe, Uses, make_schedule, plus
 from atc.memory.arena import Arena
 from atc.names import comment

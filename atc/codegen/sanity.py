@@ -18,7 +18,7 @@ from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string
 from atc.options.values import Checks
-from atc.program.build import Call, Program, call_sources, calls
+from atc.program.steps import Call, Program, call_sources, calls
 
 GUARD = 64
 """Bytes of a guard zone on either side of a buffer."""
@@ -103,19 +103,20 @@ def checked(program: Program, arena: Arena, what: Checks) -> Checked:
             hint="pin the inputs with --input_shape to the shapes that go wrong",
         )  # fmt: skip
     buffers = sorted(arena.buffers, key=lambda b: (arena.plan.offsets[b.name], b.first, b.name))
+    # Calls are at 1, 2, ..., states from 0.
     places = {b.name: k for k, b in enumerate(buffers) if not b.scratch_of}
     scratch = {b.scratch_of: k for k, b in enumerate(buffers) if b.scratch_of}
     table = tuple(
         CheckedBuffer(
             _text(b.scratch_of or b.name), arena.plan.offsets[b.name] + arena.guard,
-            b.size - 2 * arena.guard, b.first, b.last,
+            b.size - 2 * arena.guard, 0 if b.name in arena.states else b.first + 1, b.last + 1,
         )
         for b in buffers
     )  # fmt: skip
     steps = tuple(
         CheckedStep(
             _text(node_text(call.node)),
-            _text(call.choice.candidate.label), path, time,
+            _text(call.choice.candidate.label), path, time + 1,
             tuple(_written(call, arena, places, scratch)),
             tuple(_floats(call.node.outputs, call.choice.workload.outputs)),
         )

@@ -15,7 +15,18 @@ from atc.ir.graph import model_name
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, tensor_identifiers
-from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Slot, Step
+from atc.program.steps import (
+    Branch,
+    Call,
+    CascadeLoop,
+    Fork,
+    Parallel,
+    Program,
+    Repeat,
+    Slot,
+    Step,
+    touched,
+)
 
 __all__ = ["Local", "Port", "Schedule", "Scribe", "Task", "make_schedule"]
 
@@ -93,12 +104,15 @@ def make_schedule(
         Local(f"w{k}", program.types[v].dtype.c, at, f"{comment(v)} {program.types[v]}")
         for k, (v, at) in enumerate(weights.items())
     )
-    named = [v for v in arena.offsets if not is_data_dependent(program.shift(v))]
+    idle = {*arena.states}.difference(v for step in program.steps for v in touched(step))
+    named = [
+        v for v in arena.offsets if v not in idle and not is_data_dependent(program.shift(v))
+    ]
     uses = Uses()
     values = tuple(
         Local(
             f"t{k}", program.types[v].dtype.c, _place(arena, uses, v, program.shift(v)),
-            life_of(program, v, *spans[program.home(v)]),
+            life_of(program, v, *spans[program.home(v)], lasts=program.home(v) in arena.states),
         )  # fmt: skip
         for k, v in enumerate(named)
     )  # where others begin is found at every call

@@ -16,7 +16,8 @@ from pathlib import Path
 import archspec.cpu
 import numpy as np
 
-from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
+from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, host_arch
 from atc.backends.toolchain import TimedOut, link_program, run_binary
 from atc.build.library import BuildContext, Unit, compile_units, kernel_unit

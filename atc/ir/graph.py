@@ -261,6 +261,8 @@ class Graph:
     """What the user should know of the network, though it can be compiled."""
     aliases: Mapping[str, Alias] = field(default_factory=lambda: MappingProxyType({}))
     """The values that are others once more."""
+    states: tuple[tuple[int, int], ...] = ()
+    """The numbers of an input and of the output that is that input in the next run."""
 
     def types_of(self, names: Iterable[str]) -> tuple[TensorType | None, ...]:
         """Return the types of values; None where the name is empty."""

@@ -39,6 +39,8 @@ class Arena:
     """With run-time extents: each buffer's bytes, from the lowest offset up."""
     below: tuple[tuple[int, ...], ...] = ()
     """Which buffers of `sizes` lie below each one and must not reach into it."""
+    states: Mapping[str, int] = field(default_factory=dict)
+    """Offsets of what lasts from run to run, at the arena's start."""
     number: Mapping[str, int] = field(default_factory=dict)
     """Which buffer of `sizes` each value lies in."""
     scratch_number: Mapping[str, int] = field(default_factory=dict)
@@ -75,7 +77,9 @@ def plan_memory(
     """
     events = list(_events(program, program.steps))
     outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
-    home = _merge_in_place(program, events, outside) if reuse and in_place else {}
+    lasting = [s.value for s in program.states]
+    fixed = {*outside, *lasting}
+    home = _merge_in_place(program, events, fixed) if reuse and in_place else {}
 
     def place(value: str) -> str:
         value = program.home(value)
@@ -92,7 +96,7 @@ def plan_memory(
             extents[key], uses[key] = event.call.source.scratch, [event]
             scratch_of[key] = event.call.node.outputs[0]
         for value in (*event.reads, *event.writes):
-            if (storage := place(value)) not in outside:
+            if (storage := place(value)) not in fixed:
                 extents[storage] = program.types[storage].nbytes
                 uses.setdefault(storage, []).append(event)
     placed: list[tuple[Buffer, _Lane | None]] = []
@@ -103,15 +107,24 @@ def plan_memory(
         placed.append((Buffer(name, size, first, last, ALIGNMENT, of), lane))
     buffers = [buffer for buffer, _ in placed]
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
+    states, plan = _with_states(program, plan, guard)
+    last = events[-1].step if events else 0
+    buffers += [
+        Buffer(v, program.types[v].nbytes + 2 * guard, 0, last, ALIGNMENT) for v in lasting
+    ]
     check_plan(buffers, plan)
-    values = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
+    values = dict.fromkeys(
+        [*lasting, *(v for e in events for v in (*e.writes, *e.reads))]
+    )
     homes = {v: place(v) for v in values if place(v) not in outside}
     offsets = {v: plan.offsets[h] + guard + most(program.shift(v)) for v, h in homes.items()}
     scratch = {b.scratch_of: plan.offsets[b.name] + guard for b in buffers if b.scratch_of}
     audit_memory(program, offsets, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
     if not program.dims:
-        return Arena(offsets, scratch, tuple(buffers), plan, steps, homes, guard)
+        return Arena(
+            offsets, scratch, tuple(buffers), plan, steps, homes, guard, states=states
+        )
     order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
     below = stacked(order, plan, reuse=reuse)
     check_stack(order, below, reuse=reuse)
@@ -122,6 +135,23 @@ def plan_memory(
         {v: number[place(v)] for v in offsets},
         {b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
+
+
+def _with_states(
+    program: Program, plan: MemoryPlan, guard: int
+) -> tuple[dict[str, int], MemoryPlan]:
+    """Return where the states lie, before all that is planned, and the plan after them."""
+    offsets: dict[str, int] = {}
+    size = 0
+    for state in program.states:
+        offsets[state.value] = size + guard
+        size += -(-(program.types[state.value].nbytes + 2 * guard) // ALIGNMENT) * ALIGNMENT
+    moved = {name: offset + size for name, offset in plan.offsets.items()}
+    whole = replace(
+        plan, offsets={**{v: at - guard for v, at in offsets.items()}, **moved},
+        size=plan.size + size, lower_bound=plan.lower_bound + size,
+    )  # fmt: skip
+    return offsets, whole
 
 
 def _life(events: Sequence[_Event]) -> tuple[int, int, _Lane | None]:

@@ -38,6 +38,7 @@ class Options:
     input_format: str = ""
     input_fp16_nodes: tuple[str, ...] = ()
     output_type: tuple[tuple[str, str], ...] = ()
+    state: tuple[str, ...] = ()
     insert_op_conf: Path | None = None
     external_weight: int = 0
     target: str = "host"

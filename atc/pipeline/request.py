@@ -36,7 +36,7 @@ from atc.program.partition import Worth
 from atc.select.select import Limits
 
 _RESOLVED = frozenset({
-    "target", "insert_op_conf", "input_format", "input_fp16_nodes", "output_type",
+    "target", "insert_op_conf", "input_format", "input_fp16_nodes", "output_type", "state",
     "precision_mode", "precision_mode_v2", "keep_dtype", "modify_mixlist", "customize_dtypes",
     "op_precision_mode", "oo_level", "fusion_switch_file", "optimization_switch",
     "op_debug_config", "op_debug_level",
@@ -206,7 +206,7 @@ def _adaptation(options: Options) -> Adaptation:
     conf = options.insert_op_conf
     return Adaptation(
         read_aipp(conf) if conf is not None else (), options.input_format,
-        options.input_fp16_nodes, options.output_type,
+        options.input_fp16_nodes, options.output_type, options.state,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import archspec.cpu
 import pytest
 
-from atc.backends.cpu.conv.blocked import ConvDirect
+from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.tile import MatMulTile
 from atc.backends.cpu.targets import TARGETS
@@ -120,7 +120,7 @@ def test_every_cost_of_a_convolution_follows_the_rate_of_multiply_adds() -> None
     x, weights, y = (TensorType(F, shape) for shape in shapes)
     op = ConvBlocked(Window((3, 3), (1, 1), (1, 1), (1, 1)), 1, identity_epilogue(F))
     w = Workload(op, (x, weights), (y,), (False, True))
-    params = {"p": 14, "nv": 2, "u": 4, "rb": 0, "pf": True}
+    params = DirectParams(p=14, nv=2, u=4, rb=0, pf=True)
     fast, slow = (
         ConvDirect().cost(w, params, get_target("x86-64-avx512", machine=MACHINES[name]))
         for name in ("zen5", "zen4")

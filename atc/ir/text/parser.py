@@ -27,6 +27,7 @@ from atc.ir.text.values import NUMBER, QUOTED, ValueReader, hints
 _DIGEST = re.compile(r"[0-9a-f]{16}\b")
 _REST = re.compile(r"[^\n]*")
 _ABSENT = re.compile(r"-(?=[,\s]|$)")
+_STATE = re.compile(r"(\d{1,6}) -> (\d{1,6})")
 _KEYWORD = re.compile(rf"({'|'.join(KEYWORDS)})(?: |(?=\n|$))")
 
 Large = Callable[[str, TensorType], Array]
@@ -77,7 +78,7 @@ class _Parser(ValueReader):
         inputs = tuple(self.listed(lambda: self.typed_name(own), ")"))
         self.end_line()
         self.position = self.begin = here
-        guards, bundles, warnings = [], [], []
+        guards, bundles, warnings, states = [], [], [], []
         constants: dict[str, Array] = {}
         quantization: dict[str, Dequantization] = {}
         aliases: dict[str, Alias] = {}
@@ -90,6 +91,8 @@ class _Parser(ValueReader):
                     bundles.append(self.record((Composite,)))
                 case "warning":
                     warnings.append(self.quoted())
+                case "state":
+                    states.append(self.state())
                 case "const":
                     constant = self.typed_name(own)
                     constants[constant] = self.array(own[constant])
@@ -111,8 +114,16 @@ class _Parser(ValueReader):
         used = {*own, *outputs, *(i for n in nodes for i in reads(n))}
         return Graph(
             name, inputs, outputs, tuple(nodes), {n: types_[n] for n in types_ if n in used},
-            constants, tuple(bundles), dims, tuple(guards), quantization, tuple(warnings), aliases,
+            constants, tuple(bundles), dims, tuple(guards), quantization, tuple(warnings),
+            aliases, tuple(states),
         )  # fmt: skip
+
+    def state(self) -> tuple[int, int]:
+        """Read the numbers of a state's input and output."""
+        found = self.match(_STATE)
+        if found is None:
+            raise self.unexpected("a state as in `0 -> 1`")
+        return int(found[1]), int(found[2])
 
     def keyword(self) -> str:
         """Go over the keyword that begins a line; '' before a node."""

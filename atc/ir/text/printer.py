@@ -18,8 +18,8 @@ from atc.ir.view import View, dense
 
 NAME = re.compile(r"[\w./@$][\w./@#$-]*(?::+[\w./@#$-]+)*")
 """A name that needs no quotes."""
-KEYWORDS = frozenset({"graph", "dim", "guard", "composite", "warning", "const", "dequantized",
-                      "alias", "return"})  # fmt: skip
+KEYWORDS = frozenset({"graph", "dim", "guard", "composite", "warning", "state", "const",
+                      "dequantized", "alias", "return"})  # fmt: skip
 
 
 def dump(graph: Graph) -> str:
@@ -42,6 +42,7 @@ def _declarations(graph: Graph) -> Iterator[str]:
     yield from (f"guard {extent}" for extent in graph.guards)
     yield from (f"composite {_value(each)}" for each in graph.bundles)
     yield from (f"warning {_quoted(each)}" for each in graph.warnings)
+    yield from (f"state {given} -> {computed}" for given, computed in graph.states)
     for name, array in graph.constants.items():
         yield f"const {_name(name)}: {graph.types[name]} = {data_text(array)}"
     for name, alias in graph.aliases.items():

@@ -92,6 +92,12 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             system="ATC", row="A-14",
             documentation=f"Types are {', '.join(OUTPUT_TYPES)}. Numbers outside an integer type "
             "become its nearest."),
+    Setting("state", "Model", "pairs of an input and an output that the library carries from run "
+            "to run itself; auto finds them by the names that exporters give",
+            "input:output;...|auto", names,
+            documentation="They leave the signature, lie in the arena and are updated in place. "
+            "init and <name>_reset make them zero; <name>_save_state and <name>_restore_state copy "
+            "them. The shapes must be fixed."),
     Setting("insert_op_conf", "Model", "a file of preprocessing for images (AIPP), which becomes a "
             "part of the network: crop, colours, resize, mean and scale, padding",
             "FILE", path, system="ATC", row="A-16",

@@ -53,6 +53,7 @@ def test_networks(make: Callable[[Path], Path], tmp_path: Path) -> None:
     graph = compile_graph(onnx.load(make(tmp_path / "net.onnx")))
     assert_round_trip(graph)
     assert_round_trip(run_passes(graph, width=8))
+    assert_round_trip(replace(graph, states=((0, 0),)))
 
 
 @pytest.mark.parametrize("name", ["digits", "keywords"])
