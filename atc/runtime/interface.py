@@ -1,6 +1,7 @@
 """The functions of compiled libraries as cffi knows them, without parsing C when a network loads.
 
-A part of `atc/runtime/network.py`; generated projects carry both in one module.
+A part of `atc/runtime/network.py`; generated projects carry both in one module. Its tables are
+written by `tests/runtime/make_interface.py`.
 """
 
 # ruff: noqa: I001 (one line an import: atc/codegen/emit.py moves them)
@@ -85,9 +86,8 @@ _TYPES = bytes.fromhex(
     "00001801000065030000050900000001"
 )
 _STRUCTS = (
-    (b"\x00\x00\x00\x53\x00\x00\x00\x02$call_info", b"\x00\x00\x56\x11nodes",
-     b"\x00\x00\x56\x11op", b"\x00\x00\x56\x11kernel", b"\x00\x00\x63\x11operations",
-     b"\x00\x00\x63\x11bytes"),
+    (b"\x00\x00\x00\x53\x00\x00\x00\x02$call_info", b"\x00\x00\x56\x11nodes", b"\x00\x00\x56\x11op",
+     b"\x00\x00\x56\x11kernel", b"\x00\x00\x63\x11operations", b"\x00\x00\x63\x11bytes"),
     (b"\x00\x00\x00\x55\x00\x00\x00\x02$call_time", b"\x00\x00\x63\x11runs",
      b"\x00\x00\x63\x11nanoseconds", b"\x00\x00\x63\x11begin"),
     (b"\x00\x00\x00\x5c\x00\x00\x00\x02$sequence_info", b"\x00\x00\x56\x11name",
