@@ -11,7 +11,7 @@ def test_the_tables_are_those_of_the_declarations() -> None:
 
 
 def test_other_declarations_make_other_tables() -> None:
-    one = tables_text("typedef struct { int a; } pair; int NET_count(const pair *first);")
-    two = tables_text("typedef struct { int a, b; } pair; int NET_count(const pair *first);")
+    one = tables_text("typedef struct { int x; } pair; int NET_count(const pair *first);")
+    two = tables_text("typedef struct { int x, y; } pair; int NET_count(const pair *first);")
     assert [text.count('count"') for text in (one, two)] == [1, 1]
     assert [text.count('b"') for text in (one, two)] == [4, 5]
