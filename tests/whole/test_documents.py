@@ -23,7 +23,8 @@ from importers.megengine_writer import Dump, write_v2
 import atc
 
 ROOT = Path(__file__).parents[2]
-_PLACES = ("*.md", "cache/*.md", "atc/docs/*.md", "samples/**/*.md")
+_PLACES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "cache/*.md", "atc/docs/*.md",
+           "samples/**/*.md")  # fmt: skip
 DOCUMENTS = tuple(
     str(p.relative_to(ROOT)) for place in _PLACES for p in sorted(ROOT.glob(place))
 )  # fmt: skip
@@ -123,9 +124,10 @@ SLOW = {
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
-         "pip install '.[converters]'", "pip install '.[cuda]'"),
+         "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
+         "install '.[exporters]'": "install -q --dry-run --no-deps '.[exporters]'",  # gigabytes
          "install '.[cuda]'": "install -q --dry-run '.[cuda]'"},
         first="python -m venv env && . env/bin/activate",
     ),
