@@ -8,7 +8,8 @@ from functools import partial
 
 from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
-from atc.codegen.schedule import Schedule, Scribe, Uses, make_schedule, plus
+from atc.codegen.schedule import Schedule, Scribe, make_schedule
+from atc.codegen.uses import Uses, plus
 from atc.memory.arena import Arena
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place

@@ -10,7 +10,8 @@ from atc.codegen.cascade import cascade_loop, row_arguments
 from atc.codegen.interface import Port
 from atc.codegen.spans import life_of, spans_of
 from atc.codegen.tasks import Table, Task
-from atc.dims import Dim, Symbol, concrete, is_data_dependent, symbols_of
+from atc.codegen.uses import Uses, extent_text, plus
+from atc.dims import Symbol, concrete, is_data_dependent, symbols_of
 from atc.ir.graph import model_name
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
@@ -39,26 +40,6 @@ class Local:
     c_type: str
     offset: int | str
     comment: str
-
-
-@dataclass
-class Uses:
-    """What a run function and its tasks use; it grows while they are written."""
-
-    pointers: set[str] = field(default_factory=set)
-    """Of inputs, outputs, constants and values, by their names in C."""
-    arena: bool = False
-    """Whether the arena itself is addressed, for scratch."""
-    extents: dict[str, None] = field(default_factory=dict)
-    """The extents of run time, as C over the table `d`."""
-    places: bool = False
-    """Whether a buffer's place is read from the table `at` of run time."""
-    times: bool = False
-    """Whether the run function itself takes times."""
-    stripe_times: bool = False
-    """Whether stripes are counted as one run."""
-    rolling_buffers: bool = False
-    """Whether rows of results in a cascade are kept for its next stripe."""
 
 
 @dataclass(frozen=True)
@@ -129,21 +110,8 @@ def make_schedule(
     return Schedule(inputs, outputs, constants, values, lines, uses, tuple(own.tasks))
 
 
-def plus(pointer: str, offset: int) -> str:
-    """Return C of an address so many elements behind a pointer."""
-    return f"{pointer} + {offset}" if offset else pointer
-
-
 def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"[\w\[\]]+", text) else f"({text})"
-
-
-def _extent(uses: Uses, value: int) -> str:
-    """Return an extent as C, and note that it is used."""
-    if not isinstance(value, Dim):
-        return str(value)
-    uses.extents[value.text] = None
-    return value.text
 
 
 def _place(arena: Arena, uses: Uses, value: str, shift: int) -> int | str:
@@ -155,7 +123,7 @@ def _place(arena: Arena, uses: Uses, value: str, shift: int) -> int | str:
         return arena.offsets[value]
     uses.places = True
     begin = f"at[{arena.number[value]}]"
-    return f"{begin} + {_extent(uses, arena.guard + shift)}" if arena.guard or shift else begin
+    return f"{begin} + {extent_text(uses, arena.guard + shift)}" if arena.guard or shift else begin
 
 
 def _arrow(step: Call | CascadeLoop | Parallel) -> str:
@@ -206,7 +174,7 @@ class Scribe:
                     yield from self._fork(step)
 
     def _extent(self, value: int) -> str:
-        return _extent(self.uses, value)
+        return extent_text(self.uses, value)
 
     def _pointer(self, value: str) -> str:
         inside = value not in self.pointers
