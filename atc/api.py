@@ -151,8 +151,8 @@ def compile(
     A keyword left at its default takes its value from the environment or the configuration file,
     as an option that the command line doesn't give (see `atc/docs/settings.md`).
     """
-    settled = resolve(_chosen(dict(locals())), "compile", program=True)
-    values: dict[str, Any] = settled.values
+    resolved = resolve(_chosen(dict(locals())), "compile", program=True)
+    values: dict[str, Any] = resolved.values
     if values["mode"] or values["singleop"]:
         raise OptionError(
             "compile makes one library of one model", where="mode or singleop",
@@ -161,7 +161,7 @@ def compile(
     options, listen = make_options(values), _diagnostics(str(values["log"]))
     if values["verify"]:
         check_device(options)
-    done = compile_or_report(options, settled.environ, listen, values["check_report"])
+    done = compile_or_report(options, resolved.environ, listen, values["check_report"])
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
             _LOGGER.info("%s", line)

@@ -37,19 +37,19 @@ def _uses(text: str, name: str) -> bool:
 
 def _times(term: str, factor: object) -> str:
     """Return the C of a term times a factor; a sum among terms is put into parentheses."""
-    if factor == 1:
+    if str(factor) == "1":
         return term
     return f"({term}) * {factor}" if re.search(r" [+-] ", term) else f"{term} * {factor}"
 
 
 def _plus(term: str, offset: object) -> str:
     """Return the C of a term and what is added to it."""
-    return term if offset == 0 else f"{term} + {offset}"
+    return term if str(offset) == "0" else f"{term} + {offset}"
 
 
 def _minus(term: str, offset: object) -> str:
     """Return the C of a term and what is taken off it."""
-    return term if offset == 0 else f"{term} - {offset}"
+    return term if str(offset) == "0" else f"{term} - {offset}"
 
 
 def _over(term: str, divisor: int) -> str:

@@ -80,7 +80,7 @@ def with_bf16x3_decided(
 ) -> Request:
     """Return a request that decides which nodes' products are in float32 (`plain_nodes`).
 
-    What is foreseen is kept in `store`, by the whole model.
+    Predictions are kept in `store`, by the whole model.
     """
     shape_profiles = shape_profiles_of(request.options)
     shown = replace(request, options=shape_profiles[-1]) if shape_profiles else request
@@ -114,7 +114,7 @@ def with_bf16x3_decided(
 
 
 def _kept(store: ContentStore | None, key: bytes) -> _Predicted | None:
-    """Return what was foreseen before."""
+    """Return what was predicted before."""
     data = store.get(key.hex(), key) if store else None
     if data is None:
         return None
@@ -128,7 +128,7 @@ def _keep(store: ContentStore | None, key: bytes, found: _Predicted) -> None:
 
 
 def _digest(model: onnx_ir.Model, feeds: _Types, products: _Products) -> bytes:
-    """Return the SHA-256 of all that decides what is foreseen."""
+    """Return the SHA-256 of all that decides the prediction."""
     outputs = [v.name for v in model.graph.outputs]
     digest = hashlib.sha256(repr((__version__, outputs, products.nodes, feeds)).encode())
     for graph in (model.graph, *model.functions.values()):

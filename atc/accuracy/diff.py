@@ -18,17 +18,14 @@ from atc.accuracy.differences import compare
 from atc.accuracy.feeds import read_feeds
 from atc.diagnostics import Diagnostics
 from atc.errors import one_line
-from atc.ir.graph import Array
+from atc.ir.graph import Array, original
 from atc.ir.strict_json import dumps
 from atc.options.options import Options
 from atc.pipeline.lowering import read_model
 from atc.pipeline.pipeline import Compilation
-from atc.program.build import Call, calls
+from atc.program.build import Call, Program, calls
 from atc.runtime.load import open_network
 from atc.runtime.session import Session
-
-BLOCKED = ".blocked"
-"""How the names of channel-blocked values end, as atc/passes/layout/forms.py makes them."""
 
 _HEADINGS = ("step", "value", "nodes", "kernel", "max abs", "max rel", "ulp", "")
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -100,13 +97,13 @@ def diff_compiled(
     steps = list(calls(done.program.steps))
     model = read_model(done.request, Diagnostics())
     known = {v.name for node in model.graph for v in node.outputs if v.name}
-    named = {key: name for key in results if (name := _model_name(key[1], known))}
+    named = {key: name for key in results if (name := _known_name(key[1], known, done.program))}
     reference, arrays = run(model, list(dict.fromkeys(named.values())), feeds)
     expected = dict(zip(dict.fromkeys(named.values()), arrays, strict=True))
     compared = [
         difference(step, name, steps[step], plain, np.asarray(expected[name]), tolerance)
         for (step, value), name in named.items()
-        if (plain := _plain(results[step, value], value, expected[name])) is not None
+        if (plain := _plain(results[step, value], value != name, expected[name])) is not None
     ]
     found = {d.step for d in compared}
     return Diff(reference, source, tolerance, tuple(compared), len(steps) - len(found))
@@ -150,20 +147,18 @@ def _copied(session: Session, tensor: Any, pointer: Any) -> Array:
     return np.frombuffer(data, dtype).reshape(shape).copy()
 
 
-def _model_name(value: str, known: set[str]) -> str:
+def _known_name(value: str, known: set[str], program: Program) -> str:
     """Return the model's name of a compiled value, '' where it is the compiler's own."""
-    if value in known:
-        return value
-    plain = value.partition(BLOCKED)[0]
-    return plain if BLOCKED in value and plain in known else ""
+    names = (value, original(value, program.aliases))
+    return next((name for name in names if name in known), "")
 
 
-def _plain(array: Array, value: str, expected: Any) -> Array | None:
+def _plain(array: Array, laid_out: bool, expected: Any) -> Array | None:
     """Return a result in the reference's shape; None where it has none."""
     shape = np.shape(expected)
     if array.shape == shape:
         return array
-    if BLOCKED in value and len(shape) >= 2 and array.ndim == len(shape) + 1:
+    if laid_out and len(shape) >= 2 and array.ndim == len(shape) + 1:
         joined = np.moveaxis(array, -1, 2)
         channels = joined.reshape(array.shape[0], -1, *shape[2:])[:, : shape[1]]
         return channels if channels.shape == shape else None

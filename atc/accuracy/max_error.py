@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir
 
 from atc.accuracy.compare import random_inputs, subject_of, verify_library
-from atc.accuracy.diff import BLOCKED, diff_compiled
+from atc.accuracy.diff import diff_compiled
 from atc.accuracy.float64 import run_in_double
 from atc.accuracy.predict import predicted_error
 from atc.accuracy.search import Group, groups, lowered, most_within, sensitivities
@@ -28,7 +28,7 @@ from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.fast_run.timings import times_root
 from atc.files.temporary import temporary_folder
-from atc.ir.graph import Array
+from atc.ir.graph import Array, original
 from atc.options.shape_profiles import shape_profiles_of
 from atc.pipeline.contract import DEFAULT_BOUND
 from atc.pipeline.pipeline import Compilation, Compile
@@ -191,13 +191,13 @@ class _Trials:
 
     @property
     def measures(self) -> bool:
-        """Whether this machine can run the target; else errors are foreseen."""
+        """Whether this machine can run the target; else errors are predicted."""
         target = self.request.target
         return target.arch in ("", host_arch()) and target.features <= host_features()
 
     @property
     def allowed(self) -> float:
-        """The error that may be measured, or foreseen for products alone."""
+        """The error that may be measured, or predicted for products alone."""
         return self.request.options.max_error * (1.0 if self.measures else FORESEEN)
 
     def _error(self, done: Compilation) -> float:
@@ -248,7 +248,7 @@ def worst_kernels(done: Compilation) -> Iterator[WorstKernels]:
     own = {d.step: d.max_rel for d in diff.differences}
     for number, call in enumerate(steps):
         if _imprecise(call):
-            names = [name.partition(BLOCKED)[0] for name in call.node.inputs]
+            names = [original(name, done.program.aliases) for name in call.node.inputs]
             before = max((errors.get(name, 0.0) for name in names), default=0.0)
             added = own.get(number, np.inf) - before
             yield WorstKernels(call.node.origin, added)

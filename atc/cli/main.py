@@ -78,8 +78,8 @@ def _compile(argv: list[str]) -> int:
 
 def _compile_and_show(argv: list[str], screen: Screen) -> int:
     given = parse_arguments(argv, "compile").given
-    settled = resolve(needed_by_mode(given), "compile")
-    values: dict[str, Any] = settled.values
+    resolved = resolve(needed_by_mode(given), "compile")
+    values: dict[str, Any] = resolved.values
     options = make_options(values)
     if values["mode"]:
         with screen:
@@ -104,7 +104,7 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
             from atc.tools.verify import compare
 
             diagnostics = screen.diagnostics()
-            compile_single_ops(options, values["singleop"], settled.environ, diagnostics, finished)
+            compile_single_ops(options, values["singleop"], resolved.environ, diagnostics, finished)
         return 0
     with screen:
         from atc.tools.modes import compile_or_report
@@ -114,7 +114,7 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
 
             check_device(options)
         diagnostics = screen.diagnostics()
-        done = compile_or_report(options, settled.environ, diagnostics, values["check_report"])
+        done = compile_or_report(options, resolved.environ, diagnostics, values["check_report"])
         screen.finished(done)
         result = None
         if values["verify"]:
@@ -150,11 +150,11 @@ def _verify(argv: list[str]) -> int:
 def _verify_and_show(argv: list[str], screen: Screen) -> int:
     arguments = parse_arguments(argv, "verify", words=1)
     folder = dict(zip(("library",), arguments.words, strict=False))
-    settled = resolve({**folder, **arguments.given}, "verify")
+    resolved = resolve({**folder, **arguments.given}, "verify")
     with screen:
         from atc.tools.verify import verify
 
-        result = verify(settled, screen.diagnostics())
+        result = verify(resolved, screen.diagnostics())
     _show_verification(result)
     return 0
 

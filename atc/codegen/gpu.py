@@ -8,7 +8,8 @@ from functools import partial
 
 from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
-from atc.codegen.schedule import Schedule, Scribe, Uses, make_schedule
+from atc.codegen.schedule import Schedule, Scribe, make_schedule
+from atc.codegen.uses import Uses, plus
 from atc.memory.arena import Arena
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place
@@ -166,7 +167,7 @@ class _GpuWriter(Scribe):
         yield f"/* {self._head(call, node.op.kind)}: {reads} -> {writes} */"
         at = [self._device(a) for a in call.arguments]
         if call.source.scratch:
-            at.append(f"gpu->arena + {self.arena.scratch[node.outputs[0]]}")
+            at.append(plus("gpu->arena", self.arena.scratch[node.outputs[0]]))
         number = self.kernels.index(call.source)
         table = f"(const CUdeviceptr[]){{{', '.join(at)}}}"
         if self.timed:
@@ -181,19 +182,18 @@ class _GpuWriter(Scribe):
     def _device(self, value: str) -> str:
         """Return the C address of a value on the device."""
         if value in self.weights:
-            return f"gpu->weights + {self.weights[value]}"
+            return plus("gpu->weights", self.weights[value])
         home = self.program.home(value)
         if home in self.program.inputs or home in self.outputs:
             return self._port(home, self.program.shift(value))
-        return f"gpu->arena + {self.arena.offsets[value]}"
+        return plus("gpu->arena", self.arena.offsets[value])
 
     def _port(self, home: str, begin: int) -> str:
         inside = home in self.program.inputs
         number = self.program.inputs.index(home) if inside else self.outputs[home]
         table = "in" if inside else "out"
         self.tables.add(table)
-        place = f"{table}[{number}]"
-        return f"{place} + {begin}" if begin else place
+        return plus(f"{table}[{number}]", begin)
 
     def _moves(
         self, hosted: Sequence[Move], resident: Sequence[Move], waits: bool = True
@@ -222,7 +222,7 @@ class _GpuWriter(Scribe):
         else:
             self.uses.arena = True
             at = self.begins[home] + move.begin
-            device, host = f"gpu->arena + {at}", f"arena + {at}"
+            device, host = plus("gpu->arena", at), plus("arena", at)
         if move.to_device:
             return f"gpu_to_device(gpu, stream, {device}, {host}, {size})"
         return f"gpu_to_host(gpu, stream, {host}, {device}, {size})"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from atc.dims import concrete
-from atc.ir.graph import TensorType
+from atc.ir.graph import TensorType, model_name
 from atc.ir.text import node_text
 from atc.names import c_string
 from atc.program.build import Call, Program, calls
@@ -63,7 +63,7 @@ def observed(program: Program) -> Observed:
         for call in calls(program.steps)
     )
     values = tuple(
-        ObservedValue(c_string(name.removesuffix("#output")[:_LONGEST]), concrete(type_), kind)
+        ObservedValue(c_string(model_name(name, program.aliases)[:_LONGEST]), concrete(type_), kind)
         for (name, type_), kind in zip(numbers, _kinds(program, numbers), strict=True)
     )
     return Observed(values, steps)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atc.codegen.cascade import cascade_loop, row_arguments
 from atc.codegen.interface import Port
 from atc.codegen.spans import life_of, spans_of
 from atc.codegen.tasks import Table, Task
-from atc.dims import Dim, Symbol, concrete, is_data_dependent, symbols_of
+from atc.codegen.uses import Uses, extent_text, plus
+from atc.dims import Symbol, concrete, is_data_dependent, symbols_of
+from atc.ir.graph import model_name
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, tensor_identifiers
@@ -38,30 +40,6 @@ class Local:
     c_type: str
     offset: int | str
     comment: str
-
-
-@dataclass
-class Uses:
-    """What a run function and its tasks use; it grows while they are written."""
-
-    pointers: set[str] = field(default_factory=set)
-    """Of inputs, outputs, constants and values, by their names in C."""
-    arena: bool = False
-    """Whether the arena itself is addressed, for scratch."""
-    extents: dict[str, None] = field(default_factory=dict)
-    """The extents of run time, as C over the table `d`."""
-    places: bool = False
-    """Whether a buffer's place is read from the table `at` of run time."""
-    times: bool = False
-    """Whether the run function itself takes times."""
-    host_times: bool = False
-    """Whether any time is that of a call on the processor."""
-    device_times: bool = False
-    """Whether any is that of a kernel on a GPU."""
-    stripe_times: bool = False
-    """Whether stripes are counted as one run."""
-    rolling_buffers: bool = False
-    """Whether rows of results in a cascade are kept for its next stripe."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +73,7 @@ def make_schedule(
     a `logged` one tells of each before it. `writer` writes them otherwise.
     """
     names = tensor_identifiers([*program.inputs, *program.outputs], network)
-    given, split = {*program.inputs}, len(program.inputs)
+    split = len(program.inputs)
     spans = spans_of(program)
     inputs = tuple(
         Port(v, n, concrete(program.types[v]), f"input_{k}", v in spans, program.types[v].shape)
@@ -103,7 +81,7 @@ def make_schedule(
     )
     outputs = tuple(
         Port(
-            _output_name(v, given), n, concrete(program.types[v]), f"output_{k}",
+            model_name(v, program.aliases), n, concrete(program.types[v]), f"output_{k}",
             extents=program.types[v].shape,
         )  # fmt: skip
         for k, (v, n) in enumerate(zip(program.outputs, names[split:], strict=True))
@@ -141,14 +119,6 @@ def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"[\w\[\]]+", text) else f"({text})"
 
 
-def _extent(uses: Uses, value: int) -> str:
-    """Return an extent as C, and note that it is used."""
-    if not isinstance(value, Dim):
-        return str(value)
-    uses.extents[value.text] = None
-    return value.text
-
-
 def _place(arena: Arena, uses: Uses, value: str, shift: int) -> int | str:
     """Return the offset of a value in the arena, as C where it moves with the dims.
 
@@ -158,13 +128,7 @@ def _place(arena: Arena, uses: Uses, value: str, shift: int) -> int | str:
         return arena.offsets[value]
     uses.places = True
     begin = f"at[{arena.number[value]}]"
-    return f"{begin} + {_extent(uses, arena.guard + shift)}" if arena.guard or shift else begin
-
-
-def _output_name(value: str, inputs: Collection[str]) -> str:
-    """Return the model's name of an output; where an input has it too, the value's is marked."""
-    name = value.removesuffix("#output")
-    return name if name in inputs else value
+    return f"{begin} + {extent_text(uses, arena.guard + shift)}" if arena.guard or shift else begin
 
 
 def _arrow(step: Call | CascadeLoop | Parallel) -> str:
@@ -215,7 +179,7 @@ class Scribe:
                     yield from self._fork(step)
 
     def _extent(self, value: int) -> str:
-        return _extent(self.uses, value)
+        return extent_text(self.uses, value)
 
     def _pointer(self, value: str) -> str:
         inside = value not in self.pointers
@@ -229,7 +193,7 @@ class Scribe:
         self.uses.arena = True
         own = call.node.outputs[0]
         if own not in self.arena.scratch_number:
-            return f"arena + {self.arena.scratch[own]}"
+            return plus("arena", self.arena.scratch[own])
         self.uses.places = True
         guard = f" + {self.arena.guard}" if self.arena.guard else ""
         return f"arena + at[{self.arena.scratch_number[own]}]{guard}"
@@ -446,7 +410,8 @@ class Scribe:
         """Return the C index of the iteration's part."""
         turn = f"atc_i{self.depth}"
         turn = f"({self._extent(slot.trips - 1)} - {turn})" if slot.backwards else turn
-        return f"{turn} * {_bracketed(self._extent(slot.size))}"
+        size = self._extent(slot.size)
+        return turn if size == "1" else f"{turn} * {_bracketed(size)}"
 
     def _repeat(self, loop: Repeat) -> Iterator[str]:
         yield f"/* {self._head(loop, 'Loop')} */"

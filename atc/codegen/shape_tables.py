@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from atc.codegen.schedule import Uses
+from atc.codegen.uses import Uses
 from atc.dims import (
     Dim,
     Function,

@@ -23,7 +23,7 @@ class Names:
     known: Mapping[str, int | Range | Sum]
     file: str
 
-    def settled(self, total: Sum, above: frozenset[str] = frozenset()) -> Sum | str:
+    def resolved(self, total: Sum, above: frozenset[str] = frozenset()) -> Sum | str:
         """Return a sum in names of ranges alone, or a name of which nothing is known."""
         terms: list[tuple[str, int]] = []
         constant = total.constant
@@ -36,7 +36,7 @@ class Names:
                 case Range():
                     terms.append((name, factor))
                 case Sum() as other:
-                    inner = self.settled(other, above | {name})
+                    inner = self.resolved(other, above | {name})
                     if isinstance(inner, str):
                         return inner
                     terms += [(n, k * factor) for n, k in inner.terms]
@@ -44,7 +44,7 @@ class Names:
         return collected(terms, constant)
 
     def range(self, total: Sum) -> Range:
-        """Return the least and the largest value of a settled sum."""
+        """Return the least and the largest value of a resolved sum."""
         low = high = total.constant
         for name, factor in total.terms:
             ends = self.known[name]
@@ -90,13 +90,13 @@ def names_of(
         known.pop(name, None)
     for name, total in follows.items():  # a range that says what follows anyway
         others = Names({n: extent for n, extent in known.items() if n != name}, file)
-        found = others.settled(total)
+        found = others.resolved(total)
         if name in clear and isinstance(found, Sum) and others.range(found) == clear[name]:
             known[name] = total
     return Names(known, file)
 
 
-def settle(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None:
+def resolve(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None:
     """Give an input a shape.
 
     Axes of a range keep their names; `meta` holds their ranges, and of other open axes what they
@@ -134,7 +134,7 @@ def settle(value: onnx_ir.Value, shape: Sequence[Extent], names: Names) -> None:
         value.meta[RANGES] = open_axes
 
 
-def settle_by_names(value: onnx_ir.Value, names: Names) -> None:
+def resolve_by_names(value: onnx_ir.Value, names: Names) -> None:
     """Give an input the shape that follows from the names of its axes.
 
     Where not all of it does, only what is fixed is set: what is open is told when it is lowered.
@@ -142,18 +142,18 @@ def settle_by_names(value: onnx_ir.Value, names: Names) -> None:
     if value.shape is None or not names.known:
         return
     totals = [_sum_of(_text(dim)) for dim in value.shape]
-    found = [None if total is None else names.settled(total) for total in totals]
+    found = [None if total is None else names.resolved(total) for total in totals]
     fixed = [n.constant if isinstance(n, Sum) and not n.terms else None for n in found]
     dims = [dim if n is None else n for n, dim in zip(fixed, value.shape, strict=True)]
     if any(isinstance(n, str) for n in found):
         value.shape = onnx_ir.Shape(dims)
     elif any(isinstance(n, Sum) for n in found):
         extents = zip(totals, value.shape, strict=True)
-        settle(value, [_whole(dim) if total is None else total for total, dim in extents], names)
+        resolve(value, [_whole(dim) if total is None else total for total, dim in extents], names)
 
 
 def _followed(value: onnx_ir.Value, axis: int, extent: Sum, names: Names) -> Sum:
-    found = names.settled(extent)
+    found = names.resolved(extent)
     if isinstance(found, str):
         raise ModelError(
             f"--input_shape says that axis {axis} of input '{value.name}' is {extent}, but nothing "
@@ -170,7 +170,7 @@ def _agreed(
     total = _sum_of(text)
     if total is None or (total.name and not isinstance(names.known.get(text), Sum)):
         return extent
-    found = names.settled(total)
+    found = names.resolved(total)
     if isinstance(found, str):
         return extent
     ends = names.range(found)

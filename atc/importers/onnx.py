@@ -13,7 +13,7 @@ from onnx_ir.passes.common import InlinePass
 
 from atc.dims import Extent, Named, Sum
 from atc.errors import AtcError, ModelError, UnsupportedError, one_line, reason_of
-from atc.importers.axes import Names, names_of, settle, settle_by_names
+from atc.importers.axes import Names, names_of, resolve, resolve_by_names
 from atc.importers.domains import STANDARD, settle_domains
 from atc.importers.maps import is_map, mark_maps, pin_map, without_maps
 from atc.importers.sequences import is_composite, pin_nothing, pin_sequence, pin_value
@@ -204,7 +204,7 @@ def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str
     for name, value in inputs.items():
         plain = not is_composite(value) and not is_map(value)
         if name not in shapes and plain and name not in model.graph.initializers:
-            settle_by_names(value, names)
+            resolve_by_names(value, names)
     return model
 
 
@@ -225,7 +225,7 @@ def _pin(
         if is_composite(value):
             pin_value(value, _fixed(value, shape, file), file)
         _check_pin(value.name or "", declared, shape, file)
-        settle(value, shape, names)
+        resolve(value, shape, names)
 
 
 def _fixed(value: onnx_ir.Value, shape: Sequence[Extent], file: str) -> tuple[int, ...]:

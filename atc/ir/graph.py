@@ -11,6 +11,7 @@ from enum import Enum
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -208,6 +209,27 @@ class Composite:
 
 
 @dataclass(frozen=True)
+class Alias:
+    """A value that is another one, `of`, once more.
+
+    Of `kind` "output": a result of that name, which an input has; "layout": in another layout;
+    "recomputed": computed again, so that the first one needs no memory until then.
+    """
+
+    kind: Literal["output", "layout", "recomputed"]
+    of: str
+
+
+OWN = "#"
+"""What marks the names that the compiler makes up."""
+
+
+def is_own(name: str) -> bool:
+    """Return whether a value's name is made up, so that the model knows no value of that name."""
+    return OWN in name
+
+
+@dataclass(frozen=True)
 class Dequantization:
     """The origin of a dequantized float constant: `integers * scale`, zero points taken off.
 
@@ -237,6 +259,8 @@ class Graph:
     """The constants that were dequantized when compiling."""
     warnings: tuple[str, ...] = ()
     """What the user should know of the network, though it can be compiled."""
+    aliases: Mapping[str, Alias] = field(default_factory=lambda: MappingProxyType({}))
+    """The values that are others once more."""
     states: tuple[tuple[int, int], ...] = ()
     """The numbers of an input and of the output that is that input in the next run."""
 
@@ -281,6 +305,19 @@ def captured(graph: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n for n in names if n not in own))
 
 
+def original(name: str, aliases: Mapping[str, Alias]) -> str:
+    """Return the value that a value is in the end."""
+    while name in aliases:
+        name = aliases[name].of
+    return name
+
+
+def model_name(name: str, aliases: Mapping[str, Alias]) -> str:
+    """Return what the model calls a value: an output may have the name of an input."""
+    alias = aliases.get(name)
+    return alias.of if alias is not None and alias.kind == "output" else name
+
+
 def prune(graph: Graph) -> Graph:
     """Drop nodes, constants and types that no output needs."""
     needed = set(graph.outputs)
@@ -297,4 +334,5 @@ def prune(graph: Graph) -> Graph:
         constants={k: v for k, v in graph.constants.items() if k in needed},
         quantization={k: v for k, v in graph.quantization.items() if k in needed},
         types={k: v for k, v in graph.types.items() if k in named},
+        aliases={k: v for k, v in graph.aliases.items() if k in named},
     )

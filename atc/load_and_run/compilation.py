@@ -110,8 +110,8 @@ def compile_options(
     """Return the options of the compilation, the environment, and what is decided beside them."""
     texts: dict[str, object] = {k: v for k, v in arguments.texts.items() if k in _SHARED}
     texts.setdefault("op_compiler_cache_mode", "enable")
-    settled = resolve({**texts, "model": arguments.subject, "output": folder}, "compile")
-    options = make_options(settled.values)
+    resolved = resolve({**texts, "model": arguments.subject, "output": folder}, "compile")
+    options = make_options(resolved.values)
     if target := _layout_target(arguments):
         options = replace(options, target=target)
     hooks = any(arguments[name] for name in HOOKED)
@@ -124,7 +124,7 @@ def compile_options(
         disable_reuse_memory=arguments["disable_mem_opt"] or options.disable_reuse_memory,
         strip=arguments["record_comp_seq2"],
         sanity_check=None if arguments["no_sanity_check"] else options.sanity_check,
-    ), settled.environ, _decisions(arguments)  # fmt: skip
+    ), resolved.environ, _decisions(arguments)  # fmt: skip
 
 
 def _decisions(arguments: RunArguments) -> Decisions:

@@ -423,8 +423,7 @@ class Builder:
 
     def _copy(self, x: str) -> str:
         type_ = self.type(x)
-        op = Map((type_.size,), Input(type_.dtype, 0), (View((1,)),))
-        return self.emit1(op, [x], type_)
+        return self.emit1(Map((type_.size,), Input(type_.dtype, 0), (View((1,)),)), [x], type_)
 
 
 def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
@@ -441,7 +440,8 @@ def rename(graph: Graph, names: Mapping[str, str]) -> Graph:
         graph.name, tuple(map(new, graph.inputs)), tuple(map(new, graph.outputs)), nodes,
         {new(k): v for k, v in graph.types.items()},
         {new(k): v for k, v in graph.constants.items()}, dims=graph.dims, guards=graph.guards,
-        quantization={new(k): v for k, v in graph.quantization.items()}, warnings=graph.warnings,
+        warnings=graph.warnings, quantization={new(k): v for k, v in graph.quantization.items()},
+        aliases={new(k): replace(v, of=new(v.of)) for k, v in graph.aliases.items()},
     )  # fmt: skip
 
 

@@ -109,8 +109,8 @@ def _scan(ctx: LoweringContext, inputs: Sequence[str]) -> tuple[str, ...]:
     ctx.require(len(graph.inputs) == split + count, "the body does not fit")
     axes = ctx.ints("scan_input_axes", [0] * count) or []
     name = "scan_input_directions" if ctx.opset >= 9 else "directions"
-    turns = ctx.ints(name, [0] * count) or []
-    ctx.require(len(axes) == count == len(turns), "axes or directions are missing")
+    directions = ctx.ints(name, [0] * count) or []
+    ctx.require(len(axes) == count == len(directions), "axes or directions are missing")
     sequences = [
         _moved(b, x, ctx.axis(axis, len(b.shape(x))), 0)
         for x, axis in zip(given, axes, strict=True)
@@ -127,7 +127,7 @@ def _scan(ctx: LoweringContext, inputs: Sequence[str]) -> tuple[str, ...]:
 
     results = lower_loop(ctx, LoopSource(
         graph, bind, lengths.pop(), "", "", states,
-        Sequences(tuple(sequences), tuple(t == 1 for t in turns)), False,
+        Sequences(tuple(sequences), tuple(t == 1 for t in directions)), False,
         tuple(t == 1 for t in out_turns),
     ))  # fmt: skip
     moved = (

@@ -12,7 +12,7 @@ import onnx_ir
 
 from atc.dims import NARROWER
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line, reason_of
-from atc.ir.graph import Array, DType, Graph, TensorType, prune
+from atc.ir.graph import OWN, Alias, Array, DType, Graph, TensorType, is_own, prune
 from atc.lower.builder import MAX_ELEMENTS, Builder, rename
 from atc.lower.composites import input_composites, output_tensors, refuse_composite
 from atc.lower.context import LoweringContext, node_label
@@ -87,18 +87,21 @@ def _declare_input(value: onnx_ir.Value, builder: Builder, walker: _Walker) -> s
 def _with_own_names(graph: Graph, wanted: Sequence[str], known: Mapping[str, str]) -> Graph:
     """Rename outputs, and what else has a free name, to the model's; drop what nothing needs."""
     inputs, names = {*graph.inputs}, dict[str, str]()
+    aliases: dict[str, Alias] = {}
     for current, name in zip(graph.outputs, wanted, strict=True):
-        names[current] = f"{name}#output" if name in inputs else name
+        names[current] = f"{name}{OWN}output" if name in inputs else name
+        if name in inputs:
+            aliases[names[current]] = Alias("output", name)
     for current, name in list(names.items()):
         if name in graph.types:  # by chance another value's name: they change places
             names.setdefault(name, current)
     taken = {*_all_names(graph), *names.values()}
     for current in (o for node in graph.nodes for o in node.outputs if o not in names):
         name = known.get(current, "")
-        if name and name not in taken and "#" not in name:  # which marks the compiler's own names
+        if name and name not in taken and not is_own(name):
             names[current] = name
             taken.add(name)
-    return prune(rename(graph, names))
+    return prune(replace(rename(graph, names), aliases=aliases))
 
 
 def _all_names(graph: Graph) -> Iterator[str]:

@@ -12,7 +12,7 @@ import onnx_ir
 
 from atc.dims import NARROWER, RANGES, RELATED, Symbol, evaluate, high, plain, symbols_of
 from atc.errors import AtcError, UnsupportedError, one_line
-from atc.ir.graph import Graph
+from atc.ir.graph import Graph, is_own
 
 _HINT = "give a narrower range in --input_shape, or list the shapes with --dynamic_dims"
 _TRIES = 64
@@ -93,7 +93,7 @@ def _pinned(model: onnx_ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> Iter
 def _compare(graph: Graph, static: Graph, point: Mapping[Symbol, int], where: str) -> None:
     for name, type_ in graph.types.items():
         other = static.types.get(name)
-        if other is None or "#" in name or not _known((type_.shape, other.shape)):
+        if other is None or is_own(name) or not _known((type_.shape, other.shape)):
             continue
         shape = tuple(evaluate(n, point) for n in type_.shape)
         if shape != other.shape or type_.dtype is not other.dtype:

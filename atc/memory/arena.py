@@ -142,8 +142,8 @@ def plan_memory(
     return Arena(
         offsets, scratch, tuple(buffers), plan, steps, homes, guard,
         tuple(extents[b.name] + 2 * guard for b in order), below,
-        {v: number[place(v)] for v in offsets},
-        {b.scratch_of: number[b.name] for b in order if b.scratch_of},
+        number={v: number[place(v)] for v in offsets},
+        scratch_number={b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def names_of(variable: Setting) -> tuple[str, ...]:
 
 
 def config_environment() -> ConfigEnvironment:
-    """Return this process's surroundings. Raises OptionError for a wrong configuration file."""
+    """Return this process's environment; OptionError for a wrong configuration file."""
     environ = dict(os.environ)
     for variable in VARIABLES:
         for name in names_of(variable) if variable.read == "once" else ():

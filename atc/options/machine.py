@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atc.backends.machine import Machine, machine_json, read_machine
 from atc.backends.machines import get_machine, host_machine
-from atc.errors import OptionError
+from atc.errors import OptionError, not_written
 from atc.options.environment import config_path
 from atc.options.files import read_json, wrong
 
@@ -60,7 +60,7 @@ def keep(machine: Machine, path: Path) -> None:
         part.write_text(machine_json(machine), "utf-8")
         part.replace(path)
     except OSError as error:
-        raise wrong(f"can't be written: {error.strerror}", path, "measure") from None
+        raise not_written(path, error, "--measure") from None
 
 
 def processor() -> str:

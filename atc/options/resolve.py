@@ -47,7 +47,7 @@ def resolve(
     *,
     program: bool = False,
 ) -> Resolved:
-    """Return the values of a command's options: those given, else what the surroundings say.
+    """Return the values of a command's options: those given, else what the environment says.
 
     A `program` that gives a log level is overruled by RUNTIME_OVERRIDE_LOG_LEVEL. Raises
     OptionError for a wrong value, naming the option, variable or line that has it.

@@ -13,11 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from atc.ir.graph import Graph, Node, TensorType, reads
+from atc.ir.graph import Alias, Graph, Node, TensorType, reads
 from atc.ir.ops import Map, Reshape
-
-REMATERIALIZED = "#again"
-"""What the name of a value that is computed again has after the name of the first one."""
 
 _ALIGNMENT = 64
 _DEPTH = 16  # operands that are computed again for one value, one needing the other
@@ -39,7 +36,7 @@ class Rule:
     def price(self, value: str, cost: float, size: int, idle: int) -> float:
         """Return the price of dropping a value, in no unit."""
         price: float = cost**self.cost / (size**self.size * idle**self.idle)
-        return price * self.bias.get(value.partition(REMATERIALIZED)[0], 1.0)
+        return price * self.bias.get(value, 1.0)
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,21 @@ def rematerialized(graph: Graph, aim: RematerializationGoal) -> Iterator[tuple[G
 
 def work_again(graph: Graph) -> float:
     """Return about how long it takes to compute again what is: bytes moved, or as long."""
-    return sum(map(_Cost(graph.types), (n for n in graph.nodes if REMATERIALIZED in n.outputs[0])))
+    return sum(map(_Cost(graph.types), recomputed_nodes(graph)))
+
+
+def recomputed_nodes(graph: Graph) -> list[Node]:
+    """Return the nodes that compute again what others have computed."""
+    return [n for n in graph.nodes if _is_recomputed(n.outputs[0], graph)]
+
+
+def _is_recomputed(name: str, graph: Graph) -> bool:
+    return name in graph.aliases and graph.aliases[name].kind == "recomputed"
+
+
+def _first(name: str, graph: Graph) -> str:
+    """Return the value that was computed first, of one that may be computed again."""
+    return graph.aliases[name].of if _is_recomputed(name, graph) else name
 
 
 def droppable(graph: Graph) -> tuple[str, ...]:
@@ -174,7 +185,8 @@ def _plans(lives: _Lives, step: int, aim: RematerializationGoal) -> Iterator[_Pl
         if not nodes:
             continue
         idle = at - max((k for k in uses if k < step), default=lives.made[value])
-        price = aim.rule.price(value, sum(map(_cost(lives), nodes)), size, idle)
+        cost, first = sum(map(_cost(lives), nodes)), _first(value, lives.graph)
+        price = aim.rule.price(first, cost, size, idle)
         yield _Plan(value, at, nodes, price)
 
 
@@ -222,15 +234,16 @@ class _Cost:
 def _applied(lives: _Lives, plan: _Plan) -> Graph:
     """Return the graph with a plan's copies before the step, read by all that comes after."""
     graph, new = lives.graph, dict[str, str]()
-    types = dict(graph.types)
+    types, aliases = dict(graph.types), dict(graph.aliases)
 
     def renamed(node: Node) -> Node:
         return replace(node, inputs=tuple(new.get(n, n) for n in node.inputs))
 
     def copied(node: Node) -> Node:
         (old,) = node.outputs
-        fresh = f"{old}{REMATERIALIZED}{len(types)}"
+        fresh = f"{old}#again{len(types)}"
         types[fresh] = types[old]
+        aliases[fresh] = Alias("recomputed", _first(old, graph))
         copy = replace(renamed(node), outputs=(fresh,))
         new[old] = fresh
         return copy
@@ -245,7 +258,7 @@ def _applied(lives: _Lives, plan: _Plan) -> Graph:
     new = {**again}
     copies += [copied(r) for r in views]
     nodes = (*graph.nodes[: plan.at], *copies, *(renamed(node) for node in later))
-    return replace(graph, nodes=nodes, types=types)
+    return replace(graph, nodes=nodes, types=types, aliases=aliases)
 
 
 def _views(

@@ -22,7 +22,7 @@ class Contract:
 
     `products` is what the chosen kernels multiply in, of PRECISIONS. `measured_error` is against
     float64, where it was measured when compiling; `split_error` what products in bf16x3 or bf16
-    alone add, as far as that was foreseen.
+    alone add, as far as that was predicted.
     """
 
     precision: str

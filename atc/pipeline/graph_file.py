@@ -20,7 +20,7 @@ import onnx_ir
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line
 from atc.importers.optimised_graph import MAGIC, PAYLOAD
 from atc.ir.expr import Expr
-from atc.ir.graph import Array, Graph, TensorType
+from atc.ir.graph import Array, Graph, TensorType, model_name
 from atc.ir.ops.external import External
 from atc.ir.text import digest_of, dump, large_constants, parse
 from atc.ir.verify import verify
@@ -49,7 +49,7 @@ def write_graph(graph: Graph, target: str) -> bytes:
 
 
 def _signature(graph: Graph, names: Iterable[str]) -> list[list[Any]]:
-    types = ((n.removesuffix("#output"), graph.types[n]) for n in names)
+    types = ((model_name(n, graph.aliases), graph.types[n]) for n in names)
     return [[name, type_.dtype.code, list(type_.shape)] for name, type_ in types]
 
 

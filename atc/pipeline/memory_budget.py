@@ -11,7 +11,7 @@ from atc.ir.graph import Graph
 from atc.memory.arena import Arena
 from atc.options.options import Options
 from atc.passes.recomputation_search import Found, Search, plans
-from atc.passes.rematerialize import REMATERIALIZED, RematerializationGoal
+from atc.passes.rematerialize import RematerializationGoal, recomputed_nodes
 from atc.program.build import Program
 from atc.select.select import Selection
 
@@ -48,7 +48,7 @@ def plan_within(
             f"the arena needs {best.arena.plan.size} bytes, more than {options.memory_budget}",
             where=options.asked("memory_budget"), code="E10013", hint=_way_out(options),
         )  # fmt: skip
-    again = [" + ".join(n.origin) for n in best.graph.nodes if REMATERIALIZED in n.outputs[0]]
+    again = [" + ".join(n.origin) for n in recomputed_nodes(best.graph)]
     if again:
         tell(one_line(f"computing again: {', '.join(again)}"))
     return best

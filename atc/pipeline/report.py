@@ -12,8 +12,10 @@ from atc.backends.flops import operations
 from atc.codegen.hooks import output_numbers
 from atc.codegen.interface import Port
 from atc.dims import plain
+from atc.ir.graph import is_own, original
 from atc.ir.text import node_text
 from atc.lower.context import node_name
+from atc.memory.planner import Buffer
 from atc.passes.layout import LayoutReport
 from atc.pipeline.contract import contract_of
 from atc.pipeline.float_fallbacks import in_float
@@ -47,7 +49,8 @@ def report_json(done: Compilation) -> str:
             "method": plan.method,
             "weights_bytes": done.emission.blob.size,
             "buffers": [
-                {"name": b.scratch_of or b.name, "scratch": bool(b.scratch_of),
+                {"name": b.scratch_of or b.name, "value": _value_name(done.program, b),
+                 "scratch": bool(b.scratch_of),
                  "offset": plan.offsets[b.name], "bytes": b.size,
                  "first_step": b.first, "last_step": b.last}
                 for b in done.arena.buffers
@@ -161,6 +164,12 @@ def source_nodes(model: onnx_ir.Model) -> list[dict[str, object]]:
             "name": node_name(node), "op": node.op_type, "reads": list(dict.fromkeys(reads))
         })  # fmt: skip
     return found
+
+
+def _value_name(program: Program, buffer: Buffer) -> str:
+    """Return the model's value that a buffer holds first, '' where it is the compiler's own."""
+    name = original(buffer.scratch_of or buffer.name, program.aliases)
+    return "" if is_own(name) else name
 
 
 def _cache(done: Compilation) -> dict[str, object]:

@@ -58,9 +58,9 @@ class Decisions:
     float_nodes: frozenset[str] = frozenset()
     """Nodes for which they may not, even so."""
     plain_nodes: frozenset[str] | None = None
-    """Nodes whose products are in float32, None until it is foreseen what bf16x3 would err."""
+    """Nodes whose products are in float32, None until the error of bf16x3 is predicted."""
     split_error: float | None = None
-    """What products below float32 are foreseen to err by, as a part of the output's scale."""
+    """The predicted error of products below float32, as a part of the output's scale."""
     measured_error: float | None = None
     """What --max_error came to, as a part of the output's scale."""
     skip_passes: frozenset[str] = frozenset()

@@ -16,7 +16,7 @@ from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, on_host
 from atc.dims import concrete
 from atc.ir.expr import Input
-from atc.ir.graph import Array, Graph, Node, TensorType, type_of
+from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Part, Reshape
 from atc.ir.ops.data import Concat
 from atc.ir.view import View
@@ -86,7 +86,7 @@ def build_program(
         graph.name, tuple(v for v in graph.inputs if v not in held),
         tuple(v for k, v in enumerate(graph.outputs) if k not in {o for _, o in graph.states}),
         steps, writer.types, constants, writer.storage,
-        graph.bundles, writer.shifts, graph.dims, graph.guards, states,
+        graph.bundles, writer.shifts, graph.dims, graph.guards, writer.aliases, states,
     )  # fmt: skip
 
 
@@ -105,6 +105,7 @@ class _Writer:
     constants: dict[str, Array] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
     shifts: dict[str, int] = field(default_factory=dict)
+    aliases: dict[str, Alias] = field(default_factory=dict)
     reshaped: dict[str, str] = field(default_factory=dict)
     """Of the values in `storage` those that are whole."""
     rendered: dict[tuple[Workload, str], KernelSource] = field(default_factory=dict)
@@ -114,6 +115,7 @@ class _Writer:
         """Return a graph's steps; its outputs end in the storage of `outputs`."""
         self.types.update(graph.types)
         self.constants.update(graph.constants)
+        self.aliases.update(graph.aliases)
         steps: list[Step] = []
         made: set[str] = set()
         kept = {self._same(o) for o in graph.outputs}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from atc.backends.flops import operations, traffic
 from atc.backends.kernel_source import KernelSource
 from atc.dims import Symbol, concrete
-from atc.ir.graph import Array, Composite, Node, TensorType
+from atc.ir.graph import Alias, Array, Composite, Node, TensorType
 from atc.program.cascade import Stripe
 from atc.select.select import Choice
 
@@ -174,6 +174,8 @@ class Program:
     """The extents that are known only when the network runs."""
     guards: tuple[int, ...] = ()
     """What must be 0 of them."""
+    aliases: Mapping[str, Alias] = field(default_factory=dict)
+    """The values that are others once more."""
     states: tuple[State, ...] = ()
     """What is carried from run to run; no inputs or outputs."""
 

@@ -1,6 +1,7 @@
 """The functions of compiled libraries as cffi knows them, without parsing C when a network loads.
 
-A part of `atc/runtime/network.py`; generated projects carry both in one module.
+A part of `atc/runtime/network.py`; generated projects carry both in one module. Its tables are
+written by `tests/runtime/make_interface.py`.
 """
 
 # ruff: noqa: I001 (one line an import: atc/codegen/emit.py moves them)

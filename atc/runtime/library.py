@@ -27,7 +27,7 @@ from atc.runtime.values import Array, Tensor, Value, listed_outputs, number_of
 ABI_VERSION = 1
 
 PLANS = 64
-"""Shapes for which a context keeps what is settled, where no variable says how many."""
+"""Shapes for which a context keeps what it found out of them, where no variable says how many."""
 
 _DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
@@ -90,9 +90,9 @@ class Library:
         self.device_id = self._device_id(device_id)
         """The number of that GPU; None in other libraries."""
         self.kept_plans = self._kept_plans()
-        """For how many shapes a context keeps what is settled of them; -1: all."""
-        self.settled = 0
-        """How often that was found out."""
+        """For how many shapes a context keeps what it found out of them; -1: all."""
+        self.shapes_set = 0
+        """How often shapes were set, which finds that out."""
         self.inputs, self.outputs = self.tensors("input"), self.tensors("output")
         self._reads, self._writes = _slots(self.inputs), _slots(self.outputs)
         every = (*self.inputs, *self.outputs)
@@ -383,7 +383,7 @@ class Context:
     def _shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
         """Say what shapes the inputs have; returns the outputs'.
 
-        What is settled for the latest shapes is kept, in C contexts that share the arena.
+        What is found out of the latest shapes is kept, in C contexts that share the arena.
         """
         library = self._library
         if library.set_shapes is None:
@@ -393,7 +393,7 @@ class Context:
         if plan is None:
             if self._plans:
                 self._context = self._copied()
-            self._plans[key] = plan = _Plan(self._context, self._settled(inputs))
+            self._plans[key] = plan = _Plan(self._context, self._set_shapes(inputs))
             while 0 <= library.kept_plans < len(self._plans):
                 self._plans.popitem(last=False)
         else:
@@ -409,10 +409,10 @@ class Context:
         ffi.memmove(copy, self._context, 8 * len(copy))
         return copy
 
-    def _settled(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
+    def _set_shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
         """Set the shapes in the C context; returns the largest outputs of these inputs."""
         library = self._library
-        library.settled += 1
+        library.shapes_set += 1
         given = [library.ffi.new("int64_t[]", [*a.shape] or [0]) for a in inputs]
         status = library.set_shapes(self._context, given or library.ffi.NULL)
         if status:

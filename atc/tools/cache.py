@@ -16,9 +16,9 @@ from atc.options.resolve import resolve
 def cache_command(argv: Sequence[str]) -> tuple[int, str]:
     """Run the command and return its exit status and what it says; raises OptionError."""
     arguments = parse_arguments(argv, "cache", words=2)
-    settled = resolve(arguments.given, "cache")
-    values: dict[str, Any] = settled.values
-    environ = settled.environ
+    resolved = resolve(arguments.given, "cache")
+    values: dict[str, Any] = resolved.values
+    environ = resolved.environ
     root = cache.find_root(values["op_compiler_cache_dir"], environ)
     if root is None:
         raise OptionError(

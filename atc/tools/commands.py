@@ -51,12 +51,12 @@ def _diff(argv: Sequence[str], listen: Diagnostics) -> Answer:
     from atc.accuracy.diff import diff_json, diff_model, diff_text, with_hooks
     from atc.compile import compile_model
 
-    settled = resolve(parse_arguments(argv, "diff").given, "diff")
-    values: dict[str, Any] = settled.values
+    resolved = resolve(parse_arguments(argv, "diff").given, "diff")
+    values: dict[str, Any] = resolved.values
     with temporary_folder("diff") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
         check_given(options, values["input"])
-        done = compile_model(with_hooks(options), settled.environ, listen)
+        done = compile_model(with_hooks(options), resolved.environ, listen)
         result = diff_model(done, values["input"], values["seed"], values["tolerance"])
     text = (diff_json if values["json"] else diff_text)(result)
     return Answer(text, 1 if result.first else 0)
@@ -66,14 +66,14 @@ def _bisect(argv: Sequence[str], listen: Diagnostics) -> Answer:
     from atc.tools.bisect import bisect, bisection_json, bisection_text
 
     given = parse_arguments(argv, "bisect").given
-    settled = resolve(given, "bisect")
-    values: dict[str, Any] = settled.values
+    resolved = resolve(given, "bisect")
+    values: dict[str, Any] = resolved.values
     with temporary_folder("bisect") as folder:
         first, second = (
             _option_set(values[end], given, end, Path(folder, "net")) for end in ("first", "second")
         )
         result = bisect(
-            first, second, settled.environ, values["input"], values["seed"], values["tolerance"],
+            first, second, resolved.environ, values["input"], values["seed"], values["tolerance"],
             listen.stage,
         )  # fmt: skip
     text = (bisection_json if values["json"] else bisection_text)(result)
@@ -175,7 +175,7 @@ def _write(path: Path, text: str, where: str) -> None:
 def _machine(argv: Sequence[str], listen: Diagnostics) -> Answer:
     from atc.tools.machine import machine_text, shown_machine
 
-    settled = resolve(parse_arguments(argv, "machine").given, "machine")
-    values: dict[str, Any] = settled.values
-    shown = shown_machine(values["machine"], values["measure"], settled.environ, listen)
+    resolved = resolve(parse_arguments(argv, "machine").given, "machine")
+    values: dict[str, Any] = resolved.values
+    shown = shown_machine(values["machine"], values["measure"], resolved.environ, listen)
     return Answer(machine_json(shown.machine) if values["json"] else machine_text(shown))

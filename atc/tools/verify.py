@@ -15,9 +15,9 @@ from atc.options.resolve import Resolved
 from atc.pipeline.request import Request, resolve_request
 
 
-def verify(settled: Resolved, diagnostics: Diagnostics) -> Verification:
+def verify(resolved: Resolved, diagnostics: Diagnostics) -> Verification:
     """Compare the library that is named, or what the options compile, with a reference."""
-    values: dict[str, Any] = settled.values
+    values: dict[str, Any] = resolved.values
     chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
     runner = str(values["runner"])
     with temporary_folder("verify") as folder:
@@ -31,7 +31,7 @@ def verify(settled: Resolved, diagnostics: Diagnostics) -> Verification:
             types = input_types(options) if values["input"] else None
             if types is not None:
                 check_inputs(values["input"], types)
-            library = compile_model(options, settled.environ, diagnostics).folder
+            library = compile_model(options, resolved.environ, diagnostics).folder
         return compare(
             resolve_request(options), library, diagnostics, runner, inputs=values["input"], **chosen
         )

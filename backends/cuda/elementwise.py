@@ -6,7 +6,7 @@ from math import prod
 
 from atc.backends.cuda.kernel import ElementKernel, RowKernel, unravel
 from atc.backends.kernel import Params, Workload
-from atc.backends.render.expr import load, render_expr, store, value_type
+from atc.backends.render.expr import load, render_expr, store, times, value_type
 from atc.backends.render.loops import finish, loop_names, reader
 from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
@@ -127,7 +127,8 @@ class ArgReduceElements(ElementKernel[ArgReduce]):
         return {
             "op": op, "count": op.outer * op.inner, "indices": [], "better": better,
             "type": value_type(x.dtype), "element": x.dtype.c,
-            "first": load(x.dtype, "row[0]"), "value": load(x.dtype, f"row[k * {op.inner}]"),
+            "first": load(x.dtype, "row[0]"),
+            "value": load(x.dtype, f"row[{times('k', op.inner)}]"),
         }  # fmt: skip
 
 

@@ -82,6 +82,7 @@ def unravel(index: str, loops: Sequence[tuple[str, int]]) -> Unravelled:
     step = 1
     for k, (name, extent) in reversed([*enumerate(loops)]):
         quotient = f"{index} / {step}" if step > 1 else index
-        found.append((name, quotient if k == 0 else f"{quotient} % {extent}"))
+        inner = "0" if extent == 1 else f"{quotient} % {extent}"
+        found.append((name, quotient if k == 0 else inner))
         step *= max(extent, 1)
     return found[::-1]

@@ -49,7 +49,8 @@ class SoftmaxRows(RowKernel[Softmax]):
         rows = [("o", op.outer), ("i", op.inner)]
         after, value = finish(op.epilogue, w, "value", ["o", "k", "i"], 1)
         exp = "exp" if x.dtype is DType.DOUBLE else "expf"
-        place = f"(o * {op.axis} + k) * {op.inner} + i"
+        row = f"o * {op.axis} + k"
+        place = row if op.inner == 1 else f"({row}) * {op.inner} + i"
         last = "log(total[0])" if op.log else "1 / total[0]"
         if op.masked:
             last = "total[0] == 0 ? 0 : 1 / total[0]"
@@ -91,7 +92,8 @@ class NormalizeRows(RowKernel[Normalize]):
         return {
             "op": op, "count": self.rows(w), "indices": unravel("at", rows),
             "steps": unravel("step", steps), "length": length, "type": x.dtype.c,
-            "place": f"(at / {max(inner, 1)} * {length} + step) * {inner} + at % {max(inner, 1)}",
+            "place": f"at * {length} + step" if inner == 1 else (
+                f"(at / {max(inner, 1)} * {length} + step) * {inner} + at % {max(inner, 1)}"),
             "centred": op.how == "Variance", "scale": _scale(op, x.dtype),
             "statistics": len(w.outputs) > 1, "after": after, "value": value,
         }  # fmt: skip

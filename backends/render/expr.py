@@ -91,6 +91,8 @@ def address(view: View, indices: Sequence[str]) -> str:
     """Return the C index expression of a view at loop variables."""
     terms = []
     for stride, index in zip(view.strides, indices, strict=True):
+        if index == "0":
+            continue
         if stride == 1:
             terms.append(index)
         elif stride:
@@ -98,6 +100,16 @@ def address(view: View, indices: Sequence[str]) -> str:
     if view.offset or not terms:
         terms.append(str(view.offset))
     return " + ".join(terms)
+
+
+def behind(pointer: str, index: str) -> str:
+    """Return the C of a pointer to the element of an index expression."""
+    return pointer if index == "0" else f"{pointer} + {index}"
+
+
+def times(factor: str, number: int) -> str:
+    """Return the C of a product, the factor alone where it is taken once."""
+    return factor if number == 1 else f"{factor} * {number}"
 
 
 def render_expr(expr: Expr, read: Callable[[int], str], prefix: str = "v") -> tuple[list[str], str]:

@@ -11,7 +11,7 @@ from itertools import islice
 from math import isclose, isnan, sqrt
 
 from atc.backends.kernel import Workload
-from atc.backends.render.expr import address, literal
+from atc.backends.render.expr import address, behind, literal
 from atc.backends.target import Target
 from atc.errors import InternalError
 from atc.ir.expr import Call, Const, Expr, Extent, Input, cast, walk
@@ -183,7 +183,7 @@ def vector_reader(
     """
 
     def read(k: int) -> str:
-        place = f"x{first + k} + {address(views[k], indices)}"
+        place = behind(f"x{first + k}", address(views[k], indices))
         dtype = types[k] if types else DType.FLOAT
         return read_vector(dtype, place, views[k].strides[-1], count)
 

@@ -9,7 +9,7 @@ from atc.accuracy.search import TRIES, Group, most_within
 
 
 @pytest.mark.parametrize("allowed", [0.02, 0.1, 0.5])
-@pytest.mark.parametrize("off", [0.3, 1.0, 2.5], ids="foreseen {} times as much".format)
+@pytest.mark.parametrize("off", [0.3, 1.0, 2.5], ids="predicted {} times as much".format)
 def test_the_most_gain_within_an_error(allowed: float, off: float) -> None:
     """Errors that add up like noise, of which the weights are `off` by a factor."""
     rng = np.random.default_rng(1)

@@ -52,8 +52,8 @@ def test_every_option_that_a_variable_gives_exists() -> None:
 
 def test_sources_are_told() -> None:
     around = parse_config("jobs=3", "f.cfg", {"MGB_JIT_WORKDIR": "/w"})
-    settled = resolve(NEEDED, "compile", around)
-    assert settled.sources == {
+    resolved = resolve(NEEDED, "compile", around)
+    assert resolved.sources == {
         "build_dir": "environment: MGB_JIT_WORKDIR", "jobs": "configuration file",
     }  # fmt: skip
 
@@ -144,6 +144,6 @@ def test_keywords_at_their_defaults_are_open_to_the_environment(
 @pytest.mark.parametrize("command", ["compile", "verify", "check"])
 def test_commands_that_compile_read_the_surroundings(command: str) -> None:
     needed = {n: v for n, v in NEEDED.items() if n in options_of(command)}
-    settled = resolve(needed, command, ConfigEnvironment({NAME: "1", "MXNET_GLUON_REPO": "9"}))
-    assert settled.values["reproducible"] is True
-    assert len(settled.values["notes"]) == 1  # type: ignore[arg-type]
+    resolved = resolve(needed, command, ConfigEnvironment({NAME: "1", "MXNET_GLUON_REPO": "9"}))
+    assert resolved.values["reproducible"] is True
+    assert len(resolved.values["notes"]) == 1  # type: ignore[arg-type]

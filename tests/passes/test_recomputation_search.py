@@ -13,7 +13,12 @@ from atc.ir.graph import Graph
 from atc.ir.verify import verify
 from atc.passes import run_passes
 from atc.passes.recomputation_search import Found, Search, plans
-from atc.passes.rematerialize import REMATERIALIZED, RematerializationGoal, recomputed, work_again
+from atc.passes.rematerialize import (
+    RematerializationGoal,
+    recomputed_nodes,
+    rematerialized,
+    work_again,
+)
 from support import compile_graph
 
 WISH = RematerializationGoal()
@@ -42,12 +47,13 @@ def test_plans_are_legal_and_come_in_the_order_of_their_work(step: Graph, search
     for each in found:
         verify(each.graph, "search")
         assert each.work == work_again(each.graph) > 0
-        kept = [n.outputs for n in each.graph.nodes if REMATERIALIZED not in n.outputs[0]]
+        again = recomputed_nodes(each.graph)
+        kept = [n.outputs for n in each.graph.nodes if n not in again]
         assert kept == [n.outputs for n in step.nodes]
 
 
 def test_one_try_is_the_rule_of_dynamic_rematerialization(step: Graph) -> None:
-    row = [(graph.nodes, need) for graph, need in recomputed(step, WISH)][1:]
+    row = [(graph.nodes, need) for graph, need in rematerialized(step, WISH)][1:]
     assert [(f.graph.nodes, f.need) for f in plans(step, WISH, Search(tries=1))] == row
 
 

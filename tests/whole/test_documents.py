@@ -23,7 +23,8 @@ from importers.megengine_writer import Dump, write_v2
 import atc
 
 ROOT = Path(__file__).parents[2]
-_PLACES = ("*.md", "cache/*.md", "atc/docs/*.md", "samples/**/*.md")
+_PLACES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "cache/*.md", "atc/docs/*.md",
+           "samples/**/*.md")  # fmt: skip
 DOCUMENTS = tuple(
     str(p.relative_to(ROOT)) for place in _PLACES for p in sorted(ROOT.glob(place))
 )  # fmt: skip
@@ -152,9 +153,11 @@ SLOW = {
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
-         "pip install '.[converters]'", "pip install '.[cuda]'", "pip install '.[farm]'"),
+         "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'",
+         "pip install '.[farm]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
+         "install '.[exporters]'": "install -q --dry-run --no-deps '.[exporters]'",  # gigabytes
          "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
          "install '.[farm]'": "install -q --dry-run '.[farm]'"},
         first="python -m venv env && . env/bin/activate",
@@ -215,6 +218,10 @@ SLOW = {
          "--clock=cpu --rounds=8", "python tests/benchmarks/compare.py MODEL --layers"),
         {"resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
          "--layers": "--layers --rounds=2"},
+    ),
+    "instructions": Script(
+        ("python tests/benchmarks/instructions.py",),
+        {"instructions.py": "instructions.py --help"},  # needs an emulator, takes minutes
     ),
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",

@@ -46,7 +46,7 @@ def test_100_mb_of_weights_compile_within_1_gib(tmp_path: Path) -> None:
     save_large(model)
     assert model.stat().st_size > 100_000_000
     command = [*ATC, f"--model={model}", f"--output={tmp_path / 'large'}",
-               "--precision_mode=force_fp32"]  # fmt: skip  # bf16x3 is foreseen in float64
+               "--precision_mode=force_fp32"]  # fmt: skip  # bf16x3 is predicted in float64
     measuring = [sys.executable, "-c", MEASURED, *command]
     done = subprocess.run(measuring, cwd=tmp_path, check=True, capture_output=True, text=True)
     assert int(done.stdout) < LIMIT_KIB

@@ -56,9 +56,9 @@ class Loop(Op):
     (BOOL), then the new states, then a part of each collected result. Results are the last states
     and, [trips, ...], what was collected; where `backwards` says so, from the end to the begin.
 
-    `turns` is an extent that the loop writes, the iterations that it ran; -1 where all `trips` are.
-    `grown` are extents of states: (extent, at first, after an iteration). A `strict` loop that
-    would go on after `trips` iterations ends the run.
+    `trip_count` is an extent that the loop writes, the iterations that it ran; -1 where all `trips`
+    are. `carried_extents` are those of states: (extent, at first, after an iteration). A `strict`
+    loop that would go on after `trips` iterations ends the run.
     """
 
     body: Graph

@@ -1,7 +1,7 @@
 """The IR's text form: `dump` prints a graph, `parse` reads the same graph back.
 
 A graph is a line of inputs, then a line each for run-time extents (dim, guard), composite values,
-warnings, constants and nodes, then what it returns; a node's graphs stand indented below it:
+warnings, constants, aliases and nodes, then what it returns; a node's graphs stand indented below:
 
     graph net(x: f32[1,4])
       const w: f32[4] = (0.5, 1.0, -1.0, 2.0)

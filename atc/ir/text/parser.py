@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from atc.dims import Symbol
 from atc.ir.graph import (
+    Alias,
     Array,
     Composite,
     Dequantization,
@@ -80,6 +81,7 @@ class _Parser(ValueReader):
         guards, bundles, warnings, states = [], [], [], []
         constants: dict[str, Array] = {}
         quantization: dict[str, Dequantization] = {}
+        aliases: dict[str, Alias] = {}
         nodes: list[Node] = []
         while (keyword := self.keyword()) != "return":
             match keyword:
@@ -94,6 +96,8 @@ class _Parser(ValueReader):
                 case "const":
                     constant = self.typed_name(own)
                     constants[constant] = self.array(own[constant])
+                case "alias":
+                    aliases.update([self.alias()])
                 case "dequantized":
                     constant = self.name()
                     quantization[constant] = self.dequantization()
@@ -111,7 +115,7 @@ class _Parser(ValueReader):
         return Graph(
             name, inputs, outputs, tuple(nodes), {n: types_[n] for n in types_ if n in used},
             constants, tuple(bundles), dims, tuple(guards), quantization, tuple(warnings),
-            tuple(states),
+            aliases, tuple(states),
         )  # fmt: skip
 
     def state(self) -> tuple[int, int]:
@@ -182,6 +186,14 @@ class _Parser(ValueReader):
     def element(self) -> str:
         found = self.match(QUOTED)
         return found[0] if found else self.word(NUMBER, "a number")
+
+    def alias(self) -> tuple[str, Alias]:
+        name = self.name()
+        self.expect(": ")
+        for kind in get_args(hints(Alias)["kind"]):
+            if self.skip(f"{kind} "):
+                return name, Alias(kind, self.name())
+        raise self.unexpected("a kind of alias")
 
     def dequantization(self) -> Dequantization:
         self.expect(": ")

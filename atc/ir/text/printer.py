@@ -19,7 +19,7 @@ from atc.ir.view import View, dense
 NAME = re.compile(r"[\w./@$][\w./@#$-]*(?::+[\w./@#$-]+)*")
 """A name that needs no quotes."""
 KEYWORDS = frozenset({"graph", "dim", "guard", "composite", "warning", "state", "const",
-                      "dequantized", "return"})  # fmt: skip
+                      "dequantized", "alias", "return"})  # fmt: skip
 
 
 def dump(graph: Graph) -> str:
@@ -45,6 +45,8 @@ def _declarations(graph: Graph) -> Iterator[str]:
     yield from (f"state {given} -> {computed}" for given, computed in graph.states)
     for name, array in graph.constants.items():
         yield f"const {_name(name)}: {graph.types[name]} = {data_text(array)}"
+    for name, alias in graph.aliases.items():
+        yield f"alias {_name(name)}: {alias.kind} {_name(alias.of)}"
     for name, origin in graph.quantization.items():
         both = (
             f"{TensorType(DType.from_numpy(a.dtype), a.shape)} = {data_text(a)}"

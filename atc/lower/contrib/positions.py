@@ -96,9 +96,9 @@ def multimodal_rotary_embedding(ctx: LoweringContext) -> str:
     return rotated_layout(ctx, b.reshape(ctx.input(0), ctx.shape(0)), heads, angles)
 
 
-def _streams(sections: list[int], woven: bool) -> list[int]:
+def _streams(sections: list[int], interleaved: bool) -> list[int]:
     """Return which of the three positions each angle takes."""
-    if not woven:
+    if not interleaved:
         return [k for k, size in enumerate(sections) for _ in range(size)]
     found = [0] * sum(sections)
     for k in (1, 2):

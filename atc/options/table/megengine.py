@@ -169,7 +169,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
              documentation="Half of the cores without it; up to four times the cores.",
              gives={"recompute_workers": _same}),
     _dynamic("MEGENGINE_INPUT_NODE_USE_STATIC_SHAPE", row="M-18", values="0|1", parse=switch,
-             default="0", meaning="inputs have one shape, memory is settled when compiling, as "
+             default="0", meaning="inputs have one shape, memory is planned when compiling, as "
              "--static_shapes", documentation="Shapes without ranges are static in any case.",
              gives={"static_shapes": _same}),
     _once("MEGENGINE_ENABLE_SWAP", row="M-19", values="0|1", default="0",
@@ -183,7 +183,7 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
              gives={"recompute_minimum": _same}),
     _once("MEGENGINE_DTR_AUTO_DROP", row="M-21", values="0|1", parse=switch, default="0",
           meaning="tensors are dropped by dynamic rematerialization's rule, as --recompute=all; "
-          "the order is settled when compiling",
+          "the order is chosen when compiling",
           gives={"recompute": lambda on: "all" if on else None,
                  "recompute_minimum": lambda on: _SMALLEST_DROPPED if on else None}),
     _dynamic("MEGENGINE_DTR_EVICTION_THRESHOLD", row="M-22", values="BYTES", parse=integer(0),

@@ -88,7 +88,7 @@ MXNET: tuple[Setting, ...] = (
     _dynamic("MXNET_EXEC_BULK_EXEC_INFERENCE", row="X-17", values="0|1", parse=switch, default="1",
              meaning="0: each kernel call runs and is timed by itself, as --profile and "
              "--optimization_switch=take_turns:off; 1: nothing is between the calls, and some run "
-             "in bulk, by bands of rows",
+             "in bulk, by stripes of rows",
              gives={"profile": _apart, "optimization_switch": _no_turns}),
     _dynamic("MXNET_EXEC_BULK_EXEC_TRAIN", row="X-18", values="0|1", parse=switch, default="1",
              meaning="the same: a training step is compiled as any other graph",
@@ -144,7 +144,7 @@ MXNET: tuple[Setting, ...] = (
              aliases=("MXNET_ONEDNN_ENABLED",), meaning="0: only portable kernels, as "
              "--kernels=portable", gives={"kernels": lambda on: "all" if on else "portable"}),
     _dynamic("MXNET_MKLDNN_CACHE_NUM", row="X-37", values="N", parse=integer(-1), default="64",
-             aliases=("MXNET_ONEDNN_CACHE_NUM",), meaning="shapes whose settled plan a running "
+             aliases=("MXNET_ONEDNN_CACHE_NUM",), meaning="shapes whose plan a running "
              "network of several shapes keeps, the latest ones (-1: of all)",
              documentation="The running network's Python module reads it as it loads. MXNet's own "
              "default is -1."),

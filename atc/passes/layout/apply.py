@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from atc.ir.graph import Array, Graph, Node, Op, TensorType, prune, reads, type_of
+from atc.ir.graph import Alias, Array, Graph, Node, Op, TensorType, prune, reads, type_of
 from atc.passes.layout.choice import Choices, moving_map, widening
 from atc.passes.layout.forms import (
     Argument,
@@ -43,7 +43,10 @@ def apply(found: Choices, states: Sequence[int]) -> Graph:
     for name in graph.outputs:
         state.value(name, Layout.PLAIN)
     return prune(
-        replace(graph, nodes=tuple(state.nodes), types=state.types, constants=state.constants)
+        replace(
+            graph, nodes=tuple(state.nodes), types=state.types, constants=state.constants,
+            aliases={**graph.aliases, **state.aliases},
+        )  # fmt: skip
     )
 
 
@@ -60,6 +63,7 @@ class _Rewriting:
     names: dict[tuple[str, Layout], str] = field(default_factory=dict)
     """What a value is called in a layout in which it exists, or is going to."""
     kept: dict[tuple[str, bytes], str] = field(default_factory=dict)
+    aliases: dict[str, Alias] = field(default_factory=dict)
 
     def result(self, name: str, layout: Layout) -> str:
         """Name the result of a node in its layout."""
@@ -68,12 +72,15 @@ class _Rewriting:
 
     def _named(self, name: str, layout: Layout) -> str:
         type_ = self.scene.laid_out(self.scene.type(name), layout)
-        self.names[name, layout] = self._new(f"{name}{layout.value}", type_)
+        self.names[name, layout] = self._new(f"{name}{layout.value}", type_, name)
         return self.names[name, layout]
 
-    def _new(self, hint: str, type_: TensorType) -> str:
+    def _new(self, hint: str, type_: TensorType, of: str = "") -> str:
+        """Name a new value; it may be `of` another one, in another layout."""
         name = fresh_name(self.types, hint)
         self.types[name] = type_
+        if of:
+            self.aliases[name] = Alias("layout", of)
         return name
 
     def argument(self, argument: Argument) -> str:
@@ -87,7 +94,7 @@ class _Rewriting:
                 type_ = TensorType(self.scene.type(name).dtype, shape)
                 moved = self._new(f"{name}.moved", type_)
                 self._add(moving_map(argument, type_), self.value(name, Layout.PLAIN), moved)
-                return self._steps(moved, type_, Layout.PLAIN, layout, "")
+                return self._steps(moved, type_, Layout.PLAIN, layout)
             case Widened(name):
                 op, type_ = widening(argument, self.scene.type(name))
                 wide = self._new(f"{name}.wide", type_)
@@ -103,17 +110,23 @@ class _Rewriting:
             final = name if layout is Layout.PLAIN else ""
             start = self.names.get((name, source), name)
             type_ = self.scene.type(name)
-            self.names[name, layout] = self._steps(start, type_, source, layout, final)
+            self.names[name, layout] = self._steps(start, type_, source, layout, final, name)
         return self.names[name, layout]
 
     def _steps(
-        self, name: str, plain: TensorType, source: Layout, to: Layout, final: str
-    ) -> str:
-        """Add the nodes from one layout to another; the last result is called `final`, if given."""
+        self, name: str, plain: TensorType, source: Layout, to: Layout, final: str = "",
+        of: str = "",
+    ) -> str:  # fmt: skip
+        """Add the nodes from one layout to another; the last result is called `final`, if given.
+
+        The others are the value `of`, if that is given.
+        """
         steps = reorders(self.scene, plain, source, to)
         for k, (op, type_) in enumerate(steps):
             last = k == len(steps) - 1
-            result = final if last and final else self._new(f"{name}{to.value or '.plain'}", type_)
+            result = final if last and final else self._new(
+                f"{name}{to.value or '.plain'}", type_, of
+            )
             self._add(op, name, result)
             name = result
         return name

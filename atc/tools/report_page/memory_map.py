@@ -81,12 +81,11 @@ class _Scale:
 
 
 def _makers(page: Page) -> dict[str, str]:
-    """Return what the compiler's own values are called here: after the nodes that make them."""
+    """Return what values are called that have no name in the model: after what makes them."""
     return {
         value: f"({step.title})"
         for step in page.steps
         for value in step.record["writes"]
-        if "#" in value.removesuffix("#output")
     }
 
 
@@ -97,7 +96,7 @@ def _blocks(
         left, right = scale.x(b["first_step"]), scale.x(b["last_step"] + 1)
         low, high = scale.y(b["offset"]), scale.y(b["offset"] + b["bytes"])
         scratch = b["scratch"]
-        name = makers.get(b["name"], b["name"].removesuffix(".blocked"))
+        name = b["value"] or makers.get(b["name"], b["name"])
         room = int((right - left - 10) / _LETTER)
         tip = (
             f"{short(name, 120)}{' (scratch)' if scratch else ''}\n{bytes_text(b['bytes'])} at "

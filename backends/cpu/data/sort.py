@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atc.backends.kernel import Kernel, Params, Workload
-from atc.backends.render.expr import load, value_type
+from atc.backends.render.expr import load, times, value_type
 from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
 from atc.ir.graph import DType
@@ -28,8 +28,8 @@ class TopKHeap(Kernel[TopK]):
             "type": value_type(dtype),
             "first": _comes_first("a", "b", sign, dtype),
             "second": _comes_first("b", "a", sign, dtype),
-            "a": load(dtype, f"x[i * {op.inner}]"),
-            "b": load(dtype, f"x[j * {op.inner}]"),
+            "a": load(dtype, f"x[{times('i', op.inner)}]"),
+            "b": load(dtype, f"x[{times('j', op.inner)}]"),
         }
 
     def scratch(self, w: Workload[TopK], params: Params, target: Target) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atc.backends.kernel import Kernel, Params, Workload
-from atc.backends.render.expr import address, load, render_expr, store, value_type
+from atc.backends.render.expr import address, load, render_expr, store, times, value_type
 from atc.backends.render.loops import finish, loop_names, reader
 from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
@@ -104,7 +104,8 @@ class ArgReduceLoops(Kernel[ArgReduce]):
             better = f"{better} || (isnan(value) && !isnan(best))"
         return {
             "op": op, "better": better, "type": value_type(x.dtype),
-            "first": load(x.dtype, "row[0]"), "value": load(x.dtype, f"row[k * {op.inner}]"),
+            "first": load(x.dtype, "row[0]"),
+            "value": load(x.dtype, f"row[{times('k', op.inner)}]"),
             "element": x.dtype.c,
         }  # fmt: skip
 

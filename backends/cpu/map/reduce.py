@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
-from atc.backends.render.expr import address
+from atc.backends.render.expr import address, behind
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.render.reduction import neutral
 from atc.backends.render.vector_expr import (
@@ -242,7 +242,7 @@ def _columns(
         later = vector_reader(op.epilogue.views, [*kept, at], own, count, types[own:])
         operand = _operand(result.format(v), later)
         after, value = render_vector(final, operand, "e")
-        place = f"y0 + {address(dense(op.shape), [*kept, at])}"
+        place = behind("y0", address(dense(op.shape), [*kept, at]))
         store = store_vector(w.outputs[0].dtype, place, value, count)
         found.append({"lines": lines, "element": element, "after": after, "store": store})
     return found

@@ -6,7 +6,7 @@ from math import prod
 
 from atc.backends.cpu.map.portable import in_place_operands
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
-from atc.backends.render.expr import address
+from atc.backends.render.expr import address, behind
 from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import (
     lanes,
@@ -61,7 +61,7 @@ class MapVectors(Kernel[Map]):
         def body(at: str, count: str) -> dict[str, object]:
             read = vector_reader(op.views, [*indices, at], count=count, types=types)
             lines, value = render_vector(expr, lambda k: f"c{k}" if k in fixed else read(k))
-            place = f"y0 + {address(dense(op.shape), [*indices, at])}"
+            place = behind("y0", address(dense(op.shape), [*indices, at]))
             return {"lines": lines, "store": store_vector(w.outputs[0].dtype, place, value, count)}
 
         once = vector_reader(op.views, [*indices, "0"], types=types)

@@ -23,7 +23,7 @@ def plus(name: str, offset: int) -> str:
 def spot(name: str, row: int, stride: int, column: int) -> str:
     """Return the C address of a row, counted from `name`, and a column in it."""
     if row and isinstance(stride, Dim):
-        return plus(f"{name} + {row} * {stride}", column)
+        return plus(f"{name} + {stride if row == 1 else f'{row} * {stride}'}", column)
     return plus(name, row * stride + column)
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from atc.backends.cpu.rnn.portable import Cut
-from atc.backends.render.expr import address
+from atc.backends.render.expr import address, behind
 from atc.backends.render.vector_expr import render_vector
 from atc.ir.expr import Expr, Input, walk
 from atc.ir.ops import Cell, Recurrent
@@ -68,8 +68,9 @@ def _places(op: Recurrent) -> dict[str, str]:
         share, out = (op.batch * directions * width, directions * width), (
             directions * op.batch * units, units)  # fmt: skip
     state = f"b * {(directions if op.batch_major else 1) * units}"
+    given = behind("l->given", address(View(share), ["t", "b"]))
     found = {
-        "given": f"const float *const given = l->given + {address(View(share), ['t', 'b'])};",
+        "given": f"const float *const given = {given};",
         "before": "const float *const before = l->before + b * l->row;",
         "c": f"float *const c = l->c + {state};",
         "h": f"float *const h = l->h + {state};",

@@ -194,7 +194,7 @@ def _cell(
         array, offset = place_of(op, d, k, cut, width)
         if array == "memory":
             return array
-        place = " + ".join(p for p in (array, at, str(offset) if offset else "") if p)
+        place = " + ".join((array, *(p for p in (at, str(offset)) if p not in ("", "0"))))
         return f"v_load_n({place}, {count})" if count else f"v_load({place})"
 
     reset_lines, reset = _rendered(cell.reset, read, "r")

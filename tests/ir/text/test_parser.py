@@ -19,7 +19,7 @@ from stages import graph_of
 from atc.dims import Symbol, dim, maximum, minimum, not_equal, parse_extent, plain
 from atc.errors import AtcError
 from atc.ir.expr import Call, Expr, Input, call, cast, const
-from atc.ir.graph import Array, Composite, DType, Graph, Node, TensorType, type_of
+from atc.ir.graph import Alias, Array, Composite, DType, Graph, Node, TensorType, type_of
 from atc.ir.ops import Map
 from atc.ir.text import digest_of, dump, large_constants, parse
 from atc.ir.view import View
@@ -199,13 +199,15 @@ def test_names_are_kept_whatever_they_are() -> None:
         assert_round_trip(replace(graph, warnings=tuple(HOSTILE)))
 
 
-def test_absent_operands_composites_and_guards_are_kept() -> None:
+def test_absent_operands_composites_guards_and_aliases_are_kept() -> None:
     op = Map((2,), Input(DType.FLOAT, 0), (View((1,)),))
     nodes = (Node(op, ("x", "", ""), ("y",)), Node(op, ("",), ("z",)))
     graph = Graph(
         "net", ("x",), ("y",), nodes, dict.fromkeys("xyz", TYPE), dims=tuple(SYMBOLS.values()),
         guards=(N - M - 1,), bundles=(Composite("input", "a list", 0, -1), Composite(
             "output", "map", 1, 2, is_map=True)),
+        aliases={"y": Alias("layout", "x"), "z": Alias("output", "a name"), "x": Alias(
+            "recomputed", "w")},
     )  # fmt: skip
     assert_round_trip(graph)
 

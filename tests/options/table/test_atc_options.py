@@ -400,8 +400,8 @@ def test_a_23_35_what_has_no_meaning_here_is_one_warning(name: str, folder: Path
     given = {"model": str(folder / "net.onnx"), "output": "out", "target": "c99"}
     value = "true"
     plain = make_options(resolve(given, "compile", ConfigEnvironment({})).values)
-    settled = resolve({**given, name: value}, "compile", ConfigEnvironment({}))
-    chosen = make_options(settled.values)
+    resolved = resolve({**given, name: value}, "compile", ConfigEnvironment({}))
+    chosen = make_options(resolved.values)
     (warning,) = chosen.warnings()
     assert f"--{name}" in warning
     assert {**vars(chosen), "notes": ()} == {**vars(plain), "notes": ()}

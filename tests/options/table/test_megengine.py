@@ -29,7 +29,7 @@ from atc.options.environment import ConfigEnvironment
 from atc.options.resolve import resolve
 from atc.options.table import VARIABLES
 from atc.passes import recomputation_search
-from atc.passes.rematerialize import REMATERIALIZED
+from atc.passes.rematerialize import recomputed_nodes
 from atc.runtime.load import load
 from atc.tools.check import check_model
 from atc.tools.version import capabilities
@@ -277,7 +277,7 @@ def memory(step: Path, **environ: str) -> tuple[int, int]:
     """Return the bytes of the arena and how many calls compute something again."""
     chosen = options(environ, step, target="c99")
     project = project_of(chosen)
-    return project.arena.plan.size, sum(REMATERIALIZED in n.outputs[0] for n in project.graph.nodes)
+    return project.arena.plan.size, len(recomputed_nodes(project.graph))
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from atc.options.options import Options
 from atc.options.resolve import resolve
 from atc.options.table import SETTINGS
 from atc.passes import pass_names
-from atc.passes.rematerialize import REMATERIALIZED
+from atc.passes.rematerialize import recomputed_nodes
 from atc.pipeline.request import Decisions
 from atc.program.steps import CascadeLoop, Fork, Parallel, calls, most_branches
 from atc.runtime.load import load
@@ -297,7 +297,7 @@ def test_x_28_mirrored_activations(tmp_path: Path) -> None:
         chosen = options({"MXNET_BACKWARD_DO_MIRROR": value}, model, target="c99")
         project = project_of(chosen)
         sizes.append(project.arena.plan.size)
-        again = [n for n in project.graph.nodes if REMATERIALIZED in n.outputs[0]]
+        again = recomputed_nodes(project.graph)
         assert bool(again) == (value == "1")
         assert all(isinstance(n.op, Map) for n in again)
     assert sizes[1] < sizes[0]
@@ -476,11 +476,11 @@ def ranged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kept", "settled"), [("-1", 3), ("3", 3), ("2", 9), ("1", 9), ("0", 9), ("", 3)]
+    ("kept", "times"), [("-1", 3), ("3", 3), ("2", 9), ("1", 9), ("0", 9), ("", 3)]
 )
 @pytest.mark.parametrize("name", ["MXNET_MKLDNN_CACHE_NUM", "MXNET_ONEDNN_CACHE_NUM"])
 def test_x_37_shapes_whose_plans_are_kept(
-    name: str, kept: str, settled: int, ranged: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, kept: str, times: int, ranged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, kept)
     with load(ranged) as net:
@@ -488,7 +488,7 @@ def test_x_37_shapes_whose_plans_are_kept(
             x = np.arange(-4, 4 * rows - 4, dtype=np.float32).reshape(rows, 4)
             np.testing.assert_array_equal(net(x), np.maximum(x, 0))
         assert net._library is not None
-        assert net._library.settled == settled
+        assert net._library.shapes_set == times
         with pytest.raises(ValueError, match="x"):
             net(np.ones((10, 4), np.float32))
         np.testing.assert_array_equal(net(x), np.maximum(x, 0))
