@@ -35,6 +35,7 @@ from atc.diagnostics import Diagnostics
 from atc.ir.graph import Graph
 from atc.options.files import file_digest
 from atc.options.options import Options, make_options
+from atc.options.resolve import resolve
 from atc.pipeline.lowering import optimise, read_model
 from atc.pipeline.planning import plan_all
 from atc.pipeline.request import resolve_request
@@ -285,11 +286,11 @@ GRAPHS: Mapping[str, Callable[[Drawing, int], str]] = {
 """Each draws about as many nodes as asked for onto x [1,8,8,8]; returns the last value."""
 
 
-def write_model(graph: str, nodes: int, path: Path) -> int:
+def write_model(graph: str, nodes: int, path: Path, batch: int | str = 1) -> int:
     """Write a graph of about so many nodes; return how many it has."""
     drawing = Drawing()
     last = GRAPHS[graph](drawing, nodes)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 8, 8])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 8, 8, 8])
     results = [onnx.ValueInfoProto(name=n) for n in (*drawing.outputs, last)]
     for result in results:
         result.type.tensor_type.elem_type = TensorProto.FLOAT
@@ -334,8 +335,9 @@ def measure(
     """Compile a graph in this process; return the seconds by stage."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        write_model(graph, nodes, path)
-        values = {"model": path, "output": Path(folder) / "net", **given}
+        write_model(graph, nodes, path, "n" if "input_shape" in given else 1)
+        places = {"model": str(path), "output": str(Path(folder) / "net")}
+        values = resolve({**places, **given}, "compile").values
         clock = Clock(passes, last=seconds_used())
         diagnostics = Diagnostics(stage=clock.begin, graph=clock.passed)
         options = make_options(values)
