@@ -80,11 +80,7 @@ def check_stack(
     too. Then no sizes can make them overlap.
     """
     sized = [k for k, b in enumerate(order) if b.size]
-    if not reuse:
-        pairs = [*pairwise(sized)]
-    else:
-        pairs = [*_neighbours(order, sized)]
-    for j, k in pairs:
+    for j, k in _neighbours(order, sized) if reuse else pairwise(sized):
         if not _reaches(below, k, j):
             raise InternalError(
                 f"buffers {order[j].name!r} and {order[k].name!r} have no order in the arena"

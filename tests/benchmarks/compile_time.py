@@ -8,8 +8,8 @@ nodes as asked for, and compiled in a process of its own, whose seconds of CPU a
 of the C compiler and the linker included. `growth` is the exponent by which a stage's seconds grow
 from each size to the next: 1 is linear. Stages that take less than a tenth of a second aren't
 listed. Options of the compilation come with --option: num_threads=2 for branches that run at the
-same time, input_shape=x:1~4,8,8,8 for dynamic shapes. With --no-c everything but the C compiler runs, with --stages every pass is a line of its
-own.
+same time, input_shape=x:1~4,8,8,8 for dynamic shapes. With --no-c all but the C compiler runs, with
+--stages every pass is a line of its own.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def test_buffers_that_live_together_are_one_above_the_other(seed: int, reuse: bo
     ends = [0] * len(order)  # what all sizes grown at once make of the plan
     for k, b in enumerate(order):
         ends[k] = max([ends[j] for j in below[k]], default=0) + b.size * (k % 3 + 1)
-    begins = [end - b.size * (k % 3 + 1) for k, (end, b) in enumerate(zip(ends, order, strict=True))]
+    begins = [ends[k] - b.size * (k % 3 + 1) for k, b in enumerate(order)]
     for k, b in enumerate(order):
         for j, a in enumerate(order[:k]):
             if (a.first <= b.last and b.first <= a.last) and a.size and b.size:

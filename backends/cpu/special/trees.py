@@ -29,7 +29,7 @@ class TreeWalk(Kernel):
         """Return the comparisons and the aggregate."""
         op = w.op
         assert isinstance(op, TreeEnsemble)
-        return {"missing": MISSING, "modes": [(m, MODES[m]) for m in op.modes], **_tables(w)}
+        return {"modes": [(m, MODES[m]) for m in op.modes], **_tables(w)}
 
 
 class TreeWalkVectors(Kernel):
@@ -46,12 +46,12 @@ class TreeWalkVectors(Kernel):
     dynamic = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
-        """Floats, one comparison, nothing of NaNs; targets that gather; enough walks."""
+        """Floats, one comparison; targets that gather; enough walks."""
         op, x, nodes = w.op, w.inputs[0], w.inputs[1]
         assert isinstance(op, TreeEnsemble)
         assert x is not None
         assert nodes is not None
-        plain = not op.missing and len(op.modes) == 1 and op.modes[0] in _COMPARISONS
+        plain = len(op.modes) == 1 and op.modes[0] in _COMPARISONS
         small = nodes.size < 2**30 and lanes(target) * op.features < 2**31
         floats = x.dtype is DType.FLOAT is w.outputs[0].dtype
         walks = op.features > 0 and _grouping(w, target) is not None
@@ -95,8 +95,8 @@ def _tables(w: Workload) -> dict[str, object]:
     step = {"SUM": f"{total} += x7[i];", "MIN": f"if (x7[i] < {total}) {total} = x7[i];",
             "MAX": f"if (x7[i] > {total}) {total} = x7[i];"}[op.aggregate]  # fmt: skip
     return {
-        "op": op, "trees": roots.size, "type": x.dtype.c, "result": w.outputs[0].dtype.c,
-        "start": start, "step": step,
+        "op": op, "missing": MISSING, "trees": roots.size, "type": x.dtype.c,
+        "result": w.outputs[0].dtype.c, "start": start, "step": step,
     }  # fmt: skip
 
 
