@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
-from types import MappingProxyType
 
-from atc.backends.kernel import Params, Workload
+from atc.backends.kernel import StripedParams, Workload
 from atc.ir.ops import ConvBlocked
 from atc.ir.view import View
-
-NO_PARAMS: Params = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -127,17 +124,15 @@ def super_groups(group: int, ic: int, oc: int, block: int) -> int:
 
 
 def geometry(
-    w: Workload, pixels: int, params: Params = NO_PARAMS, *, recut: bool = True
-) -> Geometry:
+    w: Workload[ConvBlocked], pixels: int, params: StripedParams | None = None, *,
+    recut: bool = True,
+) -> Geometry:  # fmt: skip
     """Return the geometry of a ConvBlocked for tiles of `pixels` outputs.
 
     Pointwise ones become rows of about that many pixels where that comes out even, else one row;
     not so without `recut` or where `params` are those of bands.
     """
-    op, x, weights, y = w.op, w.inputs[0], w.inputs[1], w.outputs[0]
-    assert isinstance(op, ConvBlocked)
-    assert x is not None
-    assert weights is not None
+    op, x, weights, y = w.op, w.input(0), w.input(1), w.outputs[0]
     block, window = y.shape[-1], op.window
     sizes = zip(
         y.shape[2:-1], x.shape[2 : 2 + window.rank], window.kernel, window.strides,
@@ -146,7 +141,7 @@ def geometry(
     axes = [Axis(*numbers) for numbers in sizes]
     if len(axes) == 1:
         axes = [Axis(1, 1, 1, 1, 1, 0), *axes]
-    bands = [int(params[k]) for k in ("x_rows", "y_rows") if k in params]
+    bands = params.bands if params else ()
     merge = all(_rows_merge(v, axes[-1].out) for v in op.epilogue.views)
     flat = recut and not bands and _is_flat(axes) and merge
     rows, cols = _recut(axes[0].out * axes[1].out, pixels) if flat else axes

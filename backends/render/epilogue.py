@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import finish, loop_names
-from atc.backends.cpu.render.tile_geometry import Geometry, spatial_strides
-from atc.backends.cpu.render.vector_expr import (
+from atc.backends.kernel import Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.tile_geometry import Geometry, spatial_strides
+from atc.backends.render.vector_expr import (
     BYTES,
     lanes,
     read_vector,
@@ -17,7 +18,6 @@ from atc.backends.cpu.render.vector_expr import (
     stored,
     typed_epilogue,
 )  # fmt: skip
-from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.ir.expr import Call, Const, Expr, Input, call, const, cost, walk
 from atc.ir.graph import DType
@@ -121,11 +121,10 @@ def deferred_epilogue(epilogue: Epilogue, w: Workload) -> DeferredEpilogue:
     return DeferredEpilogue(loops, lines, value, place)
 
 
-def sums_floats(w: Workload, kinds: Container[DType] = (DType.FLOAT,)) -> bool:
+def sums_floats(w: Workload[ConvBlocked], kinds: Container[DType] = (DType.FLOAT,)) -> bool:
     """Tell whether a blocked convolution sums floats of one of these `kinds` in memory, and its
     tiles can store the results."""
     op, x = w.op, w.inputs[0]
-    assert isinstance(op, ConvBlocked)
     sums = op.accumulator is DType.FLOAT and x is not None and x.dtype in kinds
     return sums and (w.outputs[0].dtype is DType.FLOAT or typed_epilogue(op.epilogue, w, 2))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import literal
+from atc.backends.render.expr import literal
 from atc.ir.graph import DType
 
 _STEPS = {"Sum": "total += {0};", "Prod": "total *= {0};", "And": "total = total && {0};",

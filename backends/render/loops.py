@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from atc.backends.cpu.render.expr import address, load, render_expr, store
 from atc.backends.kernel import Workload
+from atc.backends.render.expr import address, load, render_expr, store
 from atc.ir.graph import DType
 from atc.ir.ops.elementwise import Epilogue
 from atc.ir.view import View

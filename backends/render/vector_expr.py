@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import isclose, isnan, sqrt
 
-from atc.backends.cpu.render.expr import address, literal
 from atc.backends.kernel import Workload
+from atc.backends.render.expr import address, literal
 from atc.backends.target import Target
 from atc.errors import InternalError
 from atc.ir.expr import Call, Const, Expr, Extent, Input, cast, walk
