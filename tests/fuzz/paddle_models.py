@@ -240,7 +240,7 @@ def _written(model: Any, shape: Sequence[int], opset: int) -> onnx.ModelProto:
             target=_write, args=(model, f"{folder}/m", spec, opset)
         )
         child.start()
-        child.join(60)
+        child.join(10)
         child.kill()
         return onnx.load(Path(folder) / "m.onnx")
 
