@@ -37,10 +37,11 @@ program
 memory
 codegen
 build onnx_backend
+fast_run starter
 farm
 fast_run
 pipeline
-accuracy quantize
+accuracy quantize devices
 compile
 tools
 api load_and_run
@@ -76,7 +77,9 @@ KERNELS = [
 ]  # fmt: skip
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 
-CUDA_KERNELS = ["kernel", "elementwise", "products", "windows", "rows", "data"]
+CUDA_KERNELS = [
+    "gpus", "kernel", "elementwise", "products", "tensor", "windows", "rows", "data",
+]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 
 LATE = {"cli", "tools.commands", "tools.verify", "load_and_run", "importers"}
@@ -168,7 +171,8 @@ def test_kinds_of_processors_share_only_what_renders_text() -> None:
 
 def _out_of_order(start: str, families: Sequence[str]) -> list[str]:
     """Return the imports of families below `start` that aren't of lower ones."""
-    rank = {name: k for k, name in enumerate((*families, "catalogue"))} | {"targets": -1}
+    rank = {name: k for k, name in enumerate((*families, "catalogue"))}
+    rank |= {"targets": -2, "device": -1}
     return [
         f"{module} imports {each.module}"
         for module, found in IMPORTS.items()
