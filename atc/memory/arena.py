@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -231,18 +232,35 @@ def _plan_lanes(placed: Iterable[tuple[Buffer, _Lane | None]], tries: int) -> Me
 def stacked(
     order: Sequence[Buffer], plan: MemoryPlan, *, reuse: bool
 ) -> tuple[tuple[int, ...], ...]:
-    """Return which buffers each one lies above, of those that it may not share bytes with."""
+    """Return which buffers each one lies above, of those that it may not share bytes with.
+
+    `order` ascends by offset. A buffer lies above the topmost before it at every step of its life;
+    whatever else lives then is below that one.
+    """
     if not reuse:
         return tuple((k - 1,) if k else () for k in range(len(order)))
+    tops: list[tuple[int, int]] = [(0, -1)]
+    """Steps from which on another buffer is the topmost so far, with its number; -1 for none."""
     below: list[tuple[int, ...]] = []
     for k, b in enumerate(order):
-        own = [
-            j for j, a in enumerate(order[:k])
-            if a.first <= b.last and b.first <= a.last and a.size and b.size
-        ]  # fmt: skip
+        if not b.size:
+            below.append(())
+            continue
+        begin = bisect_right(tops, b.first, key=_step) - 1
+        end = bisect_right(tops, b.last, key=_step)
+        met = tops[begin:end]
+        kept = [tops[begin]] if tops[begin][0] < b.first else []
+        after = end < len(tops) and tops[end][0] == b.last + 1
+        rest = [] if after else [(b.last + 1, met[-1][1])]
+        tops[begin:end] = [*kept, (b.first, k), *rest]
+        own = sorted({top for _, top in met if top >= 0})
         implied = {i for j in own for i in below[j]}
         below.append(tuple(j for j in own if j not in implied))
     return tuple(below)
+
+
+def _step(top: tuple[int, int]) -> int:
+    return top[0]
 
 
 def _scratch_key(call: Call) -> str:

@@ -122,6 +122,25 @@ def audit_memory(
         auditor.read(value, end, "the caller")
 
 
+def _meeting(spans: Sequence[tuple[_Span, int, bool]]) -> int | None:
+    """Return a branch that meets another one in a byte that one of them writes, None if none does.
+
+    Spans come with their branch and whether it writes there. A sweep by their begins keeps the
+    furthest ends, of two branches each, as a branch may meet itself.
+    """
+    ends: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
+    for span, k, writes in sorted(spans, key=lambda s: (s[0].begin, s[0].end)):
+        if span.begin == span.end:
+            continue
+        for written in (True, False) if writes else (True,):
+            if any(j != k and end > span.begin for end, j in ends[written]):
+                return k
+        others = [(end, j) for end, j in ends[writes] if j != k]
+        own = max([span.end, *(end for end, j in ends[writes] if j == k)])
+        ends[writes] = sorted([(own, k), *others], reverse=True)[:2]
+    return None
+
+
 @dataclass(frozen=True)
 class _Auditor:
     program: Program
@@ -220,19 +239,20 @@ class _Auditor:
 
         Then whatever order they run in, each of them finds what it would find one after the other.
         """
-        written: list[tuple[str, _Span, int]] = []
-        touched: list[tuple[str, _Span, int]] = []
+        spans: dict[str, list[tuple[_Span, int, bool]]] = {}
         for k, branch in enumerate(step.branches):
             for call in calls(branch):
-                touched += ((*self._bytes(a), k) for a in call.arguments)
-                written += ((*self._bytes(o), k) for o in call.node.outputs)
+                for value in {**dict.fromkeys(call.arguments), **dict.fromkeys(call.node.outputs)}:
+                    place, span = self._bytes(value)
+                    spans.setdefault(place, []).append((span, k, value in call.node.outputs))
                 if call.source.scratch:
                     begin = self.scratch[call.node.outputs[0]]
-                    written.append(("", _Span(begin, begin + most(call.source.scratch)), k))
-        touched += written
-        for place, span, k in written:
-            if any(p == place and j != k and s.meets(span) for p, s, j in touched):
-                last = step.branches[k][-1].node.outputs[0]
+                    area = _Span(begin, begin + most(call.source.scratch))
+                    spans.setdefault("", []).append((area, k, True))
+        for own in spans.values():
+            met = _meeting(own)
+            if met is not None:
+                last = step.branches[met][-1].node.outputs[0]
                 raise InternalError(f"memory plan: the branch to '{last}' meets another one")
 
     def _bytes(self, value: str) -> tuple[str, _Span]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from atc.errors import InternalError
 from atc.memory.planner import Buffer, MemoryPlan
@@ -78,10 +79,52 @@ def check_stack(
     `below` lists, for each buffer, some that end before it begins; what is below those is below it
     too. Then no sizes can make them overlap.
     """
-    reach: list[set[int]] = []
-    for k, b in enumerate(order):
-        reach.append({i for j in below[k] for i in (j, *reach[j])})
-        for j, a in enumerate(order[:k]):
-            meet = not reuse or (a.first <= b.last and b.first <= a.last)
-            if meet and a.size and b.size and j not in reach[k]:
-                raise InternalError(f"buffers {a.name!r} and {b.name!r} have no order in the arena")
+    sized = [k for k, b in enumerate(order) if b.size]
+    for j, k in _neighbours(order, sized) if reuse else pairwise(sized):
+        if not _reaches(below, k, j):
+            raise InternalError(
+                f"buffers {order[j].name!r} and {order[k].name!r} have no order in the arena"
+            )
+
+
+def _neighbours(order: Sequence[Buffer], sized: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of buffers that at some step have no other living buffer between them."""
+    births = [(order[k].first, 1, k) for k in sized]
+    deaths = [(order[k].last + 1, 0, k) for k in sized]
+    live: list[int] = []
+    changed: set[int] = set()
+    """Buffers whose neighbour above may be another one than before this step."""
+    step = 0
+    for when, born, k in sorted(births + deaths):  # deaths come first at a step
+        if when > step:
+            yield from _above(live, changed)
+            step, changed = when, set()
+        at = bisect_left(live, k)
+        changed.update(live[max(at - 1, 0) : at])
+        if born:
+            live.insert(at, k)
+            changed.add(k)
+        else:
+            del live[at]
+            changed.discard(k)
+    yield from _above(live, changed)
+
+
+def _above(live: Sequence[int], changed: set[int]) -> Iterator[tuple[int, int]]:
+    for j in sorted(changed):
+        at = bisect_left(live, j) + 1
+        if at < len(live):
+            yield j, live[at]
+
+
+def _reaches(below: Sequence[Sequence[int]], k: int, j: int) -> bool:
+    """Tell whether buffer j lies below k, directly or through others."""
+    seen, todo = {k}, [k]
+    while todo:
+        for i in below[todo.pop()]:
+            if i == j:
+                return True
+            if i > j and i not in seen:
+                seen.add(i)
+                todo.append(i)
+    return False

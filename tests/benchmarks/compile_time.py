@@ -1,14 +1,15 @@
 """Prints how the time of compiling grows with the number of nodes, stage by stage.
 
 usage: python tests/benchmarks/compile_time.py [GRAPH...] [--nodes=500,1000,2000,4000]
-           [--target=NAME] [--no-c] [--stages] [--json]
+           [--target=NAME] [--option=NAME=VALUE...] [--no-c] [--stages] [--json]
 
 GRAPH is one of those below; all without one. Each is made with random weights and about as many
 nodes as asked for, and compiled in a process of its own, whose seconds of CPU are counted, those
 of the C compiler and the linker included. `growth` is the exponent by which a stage's seconds grow
 from each size to the next: 1 is linear. Stages that take less than a tenth of a second aren't
-listed. With --no-c everything but the C compiler runs, with --stages every pass is a line of its
-own.
+listed. Options of the compilation come with --option: num_threads=2 for branches that run at the
+same time, input_shape=x:1~4,8,8,8 for dynamic shapes. With --no-c all but the C compiler runs, with
+--stages every pass is a line of its own.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from atc.diagnostics import Diagnostics
 from atc.ir.graph import Graph
 from atc.options.files import file_digest
 from atc.options.options import Options, make_options
+from atc.options.resolve import resolve
 from atc.pipeline.lowering import optimise, read_model
 from atc.pipeline.planning import plan_all
 from atc.pipeline.request import resolve_request
@@ -228,6 +230,40 @@ def dense(d: Drawing, nodes: int) -> str:
     return x
 
 
+def ladder(d: Drawing, nodes: int) -> str:
+    """Draw a ladder: two chains whose rungs each read both, with one value that all of them add."""
+    x, y, first = "x", "x", d.node("Sigmoid", "x")
+    for _ in range(nodes // 6):
+        x = d.node("Conv", x, d.weight(8, 8, 1, 1, scale=0.1))
+        y = d.node("Conv", y, d.weight(8, 8, 1, 1, scale=0.1))
+        both = d.node("Add", x, y)
+        x, y = d.node("Add", x, first), d.node("Relu", both)
+        y = d.node("Add", y, first)
+    return d.node("Concat", x, y, axis=1)
+
+
+def splits(d: Drawing, nodes: int) -> str:
+    """Draw channels split, one half computed, and both joined again, over and over."""
+    x = "x"
+    for _ in range(nodes // 4):
+        half = d.node("Split", x, outputs=2, axis=1, num_outputs=2)
+        y = d.node("Conv", half, d.weight(4, 4, 1, 1, scale=0.1))
+        x = d.node("Concat", f"{half}_1", d.node("Relu", y), axis=1)
+    return x
+
+
+def towers(d: Drawing, nodes: int) -> str:
+    """Draw many small products that don't need each other, added up two by two."""
+    x = d.node("Reshape", "x", d.constant("rows", np.array([8, 64], np.int64)))
+    made = [
+        d.node("Relu", d.node("MatMul", x, d.weight(64, 8, scale=0.1))) for _ in range(nodes // 3)
+    ]
+    while len(made) > 1:
+        pairs = zip(made[::2], made[1::2], strict=False)
+        made = [d.node("Add", a, b) for a, b in pairs] + made[len(made) & ~1 :]
+    return made[0]
+
+
 def shapes(d: Drawing, nodes: int) -> str:
     """Draw computations of shapes, Shape-Gather-Concat-Reshape, as exporters write them."""
     x, place = "x", d.constant("zero", np.array([0], np.int64))
@@ -244,17 +280,17 @@ GRAPHS: Mapping[str, Callable[[Drawing, int], str]] = {
     f.__name__: f
     for f in (
         adds, same_adds, doublings, functions, residual, matmuls, attention, quantized, readers,
-        outputs, concat, channels, split, nested, dense, shapes,
+        outputs, concat, channels, split, nested, dense, ladder, splits, towers, shapes,
     )
 }  # fmt: skip
 """Each draws about as many nodes as asked for onto x [1,8,8,8]; returns the last value."""
 
 
-def write_model(graph: str, nodes: int, path: Path) -> int:
+def write_model(graph: str, nodes: int, path: Path, batch: int | str = 1) -> int:
     """Write a graph of about so many nodes; return how many it has."""
     drawing = Drawing()
     last = GRAPHS[graph](drawing, nodes)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 8, 8])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 8, 8, 8])
     results = [onnx.ValueInfoProto(name=n) for n in (*drawing.outputs, last)]
     for result in results:
         result.type.tensor_type.elem_type = TensorProto.FLOAT
@@ -293,12 +329,15 @@ def seconds_used() -> float:
     return sum(os.times()[:4])
 
 
-def measure(graph: str, nodes: int, target: str, c: bool, passes: bool) -> dict[str, float]:
+def measure(
+    graph: str, nodes: int, given: Mapping[str, str], c: bool, passes: bool
+) -> dict[str, float]:
     """Compile a graph in this process; return the seconds by stage."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        write_model(graph, nodes, path)
-        values = {"model": path, "output": Path(folder) / "net", "target": target}
+        write_model(graph, nodes, path, "n" if "input_shape" in given else 1)
+        places = {"model": str(path), "output": str(Path(folder) / "net")}
+        values = resolve({**places, **given}, "compile").values
         clock = Clock(passes, last=seconds_used())
         diagnostics = Diagnostics(stage=clock.begin, graph=clock.passed)
         options = make_options(values)
@@ -349,6 +388,7 @@ def main() -> None:
     parser.add_argument("graphs", nargs="*", metavar="GRAPH", help=", ".join(GRAPHS))
     parser.add_argument("--nodes", default="500,1000,2000,4000")
     parser.add_argument("--target", default="host")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--no-c", action="store_true")
     parser.add_argument("--stages", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -359,7 +399,8 @@ def main() -> None:
         parser.error(f"there is no graph {unknown[0]}; there are {', '.join(GRAPHS)}")
     sizes = [int(n) for n in given.nodes.split(",")]
     if given.one:
-        spent = measure(given.graphs[0], sizes[0], given.target, not given.no_c, given.stages)
+        options = {"target": given.target, **dict(o.split("=", 1) for o in given.option)}
+        spent = measure(given.graphs[0], sizes[0], options, not given.no_c, given.stages)
         print(json.dumps(spent))
         return
     flags = [f for f in ("--no-c", "--stages") if getattr(given, f[2:].replace("-", "_"))]
@@ -367,7 +408,7 @@ def main() -> None:
         runs = []
         for nodes in sizes:
             command = [sys.executable, __file__, graph, f"--nodes={nodes}", "--one", *flags]
-            command.append(f"--target={given.target}")
+            command += [f"--target={given.target}", *(f"--option={o}" for o in given.option)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             runs.append(json.loads(done.stdout))
         print(json.dumps({graph: runs}) if given.json else told(graph, runs), flush=True)

@@ -14,8 +14,10 @@ from projects import build_shared, emit_model, write_project
 from atc.backends.targets import get_target
 from atc.errors import InternalError
 from atc.ir.graph import Array
-from atc.memory.arena import Arena, plan_memory
-from atc.memory.audit import audit_memory
+from atc.memory.arena import Arena, plan_memory, stacked
+from atc.memory.audit import _meeting, _Span, audit_memory
+from atc.memory.check import check_stack
+from atc.memory.planner import Buffer, plan_arena, plan_no_reuse
 from atc.passes import run_passes
 from atc.program.build import Program, build_program
 from atc.program.steps import calls
@@ -144,3 +146,65 @@ def test_the_audit_catches_an_operand_that_is_also_read_elsewhere() -> None:
 
 def audit(program: Program, arena: Arena) -> None:
     audit_memory(program, arena.offsets, arena.scratch, arena.plan.size)
+
+
+def random_buffers(seed: int, count: int = 40) -> list[Buffer]:
+    rng = np.random.default_rng(seed)
+    births, sizes = rng.integers(0, 30, count), rng.choice([0, 64, 128, 640], count)
+    lives = rng.choice([0, 1, 2, 5, 30], count)
+    return [
+        Buffer(f"b{k}", int(n), int(t), int(t + life), 64)
+        for k, (n, t, life) in enumerate(zip(sizes, births, lives, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_buffers_that_live_together_are_one_above_the_other(seed: int, reuse: bool) -> None:
+    buffers = random_buffers(seed)
+    plan = plan_arena(buffers) if reuse else plan_no_reuse(buffers)
+    order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
+    below = stacked(order, plan, reuse=reuse)
+    check_stack(order, below, reuse=reuse)
+    ends = [0] * len(order)  # what all sizes grown at once make of the plan
+    for k, b in enumerate(order):
+        ends[k] = max([ends[j] for j in below[k]], default=0) + b.size * (k % 3 + 1)
+    begins = [ends[k] - b.size * (k % 3 + 1) for k, b in enumerate(order)]
+    for k, b in enumerate(order):
+        for j, a in enumerate(order[:k]):
+            if (a.first <= b.last and b.first <= a.last) and a.size and b.size:
+                assert ends[j] <= begins[k]
+    assert sum(map(len, below)) < 4 * len(order)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_pair_without_an_order_is_found(seed: int) -> None:
+    buffers = random_buffers(seed)
+    plan = plan_arena(buffers)
+    order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
+    below = [list(j) for j in stacked(order, plan, reuse=True)]
+    k = max(range(len(order)), key=lambda k: (len(below[k]), k))
+    below[k].pop()  # it lives with k, and no other way leads there
+    with pytest.raises(InternalError, match="have no order in the arena"):
+        check_stack(order, below, reuse=True)
+
+
+def span(begin: int, end: int, branch: int, writes: bool) -> tuple[_Span, int, bool]:
+    return _Span(begin, end), branch, writes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_branches_that_meet_are_found(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    spans = [
+        span(int(b), int(b + n), int(k), bool(w))
+        for b, n, k, w in zip(
+            rng.integers(0, 400, 9), rng.integers(0, 30, 9), rng.integers(0, 3, 9),
+            rng.integers(0, 2, 9), strict=True,
+        )
+    ]  # fmt: skip
+    meet = any(
+        a[0].meets(b[0]) and a[1] != b[1] and (a[2] or b[2])
+        for a in spans for b in spans if a[0].begin < a[0].end and b[0].begin < b[0].end
+    )  # fmt: skip
+    assert (_meeting(spans) is not None) is meet

@@ -27,16 +27,19 @@ class Forest:
     feature: list[int] = field(default_factory=list)
     threshold: list[float] = field(default_factory=list)
     children: list[list[int]] = field(default_factory=list)
-    flags: list[int] = field(default_factory=list)
+    modes: list[int] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
     target: list[int] = field(default_factory=list)
     weight: list[float] = field(default_factory=list)
 
-    def add(self, feature: int, threshold: float, flags: int) -> int:
-        """Add a node whose children are set later; return its number."""
-        self.feature.append(feature)
+    def add(self, feature: int, threshold: float, mode: int, missing: bool = False) -> int:
+        """Add a node whose children are set later; return its number.
+
+        A NaN goes where the comparison fails, unless it is `missing`.
+        """
+        self.feature.append(feature + MISSING * missing)
         self.threshold.append(threshold)
-        self.flags.append(flags)
+        self.modes.append(mode)
         self.children.append([0, 0])
         return len(self.feature) - 1
 
@@ -53,7 +56,8 @@ def _check(ctx: LoweringContext, forest: Forest, features: int, targets: int) ->
     """Require that nothing points outside and that every walk ends."""
     nodes = len(forest.feature)
     ctx.require(all(0 <= t < targets for t in forest.target), f"a target is not below {targets}")
-    ctx.require(all(f < features for f in forest.feature), f"a feature is not below {features}")
+    inside = all(f < 0 or f % MISSING < features for f in forest.feature)
+    ctx.require(inside, f"a feature is not below {features}")
     done = [f < 0 for f in forest.feature]
     open_: set[int] = set()
     stack = list(forest.roots)
@@ -85,13 +89,13 @@ def _emit(ctx: LoweringContext, forest: Forest, targets: int, aggregate: str, re
     _check(ctx, forest, features, targets)
     tables = [
         np.asarray(forest.feature, np.int32), np.asarray(forest.threshold, b.type(x).dtype.numpy),
-        np.asarray(forest.children, np.int32), np.asarray(forest.flags, np.uint8),
+        np.asarray(forest.children, np.int32), np.asarray(forest.modes, np.uint8),
         np.asarray(forest.roots, np.int32), np.asarray(forest.target, np.int32),
         np.asarray(forest.weight, result.numpy),
     ]  # fmt: skip
-    inner = [f for f, g in zip(forest.flags, forest.feature, strict=True) if g >= 0]
-    modes = tuple(sorted({f % MISSING for f in inner})) or (0,)
-    missing = any(f & MISSING for f in inner)
+    inner = {m for m, f in zip(forest.modes, forest.feature, strict=True) if f >= 0}
+    modes = tuple(sorted(inner)) or (0,)
+    missing = any(f >= MISSING for f in forest.feature)
     op = TreeEnsemble(rows, features, targets, aggregate, modes, missing)
     return b.emit1(op, [x, *map(b.constant, tables)], TensorType(result, (rows, targets)))
 
@@ -143,8 +147,8 @@ def _modern(ctx: LoweringContext) -> Forest:
     for i in range(count):
         values = members.get(i, [float(splits[i])])
         mode = EQUAL if modes[i] == MEMBER else int(modes[i])
-        flags = mode + (MISSING if missing[i] else 0)
-        chain = [forest.add(int(lists["nodes_featureids"][i]), v, flags) for v in values]
+        feature, absent = int(lists["nodes_featureids"][i]), bool(missing[i])
+        chain = [forest.add(feature, v, mode, absent) for v in values]
         chains.append(chain)
         heads.append(chain[0])
     leaves = [
@@ -212,8 +216,7 @@ def _classic(ctx: LoweringContext, kind: str) -> Forest:
             number[key] = forest.add_leaf(entries.get(key, []))
             continue
         ctx.require(mode in NUMBERS, f"the mode '{mode}'")
-        flags = NUMBERS[mode] + (MISSING if missing[k] else 0)
-        number[key] = forest.add(features[k], values[k], flags)
+        number[key] = forest.add(features[k], values[k], NUMBERS[mode], bool(missing[k]))
     pointed: set[int] = set()
     for k, key in enumerate(zip(trees, ids, strict=True)):
         if modes[k] != "LEAF":

@@ -113,7 +113,7 @@ class _Elimination:
         """
         order: list[tuple[int, tuple[int, ...], npt.NDArray[np.intp]]] = []
         held: set[int] = set()
-        growth = dict(enumerate(self.joint))
+        growth = {v: entries for v, entries in enumerate(self.joint) if self.sizes[v] > 1}
         least = [(entries, v) for v, entries in growth.items()]
         heapify(least)
         while growth:
@@ -157,8 +157,13 @@ class _Elimination:
         return rest, total.argmin(axis)
 
     def _add(self, factor: _Factor) -> None:
-        """File a factor with its variables; one without is of no interest."""
-        if factor.scope:
+        """File a factor with its variables of several states; one without is of no interest.
+
+        Others would be axes of length 1, of which a table has at most 64.
+        """
+        scope = tuple(v for v in factor.scope if self.sizes[v] > 1)
+        if scope:
+            factor = _Factor(scope, factor.table.reshape([self.sizes[v] for v in scope]))
             key = next(self.numbers)
             self.factors[key] = factor
             for v in factor.scope:

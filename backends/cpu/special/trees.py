@@ -30,7 +30,7 @@ class TreeWalk(Kernel[TreeEnsemble]):
     ) -> dict[str, object]:
         """Return the comparisons and the aggregate."""
         op = w.op
-        return {"missing": MISSING, "modes": [(m, MODES[m]) for m in op.modes], **_tables(w)}
+        return {"modes": [(m, MODES[m]) for m in op.modes], **_tables(w)}
 
 
 class TreeWalkVectors(Kernel[TreeEnsemble]):
@@ -47,9 +47,9 @@ class TreeWalkVectors(Kernel[TreeEnsemble]):
     dynamic = True
 
     def accepts(self, w: Workload[TreeEnsemble], target: Target) -> bool:
-        """Floats, one comparison, nothing of NaNs; targets that gather; enough walks."""
+        """Floats, one comparison; targets that gather; enough walks."""
         op, x, nodes = w.op, w.input(0), w.input(1)
-        plain = not op.missing and len(op.modes) == 1 and op.modes[0] in _COMPARISONS
+        plain = len(op.modes) == 1 and op.modes[0] in _COMPARISONS
         small = nodes.size < 2**30 and lanes(target) * op.features < 2**31
         floats = x.dtype is DType.FLOAT is w.outputs[0].dtype
         walks = op.features > 0 and _grouping(w, target) is not None
@@ -89,8 +89,8 @@ def _tables(w: Workload[TreeEnsemble]) -> dict[str, object]:
     step = {"SUM": f"{total} += x7[i];", "MIN": f"if (x7[i] < {total}) {total} = x7[i];",
             "MAX": f"if (x7[i] > {total}) {total} = x7[i];"}[op.aggregate]  # fmt: skip
     return {
-        "op": op, "trees": roots.size, "type": x.dtype.c, "result": w.outputs[0].dtype.c,
-        "start": start, "step": step,
+        "op": op, "missing": MISSING, "trees": roots.size, "type": x.dtype.c,
+        "result": w.outputs[0].dtype.c, "start": start, "step": step,
     }  # fmt: skip
 
 

@@ -58,3 +58,13 @@ def test_long_chains_with_shortcuts_are_exact() -> None:
     other = rng.integers(0, 3, (100, count))
     assert found.cost < min(Problem(tuple((0.0,) * 3 for _ in range(count)), pairs).cost(s)
                             for s in other.tolist())  # fmt: skip
+
+
+def test_a_state_beside_many_variables_of_one_state_costs_what_they_add() -> None:
+    count = 100  # more than the axes that an array may have
+    pairs = {(0, k): np.array([[float(k)], [1.0]]) for k in range(1, count)}
+    pairs[1, 2] = np.array([[5.0]])
+    found = solve(Problem(((0.0, 3.0), *[(2.0,)] * (count - 1)), pairs))
+    assert found.exact
+    assert found.states == (1, *[0] * (count - 1))
+    assert found.cost == 3 + 2 * (count - 1) + (count - 1) + 5

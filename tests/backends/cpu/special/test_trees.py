@@ -21,8 +21,11 @@ TARGETS = ["x86-64-avx2", "x86-64-avx512"]
 FEATURES = 5
 
 
-def forest(trees: int, targets: int, mode: str, missing: bool = False) -> dict[str, Any]:
-    """Return the attributes of trees that grow at random down to depth 7; some are only a leaf."""
+def forest(trees: int, targets: int, mode: str, missing: float = 0) -> dict[str, Any]:
+    """Return the attributes of trees that grow at random down to depth 7; some are only a leaf.
+
+    As large a part of the nodes as `missing` send a NaN to the true branch.
+    """
     rng = np.random.default_rng(trees)
     nodes: dict[str, list[Any]] = {
         f"nodes_{k}": [] for k in ("treeids", "nodeids", "modes", "featureids", "values",
@@ -42,7 +45,7 @@ def forest(trees: int, targets: int, mode: str, missing: bool = False) -> dict[s
                 count += 2
             values = (
                 tree, node, "LEAF" if leaf else mode, int(rng.integers(FEATURES)),
-                float(np.float32(rng.integers(-4, 4) / 4)), *children, int(missing),
+                float(np.float32(rng.integers(-4, 4) / 4)), *children, int(rng.uniform() < missing),
             )  # fmt: skip
             for column, value in zip(nodes.values(), values, strict=True):
                 column.append(value)
@@ -60,6 +63,8 @@ def ensemble(rows: int, trees: int, **given: Any) -> Case:
     """
     x = np.rint(noise(rows, FEATURES, seed=rows) * 4).astype(np.float32) / 4
     x[0, :3] = np.nan, np.inf, -np.inf
+    if given.get("missing"):
+        x[np.random.default_rng(rows).uniform(size=x.shape) < 0.4] = np.nan
     if given.get("mode") == "BRANCH_NEQ":
         x[0, 0] = 0
     aggregate = given.pop("aggregate", "SUM")
@@ -75,7 +80,10 @@ CASES = {
     **{mode: ensemble(19, 20, mode=f"BRANCH_{mode}") for mode in ("LT", "GT", "GTE", "EQ")},
     **{how: ensemble(19, 20, targets=2, aggregate=how) for how in ("MIN", "MAX")},
     "targets": ensemble(35, 18, targets=3),
-    "missing": ensemble(19, 20, missing=True),
+    "missing": ensemble(19, 20, missing=1),
+    "some missing": ensemble(35, 18, mode="BRANCH_LT", missing=0.5),
+    "some missing, trees": ensemble(1, 41, mode="BRANCH_GT", missing=0.5),
+    "some missing, plain": ensemble(3, 2, mode="BRANCH_LT", missing=0.5),
     "not equal": ensemble(19, 20, mode="BRANCH_NEQ"),
 }  # fmt: skip
 COMPILED = {
@@ -95,7 +103,8 @@ def test_equals_onnxruntime(name: str, target: str) -> None:
 @pytest.mark.parametrize(
     ("name", "portable"),
     [("1 rows, 4 trees", False), ("1 rows, 37 trees", False), ("8 rows, 3 trees", False),
-     ("GT", False), ("MIN", False), ("missing", True), ("not equal", True)],
+     ("GT", False), ("MIN", False), ("missing", False),
+     ("some missing", False), ("some missing, plain", True), ("not equal", True)],
 )  # fmt: skip
 def test_vectors_are_chosen_where_they_can_tell(name: str, portable: bool) -> None:
     case = CASES[name]
@@ -105,7 +114,9 @@ def test_vectors_are_chosen_where_they_can_tell(name: str, portable: bool) -> No
     assert found.candidate.kernel.portable == portable
 
 
-@pytest.mark.parametrize("name", ["16 rows, 40 trees", "33 rows, 9 trees", "targets"])
+@pytest.mark.parametrize(
+    "name", ["16 rows, 40 trees", "33 rows, 9 trees", "targets", "some missing"]
+)
 def test_the_sums_are_those_of_plain_c(name: str) -> None:
     case = CASES[name]
     plain = Batch({name: pinned(case.model, case.feeds)}, target="c99")
