@@ -122,7 +122,7 @@ def emit(
         has_arena = gpu.hybrid
     own_profiles = make_shape_profiles(shape_profiles, name) if shape_profiles else None
     ranges = (
-        None if shape_profiles and not general else make_dynamic(program, arena, schedule.lines)
+        None if shape_profiles and not general else make_dynamic(program, arena, schedule.uses)
     )
     sources = [k.path for k in kernels if not k.launch]
     sources += [f"src/{f}" for f in (gpu_files(target) if gpu else ()) if f.endswith(".c")]

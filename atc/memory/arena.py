@@ -42,7 +42,9 @@ class Arena:
     states: Mapping[str, int] = field(default_factory=dict)
     """Offsets of what lasts from run to run, at the arena's start."""
     number: Mapping[str, int] = field(default_factory=dict)
-    """Which buffer of `sizes` each value, and each call's scratch (by `#scratch`), lies in."""
+    """Which buffer of `sizes` each value lies in."""
+    scratch_number: Mapping[str, int] = field(default_factory=dict)
+    """Which buffer of `sizes` the scratch of a call is, by the call's first output."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,12 @@ def plan_memory(
 
     uses: dict[str, list[_Event]] = {}
     extents: dict[str, int] = {}
+    scratch_of: dict[str, str] = {}
     for event in events:
         if event.call is not None and event.call.source.scratch:
             key = _scratch_key(event.call)
             extents[key], uses[key] = event.call.source.scratch, [event]
+            scratch_of[key] = event.call.node.outputs[0]
         for value in (*event.reads, *event.writes):
             if (storage := place(value)) not in fixed:
                 extents[storage] = program.types[storage].nbytes
@@ -99,7 +103,8 @@ def plan_memory(
     for name, own in uses.items():
         first, last, lane = _life(own)
         size = most(extents[name]) + 2 * guard
-        placed.append((Buffer(name, size, first, last, ALIGNMENT), lane))
+        of = scratch_of.get(name, "")
+        placed.append((Buffer(name, size, first, last, ALIGNMENT, of), lane))
     buffers = [buffer for buffer, _ in placed]
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     states, plan = _with_states(program, plan, guard)
@@ -113,11 +118,7 @@ def plan_memory(
     )
     homes = {v: place(v) for v in values if place(v) not in outside}
     offsets = {v: plan.offsets[h] + guard + most(program.shift(v)) for v, h in homes.items()}
-    scratch = {
-        e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)] + guard
-        for e in events
-        if e.call is not None and e.call.source.scratch
-    }
+    scratch = {b.scratch_of: plan.offsets[b.name] + guard for b in buffers if b.scratch_of}
     audit_memory(program, offsets, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
     if not program.dims:
@@ -131,8 +132,8 @@ def plan_memory(
     return Arena(
         offsets, scratch, tuple(buffers), plan, steps, homes, guard,
         tuple(extents[b.name] + 2 * guard for b in order), below,
-        {**{v: number[place(v)] for v in offsets},
-         **{n: k for n, k in number.items() if n.endswith("#scratch")}},
+        {v: number[place(v)] for v in offsets},
+        {b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
 
 

@@ -44,7 +44,8 @@ def report_json(done: Compilation) -> str:
             "method": plan.method,
             "weights_bytes": done.emission.blob.size,
             "buffers": [
-                {"name": b.name, "offset": plan.offsets[b.name], "bytes": b.size,
+                {"name": b.scratch_of or b.name, "scratch": bool(b.scratch_of),
+                 "offset": plan.offsets[b.name], "bytes": b.size,
                  "first_step": b.first, "last_step": b.last}
                 for b in done.arena.buffers
             ],

@@ -55,4 +55,4 @@ def test_a_line_ends_with_the_models_nodes_if_there_are_any() -> None:
 def test_types_are_named_by_their_labels() -> None:
     window = Window((1,), (1,), (1,), (0,))
     op = ConvBlocked(window, 1, identity_epilogue(DType.INT32), DType.INT32)
-    assert op_text(op).endswith("epilogue=x0, accumulator=i32)")
+    assert op_text(op).endswith("epilogue=x0:i32, accumulator=i32)")
