@@ -37,12 +37,14 @@ program
 memory
 codegen
 build onnx_backend
+farm
 fast_run
 pipeline
 accuracy quantize
 compile
 tools
 api load_and_run
+batch
 cli
 __main__
 """
@@ -69,7 +71,9 @@ ONLY: dict[str, set[str]] = {
 }
 """What these may import, where that is less than all of the lower levels."""
 
-KERNELS = ["map", "matmul", "normalize", "data", "attention", "rnn", "conv", "special", "amx"]
+KERNELS = [
+    "map", "matmul", "normalize", "data", "attention", "rnn", "conv", "special", "amx", "small",
+]  # fmt: skip
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 
 CUDA_KERNELS = ["kernel", "elementwise", "products", "windows", "rows", "data"]

@@ -16,6 +16,7 @@ from atc.adapt import Adaptation, read_aipp
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.errors import InternalError, OptionError
+from atc.farm.scheduler import Scheduler
 from atc.options.options import Options
 from atc.options.shape_profiles import fallback_of, shape_profiles_of
 from atc.pipeline.debug_build import Debugging, read_debugging
@@ -83,6 +84,8 @@ class Request:
     operator_modes: OperatorModes | None
     debugging: Debugging
     decisions: Decisions = field(default_factory=Decisions)
+    farm: Scheduler | None = field(default=None, compare=False)
+    """The cluster that compiles and measures."""
 
     @property
     def target(self) -> Target:

@@ -102,6 +102,23 @@ FAST = {
          "atc completion bash"),
         first="mkdir -p atc/docs",
     ),
+    "a shared cache": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --op_compiler_cache_mode=enable "
+         "--op_compiler_cache_remote=file://$PWD/store",),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output="},
+        first="export ATC_CACHE_KEY=0123456789abcdef ASCEND_CACHE_PATH=$PWD/cache",
+    ),
+    "measuring elsewhere": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --fast_run=export",
+         "atc --model=samples/digits.onnx --output=out/digits --fast_run_import=times.txt"),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output="},
+        first="printf 'atc fast-run 1\\nmachine a board\\nend\\n' > times.txt",
+    ),
+    "batch": Script(
+        ("atc batch matrix.toml --sdk=vision", "atc batch matrix.toml"),
+        first="printf 'targets = [\"c99\"]\\n[[model]]\\npath = \"samples/digits.onnx\"\\n"
+        "options = {build_config = \"cc -O0\"}\\n' > matrix.toml",
+    ),
     "dump": Script(
         ("atc --model=samples/digits.onnx --output=out/digits --dump=out/dump",
          "atc explain out/digits NODE"),
@@ -123,10 +140,11 @@ SLOW = {
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
-         "pip install '.[converters]'", "pip install '.[cuda]'"),
+         "pip install '.[converters]'", "pip install '.[cuda]'", "pip install '.[farm]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
-         "install '.[cuda]'": "install -q --dry-run '.[cuda]'"},
+         "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
+         "install '.[farm]'": "install -q --dry-run '.[farm]'"},
         first="python -m venv env && . env/bin/activate",
     ),
     "a GPU": Script(
@@ -165,6 +183,13 @@ SLOW = {
         ("python tests/fuzz/run.py --kind=graph --count=2000",
          "python tests/fuzz/run.py --kind=graph --count=200 --seed=7"),
         {"count=2000": "count=3", "count=200 ": "count=3 "},
+    ),
+    "a cluster": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --scheduler=local:2",),
+    ),
+    "how it scales": Script(
+        ("python tests/benchmarks/farm.py --networks=4 --targets=c99 --workers=1,2",),
+        {"networks=4": "networks=1"},
     ),
     "benchmark": Script(
         ("python tests/benchmarks/compare.py resnet50.onnx --peers=onnxruntime,openvino --layers "

@@ -17,6 +17,8 @@ from atc.ir.view import View, dense
 
 ROW, PRODUCTS = 4.0, 0.8
 """Cycles to begin a row, and products per cycle in it."""
+SMALL = 0.12
+"""The latter on a small core, which takes one instruction after the other."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class ConvRows(Kernel[Conv]):
         _, weights = operand_types(w)
         across = max(w.outputs[0].shape[-1], 1)
         rows = w.outputs[0].size / across * prod(weights.shape[1:])
-        return rows * (ROW + across / PRODUCTS)
+        return rows * (ROW + across / (SMALL if target.bytes_last else PRODUCTS))
 
 
 def _minus_zero_point(op: Conv, w: Workload, index: int, value: str) -> str:
