@@ -11,28 +11,18 @@ from math import prod
 
 from atc.backends.cpu.attention.tile import (
     EXPONENTIAL,
-    AttentionText,
     AttentionTile,
     Layout,
-    Operand,
-    any_whole,
     panel_mode,
     product_cycles,
-    tile_arguments,
 )
 from atc.backends.cpu.matmul.bf16 import CONVERTED
-from atc.backends.cpu.matmul.cost import TileParams, column_panels, row_tiles
-from atc.backends.cpu.matmul.text import TileFinish
-from atc.backends.cpu.normalize.portable import lowest
+from atc.backends.cpu.matmul.cost import TileParams
 from atc.backends.kernel import Workload
-from atc.backends.render.expr import address
-from atc.backends.render.loops import loop_names
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
-from atc.ir.graph import DType
 from atc.ir.ops import Attention
-from atc.ir.view import View
 
 MODES = {"direct": "rows", "columns": "columns", "any": "any"}
 """How panels of pairs are read, by how those of floats are."""
@@ -82,36 +72,18 @@ class AttentionBf16(AttentionTile):
         p = in_bf16x2(w.op, params.nv * lanes(target), lanes(target))
         return 4 * (p.keys + p.values + params.mr * (p.row + p.query))
 
+    def room(self, op: Attention, width: int, step: int) -> Layout:
+        """Return the numbers of a row of scores; panels are of pairs, see `in_bf16x2`."""
+        return Layout(0, 0, in_bf16x2(op, width, step).row)
+
     def values(
         self, w: Workload[Attention], params: TileParams, target: Target
     ) -> dict[str, object]:
-        """Tiles of scores and results, how all operands are read, and the epilogues."""
+        """Return the values of the float kernel, and the pairs."""
         op, step = w.op, lanes(target)
-        batch = loop_names("b", op.batch)
-        outer = tuple(v for v, _ in batch)
-        nv = params.nv
-        width = nv * step
-        tiles = row_tiles(op.queries, params.mr)
-        pairs = in_bf16x2(op, width, step)
-        score = TileFinish(op.scores, outer, 3, "score")
-        result = TileFinish(op.result, outer, 3 + len(op.scores.views), "finish")
-        key_panels = column_panels(op.keys, nv, step)
-        value_panels = column_panels(op.width, nv, step)
-        text = AttentionText(op, Layout(0, 0, pairs.row), step, score, result)
-        q, k, v = (Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
         return {
-            "op": op, "batch": batch, "tiles": tiles, "lanes": step, "width": width,
-            "key_panels": key_panels, "value_panels": value_panels, "pairs": pairs,
-            "finishes": [
-                *score.functions(any_whole(key_panels), any(p.part for p in key_panels)),
-                *result.functions(any_whole(value_panels), any(p.part for p in value_panels)),
-            ],
-            "score_tiles": [text.score(p, t) for p in key_panels for t in tiles],
-            "value_tiles": [text.value(p, t) for p in value_panels for t in tiles],
-            "score_arguments": tile_arguments(score), "value_arguments": tile_arguments(result),
-            "start": lowest(DType.FLOAT) if op.masked else "-INFINITY", "modes": MODES,
-            "q": q, "k": k, "v": v, "vectors": -(-op.keys // step),
-            "y": address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"]),
+            **super().values(w, params, target), "pairs": in_bf16x2(op, params.nv * step, step),
+            "modes": MODES, "vectors": -(-op.keys // step),
         }  # fmt: skip
 
     def cost(self, w: Workload[Attention], params: TileParams, target: Target) -> float:

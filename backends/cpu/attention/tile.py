@@ -124,9 +124,12 @@ class AttentionTile(AttentionKernel[TileParams]):
 
     def scratch(self, w: Workload[Attention], params: TileParams, target: Target) -> int:
         """Panels of keys, and of values that aren't dense; the scores of a tile."""
-        op = w.op
-        sizes = layout(op, params.nv * lanes(target), lanes(target))
+        sizes = self.room(w.op, params.nv * lanes(target), lanes(target))
         return 4 * (sizes.keys + sizes.values + params.mr * sizes.row)
+
+    def room(self, op: Attention, width: int, step: int) -> Layout:
+        """Return what lies in scratch, with panels of `width` columns and vectors of `step`."""
+        return layout(op, width, step)
 
     def values(
         self, w: Workload[Attention], params: TileParams, target: Target
@@ -138,7 +141,7 @@ class AttentionTile(AttentionKernel[TileParams]):
         nv, step = params.nv, lanes(target)
         width = nv * step
         tiles = row_tiles(op.queries, params.mr)
-        sizes = layout(op, width, step)
+        sizes = self.room(op, width, step)
         q, k, v = (Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
         inside = is_dynamic((op.depth, op.keys, q.rows, q.columns, k.step))
         score = TileFinish(op.scores, outer, 3, "score", inside)

@@ -10,8 +10,7 @@ from atc.backends.cpu.conv import (
     depthwise_looped,
     depthwise_nhwc,
     dynamic_shape,
-    first_layer_bf16,
-    first_layer_int8,
+    first_layer,
     int8,
     nchw_rows,
     pool_int8,
@@ -23,8 +22,8 @@ from atc.backends.cpu.conv import (
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *first_layer_int8.KERNELS, *bf16.KERNELS,
-    *first_layer_bf16.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS, *winograd.KERNELS,
+    *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *bf16.KERNELS,
+    *first_layer.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS, *winograd.KERNELS,
     *small_oc.KERNELS, *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS,
     *pool_int8.KERNELS, *depthwise_nhwc.KERNELS,
 )  # fmt: skip

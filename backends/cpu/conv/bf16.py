@@ -64,6 +64,18 @@ def _odd_rest(w: Workload[ConvBlocked]) -> int:
     return g.ic % g.block if g.ic % PAIR else 0
 
 
+def pair_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[str, object]:
+    """Return what the template wants to know of a convolution cut into pairs of bfloat16."""
+    epilogue = TileEpilogue(w.op.epilogue, w, words.g, target)
+    return {
+        **words.values(), "element": "uint16_t", "weight": "uint16_t",
+        "result": w.outputs[0].dtype.c, "sums": "vf32", "dot": "v_dot_pairs_acc",
+        "load": "v_load((const float *)(const void *)({}))", "flip": "",
+        "start": epilogue.start, "started": False, "starts": 0,
+        "packed": "(const uint16_t *)(const void *)x1", "epilogue": epilogue,
+    }  # fmt: skip
+
+
 class ConvBf16(Kernel[ConvBlocked, PanelParams]):
     """Direct convolution with tiles of p pixels x nv vectors, products in bfloat16."""
 
@@ -107,20 +119,13 @@ class ConvBf16(Kernel[ConvBlocked, PanelParams]):
         self, w: Workload[ConvBlocked], params: PanelParams, target: Target
     ) -> dict[str, object]:
         """Return the tiles, and how many vectors of an image are rounded."""
-        op = w.op
         words = in_words(sampled(w), params, PAIR)
-        g = words.g
-        epilogue = TileEpilogue(op.epilogue, w, g, target)
-        rest, axes = _odd_rest(w), geometry(w, 1)
+        g, rest, axes = words.g, _odd_rest(w), geometry(w, 1)
         return {
-            **words.values(), "element": "uint16_t", "weight": "uint16_t",
-            "result": w.outputs[0].dtype.c, "sums": "vf32", "dot": "v_dot_pairs_acc",
+            **pair_values(w, words, target),
             "broadcast": "v_broadcast((const float *)(const void *)({}))",
-            "load": "v_load((const float *)(const void *)({}))", "flip": "",
-            "start": epilogue.start, "started": False, "starts": 0,
-            "source": "x0" if is_rounded(w) else "pairs",
-            "packed": "(const uint16_t *)(const void *)x1", "converted": not is_rounded(w),
-            "image": g.supers * g.icb * g.in_plane, "epilogue": epilogue, "rest": rest,
+            "source": "x0" if is_rounded(w) else "pairs", "converted": not is_rounded(w),
+            "image": g.supers * g.icb * g.in_plane, "rest": rest,
             "axes": axes if sampled(w) != w else None,
             "whole": (g.supers * g.icb - (rest > 0)) * g.in_plane,
         }  # fmt: skip

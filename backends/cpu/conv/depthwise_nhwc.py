@@ -31,7 +31,7 @@ def has_channels_last(w: Workload, target: Target) -> bool:
 
 def in_blocks(w: Workload[WindowedT], target: Target) -> Workload[WindowedT]:
     """Return the same workload with its channels in blocks as wide as vectors."""
-    x, op, wide = cast(TensorType, w.inputs[0]), w.op, lanes(target)
+    x, op, wide = w.input(0), w.op, lanes(target)
     if isinstance(op, ConvBlocked):
         op = replace(op, epilogue=Epilogue(op.epilogue.expr, tuple(
             View((v.strides[0], v.strides[-1] * wide, *v.strides[2:]), v.offset)

@@ -7,18 +7,15 @@ block. So all kernels here give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import CALL, TileParams, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
-from atc.backends.cpu.matmul.packed_tile import block_packs, tile_function
+from atc.backends.cpu.matmul.packed_tile import PackedTiles
 from atc.backends.cpu.matmul.portable import PRODUCTS
-from atc.backends.cpu.matmul.text import TileFinish
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.loops import finish
-from atc.backends.render.vector_expr import lanes, vector_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
@@ -101,43 +98,26 @@ def pack_nibbles(op: MatMulPacked, q: Array, width: int) -> Array:
     return np.ascontiguousarray(ordered).reshape(-1)
 
 
-class MatMulRoundingTile(Kernel[MatMulPacked, TileParams]):
-    """MatMulPacked of rounded rows, mr x nv register tiles."""
+class MatMulRoundingTile(PackedTiles):
+    """MatMulPacked of rounded rows."""
 
     name = "matmul_packed_bytes_tile"
-    op = MatMulPacked
     template = "cpu/matmul/packed_int8_tile.c.j2"
-    portable = False
     precision = "int8"
-    bitwise_reproducible = True
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
-        """Rows that may be rounded, constant weights, and an epilogue in vectors."""
-        known = all(k for k, t in zip(w.constant[1:4], w.inputs[1:4], strict=True) if t is not None)
-        return (
-            takes(w)
-            and known
-            and lanes(target) > 1
-            and vector_epilogue(w.op.epilogue, w, target, 4)
-        )
+        """Rows that may be rounded."""
+        return takes(w) and super().accepts(w, target)
 
-    def parameters(self, w: Workload[MatMulPacked], target: Target) -> Sequence[TileParams]:
-        """Tiles that fill the registers: a sum of integers and one of floats each."""
-        op, found = w.op, []
+    def high(self, nv: int, target: Target) -> int:
+        """Rows, whose every vector has a sum of integers and one of floats, beside words and
+        their scales."""
         spare = SPARE if LEAN_FEATURES & target.features else SPARE_SPLIT
-        for nv in WIDTHS:
-            each = 2 * nv  # words, and their scales
-            high = min((target.vector_registers - spare - each) // (2 * nv), op.m)
-            if high >= 1 and nv <= -(-op.n // lanes(target)):
-                found.append(TileParams(mr=row_tiles(op.m, high)[0].rows, nv=nv))
-        return found
+        return (target.vector_registers - spare - 2 * nv) // (2 * nv)
 
-    def packs(
-        self, w: Workload[MatMulPacked], params: TileParams, target: Target
-    ) -> Mapping[int, Pack]:
-        """Weights, scales and zero points in the order of use."""
-        op, width = w.op, params.nv * lanes(target)
-        return {1: lambda q: pack_nibbles(op, q, width), **block_packs(w, width)}
+    def pack(self, op: MatMulPacked, q: Array, width: int) -> Array:
+        """Return the weights in words of four numbers, or of eight halves."""
+        return pack_nibbles(op, q, width)
 
     def scratch(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:
         """Reserve the rounded rows, their scales and sums."""
@@ -146,28 +126,15 @@ class MatMulRoundingTile(Kernel[MatMulPacked, TileParams]):
     def values(
         self, w: Workload[MatMulPacked], params: TileParams, target: Target
     ) -> dict[str, object]:
-        """Panels, tiles, the words of a block, and the epilogue."""
-        op, nv = w.op, params.nv
-        panels = column_panels(op.n, nv, lanes(target))
-        tiles = row_tiles(op.m, params.mr)
-        last = TileFinish(op.epilogue, (), 4)
+        """Return the tiles, and where the rounded rows lie."""
+        op, zeros = w.op, w.inputs[3] is not None
         parameters = [
             "const int8_t *x", "const float *steps", "const int32_t *sums", "const uint8_t *words",
-            "const float *scales", *["const uint8_t *zeros"] * (w.inputs[3] is not None),
+            "const float *scales", *["const uint8_t *zeros"] * zeros,
         ]  # fmt: skip
         return {
-            "op": op, "lanes": lanes(target), "width": nv * lanes(target), "panels": panels,
-            "tiles": tiles, "functions": [
-                tile_function(last, op.n, parameters, p, t, lanes(target))
-                for p in panels for t in tiles
-            ],
-            "finishes": last.functions(
-                any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
-            ),
-            "arguments": ", ".join((*last.places, f"y0 + i * {op.n} + j", *last.extras)),
-            "zeros": w.inputs[3] is not None, "middle": 1 << (op.bits - 1),
-            "words": op.block * op.bits // 32, "depth": op.blocks * op.block,
-            "parts": scratch_parts(op),
+            **self.tile_values(w, params, target, parameters), "zeros": zeros,
+            "depth": op.blocks * op.block, "parts": scratch_parts(op),
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:

@@ -67,30 +67,31 @@ def block_packs(w: Workload[MatMulPacked], width: int) -> dict[int, Pack]:
     return dict.fromkeys(operands, lambda values: pack_blocks(op, values, width))
 
 
-class MatMulUnpackingTile(Kernel[MatMulPacked, TileParams]):
-    """MatMulPacked, mr x nv register tiles."""
+class PackedTiles(Kernel[MatMulPacked, TileParams]):
+    """The common part of register tiles, mr x nv, that unpack weights as they meet them."""
 
-    name = "matmul_packed_tile"
     op = MatMulPacked
-    template = "cpu/matmul/packed_tile.c.j2"
     portable = False
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
-        """Constant weights in whole words a block, and an epilogue in vectors."""
-        op = w.op
+        """Constant weights, and an epilogue in vectors."""
         known = all(k for k, t in zip(w.constant[1:4], w.inputs[1:4], strict=True) if t is not None)
-        types = [t.dtype for t in w.inputs[2:4] if t is not None]
-        if is_dynamic((op.m, op.n, op.k)) or not known or lanes(target) < 2:
-            return False
-        whole = op.block * op.bits % 32 == 0 and all(t in LOADS for t in types)
-        return whole and op.m > 0 and vector_epilogue(op.epilogue, w, target, 4)
+        return known and lanes(target) > 1 and vector_epilogue(w.op.epilogue, w, target, 4)
+
+    def high(self, nv: int, target: Target) -> int:
+        """Return the rows of a tile of nv vectors that there are registers for."""
+        raise NotImplementedError
+
+    def pack(self, op: MatMulPacked, q: Array, width: int) -> Array:
+        """Return the weights in panels of `width` columns."""
+        raise NotImplementedError
 
     def parameters(self, w: Workload[MatMulPacked], target: Target) -> Sequence[TileParams]:
         """Tiles that fill the registers."""
         op, found = w.op, []
         for nv in WIDTHS:
-            high = min((target.vector_registers - SPARE - EACH * nv) // nv, op.m)
+            high = min(self.high(nv, target), op.m)
             if high >= 1 and nv <= -(-op.n // lanes(target)):
                 found.append(TileParams(mr=row_tiles(op.m, high)[0].rows, nv=nv))
         return found
@@ -100,7 +101,50 @@ class MatMulUnpackingTile(Kernel[MatMulPacked, TileParams]):
     ) -> Mapping[int, Pack]:
         """Weights, scales and zero points in the order of use."""
         op, width = w.op, params.nv * lanes(target)
-        return {1: lambda q: pack_words(op, q, width), **block_packs(w, width)}
+        return {1: lambda q: self.pack(op, q, width), **block_packs(w, width)}
+
+    def tile_values(
+        self, w: Workload[MatMulPacked], params: TileParams, target: Target,
+        parameters: Sequence[str],
+    ) -> dict[str, object]:  # fmt: skip
+        """Return panels, tiles, whose functions have `parameters` first, and the epilogue."""
+        op, width = w.op, lanes(target)
+        panels, tiles = column_panels(op.n, params.nv, width), row_tiles(op.m, params.mr)
+        finish = TileFinish(op.epilogue, (), 4)
+        return {
+            "op": op, "lanes": width, "width": params.nv * width, "panels": panels,
+            "tiles": tiles, "functions": [
+                tile_function(finish, op.n, parameters, p, t, width) for p in panels for t in tiles
+            ],
+            "finishes": finish.functions(
+                any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
+            ),
+            "arguments": ", ".join((*finish.places, f"y0 + i * {op.n} + j", *finish.extras)),
+            "middle": 1 << (op.bits - 1), "words": op.block * op.bits // 32,
+        }  # fmt: skip
+
+
+class MatMulUnpackingTile(PackedTiles):
+    """MatMulPacked, products of floats."""
+
+    name = "matmul_packed_tile"
+    template = "cpu/matmul/packed_tile.c.j2"
+
+    def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
+        """Weights in whole words a block."""
+        op = w.op
+        types = [t.dtype for t in w.inputs[2:4] if t is not None]
+        whole = op.block * op.bits % 32 == 0 and all(t in LOADS for t in types)
+        fits = whole and not is_dynamic((op.m, op.n, op.k)) and op.m > 0
+        return fits and super().accepts(w, target)
+
+    def high(self, nv: int, target: Target) -> int:
+        """Return the rows of a tile of nv vectors that there are registers for."""
+        return (target.vector_registers - SPARE - EACH * nv) // nv
+
+    def pack(self, op: MatMulPacked, q: Array, width: int) -> Array:
+        """Return the weights in words, signed."""
+        return pack_words(op, q, width)
 
     def scratch(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:
         """Reserve the rows of x interleaved, where they would crowd in the cache."""
@@ -110,29 +154,16 @@ class MatMulUnpackingTile(Kernel[MatMulPacked, TileParams]):
     def values(
         self, w: Workload[MatMulPacked], params: TileParams, target: Target
     ) -> dict[str, object]:
-        """Panels, tiles, the words of a block and of the last one, and the epilogue."""
-        op, nv = w.op, params.nv
-        panels = column_panels(op.n, nv, lanes(target))
-        tiles = row_tiles(op.m, params.mr)
-        finish = TileFinish(op.epilogue, (), 4)
-        zeros = w.inputs[3]
+        """Return the tiles, and the words of a block and of the last one."""
+        op, zeros = w.op, w.inputs[3]
         whole, rest = divmod(op.k, op.block)
         parameters = ["const float *x", "const uint32_t *words", "const float *scales"]
         if zeros is not None:
             parameters.append(f"const {zeros.dtype.c} *zeros")
         return {
-            "op": op, "lanes": lanes(target), "width": nv * lanes(target), "panels": panels,
-            "tiles": tiles, "functions": [
-                tile_function(finish, op.n, parameters, p, t, lanes(target))
-                for p in panels for t in tiles
-            ],
-            "finishes": finish.functions(
-                any(p.vectors > 1 or not p.part for p in panels), any(p.part for p in panels)
-            ),
-            "arguments": ", ".join((*finish.places, f"y0 + i * {op.n} + j", *finish.extras)),
+            **self.tile_values(w, params, target, parameters),
             "zero_load": LOADS[zeros.dtype] if zeros is not None else "",
-            "middle": 1 << (op.bits - 1), "each": 32 // op.bits, "whole": whole, "rest": rest,
-            "copied": _crowd(op), "words": op.block * op.bits // 32,
+            "each": 32 // op.bits, "whole": whole, "rest": rest, "copied": _crowd(op),
         }  # fmt: skip
 
     def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:

@@ -37,7 +37,7 @@ class SoftmaxRows(Kernel[Softmax]):
 
     def accepts(self, w: Workload[Softmax], target: Target) -> bool:
         """Rows must be contiguous."""
-        return isinstance(w.op, Softmax) and w.op.inner == 1
+        return w.op.inner == 1
 
     def scratch(self, w: Workload[Softmax], params: Params, target: Target) -> int:
         """Reserve room for the exponentials where y can't hold them."""
@@ -95,9 +95,9 @@ class SoftmaxColumns(SoftmaxRows):
     template = "cpu/normalize/softmax_columns.c.j2"
     column, columns = "[i]", "k + i"
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Softmax], target: Target) -> bool:
         """Any."""
-        return isinstance(w.op, Softmax) and w.op.inner != 1
+        return w.op.inner != 1
 
     def scratch(self, w: Workload[Softmax], params: Params, target: Target) -> int:
         """Reserve a row of maxima and one of sums besides."""
@@ -115,7 +115,7 @@ class NormalizeRows(Kernel[Normalize]):
 
     def accepts(self, w: Workload[Normalize], target: Target) -> bool:
         """Rows must be contiguous."""
-        return isinstance(w.op, Normalize) and prod(w.op.inner) == 1
+        return prod(w.op.inner) == 1
 
     def values(self, w: Workload[Normalize], params: Params, target: Target) -> dict[str, object]:
         """Loops and formulas."""
@@ -170,9 +170,9 @@ class NormalizeColumns(NormalizeRows):
     name = "normalize_columns"
     template = "cpu/normalize/normalize_columns.c.j2"
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Normalize], target: Target) -> bool:
         """Several columns."""
-        return isinstance(w.op, Normalize) and prod(w.op.inner) != 1
+        return prod(w.op.inner) != 1
 
     def scratch(self, w: Workload[Normalize], params: Params, target: Target) -> int:
         """Two statistics per column, in double and as they are applied."""

@@ -12,6 +12,7 @@ from atc.backends.kernel import Kernel, KernelParams, Pack, Splittable, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.expr import address, literal, render_expr
 from atc.backends.target import Target
+from atc.dims import Dim
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Cell, Recurrent
 from atc.ir.view import View
@@ -75,7 +76,12 @@ def cut_of(op: Recurrent, params: CutParams, step: int) -> Cut:
 def cuts(
     machine: Machine, op: Recurrent, weights: TensorType, threads: int, step: int
 ) -> list[CutParams]:
-    """Return the parameters of cuts into at most so many pieces, the best first."""
+    """Return the parameters of cuts into at most so many pieces, the best first.
+
+    None where how many rows there are is known only at run time.
+    """
+    if isinstance(op.batch, Dim):
+        return []
     directions = len(op.cells)
     sides = directions if threads % directions == 0 else 1
     each = threads // sides

@@ -15,7 +15,7 @@ from atc.backends.cpu.conv.bf16 import ConvBf16, to_bf16
 from atc.backends.cpu.conv.blocked import ConvDirect
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops
-from atc.backends.cpu.conv.first_layer_bf16 import ConvBf16Few
+from atc.backends.cpu.conv.first_layer import ConvBf16Few
 from atc.backends.cpu.conv.winograd import ConvWinograd
 from atc.backends.kernel import AnyKernel, Kernel, workload_of
 from atc.backends.render.vector_expr import lanes

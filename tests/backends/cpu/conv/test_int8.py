@@ -14,7 +14,7 @@ from quantized_convs import CASES, Case, drawn, expected, model, parts
 
 from atc.backends.cpu.amx.conv import ConvTilesBytes
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
-from atc.backends.cpu.conv.first_layer_int8 import ConvBytesFew
+from atc.backends.cpu.conv.first_layer import ConvBytesFew
 from atc.backends.cpu.conv.int8 import ConvBytes
 from atc.backends.kernel import Kernel, Workload, workload_of
 from atc.backends.render.vector_expr import lanes

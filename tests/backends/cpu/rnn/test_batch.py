@@ -20,9 +20,11 @@ from simd_program import find
 import atc
 from atc.backends.cpu.amx.rnn import RecurrentAmx, RecurrentAmxSplit
 from atc.backends.cpu.rnn.batch import GroupParams, RecurrentBatch, RecurrentBf16, RecurrentTogether
+from atc.backends.cpu.rnn.portable import CutParams, RecurrentRows
 from atc.backends.kernel import Candidate, Workload, workload_of
 from atc.backends.kernel_source import render_kernel
 from atc.backends.targets import get_target
+from atc.dims import Symbol, dim
 from atc.ir.ops import Recurrent
 from atc.passes import run_passes
 from atc.select.select import Limits, choose
@@ -366,3 +368,10 @@ def test_compiles_with_the_machines_own_tiles(compiler: str, tmp_path: Path) -> 
 def test_float64_is_what_onnxruntime_computes(name: str) -> None:
     for a, b in zip(LAYERS[name].case.onnxruntime(), truth(LAYERS[name]), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+
+
+def test_rows_that_are_counted_at_run_time_are_not_shared_out() -> None:
+    w, _ = workload(LAYERS["reset"])
+    some = replace(w, op=replace(w.op, batch=dim(Symbol(0, "n", 1, 64))))
+    assert RecurrentRows().cuts(w, CutParams(), get_target("c99"), 2)
+    assert not RecurrentRows().cuts(some, CutParams(), get_target("c99"), 2)
