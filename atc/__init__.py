@@ -12,14 +12,37 @@ from atc.lazy_imports import defer_imports
 if TYPE_CHECKING:
     from atc.api import compile
     from atc.runtime.load import load
+    from atc.tracing import (
+        DTRConfig,
+        GradManager,
+        Parameter,
+        SublinearMemoryConfig,
+        Tensor,
+        array_api,
+        exclude_from_trace,
+        functional,
+        is_tracing,
+        optim,
+        trace,
+    )  # fmt: skip
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "compile", "load"]
+__all__ = [
+    "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "__version__",
+    "array_api", "compile", "exclude_from_trace", "functional", "is_tracing", "load", "optim",
+    "trace",
+]  # fmt: skip
 
 defer_imports()  # here, as it must come before the first import of onnx_ir
 
-_LAZY = {"compile": "atc.api", "load": "atc.runtime.load"}  # importing atc alone stays cheap
+_TRACING = (
+    "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "array_api",
+    "exclude_from_trace", "functional", "is_tracing", "optim", "trace",
+)  # fmt: skip
+_LAZY = {  # importing atc alone stays cheap
+    "compile": "atc.api", "load": "atc.runtime.load", **dict.fromkeys(_TRACING, "atc.tracing"),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

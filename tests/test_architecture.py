@@ -43,6 +43,7 @@ accuracy quantize
 compile
 tools
 api load_and_run
+tracing
 cli
 __main__
 """

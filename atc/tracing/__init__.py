@@ -1,0 +1,20 @@
+"""Functions of tensors become networks: Python in, an ONNX model and its compiled library out.
+
+`tensor` has the objects that operations are recorded with, `tape` what records, `recording` the
+ONNX nodes, `networks` the libraries that compute; `array_api` and `functional` are the functions,
+`gradient` and `optim` what trains, `trace` the decorator. Nothing is computed in Python.
+"""
+
+from atc.tracing import array_api, functional, optim
+from atc.tracing.configs import DTRConfig, SublinearMemoryConfig
+from atc.tracing.errors import ArgumentError, OperandError, TracingError
+from atc.tracing.gradient import GradManager
+from atc.tracing.parameter import Parameter
+from atc.tracing.tensor import Tensor
+from atc.tracing.trace import exclude_from_trace, is_tracing, trace
+
+__all__ = [
+    "ArgumentError", "DTRConfig", "GradManager", "OperandError", "Parameter",
+    "SublinearMemoryConfig", "Tensor", "TracingError", "array_api", "exclude_from_trace",
+    "functional", "is_tracing", "optim", "trace",
+]  # fmt: skip
