@@ -71,8 +71,8 @@ def arange(
     first: Any = 0 if stop is None else start
     last: Any = start if stop is None else stop
     floats = any(isinstance(v, float) for v in (first, last, step))
-    kind: Any = dtype or (float32 if floats else int64)
-    return made(np.arange(first, last, step, kind))
+    kind = dtype or (float32 if floats else int64)
+    return made(np.arange(first, last, step).astype(kind))
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
@@ -140,6 +140,13 @@ def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
 def scalar(value: int) -> Tensor:
     """Return a constant integer."""
     return made(np.asarray(value, np.int64))
+
+
+def axis_of(x: Tensor, axis: int) -> int:
+    """Return an axis counted from the first one. Raises ArgumentError."""
+    if not -x.ndim <= axis < x.ndim:
+        raise ArgumentError(f"axis {axis} of a tensor of {x.ndim} axes", where=place())
+    return axis % x.ndim
 
 
 def fixed(x: Tensor) -> tuple[int, ...]:

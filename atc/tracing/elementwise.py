@@ -83,9 +83,10 @@ def signbit(x: Tensor, /) -> Tensor:
 
 
 def expm1(x: Tensor, /) -> Tensor:
-    """Return exp(x) - 1, as 2 sinh(x / 2) exp(x / 2), which is exact near 0."""
+    """Return exp(x) - 1; near 0 as 2 sinh(x / 2) exp(x / 2), which is exact there."""
     half = x * 0.5
-    return 2.0 * node("Sinh", half) * node("Exp", half)
+    near = 2.0 * node("Sinh", half) * node("Exp", half)
+    return where(node("Abs", x) < 1.0, near, node("Exp", x) - 1.0)
 
 
 def log1p(x: Tensor, /) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from atc.tracing import array_api as xp
+from atc.tracing.creation import axis_of
 from atc.tracing.errors import ArgumentError, OperandError, place
 from atc.tracing.parameter import Parameter
 from atc.tracing.tensor import Tensor, asarray, node
@@ -213,8 +214,8 @@ def cross_entropy(pred: Tensor, label: Tensor, axis: int = 1) -> Tensor:
 
 def nll_loss(log_probabilities: Tensor, label: Tensor, axis: int = 1) -> Tensor:
     """Return the mean of what is at the labels, negated."""
-    label = asarray(label)
-    shape = [n for k, n in enumerate(log_probabilities.shape) if k != axis % log_probabilities.ndim]
+    label, along = asarray(label), axis_of(log_probabilities, axis)
+    shape = [n for k, n in enumerate(log_probabilities.shape) if k != along]
     if [*label.shape] != shape or label.dtype.kind not in "iu":
         raise ArgumentError(
             f"labels of {label.dtype} {[*label.shape]} for predictions of "

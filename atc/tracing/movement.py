@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atc.tracing.creation import fixed, made
+from atc.tracing.creation import axis_of, fixed, made
 from atc.tracing.errors import ArgumentError, place
 from atc.tracing.reductions import axes_of
 from atc.tracing.reductions import sum as _sum
@@ -26,7 +26,7 @@ def reshape(x: Tensor, /, shape: Any, *, copy: Any = None) -> Tensor:
 
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """Return x with its axes in another order."""
-    return node("Transpose", x, perm=[a % x.ndim for a in axes])
+    return node("Transpose", x, perm=[axis_of(x, a) for a in axes])
 
 
 def matrix_transpose(x: Tensor, /) -> Tensor:
@@ -36,8 +36,8 @@ def matrix_transpose(x: Tensor, /) -> Tensor:
 
 def moveaxis(x: Tensor, source: Any, destination: Any, /) -> Tensor:
     """Return x with axes at other places."""
-    froms = [a % x.ndim for a in ([source] if isinstance(source, int) else source)]
-    tos = [a % x.ndim for a in ([destination] if isinstance(destination, int) else destination)]
+    froms = [axis_of(x, a) for a in ([source] if isinstance(source, int) else source)]
+    tos = [axis_of(x, a) for a in ([destination] if isinstance(destination, int) else destination)]
     left = [a for a in range(x.ndim) if a not in froms]
     for to, from_ in sorted(zip(tos, froms, strict=True)):
         left.insert(to, from_)
@@ -101,7 +101,7 @@ def roll(x: Tensor, /, shift: Any, *, axis: Any = None) -> Tensor:
     shifts = [shift] if isinstance(shift, int) else [*shift]
     axes = [axis] if isinstance(axis, int) else [*axis]
     for by, a in zip(shifts * (len(axes) if len(shifts) == 1 else 1), axes, strict=True):
-        size = fixed(x)[a]
+        size = fixed(x)[axis_of(x, a)]
         if size and by % size:
             index = np.roll(np.arange(size), by)
             x = node("Gather", x, made(index), axis=a)
@@ -119,7 +119,7 @@ def repeat(x: Tensor, repeats: int, /, *, axis: int | None = None) -> Tensor:
     """Return x with each element repeated."""
     if axis is None:
         return repeat(reshape(x, [-1]), repeats, axis=0)
-    index = np.repeat(np.arange(fixed(x)[axis]), repeats)
+    index = np.repeat(np.arange(fixed(x)[axis_of(x, axis)]), repeats)
     return node("Gather", x, made(index), axis=axis)
 
 
@@ -156,7 +156,8 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: Any = 2) -> Tensor:
     if isinstance(axes, int):
         left, right = [*range(x1.ndim - axes, x1.ndim)], [*range(axes)]
     else:
-        left, right = ([a % x.ndim for a in part] for x, part in zip((x1, x2), axes, strict=True))
+        left = [axis_of(x1, a) for a in axes[0]]
+        right = [axis_of(x2, a) for a in axes[1]]
     rows = [a for a in range(x1.ndim) if a not in left]
     columns = [a for a in range(x2.ndim) if a not in right]
     count = math.prod(fixed(x1)[a] for a in left)

@@ -18,6 +18,8 @@ _IMPORTS = [helper.make_opsetid("", OPSET), helper.make_opsetid(PREVIEW, 1)]
 _SMALL = 4096
 """Elements of constants that types are inferred from: shapes, axes and the like are smaller."""
 
+_REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError)
+
 Shape = tuple[int | None, ...]
 Array = np.ndarray[Any, Any]
 
@@ -75,7 +77,7 @@ class Recording:
             found = onnx.shape_inference.infer_node_outputs(
                 schema, node, types, small, opset_imports=_IMPORTS, ir_version=10
             )
-        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        except (*_REFUSALS, ValueError, RuntimeError) as error:
             shown = ", ".join(self.text(i) for i in inputs if i)
             reason = str(error).split("]")[-1].strip()
             raise OperandError(

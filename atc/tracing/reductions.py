@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from atc.tracing.creation import axis_of, fixed, int64, scalar, uint8, uint64, zeros
 from atc.tracing.creation import bool as _bool
-from atc.tracing.creation import fixed, int64, scalar, uint8, uint64, zeros
 from atc.tracing.errors import ArgumentError, OperandError, place
 from atc.tracing.tensor import Tensor, ints, node, nodes
 from atc.tracing.tensor import asarray as _asarray
@@ -20,7 +20,7 @@ Axes = int | Sequence[int] | None
 def axes_of(x: Tensor, axis: Axes) -> list[int]:
     if axis is None:
         return [*range(x.ndim)]
-    return [a % x.ndim if x.ndim else a for a in ([axis] if isinstance(axis, int) else axis)]
+    return [axis_of(x, a) for a in ([axis] if isinstance(axis, int) else axis)]
 
 
 def _reduced(op: str, x: Tensor, axis: Axes, keepdims: Any) -> Tensor:
@@ -100,7 +100,7 @@ def cumulative_sum(
     """Add up from the first on."""
     if axis is None and x.ndim != 1:
         raise ArgumentError("cumulative_sum needs an axis", where=place())
-    at = (axis or 0) % x.ndim
+    at = axis_of(x, axis or 0)
     wide = _wide(x, dtype)
     found = node("CumSum", wide, scalar(at))
     if include_initial:
@@ -113,7 +113,7 @@ def _argument(op: str, x: Tensor, axis: int | None, keepdims: Any) -> Tensor:
     if axis is None:
         found = node(op, node("Reshape", x, ints(-1)), axis=0, keepdims=0)
         return node("Reshape", found, ints(*[1] * x.ndim)) if keepdims else found
-    return node(op, x, axis=axis, keepdims=int(keepdims))
+    return node(op, x, axis=axis_of(x, axis), keepdims=int(keepdims))
 
 
 def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: Any = False) -> Tensor:
@@ -130,7 +130,7 @@ def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: Any = False) -> T
 
 
 def _sorted(x: Tensor, axis: int, descending: Any) -> list[Tensor]:
-    count = fixed(x)[axis]
+    count = fixed(x)[axis_of(x, axis)]
     return nodes("TopK", [x, ints(count)], {"axis": axis, "largest": int(descending)}, 2)
 
 

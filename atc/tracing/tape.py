@@ -39,6 +39,7 @@ class Tape:
     warned: bool = False
     excluded: bool = False
     """Whether a part of the function was left to Python."""
+    ended: bool = False
     differentiating: int = 0
     grads: dict[int, tuple[Parameter, Tensor | None]] = field(default_factory=dict)
     """The gradients of parameters as they were when the function began."""
@@ -66,11 +67,7 @@ class Tape:
         if known is not None:
             return known
         array = tensor.array
-        if array is None:
-            raise TracingError(
-                "a tensor of a traced function is used after the function has ended",
-                where=place(), hint="return it from the function",
-            )  # fmt: skip
+        assert array is not None
         if tensor.constant or self.constants:
             value = self.recording.constant(array, tensor.name)
         else:
@@ -95,6 +92,7 @@ class Tape:
     def look(self, tensor: Tensor, why: str) -> Array:
         """Return a tensor's elements, computed now; `why` says what they are for."""
         current = self.updates[id(tensor)][1] if id(tensor) in self.updates else tensor
+        self._check_ended()
         if self.symbolic:
             raise TracingError(
                 f"{why} of a traced tensor has no value while the function is traced symbolically",
@@ -116,11 +114,19 @@ class Tape:
 
     def settle(self, tensor: Tensor) -> None:
         """Compute a tensor that another tape reads, and what else is alive."""
+        self._check_ended()
         if self.traced:
             raise TracingError(
                 f"a tensor that {self.traced} traces is read by another trace", where=place()
             )
         self.finish()
+
+    def _check_ended(self) -> None:
+        if self.ended:
+            raise TracingError(
+                f"a tensor of {self.traced} is used after the function has ended", where=place(),
+                hint="return it from the function",
+            )  # fmt: skip
 
     def finish(self) -> None:
         """Compute what is alive, and begin anew."""

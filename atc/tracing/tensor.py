@@ -29,7 +29,7 @@ class Tensor:
 
     def __init__(self, data: Any, dtype: Any = None, *, name: str = "") -> None:
         found = np.array(data.numpy() if isinstance(data, Tensor) else data, dtype)
-        if dtype is None and isinstance(data, (float, list, tuple)) and found.dtype == np.float64:
+        if dtype is None and type(data) in (float, list, tuple) and found.dtype == np.float64:
             found = found.astype(np.float32)
         if found.dtype.kind not in "biuf":
             raise OperandError(f"tensors of {found.dtype} aren't computed with", where=place())
@@ -331,7 +331,7 @@ def promoted(*operands: Any) -> list[Tensor]:
 def _like(x: Any, dtype: np.dtype[Any]) -> Tensor:
     if isinstance(x, (Tensor, np.ndarray, np.generic)):
         return asarray(x, dtype)
-    fits = {bool: "biuf", int: "iuf", float: "f"}.get(type(x), "")
+    fits = {bool: "b", int: "iuf", float: "f"}.get(type(x), "")
     if dtype.kind not in fits:
         raise OperandError(
             f"a tensor of {dtype} and {type(x).__name__} have no common type", where=place(),

@@ -119,6 +119,7 @@ class Traced:
         self, function: Callable[..., Any], *, symbolic: bool, capture_as_const: bool,
         record_only: bool, options: Options,
     ) -> None:  # fmt: skip
+        update_wrapper(self, function, updated=())
         self._function = function
         self._symbolic = symbolic or record_only
         self._constants = capture_as_const or record_only
@@ -130,7 +131,6 @@ class Traced:
         self._warned = False
         self._held: dict[int, Any] = {}
         self._signature = inspect.signature(function)
-        update_wrapper(self, function)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Return what the function returns."""
@@ -211,6 +211,7 @@ class Traced:
                 parameter.kept_grad = before
             raise
         finally:
+            tape.ended = True
             reset_traced(token)
         self._warned |= tape.warned
         self._excluded |= tape.excluded
