@@ -24,21 +24,22 @@ if TYPE_CHECKING:
         is_tracing,
         optim,
         trace,
-    )  # fmt: skip
+        training_step,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "__version__",
     "array_api", "compile", "exclude_from_trace", "functional", "is_tracing", "load", "optim",
-    "trace",
+    "trace", "training_step",
 ]  # fmt: skip
 
 defer_imports()  # here, as it must come before the first import of onnx_ir
 
 _TRACING = (
     "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "array_api",
-    "exclude_from_trace", "functional", "is_tracing", "optim", "trace",
+    "exclude_from_trace", "functional", "is_tracing", "optim", "trace", "training_step",
 )  # fmt: skip
 _LAZY = {  # importing atc alone stays cheap
     "compile": "atc.api", "load": "atc.runtime.load", **dict.fromkeys(_TRACING, "atc.tracing"),

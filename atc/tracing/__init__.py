@@ -2,7 +2,8 @@
 
 `tensor` has the objects that operations are recorded with, `tape` what records, `recording` the
 ONNX nodes, `networks` the libraries that compute; `array_api` and `functional` are the functions,
-`gradient` and `optim` what trains, `trace` the decorator. Nothing is computed in Python.
+`gradient` and `optim` what trains, `trace` the decorator; `training` compiles a training step of a
+model that there is, which `inline` records. Nothing is computed in Python.
 """
 
 from atc.tracing import array_api, functional, optim
@@ -11,10 +12,11 @@ from atc.tracing.errors import ArgumentError, OperandError, TracingError
 from atc.tracing.gradient import GradManager
 from atc.tracing.parameter import Parameter
 from atc.tracing.tensor import Tensor
-from atc.tracing.trace import exclude_from_trace, is_tracing, trace
+from atc.tracing.traced import exclude_from_trace, is_tracing, trace
+from atc.tracing.training import TrainingStep, training_step
 
 __all__ = [
     "ArgumentError", "DTRConfig", "GradManager", "OperandError", "Parameter",
-    "SublinearMemoryConfig", "Tensor", "TracingError", "array_api", "exclude_from_trace",
-    "functional", "is_tracing", "optim", "trace",
+    "SublinearMemoryConfig", "Tensor", "TracingError", "TrainingStep", "array_api",
+    "exclude_from_trace", "functional", "is_tracing", "optim", "trace", "training_step",
 ]  # fmt: skip

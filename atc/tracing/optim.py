@@ -25,16 +25,16 @@ class Optimizer:
             what = f"a {type(wrong[0]).__name__}" if wrong else "nothing"
             raise ArgumentError(f"{what} is given to optimize", where=place(),
                                 hint="give Parameters")  # fmt: skip
-        self._rate = Parameter(np.float64(_positive(lr, "lr")), name="lr")
+        self.rate = Parameter(np.float64(_positive(lr, "lr")), name="lr")
 
     @property
     def lr(self) -> float:
         """The learning rate, which may be changed between steps."""
-        return float(self._rate)
+        return float(self.rate)
 
     @lr.setter
     def lr(self, rate: float) -> None:
-        self._rate.assign(np.float64(_positive(rate, "lr")))
+        self.rate.assign(np.float64(_positive(rate, "lr")))
 
     def clear_grad(self) -> Optimizer:
         """Forget the parameters' gradients; returns the optimizer."""
@@ -68,7 +68,7 @@ class Optimizer:
         ]
 
     def _rate_for(self, parameter: Parameter) -> Tensor:
-        return astype(self._rate, parameter.dtype)
+        return astype(self.rate, parameter.dtype)
 
 
 def _positive(value: float, name: str) -> float:
@@ -145,7 +145,7 @@ class Adam(Optimizer):
         self._second[k].assign(second)
         unbiased = [1.0 - binary("Pow", np.float64(b), self._count) for b in self._betas]
         root = node("Sqrt", second) / astype(node("Sqrt", unbiased[1]), dtype) + self._eps
-        parameter.assign(x - astype(self._rate / unbiased[0], dtype) * first / root)
+        parameter.assign(x - astype(self.rate / unbiased[0], dtype) * first / root)
 
 
 class AdamW(Adam):

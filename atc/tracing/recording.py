@@ -40,20 +40,21 @@ class Recording:
         self._reads: dict[str, str] = {}
         self._count = 0
 
-    def _fresh(self, kind: str = "v") -> str:
+    def fresh(self, kind: str = "v") -> str:
+        """Return a name for a value."""
         self._count += 1
         return f"{kind}{self._count}"
 
     def input(self, dtype: np.dtype[Any], shape: Sequence[int], name: str = "") -> str:
         """Add an input; returns its value."""
-        value = name if name and name not in self.types else self._fresh("captured_")
+        value = name if name and name not in self.types else self.fresh("captured_")
         self.types[value] = type_of(dtype, shape)
         self.inputs.append(value)
         return value
 
     def constant(self, array: Array, name: str = "") -> str:
         """Add a constant; returns its value."""
-        value = name if name and name not in self.types else self._fresh("c")
+        value = name if name and name not in self.types else self.fresh("c")
         self.constants[value] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(
             array.shape), value)  # fmt: skip
         self.types[value] = type_of(array.dtype, array.shape)
@@ -67,7 +68,7 @@ class Recording:
 
         Raises OperandError where the standard's type inference refuses it.
         """
-        results = [self._fresh() for _ in range(outputs)]
+        results = [self.fresh() for _ in range(outputs)]
         given = {k: v for k, v in (attributes or {}).items() if v is not None}
         node = helper.make_node(op, [*inputs], results, **given)
         types = {i: self.types[i] for i in inputs if i}
@@ -88,7 +89,7 @@ class Recording:
     def gradient(self, y: str, xs: Sequence[str]) -> list[str]:
         """Add the gradients of the sum of y with respect to the values xs."""
         others = [i for i in self.inputs if i not in xs]
-        results = [self._fresh() for _ in xs]
+        results = [self.fresh() for _ in xs]
         node = helper.make_node("Gradient", [*xs, *others], results, domain=PREVIEW, xs=[*xs],
                                 zs=others or None, y=y)  # fmt: skip
         self._reads[results[0]] = y

@@ -54,7 +54,7 @@ class Tensor:
     def dtype(self) -> np.dtype[Any]:
         """The type of the elements."""
         if self.array is not None:
-            return self.array.dtype
+            return np.dtype(self.array.dtype)
         assert self.tape is not None
         return self.tape.recording.dtype(self.value)
 

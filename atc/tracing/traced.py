@@ -60,7 +60,7 @@ def exclude_from_trace() -> Iterator[None]:
 
 
 @dataclass
-class _Entry:
+class Entry:
     """A trace: its network, where the inputs come from, where the outputs go."""
 
     model: onnx.ModelProto
@@ -73,6 +73,10 @@ class _Entry:
     updates: list[tuple[Tensor, str]]
     grads: list[tuple[Parameter, Tensor | None, str | None]]
     """Parameters, their gradient before, and the output that it is after; None if it has none."""
+
+    def named(self, tensor: Tensor) -> str:
+        """Return the name of the input that a tensor is."""
+        return next(name for name, source in self.sources if source is tensor)
 
     def fits(self) -> bool:
         """Return whether the parameters' gradients are there as they were."""
@@ -125,8 +129,8 @@ class Traced:
         self._constants = capture_as_const or record_only
         self._runs = not record_only
         self._options = options
-        self._entries: dict[Any, list[_Entry]] = {}
-        self._last: _Entry | None = None
+        self._entries: dict[Any, list[Entry]] = {}
+        self._last: Entry | None = None
         self._excluded = False
         self._warned = False
         self._held: dict[int, Any] = {}
@@ -197,6 +201,23 @@ class Traced:
 
     def _recorded(self, arrays: Mapping[str, Array], keywords: Mapping[str, Any]) -> Any:
         """Run the function's own text with a tape that records, then what was recorded."""
+        tape, entry = self.record(arrays, keywords)
+        self._warned |= tape.warned
+        self._excluded |= tape.excluded
+        self._last = None if self._excluded else entry
+        if not self._runs:
+            return None
+        given = [tape.sources[i.name].array for i in entry.model.graph.input]
+        entry.network = network_of(entry.model, self._options)
+        found = dict(zip(_outputs(entry.model), entry.network.run(
+            dict(zip([t.name for t in entry.network.inputs], given, strict=True))
+        ).values(), strict=True))  # fmt: skip
+        return entry.ran(found)
+
+    def record(
+        self, arrays: Mapping[str, Array], keywords: Mapping[str, Any]
+    ) -> tuple[Tape, Entry]:
+        """Run the function's own text with a tape that records; returns that and the trace."""
         tape = Tape(self._name, self._symbolic, self._constants, self._options, self._warned)
         inputs = {name: _outer(array) for name, array in arrays.items()}
         for name, tensor in inputs.items():
@@ -213,17 +234,7 @@ class Traced:
         finally:
             tape.ended = True
             reset_traced(token)
-        self._warned |= tape.warned
-        self._excluded |= tape.excluded
-        self._last = None if self._excluded else entry
-        if not self._runs:
-            return None
-        given = [tape.sources[i.name].array for i in entry.model.graph.input]
-        entry.network = network_of(entry.model, self._options)
-        found = dict(zip(_outputs(entry.model), entry.network.run(
-            dict(zip([t.name for t in entry.network.inputs], given, strict=True))
-        ).values(), strict=True))  # fmt: skip
-        return entry.ran(found)
+        return tape, entry
 
     def _returned(self, returned: Any) -> list[Tensor]:
         """Return the tensors of a result. Raises TracingError where something else is in it."""
@@ -244,7 +255,7 @@ class Traced:
 
     def _entry(
         self, tape: Tape, arguments: tuple[str, ...], returned: Any, tensors: Sequence[Tensor]
-    ) -> _Entry:
+    ) -> Entry:
         """Return the trace of what was recorded."""
         if isinstance(returned, dict):
             names = [*returned]
@@ -280,7 +291,7 @@ class Traced:
         inputs = [*arguments, *(i for i in tape.recording.inputs if i in used - {*arguments})]
         model = tape.recording.model(one_line(self._name, 40), inputs, outputs)
         sources = [(i, tape.sources[i]) for i in inputs if i not in arguments]
-        return _Entry(model, None, arguments, sources, results, updates, grads)
+        return Entry(model, None, arguments, sources, results, updates, grads)
 
     # ---- what was traced ------------------------------------------------------------------------
 
@@ -340,7 +351,7 @@ class Traced:
         else:
             write_library(data, path, self._options)
 
-    def _traced(self) -> _Entry:
+    def _traced(self) -> Entry:
         if self._last is None:
             raise ArgumentError(
                 "nothing is traced that could be written" if self._excluded else
@@ -362,7 +373,7 @@ def _outputs(model: onnx.ModelProto) -> list[str]:
     return [o.name for o in model.graph.output]
 
 
-def _run(entry: _Entry, arrays: Sequence[Array]) -> dict[str, Array]:
+def _run(entry: Entry, arrays: Sequence[Array]) -> dict[str, Array]:
     """Run a trace on arrays."""
     assert entry.network is not None
     found = entry.network(*arrays, *(_present(t) for _, t in entry.sources))
