@@ -11,6 +11,7 @@ from atc.lazy_imports import defer_imports
 
 if TYPE_CHECKING:
     from atc.api import compile
+    from atc.pytorch import compile_module
     from atc.runtime.load import load
     from atc.tracing import (
         DTRConfig,
@@ -31,8 +32,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "__version__",
-    "array_api", "compile", "exclude_from_trace", "functional", "is_tracing", "load", "optim",
-    "trace", "training_step",
+    "array_api", "compile", "compile_module", "exclude_from_trace", "functional", "is_tracing",
+    "load", "optim", "trace", "training_step",
 ]  # fmt: skip
 
 defer_imports()  # here, as it must come before the first import of onnx_ir
@@ -42,7 +43,8 @@ _TRACING = (
     "exclude_from_trace", "functional", "is_tracing", "optim", "trace", "training_step",
 )  # fmt: skip
 _LAZY = {  # importing atc alone stays cheap
-    "compile": "atc.api", "load": "atc.runtime.load", **dict.fromkeys(_TRACING, "atc.tracing"),
+    "compile": "atc.api", "load": "atc.runtime.load", "compile_module": "atc.pytorch",
+    **dict.fromkeys(_TRACING, "atc.tracing"),
 }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ accuracy quantize
 compile
 tools
 api load_and_run
-tracing
+tracing pytorch
 cli
 __main__
 """
