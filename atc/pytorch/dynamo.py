@@ -113,7 +113,7 @@ class _Graph:
         return _runner(network, given, whole)
 
 
-class _Bound(torch.nn.Module):
+class _Bound(torch.nn.Module):  # type: ignore[misc]
     """A graph as a module of its tensors alone, whose outputs are tensors."""
 
     def __init__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any], given: Sequence[int]):

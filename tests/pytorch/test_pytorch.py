@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +151,14 @@ def test_what_can_not_be_exported_is_refused(tmp_path: Path) -> None:
         compile_module(Svd(), (torch.eye(3),), tmp_path / "net")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "net").exists()
+
+
+def test_the_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "atc/docs/tracing.md").read_text("utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", text.partition("\n## PyTorch")[2], re.DOTALL)
+    torch._dynamo.register_backend(backend, "atc")  # as the entry point does
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "tracing.md", "exec"), {"atc": atc})
 
 
 MODELS = ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "vit_b_16"]

@@ -117,10 +117,11 @@ SLOW = {
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
-         "pip install '.[converters]'", "pip install '.[cuda]'"),
+         "pip install '.[converters]'", "pip install '.[cuda]'", "pip install '.[torch]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
-         "install '.[cuda]'": "install -q --dry-run '.[cuda]'"},
+         "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
+         "install '.[torch]'": "install -q --dry-run '.[torch]'"},
         first="python -m venv env && . env/bin/activate",
     ),
     "a GPU": Script(
