@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         array_api,
         exclude_from_trace,
         functional,
+        gradcheck,
         is_tracing,
         optim,
         trace,
@@ -32,15 +33,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "__version__",
-    "array_api", "compile", "compile_module", "exclude_from_trace", "functional", "is_tracing",
-    "load", "optim", "trace", "training_step",
+    "array_api", "compile", "compile_module", "exclude_from_trace", "functional", "gradcheck",
+    "is_tracing", "load", "optim", "trace", "training_step",
 ]  # fmt: skip
 
 defer_imports()  # here, as it must come before the first import of onnx_ir
 
 _TRACING = (
     "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "array_api",
-    "exclude_from_trace", "functional", "is_tracing", "optim", "trace", "training_step",
+    "exclude_from_trace", "functional", "gradcheck", "is_tracing", "optim", "trace",
+    "training_step",
 )  # fmt: skip
 _LAZY = {  # importing atc alone stays cheap
     "compile": "atc.api", "load": "atc.runtime.load", "compile_module": "atc.pytorch",

@@ -9,6 +9,7 @@ model that there is, which `inline` records. Nothing is computed in Python.
 from atc.tracing import array_api, functional, optim
 from atc.tracing.configs import DTRConfig, SublinearMemoryConfig
 from atc.tracing.errors import ArgumentError, OperandError, TracingError
+from atc.tracing.gradcheck import gradcheck
 from atc.tracing.gradient import GradManager
 from atc.tracing.parameter import Parameter
 from atc.tracing.tensor import Tensor
@@ -18,5 +19,5 @@ from atc.tracing.training import TrainingStep, training_step
 __all__ = [
     "ArgumentError", "DTRConfig", "GradManager", "OperandError", "Parameter",
     "SublinearMemoryConfig", "Tensor", "TracingError", "TrainingStep", "array_api",
-    "exclude_from_trace", "functional", "is_tracing", "optim", "trace", "training_step",
+    "exclude_from_trace", "functional", "gradcheck", "is_tracing", "optim", "trace", "training_step",
 ]  # fmt: skip
