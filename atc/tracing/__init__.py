@@ -19,5 +19,6 @@ from atc.tracing.training import TrainingStep, training_step
 __all__ = [
     "ArgumentError", "DTRConfig", "GradManager", "OperandError", "Parameter",
     "SublinearMemoryConfig", "Tensor", "TracingError", "TrainingStep", "array_api",
-    "exclude_from_trace", "functional", "gradcheck", "is_tracing", "optim", "trace", "training_step",
+    "exclude_from_trace", "functional", "gradcheck", "is_tracing", "optim", "trace",
+    "training_step",
 ]  # fmt: skip
