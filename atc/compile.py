@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 
 from atc.accuracy.bf16x3 import bf16x3_settled
 from atc.accuracy.max_error import within_error
 from atc.build.compilers import check_compilers
 from atc.build.output_folder import check_folder
 from atc.diagnostics import Diagnostics
+from atc.farm.scheduler import open_scheduler
 from atc.options.options import Options
 from atc.pipeline.multi_target import multi_target
 from atc.pipeline.pipeline import Compilation, compile_one
@@ -38,4 +41,10 @@ def compile_model(
     if options.cal_conf is not None or options.max_error or "," in options.target:
         check_folder(options.output, "--output")  # before anything long begins
         check_compilers(options, env)
-    return compile_request(resolve_request(options, env, decisions), listen or Diagnostics())
+    listen = listen or Diagnostics()
+    request = resolve_request(options, env, decisions)
+    with ExitStack() as stack:
+        farm = open_scheduler(options.scheduler, listen.warn)
+        if farm is not None:
+            stack.enter_context(farm)
+        return compile_request(replace(request, farm=farm), listen)

@@ -75,7 +75,7 @@ def _found_compiler(
             )
     own = () if target.compiler == "cc" else (target.compiler,)
     for name in (*own, "gcc", "clang"):
-        found = identify((name,))
+        found = identify((name, *(target.compiler_words if name in own else ())))
         if found is not None and _builds_for(found, target):
             return found
     zig = _with_target(_zig_words(), target)
@@ -97,7 +97,12 @@ def _split_cc(text: str) -> tuple[str, ...]:
 
 
 def _builds_for(compiler: Compiler, target: Target) -> bool:
-    return target.arch in ("", normal_arch(compiler.machine.partition("-")[0]))
+    arch, _, system = compiler.machine.partition("-")
+    served = {normal_arch(arch)}
+    if arch == "riscv64" and "elf" in system:
+        served.add("riscv32")  # GCC's bare compiler serves both widths
+    bare = any(word in system for word in ("none", "freestanding", "elf", "wasi"))
+    return not target.arch or (target.arch in served and target.bare == bare)
 
 
 def _zig_words() -> tuple[str, ...]:
@@ -116,6 +121,9 @@ def _with_target(words: tuple[str, ...], target: Target) -> tuple[str, ...]:
     """Tell zig what to build for: by itself it takes this very machine's CPU and C library."""
     if not _is_zig(words) or "-target" in words[:-1]:
         return words
+    if target.zig:
+        linux = "-linux-" in target.zig
+        return (*words, "-target", f"{target.zig}.{GLIBC}" if linux else target.zig)
     arch = target.arch or host_arch()
     mac = sys.platform == "darwin" and arch == host_arch()
     return (*words, "-target", f"{arch}-macos" if mac else f"{arch}-linux-gnu.{GLIBC}")

@@ -53,6 +53,23 @@ def _arm(
     )  # fmt: skip
 
 
+def _microcontroller(
+    name: str, l1: Cache, ram: int, flash: float, wait_states: float, *, fmas: float,
+    latency: float, loads: float, datapath: int = 4, dots: float = 0.0, byte_pairs: float = 0.5,
+    divide: float = 14.0,
+) -> Machine:  # fmt: skip
+    return Machine(
+        name, datapath, fmas=fmas, fma_latency=latency, loads=loads, stores=loads, l1=l1,
+        l2=Cache(ram * KIB, 4.0, 2.0), l3=NONE, memory=flash, dots=dots, byte_pairs=byte_pairs,
+        divide=divide, sqrt=divide, gather=2.0, wait_states=wait_states,
+    )  # fmt: skip
+
+
+def _sram(size: int) -> Cache:
+    """Half of a RAM without a cache: an operand and a result beside the rest."""
+    return Cache(size * KIB // 2, 4.0, 2.0)
+
+
 _RECORDS = (
     # AMD
     _zen("zen2", 32, 32, Cache(512 * KIB, 16.0, 12.0), Cache(16 * MIB, 12.0, 39.0), 6.0, 5.0),
@@ -88,6 +105,25 @@ _RECORDS = (
     # Apple: the P cores; four of them share the second-level cache, the system one is behind it
     _arm("m1", 128, Cache(3 * MIB, 24.0, 16.0), Cache(8 * MIB, 16.0, 90.0), 16.0, fmas=4.0,
          latency=4.0, loads=3.0, stores=2.0, dots=4.0),
+    # Microcontrollers, at the clock of a common chip: RP2040, STM32F103, F446, H743, RP2350, and
+    # Corstone-300's and -310's M55 and M85; ESP32-C3. Floats in software take some 50 cycles.
+    _microcontroller("cortex_m0plus", _sram(264), 264, 1.0, 8.0, fmas=0.01, latency=100.0,
+                     loads=0.5, byte_pairs=0.25, divide=200.0),
+    _microcontroller("cortex_m3", _sram(20), 20, 2.0, 2.0, fmas=0.02, latency=50.0, loads=0.7,
+                     byte_pairs=0.25, divide=150.0),
+    _microcontroller("cortex_m4", _sram(128), 128, 2.0, 5.0, fmas=0.5, latency=3.0, loads=0.7),
+    _microcontroller("cortex_m7", Cache(16 * KIB, 8.0, 2.0), 512, 2.0, 4.0, fmas=1.0, latency=3.0,
+                     loads=2.0, byte_pairs=1.0),
+    _microcontroller("cortex_m33", _sram(520), 520, 1.0, 8.0, fmas=0.5, latency=3.0, loads=0.7),
+    _microcontroller("cortex_m55", Cache(32 * KIB, 8.0, 2.0), 2048, 2.0, 4.0, fmas=1.0,
+                     latency=4.0, loads=1.0, datapath=8, dots=1.0, byte_pairs=1.0),
+    _microcontroller("cortex_m85", Cache(32 * KIB, 8.0, 2.0), 2048, 2.0, 4.0, fmas=1.0,
+                     latency=4.0, loads=2.0, datapath=8, dots=1.0, byte_pairs=1.0),
+    _microcontroller("esp32c3", _sram(400), 400, 1.0, 20.0, fmas=0.01, latency=100.0, loads=0.7,
+                     byte_pairs=0.25, divide=200.0),
+    # SpacemiT X60: the first processor on boards with 256-bit vectors of RISC-V
+    _arm("spacemit_x60", 32, Cache(MIB // 2, 8.0, 20.0), NONE, 2.0, fmas=2.0, latency=4.0,
+         loads=1.0, divide=14.0),
 )  # fmt: skip
 
 MACHINES: Mapping[str, Machine] = {m.name: m for m in _RECORDS}

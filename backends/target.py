@@ -23,6 +23,9 @@ class Target:
     `__builtin_cpu_supports` for before it runs. `arch` is empty where any processor will do.
     `machine` is what estimates count on. `compiler` is a program name, `cc` for the host's;
     `runner` starts a program on this machine.
+
+    Small cores: their `features` are `dsp` (SMLAD and its relatives on pairs of 16 bits), `mve`
+    (vectors of 16 bytes, Helium) and, where floats are no work of software, `fpu`.
     """
 
     name: str
@@ -35,7 +38,19 @@ class Target:
     cflags: tuple[str, ...] = ()
     cpu_checks: tuple[str, ...] = ()
     compiler: str = "cc"
+    compiler_words: tuple[str, ...] = ()
+    """What says to `compiler`, where it serves several processors, which one is meant."""
     runner: tuple[str, ...] = ()
+    zig: str = ""
+    """The triple that zig knows the processor by; '': the architecture's, with Linux."""
+    bare: bool = False
+    """Whether there is no operating system: no libraries to load, no threads, no files."""
+    float_bits: int = 64
+    """The widest floating-point type that its hardware computes, 0: none."""
+    alignment: int = 64
+    """Bytes that the arena, all in it and the weights are aligned to."""
+    bytes_last: bool = False
+    """Whether quantized tensors lie with their channels last, for the kernels in `cpu/small`."""
     device: str = ""
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
 
@@ -52,7 +67,8 @@ def host_arch() -> str:
 
 def normal_arch(arch: str) -> str:
     """Return the GNU spelling of an architecture that Windows or Apple call otherwise."""
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(arch.lower(), arch.lower())
+    known = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "thumb": "arm"}
+    return known.get(arch.lower(), arch.lower())
 
 
 def host_features() -> frozenset[str]:

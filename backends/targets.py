@@ -49,7 +49,9 @@ def host_target() -> Target:
 
 def best_target(targets: tuple[Target, ...], arch: str, features: frozenset[str]) -> Target:
     """Return the last of `targets` (ordered weakest first) that a CPU can run."""
-    able = [t for t in targets if t.arch in ("", arch) and t.features <= features]
+    able = [
+        t for t in targets if t.arch in ("", arch) and t.features <= features and not t.bare
+    ]
     return _at_home(able[-1])
 
 
@@ -58,4 +60,6 @@ def _on(target: Target, machine: Machine | None) -> Target:
 
 
 def _at_home(target: Target) -> Target:
-    return replace(target, compiler="cc", runner=()) if target.arch == host_arch() else target
+    if target.arch != host_arch() or target.bare:
+        return target
+    return replace(target, compiler="cc", compiler_words=(), runner=())

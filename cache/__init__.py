@@ -19,6 +19,8 @@ from atc.cache.manage import (
 )
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES, check_mode, mode_under_debug
 from atc.cache.proved import ERRORS, TEMPLATES, ContentStore, open_content_store
+from atc.cache.remote import RemoteTier, open_remote
+from atc.cache.remote_url import RemoteUrl
 from atc.cache.report import (
     clear_text,
     run_text,
@@ -46,6 +48,8 @@ __all__ = [
     "FolderStats",
     "Key",
     "ContentStore",
+    "RemoteTier",
+    "RemoteUrl",
     "StoredKernel",
     "VerifyReport",
     "WhyReport",
@@ -58,6 +62,7 @@ __all__ = [
     "mode_under_debug",
     "open_cache",
     "open_content_store",
+    "open_remote",
     "parse_debug_config",
     "run_text",
     "stats_json",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from atc.cache.entry import Damaged
 from atc.cache.folder import describe, open_folder
+from atc.cache.remote import RemoteTier, parse_times, times_name
 
 _SCHEMA = 1
 _LOCK = "cache.lock"
@@ -36,6 +38,23 @@ class AlgoCache:
     warn: Callable[[str], None]
     _known: dict[str, dict[str, float | None]] = field(default_factory=dict)
     _new: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    remote: RemoteTier | None = None
+    machine: str = ""
+
+    def fetch(self, rows: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Ask the remote store for the rows (workload, candidates) that aren't all known here."""
+        if self.remote is None:
+            return
+        unknown = [(w, cs) for w, cs in rows if not all(self.get(w, c)[0] for c in cs)]
+        names = [times_name(self.machine, w, cs) for w, cs in unknown]
+        self.remote.prefetch(names)
+        for name, (workload, candidates) in zip(names, unknown, strict=True):
+            payload = self.remote.get(name)
+            if payload is not None:
+                try:
+                    self._merge(workload, parse_times(payload, candidates))
+                except Damaged as damage:
+                    self.remote.refuse(name, str(damage))
 
     def get(self, workload: str, candidate: str) -> tuple[bool, float | None]:
         """Return (known, time in ns, negative limit, or None for a failure)."""
@@ -43,7 +62,18 @@ class AlgoCache:
         return (candidate in row, row.get(candidate))
 
     def put(self, workload: str, times: Mapping[str, float | None]) -> None:
-        """Remember the times of one workload's candidates."""
+        """Remember the times of one workload's candidates; limits aren't for others."""
+        self._merge(workload, times)
+        if self.remote is not None and all(t is None or t >= 0 for t in times.values()):
+            payload = json.dumps(dict(times), sort_keys=True).encode()
+            self.remote.put(times_name(self.machine, workload, times), payload)
+
+    def close(self) -> None:
+        """Wait, not for long, until a remote store has what was measured."""
+        if self.remote is not None:
+            self.remote.close()
+
+    def _merge(self, workload: str, times: Mapping[str, float | None]) -> None:
         self._new.setdefault(workload, {**self._known.get(workload, {})}).update(times)
 
     def save(self) -> None:
@@ -66,13 +96,18 @@ class AlgoCache:
         self._new.clear()
 
 
-def open_algo_cache(root: Path | None, machine: str, warn: Callable[[str], None]) -> AlgoCache:
-    """Open the times of a machine, named by anything that tells machines apart."""
+def open_algo_cache(
+    root: Path | None, machine: str, warn: Callable[[str], None], remote: RemoteTier | None = None
+) -> AlgoCache:
+    """Open the times of a machine, named by anything that tells machines apart.
+
+    A remote store is asked after the file, filled behind it, and closed with the cache.
+    """
     if root is None:
-        return AlgoCache(None, warn)
+        return AlgoCache(None, warn, remote=remote, machine=machine)
     digest = hashlib.sha256(machine.encode()).hexdigest()[:16]
     path = root / "algo_cache" / f"{digest}.json"
-    return AlgoCache(path, warn, _read(path))
+    return AlgoCache(path, warn, _read(path), remote=remote, machine=machine)
 
 
 def _read(path: Path) -> dict[str, dict[str, float | None]]:

@@ -16,6 +16,7 @@ from atc.cache.folder import Folder
 from atc.cache.key import Key, parse_key
 from atc.cache.secret import Secret
 
+COUNTS_NAME = "op_cache_counts.json"  # counts of all runs, see `counts`
 FORMAT = 2  # of the descriptor
 _ENTRY_FILE = re.compile(r"([0-9a-f]{64})\.(?:json|o|key)")
 _TEMPORARY = re.compile(r"[0-9a-f]{64}\.(?:json|o|key)\.[0-9a-f]{16}\.tmp")
@@ -82,7 +83,7 @@ def scan(folder: Folder) -> Contents:
             groups.setdefault(match[1], []).append((name, status.st_size, status.st_atime))
         elif _TEMPORARY.fullmatch(name):
             temporaries.append((name, status.st_mtime))
-        elif not name.endswith(".lock"):
+        elif not name.endswith(".lock") and name != COUNTS_NAME:
             foreign += 1
     entries = (
         Entry(

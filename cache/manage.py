@@ -7,24 +7,28 @@ for `clear_cache`, changed.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atc.cache import entry as entries
-from atc.cache.entry import Damaged, Entry
+from atc.cache.counts import read_counts
+from atc.cache.entry import COUNTS_NAME, Damaged, Entry
 from atc.cache.folder import Folder, describe
 from atc.cache.key import Key, differences
 from atc.cache.limits import Limits, read_limits
 from atc.cache.private import check_private
 from atc.cache.proved import check_content_stores, content_files, is_signed
+from atc.cache.remote import RemoteObject, RemoteTier, object_name, parse_object
 from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, open_base, target_names
 from atc.cache.secret import Secret, find_secret, is_shared
 from atc.cache.versions import read_inis
 from atc.errors import OptionError, one_line
 
 _WAIT_S = 10.0
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _MIN_PREFIX = 4  # digits of a digest that name an entry
 
 
@@ -39,6 +43,7 @@ class FolderStats:
     foreign: int  # files that aren't the cache's
     oldest_access: float | None
     newest_access: float | None
+    counts: Mapping[str, int]  # of all runs, by `counts.FIELDS`
 
 
 @dataclass(frozen=True)
@@ -95,10 +100,11 @@ class StoredKernel:
     digest: str
     name: str
     size: int
-    accessed: float
+    accessed: float  # 0 where only a remote store has it
     flaw: str  # empty if the entry is good
     key: Key | None
     differences: tuple[str, ...]  # from the next older one; empty for the oldest
+    remote: str = ""  # what a remote store has of it; empty if none was asked
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,7 @@ def clear_cache(root: Path, target: str | None = None) -> ClearReport:
                 in_use.append(name)
             with base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
                 removed += entries.remove_all(folder)
+                folder.remove(COUNTS_NAME)
             foreign += entries.scan(folder).foreign
         if target is None:
             for folder, file in content_files(root):
@@ -178,19 +185,56 @@ def clear_cache(root: Path, target: str | None = None) -> ClearReport:
 
 
 def why(
-    root: Path, name_or_digest: str, target: str | None = None, *, environ: Mapping[str, str]
+    root: Path,
+    name_or_digest: str,
+    target: str | None = None,
+    *,
+    environ: Mapping[str, str],
+    remote: RemoteTier | None = None,
 ) -> WhyReport:
     """Find the stored kernels of a name, or a digest's beginning, and how they differ.
 
     The answer to "why was it compiled again?": the kernel used last comes first, with what
-    changed since the one before.
+    changed since the one before. A remote store is asked for each of them, and for a whole digest
+    of a `target` that isn't on the disk.
     """
     kernels: list[StoredKernel] = []
     with _base(root, target) as base:
         secret = find_secret(environ, create=False)
         for target_name, folder in _targets(base, target):
             kernels += _kernels(target_name, folder, name_or_digest, secret)
+    if remote is not None:
+        kernels = [replace(k, remote=_remote_state(remote, k.target, k.digest)[0]) for k in kernels]
+        if not kernels and target is not None and _DIGEST.fullmatch(name_or_digest):
+            state, found = _remote_state(remote, target, name_or_digest)
+            if found is not None:
+                size = len(found.data)
+                label = found.label
+                kernels.append(
+                    StoredKernel(
+                        target, name_or_digest, label, size, 0.0, "", found.key, (), state
+                    )
+                )
     return WhyReport(root, name_or_digest, tuple(kernels))
+
+
+def _remote_state(
+    remote: RemoteTier, target: str, digest: str
+) -> tuple[str, RemoteObject | None]:
+    """Return what a remote store has of an entry, in words, and the operator if it is good."""
+    name = object_name(target, digest)
+    before = replace(remote.counts)
+    payload = remote.get(name)
+    try:
+        if payload is not None:
+            return f"good, in {remote.shown}", parse_object(digest, payload)
+    except Damaged as damage:
+        remote.refuse(name, str(damage))
+    if remote.counts.damaged > before.damaged:
+        return f"not used, {remote.shown} has one that doesn't hold", None
+    if remote.counts.misses > before.misses:
+        return f"not in {remote.shown}", None
+    return f"{remote.shown} doesn't answer", None
 
 
 @contextmanager
@@ -250,6 +294,7 @@ def _folder_stats(name: str, folder: Folder) -> FolderStats:
         foreign=contents.foreign,
         oldest_access=min(times, default=None),
         newest_access=max(times, default=None),
+        counts=read_counts(folder),
     )
 
 

@@ -27,6 +27,12 @@ def run_text(stats: CacheStats) -> str:
         f"{stats.bypassed} bypassed, {stats.stored} stored, {stats.aged} aged, "
         f"{stats.damaged} damaged"
     ]
+    if stats.remote:
+        counts = stats.remote_counts
+        lines.append(
+            f"  {stats.remote}: {counts.hits} of the hits, {counts.misses} not there, "
+            f"{counts.stored} stored, {counts.damaged} refused"
+        )
     lines += [
         f"  {event.outcome} {event.name} [{event.digest[:12]}]: {event.reason}"
         for event in stats.events
@@ -91,13 +97,18 @@ def why_text(report: WhyReport) -> str:
 def _kernel_text(kernel: StoredKernel) -> str:
     lines = [
         f"{kernel.name or '(no name)'} [{kernel.digest}]",
-        f"  {kernel.target}, {kernel.size} bytes, last used {_time(kernel.accessed)}",
+        f"  {kernel.target}, {kernel.size} bytes, {_used(kernel)}",
         f"  {'damaged: ' + kernel.flaw if kernel.flaw else 'good'}",
     ]
+    lines += [f"  remote: {kernel.remote}"] * bool(kernel.remote)
     lines += [f"  since the one before: {change}" for change in kernel.differences]
     if kernel.key:
         lines += [f"    {line}" for line in kernel.key.text().splitlines()]
     return _join(lines)
+
+
+def _used(kernel: StoredKernel) -> str:
+    return f"last used {_time(kernel.accessed)}" if kernel.accessed else "not on this machine"
 
 
 def _folder_line(folder: FolderStats) -> str:
@@ -108,7 +119,20 @@ def _folder_line(folder: FolderStats) -> str:
         parts.append(f"{folder.unfinished} unfinished")
     if folder.foreign:
         parts.append(f"{folder.foreign} foreign files")
-    return ", ".join(parts)
+    return "\n".join([", ".join(parts), *_counts_lines(folder)])
+
+
+def _counts_lines(folder: FolderStats) -> list[str]:
+    counts = folder.counts
+    if not any(counts.values()):
+        return []
+    lines = [f"    local: {counts['local_hits']} hits; {counts['misses']} compiled"]
+    names = ("hits", "misses", "damaged", "stored")
+    hits, misses, damaged, stored = (counts[f"remote_{name}"] for name in names)
+    if hits or misses or damaged or stored:
+        told = f"{hits} hits, {misses} misses, {damaged} refused, {stored} stored"
+        lines.append(f"    remote: {told}")
+    return lines
 
 
 def _limits(limits: Limits) -> str:

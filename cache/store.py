@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from atc.cache import entry as entries
 from atc.cache.aging import evict, is_full, remove_stale_temporaries
+from atc.cache.counts import add_counts
 from atc.cache.entry import Damaged
 from atc.cache.explain import Explainer
 from atc.cache.folder import Folder, describe
@@ -20,6 +21,7 @@ from atc.cache.limits import Limits, read_limits
 from atc.cache.mode import check_mode
 from atc.cache.private import open_private, private_child
 from atc.cache.proved import check_content_stores
+from atc.cache.remote import RemoteTier, object_name, object_payload, parse_object
 from atc.cache.root import BASE, CHANGE_LOCK, USE_LOCK, check_target, find_root
 from atc.cache.secret import Secret, find_secret
 from atc.cache.stats import CacheStats, Event
@@ -30,7 +32,9 @@ Warn = Callable[[str], None]
 
 _WAIT_S = 10.0  # for a lock that is needed; it is held for milliseconds, or by a stopped process
 _AGEING_WAIT_S = 0.5  # for one that isn't: whoever holds it longer is ageing already
+_COUNTS_WAIT_S = 0.5  # for counts, which nothing depends on
 _MAX_NAME = 200
+REMOTE = "from the remote store"  # the reason of a hit there
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,15 @@ class Cache:
     trouble is a miss, or a warning and nothing stored. `stats` tells what happened.
     """
 
-    def __init__(self, mode: str, warn: Warn, place: _Place | None, off: str, aged: int) -> None:
+    def __init__(
+        self, mode: str, warn: Warn, place: _Place | None, off: str, aged: int,
+        remote: RemoteTier | None = None,
+    ) -> None:  # fmt: skip
         self.mode = mode
         self.stats = CacheStats(mode, str(place.folder.path) if place else "", aged=aged)
+        self._remote = remote
+        if remote is not None:
+            self.stats.remote, self.stats.remote_counts = remote.shown, remote.counts
         self._warn = warn
         self._place = place
         self._off = off
@@ -65,8 +75,8 @@ class Cache:
     def __enter__(self) -> Cache:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(wait=kind is None)
 
     @property
     def active(self) -> bool:
@@ -78,12 +88,28 @@ class Cache:
         """The limits in force, None while the cache is off."""
         return self._place.limits if self._place else None
 
-    def close(self) -> None:
-        """Give the folder and its locks back; later look-ups miss."""
+    def close(self, *, wait: bool = True) -> None:
+        """Give the folder and its locks back; later look-ups miss.
+
+        What is on its way to a remote store is waited for, within limits, or dropped.
+        """
         with self._mutex:
+            if self._remote is not None:
+                self._remote.close(wait=wait)
+                self._remote = None
             if self._place is not None:
+                self._keep_counts(self._place)
                 self._place.resources.close()
                 self._place, self._off = None, "the cache is closed"
+
+    def prefetch(self, keys: Iterable[Key]) -> None:
+        """Begin to ask the remote store for the objects that aren't here: `get` will want them."""
+        with self._mutex:
+            place, remote = self._place, self._remote
+            if place is None or remote is None or self.mode == "force":
+                return
+            missing = (d for key in keys if not _is_here(place, d := key.digest()))
+            remote.prefetch(object_name(place.folder.path.name, d) for d in missing)
 
     def get(self, key: Key, name: str, *, bypass: bool = False) -> bytes | None:
         """Return the object stored under `key`, or None and record why there is none.
@@ -103,15 +129,24 @@ class Cache:
                 self._record(label, digest, "miss", reason)
             else:
                 self.stats.hits += 1
-                self._record(label, digest, "hit", "")
+                self._record(label, digest, "hit", reason)
             return data
 
     def put(self, key: Key, name: str, data: bytes, *, bypass: bool = False) -> None:
         """Store a compiled object; the first failure is a warning and ends storing."""
         with self._mutex:
             place = self._place
-            if place is None or bypass or not self._stores:
+            if place is None or bypass:
                 return
+            if self._remote is not None:
+                label = one_line(name, _MAX_NAME)
+                named = object_name(place.folder.path.name, key.digest())
+                self._remote.put(named, object_payload(key, label, data))
+            self._store(place, key, name, data)
+
+    def _store(self, place: _Place, key: Key, name: str, data: bytes) -> None:
+        """Store an object on the disk."""
+        if self._stores:
             try:
                 with place.base.locked(CHANGE_LOCK, wait_s=_WAIT_S):
                     if self.mode == "enable" and _is_stored(place, key.digest()):
@@ -131,17 +166,41 @@ class Cache:
         if self.mode == "force":
             return None, "force compiles everything"
         try:
-            data = entries.load(place.folder, digest, place.secret)
+            data, flaw = entries.load(place.folder, digest, place.secret), ""
         except Damaged as damage:
             self.stats.damaged += 1
-            return None, f"damaged: {damage}"
+            data, flaw = None, f"damaged: {damage}"
         if data is None:
-            return None, place.deleted.get(digest) or place.explainer.explain(key, label)
+            data = self._from_remote(place, key, digest, label)
+            if data is not None:
+                return data, REMOTE
+            return None, flaw or place.deleted.get(digest) or place.explainer.explain(key, label)
         try:
             _touch(place, digest)
         except OSError as error:
             return None, f"the access time can't be set: {describe(error)}"
         return data, ""
+
+    def _from_remote(self, place: _Place, key: Key, digest: str, label: str) -> bytes | None:
+        """Return an object of the remote store, which is on the disk from now on."""
+        if self._remote is None:
+            return None
+        name = object_name(place.folder.path.name, digest)
+        payload = self._remote.get(name)
+        if payload is None:
+            return None
+        try:
+            data = parse_object(digest, payload).data
+        except Damaged as damage:
+            self._remote.refuse(name, str(damage))
+            return None
+        self._store(place, key, label, data)
+        return data
+
+    def _keep_counts(self, place: _Place) -> None:
+        """Add what this run had to the counts of the target's folder, if it had anything."""
+        with suppress(OSError), place.base.locked(CHANGE_LOCK, wait_s=_COUNTS_WAIT_S):
+            add_counts(place.folder, self.stats)
 
     def _record(self, label: str, digest: str, outcome: str, reason: str) -> None:
         self.stats.events.append(Event(label, digest, outcome, reason))
@@ -155,14 +214,17 @@ def open_cache(
     versions: Mapping[str, str],
     environ: Mapping[str, str],
     warn: Warn,
+    remote: RemoteTier | None = None,
 ) -> Cache:
     """Open the cache of `target` in `mode`, one of MODES, below `directory`.
 
     Without a directory the root is $ASCEND_CACHE_PATH, else $HOME/atc_data. `versions` are the
     keys and values that op_cache.ini records; other ones there empty the cache. Entries are aged
     now, before anything is compiled. `environ` also says which key signs. `disable` touches no
-    file. Directories that others can change and trouble with the disk are a call of `warn` with one
-    line, and a cache that is off; an unknown mode or a wrong path raises OptionError.
+    file. `remote` is asked after the disk, filled behind it, and closed with the cache; where the
+    cache is off it isn't used. Directories that others can change and trouble with the disk are a
+    call of `warn` with one line, and a cache that is off; an unknown mode or a wrong path raises
+    OptionError.
     """
     check_mode(mode)
     if mode == "disable":
@@ -176,7 +238,7 @@ def open_cache(
     except (OSError, ValueError) as error:  # ValueError: a NUL in $HOME
         warn(f"the op compiler cache is off: {describe(error)}")
         return Cache(mode, warn, None, "the cache is off", 0)
-    return Cache(mode, warn, place, "", aged)
+    return Cache(mode, warn, place, "", aged, remote)
 
 
 def _open_place(
@@ -250,6 +312,13 @@ def _is_stored(place: _Place, digest: str) -> bool:
     except (Damaged, OSError):
         return False
     return True
+
+
+def _is_here(place: _Place, digest: str) -> bool:
+    with suppress(OSError):
+        place.folder.stat(f"{digest}.json")
+        return True
+    return False
 
 
 def _touch(place: _Place, digest: str) -> None:

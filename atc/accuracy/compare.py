@@ -17,6 +17,7 @@ import onnx_ir
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
 from atc.adapt import Adaptation, adapt
 from atc.adapt.outputs import find_outputs
+from atc.adapt.states import initial_states, states_of
 from atc.dims import Extent
 from atc.errors import (
     OptionError,
@@ -45,6 +46,7 @@ TOLERANCE = 1e-4
 
 _IR_VERSION = 8  # 2021: initializers needn't be inputs, bfloat16, functions
 _ADAPTABLE = 17  # an opset in which added nodes mean the same as in that of their own
+_STEPS = 3  # runs of a network that carries states, from one to the next
 _ROUNDINGS = 16  # errors of that many roundings, one on another, are no mistake
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # a rounding more or less is no mistake
 
@@ -153,7 +155,8 @@ def verify_library(
     if subject.adaptation.adds_nodes:
         model = _newer(model)
     adapt(model, subject.adaptation, find_outputs(model, subject.out_nodes))
-    outputs = [v.name or "" for v in model.graph.outputs]
+    states = dict(states_of(model))
+    outputs = [v.name or "" for v in model.graph.outputs if v.name not in states.values()]
     tolerance = max(tolerance, _ROUNDINGS * subject.epsilon)
     if len(outputs) != len(net.results):
         raise OptionError(
@@ -172,14 +175,21 @@ def verify_library(
         rounds = any(node.op_type in INTEGER_OPS for node in model.graph)
         tolerance = tolerance if rounds or stated is None else stated
     run = run or (run_in_double if float64 else run_reference)
-    reference, expected = run(model, outputs, feeds)
-    got = list(net.run({v.name: _fed(net, v, feeds) for v in net.parameters}).values())
-    pairs = [*_elements(outputs, got, expected)]
-    compared = tuple(
-        compare(name, a.astype(b.dtype) if float64 and b.dtype == np.float64 else a, b, tolerance)
-        for name, a, b in pairs
-    )
-    return Verification(reference, source, tolerance, compared, precision)
+    given = {v.name: _fed(net, v, feeds) for v in net.parameters}
+    carried = initial_states(model)
+    compared: list[Difference] = []
+    for step in range(_STEPS if states else 1):
+        found = run(model, [*outputs, *states.values()], {**feeds, **carried})
+        reference, expected = found[0], found[1][: len(outputs)]
+        carried = {
+            name: np.asarray(array).astype(carried[name].dtype)
+            for name, array in zip(states, found[1][len(outputs) :], strict=True)
+        }
+        for name, a, b in _elements(outputs, list(net.run(given).values()), expected):
+            same = a.astype(b.dtype) if float64 and b.dtype == np.float64 else a
+            shown = f"{name}, run {step + 1}" if states else name
+            compared.append(compare(shown, same, b, tolerance))
+    return Verification(reference, source, tolerance, tuple(compared), precision)
 
 
 def stated_precision(build_info: str) -> tuple[float | None, str]:

@@ -1,6 +1,6 @@
 """Changes of a model that options ask for, before it is lowered: ONNX in, ONNX out.
 
-AIPP preprocessing, layouts and types of inputs and outputs. May import `dims` and `errors`.
+AIPP preprocessing, layouts and types of inputs and outputs, states. May import `dims` and `errors`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from atc.adapt.interface import (
     set_input_format,
     set_output_types,
 )
+from atc.adapt.states import keep_states, states_of
 
-__all__ = ["FORMATS", "TYPES", "Adaptation", "adapt", "read_aipp"]
+__all__ = ["FORMATS", "TYPES", "Adaptation", "adapt", "read_aipp", "states_of"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Adaptation:
     input_format: str = ""
     half_inputs: Sequence[str] = ()
     output_types: Sequence[tuple[str, str]] = field(default=())
+    states: Sequence[str] = ()
+    """Pairs `input:output` that the network carries from run to run, or `auto` alone."""
 
     @property
     def adds_nodes(self) -> bool:
@@ -55,6 +58,7 @@ def adapt(model: onnx_ir.Model, how: Adaptation, outputs: Sequence[str] = ()) ->
     count = set_input_format(model, how.input_format, images)
     set_half_inputs(model, how.half_inputs, images)
     set_output_types(model, how.output_types)
+    told = keep_states(model, how.states)
     if how.input_format.endswith("HWC") and not count:
-        return [f"--input_format={how.input_format}: no input has {len(how.input_format)} axes"]
-    return []
+        told.append(f"--input_format={how.input_format}: no input has {len(how.input_format)} axes")
+    return told

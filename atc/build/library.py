@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from atc.backends.compiler import source_flags
-from atc.backends.kernel import KernelSource
+from atc.backends.kernel_source import KernelSource
 from atc.backends.object_file import STAND_IN, enlarge_last_member
 from atc.backends.target import Target
 from atc.backends.toolchain import (
@@ -86,11 +86,36 @@ class BuildResult:
 class ObjectCache(Protocol):
     """The part of `atc.cache.Cache` that a build needs."""
 
+    def prefetch(self, keys: Iterable[Key]) -> None:
+        """Begin to look for objects that `get` will be asked for."""
+
     def get(self, key: Key, name: str, *, bypass: bool = False) -> bytes | None:
         """Return the object stored under `key`, if any."""
 
     def put(self, key: Key, name: str, data: bytes, *, bypass: bool = False) -> None:
         """Store an object."""
+
+
+@dataclass(frozen=True)
+class RemoteJob:
+    """A source that another machine can compile: with every file that it reads."""
+
+    compiler: Compiler
+    flags: tuple[str, ...]
+    source: str
+    files: Mapping[str, bytes]
+
+
+class Farm(Protocol):
+    """What compiles elsewhere, such as a cluster."""
+
+    def compile(
+        self, jobs: Sequence[RemoteJob], progress: Callable[[int], None]
+    ) -> list[bytes | None]:
+        """Return the objects of the jobs, None for those that are left to the caller.
+
+        They are the same bytes as this machine's compiler makes.
+        """
 
 
 def build_library(
@@ -244,6 +269,8 @@ class BuildContext:
     cache: ObjectCache
     workers: int
     log: Log = no_log
+    farm: Farm | None = None
+    """Compiles before this machine does."""
 
 
 def compile_units(
@@ -259,18 +286,46 @@ def compile_units(
     """
     keys = {u: _key(files, u, context) for u in units if u.cacheable}
     missing = _take_cached(cwd, units, keys, context.cache)
-    jobs = [Job(context.compiler, _flags(unit, context), unit.path, cwd) for unit in missing]
-    cached, total = len(units) - len(missing), len(units)
-    progress(cached, total)
-    objects = compile_many(
-        jobs, context.workers, progress=lambda done: progress(cached + done, total), log=context.log
+    done, total = len(units) - len(missing), len(units)
+    progress(done, total)
+    left = missing
+    if context.farm is not None and missing:
+        cached = done
+        left = _compile_elsewhere(
+            cwd, files, missing, context, context.farm, lambda n: progress(cached + n, total)
+        )
+        done += len(missing) - len(left)
+    jobs = [Job(context.compiler, _flags(unit, context), unit.path, cwd) for unit in left]
+    compile_many(
+        jobs, context.workers, progress=lambda n: progress(done + n, total), log=context.log
     )
     made: dict[str, bytes] = {}
-    for unit, path in zip(missing, objects, strict=True):
+    for unit in missing:
         if unit in keys:
-            made[unit.path] = path.read_bytes()
+            made[unit.path] = (cwd / f"{unit.path}.o").read_bytes()
             context.cache.put(keys[unit], unit.name, made[unit.path], bypass=unit.bypass)
     return len(missing), made
+
+
+def _compile_elsewhere(
+    cwd: Path, files: Mapping[str, bytes], units: Sequence[Unit], context: BuildContext,
+    farm: Farm, progress: Callable[[int], None],
+) -> list[Unit]:  # fmt: skip
+    """Put the objects that others compile beside their sources; return the units left over."""
+    jobs = [
+        RemoteJob(
+            context.compiler, _flags(unit, context), unit.path,
+            {path: files[path] for path in (unit.path, *unit.includes)},
+        )
+        for unit in units
+    ]  # fmt: skip
+    left = []
+    for unit, data in zip(units, farm.compile(jobs, progress), strict=True):
+        if data is None:
+            left.append(unit)
+        else:
+            (cwd / f"{unit.path}.o").write_bytes(data)
+    return left
 
 
 def _sources(files: Mapping[str, Content], units: Sequence[Unit]) -> dict[str, Content]:
@@ -307,6 +362,7 @@ def _take_cached(
 ) -> list[Unit]:
     """Write the objects that the cache has beside their sources; return the units it lacks."""
     missing = []
+    cache.prefetch(key for unit, key in keys.items() if not unit.bypass)
     for unit in units:
         data = cache.get(keys[unit], unit.name, bypass=unit.bypass) if unit in keys else None
         if data is None:

@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "env": _env, "completion": _completion, "load_and_run": _load_and_run,
                 "compare_binary_iodump": _compare_binary_iodump}  # fmt: skip
     commands |= {name: partial(_tool, name) for name in TOOLS}
+    commands["batch"] = _batch
     if arguments and arguments[0] in commands:
         command = commands[arguments.pop(0)]
     try:
@@ -199,6 +200,28 @@ def _tool_command(command: str, argv: list[str], screen: Screen) -> int:
         answer = run_tool(command, argv, screen.diagnostics())
     print(answer.text, end="")
     return answer.status
+
+
+def _batch(argv: list[str]) -> int:
+    """`atc batch FILE`: many compilations, with a table on a terminal and lines elsewhere."""
+    if _asks(argv, "batch"):
+        return 0
+    return _guarded(lambda: _batch_command(argv), _screen(argv))
+
+
+def _batch_command(argv: list[str]) -> int:
+    from atc.batch.command import batch_json, run_batch
+    from atc.cli.batch_table import BatchLines, BatchTable
+
+    arguments = parse_arguments(argv, "batch", words=1)
+    values = read_values(arguments.given, "batch")
+    if len(arguments.words) != 1:
+        raise OptionError("a file is needed", hint="see atc batch --help")
+    shown = BatchTable(sys.stderr) if sys.stderr.isatty() else BatchLines(sys.stderr)
+    with shown:
+        done = run_batch(Path(arguments.words[0]), values, shown.tell, shown.begin)
+    print(batch_json(done) if values["json"] else done.text, end="")
+    return done.exit_status
 
 
 def _env(argv: list[str]) -> int:

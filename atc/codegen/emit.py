@@ -11,7 +11,7 @@ import numpy as np
 
 from atc import __version__
 from atc.backends.cuda.targets import EMULATED
-from atc.backends.kernel import FAILURES, KernelSource
+from atc.backends.kernel_source import FAILURES, KernelSource
 from atc.backends.target import Target
 from atc.codegen.gpu import make_gpu
 from atc.codegen.hooks import observed
@@ -122,7 +122,7 @@ def emit(
         has_arena = gpu.hybrid
     own_profiles = make_shape_profiles(shape_profiles, name) if shape_profiles else None
     ranges = (
-        None if shape_profiles and not general else make_dynamic(program, arena, schedule.lines)
+        None if shape_profiles and not general else make_dynamic(program, arena, schedule.uses)
     )
     sources = [k.path for k in kernels if not k.launch]
     sources += [f"src/{f}" for f in (gpu_files(target) if gpu else ()) if f.endswith(".c")]
@@ -145,6 +145,7 @@ def emit(
         "profile": profiled_calls(program) if profile else (),
         "hooks": observed(program) if hooks else None, "log": log,
         "sanity": checked(program, arena, checks) if checks else None,
+        "states": _states(program, arena),
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": sources,
         "fat": 0, "parts": (), "gpu": gpu,
@@ -179,6 +180,17 @@ def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, .
         type_ = replace(port.type, shape=shape)
         widest.append(replace(port, type=type_, ends=ends))
     return tuple(widest)
+
+
+def _states(program: Program, arena: Arena) -> list[dict[str, object]]:
+    """Return where in the arena each state lies, as the templates write it."""
+    return [
+        {
+            "text": f"{comment(s.value)} {program.types[s.value]}", "offset": arena.states[s.value],
+            "bytes": program.types[s.value].nbytes,
+        }
+        for s in program.states
+    ]  # fmt: skip
 
 
 def _bundles(program: Program) -> list[dict[str, object]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from atc.backends.kernel import KernelSource, Launch
-from atc.codegen.schedule import Schedule, Scribe, make_schedule
+from atc.backends.kernel import Launch
+from atc.backends.kernel_source import KernelSource
+from atc.codegen.schedule import Schedule, Scribe, Uses, make_schedule
 from atc.memory.arena import Arena
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place
@@ -51,13 +51,13 @@ def make_gpu(
         _GpuWriter, weights=weights, kernels=kernels, hosted=hosted, resident=resident
     )
     whole = make_schedule(program, arena, weights, network, writer=writer)
-    text = re.sub(r"/\*.*?\*/", "", "\n".join(whole.lines))
+    used = whole.uses.pointers
     schedule = replace(
         whole,
-        constants=tuple(c for c in whole.constants if _names(text, c.c_name)),
-        values=tuple(v for v in whole.values if _names(text, v.c_name)),
-        inputs=tuple(replace(p, used=_names(text, p.c_name)) for p in whole.inputs),
-        outputs=tuple(replace(p, used=_names(text, p.c_name)) for p in whole.outputs),
+        constants=tuple(c for c in whole.constants if c.c_name in used),
+        values=tuple(v for v in whole.values if v.c_name in used),
+        inputs=tuple(replace(p, used=p.c_name in used) for p in whole.inputs),
+        outputs=tuple(replace(p, used=p.c_name in used) for p in whole.outputs),
     )
     moved = {m.home for side in resident.before for m in side if not m.to_device}
     touched = {
@@ -67,13 +67,8 @@ def make_gpu(
     listed = tuple(_listed(k) for k in kernels)
     return Gpu(
         listed, arena.plan.size, tuple(p in touched for p in ports),
-        bool(schedule.values) or _names(text, "arena"), emulated, schedule,
+        bool(schedule.values) or whole.uses.arena, emulated, schedule,
     )  # fmt: skip
-
-
-def _names(text: str, name: str) -> bool:
-    """Whether C names a variable, which is no member of a struct."""
-    return re.search(rf"(?<!->)\b{name}\b", text) is not None
 
 
 def _arguments(step: Step) -> tuple[str, ...]:
@@ -90,10 +85,11 @@ class _GpuWriter(Scribe):
 
     def __init__(
         self, program: Program, arena: Arena, pointers: Mapping[str, str], timed: bool,
-        observed: bool, checked: bool, logged: bool, upper: str, weights: Mapping[str, int],
-        kernels: Sequence[KernelSource], hosted: Placement, resident: Placement,
+        observed: bool, checked: bool, logged: bool, upper: str, uses: Uses,
+        weights: Mapping[str, int], kernels: Sequence[KernelSource],
+        hosted: Placement, resident: Placement,
     ) -> None:  # fmt: skip
-        super().__init__(program, arena, pointers, timed, observed, checked, logged, upper)
+        super().__init__(program, arena, pointers, timed, observed, checked, logged, upper, uses)
         self.weights = weights
         self.kernels = kernels
         self.hosted = hosted
@@ -156,9 +152,11 @@ class _GpuWriter(Scribe):
         shift = f" + {move.begin}" if move.begin else ""
         if home in self.program.inputs or home in self.outputs:
             device, host = self._port(home, move.begin), self.pointers[home]
+            self.uses.pointers.add(host)
             kept = "const " if move.to_device else ""
             host = f"({kept}unsigned char *){host}{shift}"
         else:
+            self.uses.arena = True
             at = self.begins[home] + move.begin
             device, host = f"gpu->arena + {at}", f"arena + {at}"
         if move.to_device:

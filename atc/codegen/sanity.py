@@ -18,7 +18,7 @@ from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string
 from atc.options.values import Checks
-from atc.program.build import Call, Program, call_sources, calls
+from atc.program.steps import Call, Program, call_sources, calls
 
 GUARD = 64
 """Bytes of a guard zone on either side of a buffer."""
@@ -103,19 +103,21 @@ def checked(program: Program, arena: Arena, what: Checks) -> Checked:
             hint="pin the inputs with --input_shape to the shapes that go wrong",
         )  # fmt: skip
     buffers = sorted(arena.buffers, key=lambda b: (arena.plan.offsets[b.name], b.first, b.name))
-    places = {b.name: k for k, b in enumerate(buffers)}
+    # Calls are at 1, 2, ..., states from 0.
+    places = {b.name: k for k, b in enumerate(buffers) if not b.scratch_of}
+    scratch = {b.scratch_of: k for k, b in enumerate(buffers) if b.scratch_of}
     table = tuple(
         CheckedBuffer(
-            _text(b.name.removesuffix("#scratch")), arena.plan.offsets[b.name] + arena.guard,
-            b.size - 2 * arena.guard, b.first, b.last,
+            _text(b.scratch_of or b.name), arena.plan.offsets[b.name] + arena.guard,
+            b.size - 2 * arena.guard, 0 if b.name in arena.states else b.first + 1, b.last + 1,
         )
         for b in buffers
     )  # fmt: skip
     steps = tuple(
         CheckedStep(
             _text(node_text(call.node)),
-            _text(call.choice.candidate.label), path, time,
-            tuple(places[name] for name in _written(call, arena)),
+            _text(call.choice.candidate.label), path, time + 1,
+            tuple(_written(call, arena, places, scratch)),
             tuple(_floats(call.node.outputs, call.choice.workload.outputs)),
         )
         for call, time, path in zip(
@@ -139,11 +141,13 @@ def _paths(program: Program, wanted: bool) -> Iterator[str]:
         yield _text(chain_text(before)) if wanted and before else "NULL"
 
 
-def _written(call: Call, arena: Arena) -> Iterator[str]:
-    """Yield the buffers that a call may write."""
-    yield from dict.fromkeys(arena.homes[o] for o in call.node.outputs if o in arena.homes)
+def _written(
+    call: Call, arena: Arena, places: Mapping[str, int], scratch: Mapping[str, int]
+) -> Iterator[int]:
+    """Yield the numbers of the buffers that a call may write."""
+    yield from dict.fromkeys(places[arena.homes[o]] for o in call.node.outputs if o in arena.homes)
     if call.source.scratch:
-        yield f"{call.node.outputs[0]}#scratch"
+        yield scratch[call.node.outputs[0]]
 
 
 def _floats(names: Sequence[str], types: Sequence[TensorType]) -> Iterator[CheckedValue]:

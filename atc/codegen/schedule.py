@@ -10,11 +10,22 @@ from atc.codegen.cascade import cascade_loop, row_arguments
 from atc.codegen.interface import Port
 from atc.codegen.spans import life_of, spans_of
 from atc.codegen.tasks import Table, Task
-from atc.dims import Symbol, concrete, is_data_dependent, plain, symbols_of
+from atc.dims import Dim, Symbol, concrete, is_data_dependent, symbols_of
 from atc.ir.text import node_text
 from atc.memory.arena import Arena
 from atc.names import c_string, comment, tensor_identifiers
-from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Slot, Step
+from atc.program.steps import (
+    Branch,
+    Call,
+    CascadeLoop,
+    Fork,
+    Parallel,
+    Program,
+    Repeat,
+    Slot,
+    Step,
+    touched,
+)
 
 __all__ = ["Local", "Port", "Schedule", "Scribe", "Task", "make_schedule"]
 
@@ -29,6 +40,26 @@ class Local:
     comment: str
 
 
+@dataclass
+class Uses:
+    """What a run function and its tasks use; it grows while they are written."""
+
+    pointers: set[str] = field(default_factory=set)
+    """Of inputs, outputs, constants and values, by their names in C."""
+    arena: bool = False
+    """Whether the arena itself is addressed, for scratch."""
+    extents: dict[str, None] = field(default_factory=dict)
+    """The extents of run time, as C over the table `d`."""
+    places: bool = False
+    """Whether a buffer's place is read from the table `at` of run time."""
+    times: bool = False
+    """Whether the run function itself takes times."""
+    stripe_times: bool = False
+    """Whether stripes are counted as one run."""
+    rolling_buffers: bool = False
+    """Whether rows of results in a cascade are kept for its next stripe."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """All that the templates say of one program."""
@@ -39,22 +70,8 @@ class Schedule:
     values: tuple[Local, ...]
     lines: tuple[str, ...]
     """The body of the run function."""
+    uses: Uses
     tasks: tuple[Task, ...] = ()
-
-    def calls(self, helper: str) -> bool:
-        """Return whether the run function or a task calls a function of the library's own."""
-        texts = (*self.lines, *(line for t in self.tasks for p in t.pieces for line in p))
-        return any(f"{helper}(" in line for line in texts)
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether the run function itself takes times."""
-        return any("begin = nanoseconds();" in line for line in self.lines)
-
-    def uses(self, table: str) -> bool:
-        """Return whether the run function reads an element of a table."""
-        texts = (*self.lines, *(str(v.offset) for v in self.values))
-        return any(re.search(rf"\b{table}\[", text) for text in texts)
 
 
 def make_schedule(
@@ -86,13 +103,17 @@ def make_schedule(
         Local(f"w{k}", program.types[v].dtype.c, at, f"{comment(v)} {program.types[v]}")
         for k, (v, at) in enumerate(weights.items())
     )
-    named = [v for v in arena.offsets if not is_data_dependent(program.shift(v))]
+    idle = {*arena.states}.difference(v for step in program.steps for v in touched(step))
+    named = [
+        v for v in arena.offsets if v not in idle and not is_data_dependent(program.shift(v))
+    ]
+    uses = Uses()
     values = tuple(
         Local(
-            f"t{k}", program.types[v].dtype.c, _place(arena, v, at, program.shift(v)),
-            life_of(program, v, *spans[program.home(v)]),
+            f"t{k}", program.types[v].dtype.c, _place(arena, uses, v, program.shift(v)),
+            life_of(program, v, *spans[program.home(v)], lasts=program.home(v) in arena.states),
         )  # fmt: skip
-        for k, (v, at) in enumerate((v, arena.offsets[v]) for v in named)
+        for k, v in enumerate(named)
     )  # where others begin is found at every call
     pointers = {
         **{p.name: p.c_name for p in inputs},
@@ -101,37 +122,34 @@ def make_schedule(
         **{v: c.c_name for v, c in zip(named, values, strict=True)},
     }
     own = (writer or Scribe)(
-        program, arena, pointers, timed, observed, checked, logged, network.upper()
+        program, arena, pointers, timed, observed, checked, logged, network.upper(), uses
     )
     lines = tuple(own.steps(program.steps))
-    return Schedule(inputs, outputs, constants, values, lines, tuple(own.tasks))
+    return Schedule(inputs, outputs, constants, values, lines, uses, tuple(own.tasks))
 
 
 def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"[\w\[\]]+", text) else f"({text})"
 
 
-def _assigned(pairs: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield C that gives extents new values, all at once."""
-    if len(pairs) > 1:
-        values = ", ".join(plain(value) for _, value in pairs)
-        yield "{"
-        yield f"  const int64_t next[] = {{{values}}};"
-        yield from (f"  {plain(own)} = next[{k}];" for k, (own, _) in enumerate(pairs))
-        yield "}"
-    else:
-        yield from (f"{plain(own)} = {plain(value)};" for own, value in pairs)
+def _extent(uses: Uses, value: int) -> str:
+    """Return an extent as C, and note that it is used."""
+    if not isinstance(value, Dim):
+        return str(value)
+    uses.extents[value.text] = None
+    return value.text
 
 
-def _place(arena: Arena, key: str, offset: int, shift: int = 0) -> int | str:
-    """Return the offset of a value or scratch in the arena, as C where it moves with the dims.
+def _place(arena: Arena, uses: Uses, value: str, shift: int) -> int | str:
+    """Return the offset of a value in the arena, as C where it moves with the dims.
 
     A value may begin `shift` bytes after its buffer does.
     """
-    if key not in arena.number:
-        return offset
-    begin = f"at[{arena.number[key]}]"
-    return f"{begin} + {plain(arena.guard + shift)}" if arena.guard or shift else begin
+    if value not in arena.number:
+        return arena.offsets[value]
+    uses.places = True
+    begin = f"at[{arena.number[value]}]"
+    return f"{begin} + {_extent(uses, arena.guard + shift)}" if arena.guard or shift else begin
 
 
 def _output_name(value: str, inputs: Collection[str]) -> str:
@@ -159,6 +177,7 @@ class Scribe:
     logged: bool
     upper: str
     """The prefix of the statuses."""
+    uses: Uses
     number: int = 0
     called: int = 0
     depth: int = 0
@@ -186,12 +205,36 @@ class Scribe:
                 case Fork():
                     yield from self._fork(step)
 
+    def _extent(self, value: int) -> str:
+        return _extent(self.uses, value)
+
     def _pointer(self, value: str) -> str:
-        if value in self.pointers:
-            return self.pointers[value]
-        home = self.pointers[self.program.home(value)]
+        inside = value not in self.pointers
+        pointer = self.pointers[self.program.home(value) if inside else value]
+        self.uses.pointers.add(pointer)
         shift = self.program.shift(value) // self.program.types[value].dtype.itemsize
-        return f"{home} + {plain(shift)}" if shift else home
+        return f"{pointer} + {self._extent(shift)}" if inside and shift else pointer
+
+    def _scratch(self, call: Call) -> str:
+        """Return the address of a call's scratch."""
+        self.uses.arena = True
+        own = call.node.outputs[0]
+        if own not in self.arena.scratch_number:
+            return f"arena + {self.arena.scratch[own]}"
+        self.uses.places = True
+        guard = f" + {self.arena.guard}" if self.arena.guard else ""
+        return f"arena + at[{self.arena.scratch_number[own]}]{guard}"
+
+    def _assigned(self, pairs: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """Yield C that gives extents new values, all at once."""
+        both = [(self._extent(own), self._extent(value)) for own, value in pairs]
+        if len(both) > 1:
+            yield "{"
+            yield f"  const int64_t next[] = {{{', '.join(value for _, value in both)}}};"
+            yield from (f"  {own} = next[{k}];" for k, (own, _) in enumerate(both))
+            yield "}"
+        else:
+            yield from (f"{own} = {value};" for own, value in both)
 
     def _head(self, step: Call | Branch | Repeat | CascadeLoop | Parallel, kind: str) -> str:
         origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or node_text(step.node)
@@ -217,11 +260,10 @@ class Scribe:
             arguments[-1] += f" + {self._place(call.slot)}"
         seen, reading = ", ".join(arguments), len(arguments) - len(node.outputs)
         if call.source.scratch:
-            place = node.outputs[0]
-            offset = _place(self.arena, f"{place}#scratch", self.arena.scratch[place])
-            arguments.append(f"arena + {offset}")
-        arguments += (f"&{plain(extent)}" for extent in node.op.written)
+            arguments.append(self._scratch(call))
+        arguments += (f"&{self._extent(extent)}" for extent in node.op.written)
         if call.source.dims:
+            self.uses.extents |= dict.fromkeys(call.source.dims)
             arguments.append(f"(const int64_t[]){{{', '.join(call.source.dims)}}}")
         lines = [f"{call.source.symbol}({', '.join(arguments)});"]
         if call.source.fallible:
@@ -230,6 +272,7 @@ class Scribe:
         if call.source.work_split.pieces > 1:
             lines = self._shared(call, arguments)
         if self.timed:
+            self.uses.times = True
             lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
         if self.checked:
             lines = self._checked(lines, seen, arguments[reading : len(call.arguments)])
@@ -263,14 +306,14 @@ class Scribe:
         """Yield the checks of extents that a kernel has written, and of what depends on them."""
         own = {s for extent in written for s in symbols_of(extent) if not s.given} - self.known
         wrong = [
-            f"{s.text} < {s.low} || {s.text} > {_bracketed(plain(s.high))}"
+            f"{s.text} < {s.low} || {s.text} > {_bracketed(self._extent(s.high))}"
             for s in sorted(own, key=lambda s: s.index)
         ]
         self.known |= own
         for guard in self.program.guards:
             symbols = {s for s in symbols_of(guard) if not s.given}
             if symbols & own and symbols <= self.known:
-                wrong.append(f"({plain(guard)}) != 0")
+                wrong.append(f"({self._extent(guard)}) != 0")
         yield from (f"if ({each}) return {self.upper}_ERROR_SHAPE;" for each in wrong)
 
     def _consistent(self, extents: Sequence[int]) -> Iterator[str]:
@@ -280,7 +323,7 @@ class Scribe:
         for guard in self.program.guards:
             symbols = {s for s in symbols_of(guard) if not s.given}
             if symbols & own and symbols <= self.known:
-                yield f"if (({plain(guard)}) != 0) return {self.upper}_ERROR_SHAPE;"
+                yield f"if (({self._extent(guard)}) != 0) return {self.upper}_ERROR_SHAPE;"
 
     def _checked(self, lines: Sequence[str], seen: str, results: Sequence[str]) -> list[str]:
         """Return a call's lines between the checks before and after it."""
@@ -313,7 +356,7 @@ class Scribe:
         for branch in step.branches:
             lines: list[str] = []
             for each in branch:
-                kind = "in turns" if isinstance(each, CascadeLoop) else each.node.op.kind
+                kind = "in stripes" if isinstance(each, CascadeLoop) else each.node.op.kind
                 lines.append(f"/* {self._head(each, kind)}: {_arrow(each)} */")
                 lines += self._in_thread(each, table.place)
             branches.append(tuple(lines))
@@ -335,7 +378,7 @@ class Scribe:
         """Yield a call's lines; `place` says what stands for a pointer, `rows` end them."""
         pointers = [self._pointer(a) for a in call.arguments]
         if call.source.scratch:
-            pointers.append(f"arena + {self.arena.scratch[call.node.outputs[0]]}")
+            pointers.append(self._scratch(call))
         line = f"{call.source.symbol}({', '.join((*map(place, pointers), *rows))});"
         if self.timed:
             yield "begin = nanoseconds();"
@@ -351,7 +394,8 @@ class Scribe:
         reads, writes = (comment(v, 32) for v in (step.calls[0].arguments[0], *step.node.outputs))
         names = " -> ".join(f'"{name}"' for name in origins)
         self.number += 1
-        yield f"/* {self.number - 1}: in turns, {names}: {reads} -> {writes} */"
+        yield f"/* {self.number - 1}: in stripes, {names}: {reads} -> {writes} */"
+        self.uses.times |= self.timed
         yield from self._stripes(step, str)
 
     def _stripes(self, step: CascadeLoop, place: Callable[[str], str]) -> Iterator[str]:
@@ -359,10 +403,13 @@ class Scribe:
         first = self.called
         calls = [[*self._one_call(c, place, row_arguments(c, k))] for k, c in enumerate(step.calls)]
         kept = [place(self._pointer(c.node.outputs[0])) for c in step.calls[:-1]]
+        self.uses.rolling_buffers |= bool(kept)
         yield "{"
         yield from (f"  {line}" for line in cascade_loop(step, self.program.types, kept, calls))
         if self.timed and len(step.stripes) > 1:
-            yield f"  add_turns({place('ctx')}, {first}, {len(step.calls)}, {len(step.stripes)});"
+            self.uses.stripe_times = True
+            context, count = place("ctx"), len(step.stripes)
+            yield f"  join_stripes({context}, {first}, {len(step.calls)}, {count});"
         yield "}"
 
     def _observed(self, lines: Sequence[str], seen: str) -> Iterator[str]:
@@ -378,18 +425,18 @@ class Scribe:
         yield f"/* {self._head(branch, 'If')} */"
         yield f"if (*{self._pointer(branch.condition)}) {{"
         yield from (f"  {line}" for line in self.steps(branch.then))
-        yield from (f"  {plain(own)} = {plain(n)};" for own, n, _ in branch.extents)
+        yield from (f"  {self._extent(own)} = {self._extent(n)};" for own, n, _ in branch.extents)
         yield "} else {"
         yield from (f"  {line}" for line in self.steps(branch.otherwise))
-        yield from (f"  {plain(own)} = {plain(n)};" for own, _, n in branch.extents)
+        yield from (f"  {self._extent(own)} = {self._extent(n)};" for own, _, n in branch.extents)
         yield "}"
         yield from self._consistent([own for own, _, _ in branch.extents])
 
     def _place(self, slot: Slot) -> str:
         """Return the C index of the iteration's part."""
         turn = f"atc_i{self.depth}"
-        turn = f"({plain(slot.trips - 1)} - {turn})" if slot.backwards else turn
-        return f"{turn} * {_bracketed(plain(slot.size))}"
+        turn = f"({self._extent(slot.trips - 1)} - {turn})" if slot.backwards else turn
+        return f"{turn} * {_bracketed(self._extent(slot.size))}"
 
     def _repeat(self, loop: Repeat) -> Iterator[str]:
         yield f"/* {self._head(loop, 'Loop')} */"
@@ -397,10 +444,10 @@ class Scribe:
         turn = f"atc_i{self.depth}"
         grown = [own for own, _, _ in loop.carried_extents]
         counted = loop.trip_count != -1 or loop.strict
-        bounds = [f"{turn} < {_bracketed(plain(loop.trips))}"] if loop.trips != -1 else []
+        bounds = [f"{turn} < {_bracketed(self._extent(loop.trips))}"] if loop.trips != -1 else []
         bounds += [f"{turn} < *{self._pointer(loop.count)}"] if loop.count else []
         bounds += [f"*{self._pointer(loop.start)}"] if loop.start else []
-        yield from _assigned([(own, first) for own, first, _ in loop.carried_extents])
+        yield from self._assigned([(own, first) for own, first, _ in loop.carried_extents])
         yield from [f"int64_t {turn} = 0;"] * counted
         begin = "" if counted else f"int64_t {turn} = 0"
         yield f"for ({begin}; {' && '.join(bounds)}; {turn}++) {{"
@@ -408,12 +455,12 @@ class Scribe:
         yield f"  *{self._pointer(loop.iteration)} = {turn};"
         yield from (f"  {line}" for line in self.steps(loop.body))
         yield from (
-            f"  {line}" for line in _assigned([(own, n) for own, _, n in loop.carried_extents])
+            f"  {line}" for line in self._assigned([(own, n) for own, _, n in loop.carried_extents])
         )
         if loop.strict:
             more = f"*{self._pointer(loop.going)} && " if loop.going else ""
             more += f"{turn} + 1 < *{self._pointer(loop.count)} && " if loop.count else ""
-            last = f"{turn} + 1 == {plain(loop.trips)}"
+            last = f"{turn} + 1 == {self._extent(loop.trips)}"
             yield f"  if ({more}{last}) return {self.upper}_ERROR_SHAPE;"
         if loop.going and loop.trip_count != -1:
             yield f"  if (!*{self._pointer(loop.going)}) {{"
@@ -425,6 +472,6 @@ class Scribe:
         yield "}"
         self.depth -= 1
         if loop.trip_count != -1:
-            yield f"{plain(loop.trip_count)} = {turn};"
+            yield f"{self._extent(loop.trip_count)} = {turn};"
             grown.append(loop.trip_count)
         yield from self._consistent(grown)

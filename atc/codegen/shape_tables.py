@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
+from atc.codegen.schedule import Uses
 from atc.dims import (
     Dim,
     Function,
@@ -99,10 +100,10 @@ class Dynamic:
         return any("d[" in extent for shape in shapes for extent in shape)
 
 
-def make_dynamic(program: Program, arena: Arena, lines: Sequence[str]) -> Dynamic | None:
+def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
     """Return what is to be written of a program's run-time extents, None where it has none.
 
-    `lines` are the run function's, whose extents may call helper functions.
+    The extents that the run function `uses` may call helper functions.
     """
     if not program.dims:
         return None
@@ -121,7 +122,7 @@ def make_dynamic(program: Program, arena: Arena, lines: Sequence[str]) -> Dynami
     own = (n for side in shapes for shape in side for n in shape)
     bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
     most = (n for shape in bounds for n in shape)
-    texts = (*lines, *sizes, *(limit for _, limit in limits), *guards, *own, *most)
+    texts = (*uses.extents, *sizes, *(limit for _, limit in limits), *guards, *own, *most)
     return Dynamic(
         1 + max(s.index for s in program.dims), _checks(types[0]),
         tuple(len(t.shape) for t in types[0]), limits, guards, functions_in(texts), sizes,

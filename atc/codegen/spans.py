@@ -8,9 +8,12 @@ from atc.names import comment
 from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Step
 
 
-def life_of(program: Program, value: str, first: int, last: int) -> str:
-    """Return what the comment of a buffer says of it."""
-    return f"{comment(value)} {program.types[value]}, steps {first}-{last}"
+def life_of(
+    program: Program, value: str, first: int, last: int, *, lasts: bool = False
+) -> str:
+    """Return what the comment of a buffer says of it; some last from run to run."""
+    life = "from run to run" if lasts else f"steps {first}-{last}"
+    return f"{comment(value)} {program.types[value]}, {life}"
 
 
 def spans_of(program: Program) -> dict[str, tuple[int, int]]:

@@ -33,6 +33,7 @@ from atc.dims.extents import (
     symbols_of,
 )
 from atc.dims.names import Extent, Named, Sum, collected, is_name, named, read_sum
+from atc.dims.parse import parse_extent
 from atc.dims.text import bind_tokens, functions_in, is_open, plain
 
 __all__ = [
@@ -41,6 +42,6 @@ __all__ = [
     "broadcast_extents", "broadcast_guard", "broadcast_guards", "broadcast_shapes", "ceiling",
     "collected", "concrete", "dim", "equals", "evaluate", "functions_in", "high",
     "is_data_dependent",
-    "is_dynamic", "is_name", "is_open", "low", "maximum", "minimum", "most", "named", "plain",
-    "reach", "read_sum", "symbols_of", "not_equal",
+    "is_dynamic", "is_name", "is_open", "low", "maximum", "minimum", "most", "named",
+    "parse_extent", "plain", "reach", "read_sum", "symbols_of", "not_equal",
 ]

@@ -8,22 +8,22 @@ to run, to agree or to end in time is recorded with its reason and never chosen.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import archspec.cpu
 import numpy as np
 
-from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel, workload_of
+from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, host_arch
-from atc.backends.toolchain import TimedOut, link_program, run_binary
+from atc.backends.toolchain import Finished, TimedOut, link_program
 from atc.build.library import BuildContext, Unit, compile_units, kernel_unit
 from atc.cache.algo import AlgoCache
 from atc.codegen.emit import kernel_tree
 from atc.dims import is_dynamic
 from atc.errors import AtcError, ToolchainError
+from atc.farm.runners import Away, Local, Runner, host_name
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, DType, Graph, TensorType
 from atc.ir.ops import Part, Recurrent, Reshape
@@ -41,6 +41,10 @@ HOPELESS = 3.0
 BUDGET = 0.5
 """Seconds after which a workload's timing rounds end, once every candidate had two."""
 HARNESS = "harness.c"
+HOT, COOLING = 90.0, 10
+"""Degrees Celsius of a board too hot to measure on, and the most seconds to let it cool."""
+SLOWED = 0.85
+"""A clock that falls to this part of what it was compares kernels at different speeds."""
 COLD_BYTES = 48 << 20
 """Copies of the constant operands take up to this much, more than any L2, to be read cold."""
 
@@ -64,6 +68,21 @@ class Bench:
     """Whether the time of an only candidate is of interest, too."""
     warn: Callable[[str], None] = lambda text: None
     """Hears of candidates that took too long."""
+    runner: Runner | None = None
+    """Where programs run, None for here."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether programs run elsewhere, with none of this machine's libraries."""
+        return self.runner is not None
+
+    def run(
+        self, folder: Path, program: str, files: Sequence[str], arguments: Sequence[str],
+        timeout: float,
+    ) -> Finished:  # fmt: skip
+        """Run a program of a folder where measuring takes place; see `Runner.run`."""
+        runner = self.runner or Local(self.target.runner, self.context.log)
+        return runner.run(folder, program, files, arguments, timeout)
 
     @property
     def too_late(self) -> str:
@@ -91,15 +110,11 @@ def fast_run(
     Nothing is measured that the algo cache knows; what is measured is saved there.
     """
     timings: dict[Workload, tuple[Measurement, ...]] = {}
-    unknown: list[_Task] = []
-    for w in dict.fromkeys(todo):
-        found = candidates(w, bench.target, bench.limits)
-        if len(found) < (1 if bench.alone else 2) or is_dynamic(w):
-            continue
-        task = _task(w, _worth_measuring(w, found, bench), bench)
+    unknown: list[Task] = []
+    for task in _tasks(todo, bench):
         known = _known(task, bench)
         if known is not None:
-            timings[w] = known
+            timings[task.workload] = known
         elif bench.measures:
             unknown.append(task)
     for done, task in enumerate(unknown):
@@ -113,6 +128,23 @@ def fast_run(
     progress(len(unknown), len(unknown))
     _tell_late(timings, bench)
     return timings
+
+
+def unknown_tasks(todo: Iterable[Workload], bench: Bench) -> list[Task]:
+    """Return what would be measured of these workloads."""
+    return [task for task in _tasks(todo, bench) if _known(task, bench) is None]
+
+
+def _tasks(todo: Iterable[Workload], bench: Bench) -> list[Task]:
+    """Return the workloads that have a choice, once each, with their candidates."""
+    tasks: list[Task] = []
+    for w in dict.fromkeys(todo):
+        found = candidates(w, bench.target, bench.limits)
+        if len(found) < (1 if bench.alone else 2) or is_dynamic(w):
+            continue
+        tasks.append(_task(w, _worth_measuring(w, found, bench), bench))
+    bench.algo.fetch((task.key, [s.symbol for s in task.sources]) for task in tasks)
+    return tasks
 
 
 def _tell_late(timings: Timings, bench: Bench) -> None:
@@ -132,7 +164,7 @@ def runs_here(target: Target) -> bool:
 
 def machine_name() -> str:
     """Return what tells machines apart whose times differ: the processor and its core count."""
-    return f"{archspec.cpu.brand_string() or archspec.cpu.host().name}, {os.cpu_count()} cores"
+    return host_name()
 
 
 def workloads(graph: Graph, outer: Mapping[str, Array]) -> Iterator[Workload]:
@@ -152,7 +184,7 @@ def workload_digest(w: Workload, target: Target) -> str:
 
 
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """A workload, the candidates to measure, their sources, and the key of their times."""
 
     workload: Workload
@@ -167,7 +199,8 @@ class _Task:
             c.label, time_ns, reason, packing_overhead(c, self.workload, self.target)
         )
 
-    def without(self, k: int) -> _Task:
+    def without(self, k: int) -> Task:
+        """Return the task without its k-th candidate."""
         return replace(
             self,
             chosen=self.chosen[:k] + self.chosen[k + 1 :],
@@ -186,15 +219,15 @@ def _worth_measuring(w: Workload, found: list[Candidate], bench: Bench) -> tuple
     return (reference, *others)
 
 
-def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> _Task:
+def _task(w: Workload, chosen: tuple[Candidate, ...], bench: Bench) -> Task:
     context = bench.context
     parts = [workload_digest(w, bench.target), context.compiler.version, *context.flags]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     sources = tuple(render_kernel(c, w, bench.target) for c in chosen)
-    return _Task(w, chosen, sources, key, bench.target)
+    return Task(w, chosen, sources, key, bench.target)
 
 
-def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
+def _known(task: Task, bench: Bench) -> tuple[Measurement, ...] | None:
     """Return the candidates' times if the algo cache has them all.
 
     What took too long is measured again where it may take longer now.
@@ -212,7 +245,7 @@ def _known(task: _Task, bench: Bench) -> tuple[Measurement, ...] | None:
     return tuple(measurement(c, t) for c, (_, t) in zip(task.chosen, known, strict=True))
 
 
-def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
+def _run(task: Task, bench: Bench) -> tuple[Measurement, ...]:
     """Build and run the program of one workload; on a crash, each candidate runs alone."""
     chosen = task.chosen
     with temporary_folder("bench") as folder:
@@ -231,7 +264,7 @@ def _run(task: _Task, bench: Bench) -> tuple[Measurement, ...]:
     return tuple(task.measurement(c, *results.get(k, missing)) for k, c in enumerate(chosen))
 
 
-def _without_broken(task: _Task, bench: Bench, error: ToolchainError) -> tuple[Measurement, ...]:
+def _without_broken(task: Task, bench: Bench, error: ToolchainError) -> tuple[Measurement, ...]:
     """Measure the others when one candidate doesn't compile; the reference must."""
     broken = [k for k, s in enumerate(task.sources) if s.path == error.where]
     if not broken or broken == [0]:
@@ -246,11 +279,12 @@ def _ask(
     bench: Bench, program: Path, cwd: Path, only: Sequence[int], timeout: float
 ) -> dict[int, tuple[float | None, str]] | str:
     """Return what the program printed per candidate, or why it failed."""
-    argv = [*bench.target.runner, str(program), "data.bin", *map(str, only)]
     try:
-        done = run_binary(argv, timeout, cwd=cwd, log=bench.context.log)
+        done = bench.run(cwd, program.name, ["data.bin"], ["data.bin", *map(str, only)], timeout)
     except TimedOut:
         return bench.too_late
+    except Away:  # which says nothing of the candidates
+        raise
     except AtcError as refusal:
         return refusal.message
     if done.status != 0:
@@ -258,19 +292,33 @@ def _ask(
     results: dict[int, tuple[float | None, str]] = {}
     for line in done.stdout.decode("ascii", "replace").splitlines():
         number, what, error = line.split()
+        if number == "board":
+            _tell_board(float(what), float(error), bench)
+            continue
         failed = what == "failed"
         reason = f"differs from the portable kernel by {error}" if failed else ""
         results[int(number)] = (None if failed else float(what), reason)
     return results
 
 
-def _build(task: _Task, bench: Bench, cwd: Path) -> Path:
+def _tell_board(celsius: float, clock: float, bench: Bench) -> None:
+    """Warn of a board that was hot, or slower at the end of measuring than at its beginning."""
+    if celsius >= HOT:
+        bench.warn(
+            f"--fast_run: the board is at {HOT:g} degrees Celsius or more while kernels are "
+            "measured; cool it, times of a hot one are too long"
+        )
+    if clock < SLOWED:
+        bench.warn(
+            "--fast_run: the clock falls while kernels are measured; hold it (the governor "
+            "performance, a lower frequency), or the times compare different clocks"
+        )
+
+
+def _build(task: Task, bench: Bench, cwd: Path) -> Path:
     """Write, compile and link the program of a workload; return its path."""
-    values, data = _harness(task.workload, task.chosen, task.sources, bench.target)
-    texts = kernel_tree(task.sources, bench.target)
-    texts[HARNESS] = render("bench/harness.c.j2", values)
-    files = {path: text.encode() for path, text in texts.items()}
-    for path, content in {**files, "data.bin": data}.items():
+    files = bench_files(task, bench)
+    for path, content in files.items():
         (cwd / path).parent.mkdir(parents=True, exist_ok=True)
         (cwd / path).write_bytes(content)
     harness = Unit(HARNESS, "harness", ("src/kernel.h",), cacheable=False)
@@ -278,7 +326,18 @@ def _build(task: _Task, bench: Bench, cwd: Path) -> Path:
     compile_units(cwd, files, units, bench.context)
     objects = [f"{unit.path}.o" for unit in units]
     context = bench.context
-    return link_program(context.compiler, context.flags, objects, "harness", cwd, log=context.log)
+    return link_program(
+        context.compiler, context.flags, objects, "harness", cwd, static=bench.carries,
+        log=context.log,
+    )  # fmt: skip
+
+
+def bench_files(task: Task, bench: Bench) -> dict[str, bytes]:
+    """Return the sources of a workload's program by path, and its data."""
+    values, data = _harness(task.workload, task.chosen, task.sources, bench.target)
+    texts = kernel_tree(task.sources, bench.target)
+    texts[HARNESS] = render("bench/harness.c.j2", values)
+    return {**{path: text.encode() for path, text in texts.items()}, "data.bin": data}
 
 
 def _harness(
@@ -318,7 +377,7 @@ def _harness(
         "outputs": [(t.nbytes, t.dtype.label) for t in w.outputs],
         "scratch": max(s.scratch for s in sources) + 64, "candidates": calls,
         "tiles": any(s.tiles for s in sources),
-        "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
+        "hot": HOT, "cooling": COOLING, "min_ns": 2e5, "rounds": 9, "budget_ns": 1e9 * BUDGET,
     }  # fmt: skip
     return values, b"".join(parts)
 

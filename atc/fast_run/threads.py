@@ -13,10 +13,11 @@ from pathlib import Path
 from atc.backends.compiler import THREADS
 from atc.backends.kernel import Candidate, Workload
 from atc.backends.target import Target
-from atc.backends.toolchain import TimedOut, link_program, run_binary
+from atc.backends.toolchain import TimedOut, link_program
 from atc.build.library import Unit, compile_units, kernel_unit
 from atc.codegen.emit import Emission, emit
 from atc.errors import AtcError
+from atc.farm.runners import Away
 from atc.fast_run.measure import Bench, operands, workload_digest
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Graph, Node
@@ -80,6 +81,7 @@ def _times(choice: Choice, threads: int, bench: Bench) -> dict[int, float]:
     context = bench.context
     parts = (call_digest(choice, bench.target, threads), context.compiler.version, *context.flags)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    bench.algo.fetch([(key, [f"{n} pieces" for n in range(1, threads + 1)])])
     known = [bench.algo.get(key, f"{n} pieces") for n in range(1, threads + 1)]
     times = {n: ns for n, (there, ns) in enumerate(known, 1) if there and ns is not None}
     if len(times) < threads and bench.measures:
@@ -143,18 +145,20 @@ def _build(emission: Emission, threads: bool, bench: Bench, cwd: Path) -> None:
     compile_units(cwd, files, units, context)
     flags = (*context.flags, THREADS)
     link_program(
-        context.compiler, flags, [f"{u.path}.o" for u in units], "threads", cwd, log=context.log
+        context.compiler, flags, [f"{u.path}.o" for u in units], "threads", cwd,
+        static=bench.carries, log=context.log,
     )
 
 
 def _ask(place: Path, bench: Bench) -> float | None:
     """Return the nanoseconds that a program printed, None when it failed."""
-    argv = [*bench.target.runner, str(place / "threads"), "weights.bin"]
     try:
-        done = run_binary(argv, bench.timeout, cwd=place, log=bench.context.log)
+        done = bench.run(place, "threads", ["weights.bin"], ["weights.bin"], bench.timeout)
         return float(done.stdout) if done.status == 0 else None
     except TimedOut:
         bench.warn(f"--fast_run_timeout: a call cut for threads {bench.too_late}; it isn't timed")
         return None
+    except Away:  # which says nothing of the call
+        raise
     except (AtcError, ValueError):
         return None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from atc.backends.kernel import Workload
 from atc.backends.target import Target
 from atc.build.library import BuildContext
-from atc.cache import find_root
-from atc.cache.algo import open_algo_cache
+from atc.cache import RemoteTier, find_root, open_remote
+from atc.cache.algo import AlgoCache, open_algo_cache
 from atc.diagnostics import Diagnostics
+from atc.farm.runners import Runner, open_runner
+from atc.farm.scheduler import ByCluster, Scheduler
+from atc.fast_run.export import measuring_project, read_times
 from atc.fast_run.measure import Bench, fast_run, machine_name, runs_here
 from atc.fast_run.policy import (
     picks,
@@ -61,26 +66,37 @@ def measured(
     Without measuring, what a bank of earlier times knows is all that is new. With `alone`, the
     time of an only candidate is of interest, too.
     """
-    if options.measures and not runs_here(context.target):
-        name = context.target.name
-        diagnostics.warn(f"{name} doesn't run on this machine: costs are estimated, not measured")
+    place = _place(options, context, diagnostics.warn) if options.measures else None
+    if options.measures and place is None:
         return known
     if options.measures:
         diagnostics.stage("measuring kernels")
-    algo = open_algo_cache(times_root(options, env), machine_name(), diagnostics.warn)
     timeout = options.fast_run_timeout or _NO_TIMEOUT
-    bench = Bench(
-        context, algo, options.full_run, limits, timeout, options.measures, alone, diagnostics.warn
-    )  # fmt: skip
-    fresh = fast_run(
-        [w for w in wanted if w not in known], bench,
-        lambda done, total: diagnostics.progress("measuring kernels", done, total),
-    )  # fmt: skip
+    with _algo_cache(options, env, place, diagnostics.warn) as algo:
+        bench = Bench(
+            context, algo, options.full_run, limits, timeout, options.measures, alone,
+            diagnostics.warn, place.runner if place else None,
+        )  # fmt: skip
+        fresh = fast_run(
+            [w for w in wanted if w not in known], bench,
+            lambda done, total: diagnostics.progress("measuring kernels", done, total),
+        )  # fmt: skip
     path = options.fast_run_algo_policy
     if path is not None and options.measures:
         kept_lines = read_policy(path) if path.exists() else {}
         write_policy(path, {**kept_lines, **picks(fresh, context.target, limits.weight_price)})
     return {**known, **fresh}
+
+
+def export_files(
+    wanted: Iterable[Workload], options: Options, limits: Limits, context: BuildContext,
+    env: Mapping[str, str], diagnostics: Diagnostics,
+) -> dict[str, bytes]:  # fmt: skip
+    """Return the C project that measures these workloads on another machine."""
+    algo = open_algo_cache(None, "", diagnostics.warn)
+    timeout = options.fast_run_timeout or _NO_TIMEOUT
+    bench = Bench(context, algo, options.full_run, limits, timeout)
+    return measuring_project(wanted, bench)
 
 
 def counted(
@@ -100,20 +116,85 @@ def counted(
         if (pick := policy.get(d)) is not None and 0 < pick.pieces <= threads
     }
     left = [c for d, c in by_digest.items() if d not in found]
-    if left and options.measures and runs_here(target):
+    place = _place(options, context, diagnostics.warn) if left and options.measures else None
+    if place is not None:
         diagnostics.stage("measuring threads")
-        algo = open_algo_cache(times_root(options, env), machine_name(), diagnostics.warn)
         timeout = options.fast_run_timeout or _NO_TIMEOUT
-        bench = Bench(context, algo, timeout=timeout, warn=diagnostics.warn)
-        fresh = measure_counts(
-            left, threads, bench,
-            lambda done, total: diagnostics.progress("measuring threads", done, total),
-        )  # fmt: skip
+        with _algo_cache(options, env, place, diagnostics.warn) as algo:
+            bench = Bench(
+                context, algo, timeout=timeout, warn=diagnostics.warn, runner=place.runner
+            )
+            fresh = measure_counts(
+                left, threads, bench,
+                lambda done, total: diagnostics.progress("measuring threads", done, total),
+            )  # fmt: skip
         found |= {d: n for d, (n, _) in fresh.items()}
         if path is not None:
             lines = {d: pieces_pick(n, ns, by_digest[d].workload) for d, (n, ns) in fresh.items()}
             write_policy(path, {**policy, **lines})
     return {(by_digest[d].workload, by_digest[d].candidate.label): n for d, n in found.items()}
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where programs run that measure; without a runner, here."""
+
+    runner: Runner | None = None
+
+
+def _place(
+    options: Options, context: BuildContext, warn: Callable[[str], None]
+) -> _Place | None:
+    """Return where a target is measured; None, and a warning, where that can't be."""
+    target, farm = context.target, context.farm
+    if options.runner:
+        return _Place(open_runner(options.runner, target.runner, context.log))
+    if isinstance(farm, Scheduler) and not farm.is_local:
+        if farm.measures(target.name):
+            return _Place(ByCluster(farm, target.name, target.runner))
+        warn(
+            f"no worker of {farm.address} carries the resource {target.name}: costs are "
+            "estimated, not measured"
+        )
+        return None
+    if runs_here(target):
+        return _Place()
+    warn(f"{target.name} doesn't run on this machine: costs are estimated, not measured")
+    return None
+
+
+def remote_store(
+    options: Options, env: Mapping[str, str], warn: Callable[[str], None]
+) -> RemoteTier | None:
+    """Open the store that is asked after the caches on the disk; None where there is none."""
+    return open_remote(
+        options.op_compiler_cache_remote, access=options.op_compiler_cache_remote_access,
+        trust=options.op_compiler_cache_trust, environ=env, warn=warn,
+    )  # fmt: skip
+
+
+@contextmanager
+def _algo_cache(
+    options: Options, env: Mapping[str, str], place: _Place | None, warn: Callable[[str], None]
+) -> Iterator[AlgoCache]:
+    """Open the times of a machine, with those that are imported; close what they came from.
+
+    A run that keeps none asks no store, either.
+    """
+    imported = read_times(options.fast_run_import) if options.fast_run_import else None
+    runner = place.runner if place else None
+    machine = runner.machine() if runner is not None else machine_name()
+    machine = imported.machine if imported else machine
+    kept = options.fast_run_cache_type != "MEMORY" or options.op_bank_path is not None
+    remote = remote_store(options, env, warn) if kept else None
+    algo = open_algo_cache(times_root(options, env), machine, warn, remote)
+    for workload, times in imported.times.items() if imported else ():
+        algo.put(workload, times)
+    try:
+        yield algo
+    finally:
+        algo.save()
+        algo.close()
 
 
 def times_root(options: Options, env: Mapping[str, str]) -> Path | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import onnx_ir
 
 from atc.errors import ModelError, way_out
 
-MAGIC = b"ATCGRAPH 1\n"
+MAGIC = b"ATCGRAPH 2\n"
 PAYLOAD = "atc.graph"
 """The metadata property that holds the content."""
 
@@ -18,10 +17,9 @@ PAYLOAD = "atc.graph"
 def load_graph(path: Path) -> onnx_ir.Model:
     """Return a model of the graph's inputs and outputs, without nodes."""
     try:
-        text = path.read_bytes().removeprefix(MAGIC).decode("ascii")
-        graph = json.loads(text)["graph"]
-        types = dict(graph["types"]["map"])
-        sides = [[_value(name, types[name]) for name in graph[s]] for s in ("inputs", "outputs")]
+        text = path.read_bytes().removeprefix(MAGIC).decode("utf-8")
+        head = json.loads(text.partition("\n")[0])
+        sides = [[_value(*each) for each in head[side]] for side in ("inputs", "outputs")]
     except OSError as error:
         raise ModelError(
             f"can't be read: {error.strerror}", where=str(path), hint=way_out(error)
@@ -34,8 +32,6 @@ def load_graph(path: Path) -> onnx_ir.Model:
     return model
 
 
-def _value(name: str, type_: Any) -> onnx_ir.Value:
-    dtype = onnx_ir.DataType(type_["dtype"]["type"])
-    shape = onnx_ir.Shape([int(d) for d in type_["shape"]])
-    plain = str(name).removesuffix("#output")
-    return onnx_ir.Value(name=plain, shape=shape, type=onnx_ir.TensorType(dtype))
+def _value(name: str, dtype: int, shape: list[int]) -> onnx_ir.Value:
+    type_ = onnx_ir.TensorType(onnx_ir.DataType(dtype))
+    return onnx_ir.Value(name=name, shape=onnx_ir.Shape([int(d) for d in shape]), type=type_)

@@ -8,7 +8,7 @@ the same time for any size, and what is known of an expression is worked out onc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -206,10 +206,14 @@ def const(value: float | int | bool, dtype: DType) -> Expr:
 
 def call(fn: str, *args: Expr) -> Expr:
     """Apply a function; the result has the type of the last operand, BOOL for comparisons."""
+    return Call(type_of_call(fn, args), fn, args)
+
+
+def type_of_call(fn: str, args: Sequence[Expr]) -> DType:
+    """Return the type that a function's result has unless it is a cast."""
     if fn == "Lookup":
-        return Call(args[0].dtype, fn, args)
-    dtype = DType.BOOL if fn in COMPARISONS else args[-1].dtype
-    return Call(dtype, fn, args)
+        return args[0].dtype
+    return DType.BOOL if fn in COMPARISONS else args[-1].dtype
 
 
 def cast(x: Expr, dtype: DType, *, saturate: bool = False) -> Expr:
@@ -321,7 +325,7 @@ LONG = 1000
 
 
 def text(expr: Expr) -> str:
-    """Return a readable form: `Max(Add(x0, x1), 0.0)`.
+    """Return a readable form: `Max(Add(x0, x1), 0.0)`; leaves of other types than f32 say theirs.
 
     What is long and read more than once has a name: `v0 = ...; Mul(v0, v0)`.
     """
@@ -339,14 +343,18 @@ def text(expr: Expr) -> str:
 def _text(e: Expr, done: Mapping[Expr, str]) -> str:
     match e:
         case Input():
-            return f"x{e.index}"
+            return f"x{e.index}{_type_text(e.dtype)}"
         case Const():
-            return e.text
+            return f"{e.text}{_type_text(e.dtype)}"
         case Extent():
-            return plain(e.extent)
+            return f"[{plain(e.extent)}]{_type_text(e.dtype)}"
         case Call():
-            typed = e.fn in ("Cast", "CastSaturate", "Bitcast")
+            typed = e.dtype is not type_of_call(e.fn, e.args)
             name = f"{e.fn}<{e.dtype.label}>" if typed else e.fn
             return f"{name}({', '.join(done[a] for a in e.args)})"
         case _:
             raise TypeError(e)
+
+
+def _type_text(dtype: DType) -> str:
+    return "" if dtype is DType.FLOAT else f":{dtype.label}"

@@ -237,6 +237,8 @@ class Graph:
     """The constants that were dequantized when compiling."""
     warnings: tuple[str, ...] = ()
     """What the user should know of the network, though it can be compiled."""
+    states: tuple[tuple[int, int], ...] = ()
+    """The numbers of an input and of the output that is that input in the next run."""
 
     def types_of(self, names: Iterable[str]) -> tuple[TensorType | None, ...]:
         """Return the types of values; None where the name is empty."""

@@ -1,4 +1,4 @@
-"""A model's declared output types, beside what is computed."""
+"""The types that a model declares for its values, beside what is computed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,38 @@ from atc.errors import ModelError
 from atc.ir.graph import DType, TensorType
 
 
-def check_declared(value: onnx_ir.Value, found: TensorType, file: str) -> str:
-    """Return a warning where an output of the model has another shape than it says, else ''.
+class DeclaredTypeError(ModelError):
+    """A value of another type than the model says: wrong whatever the shapes are."""
 
-    Raises ModelError where it is a sequence or of another element type.
+
+def check_declared(value: onnx_ir.Value, found: TensorType | None, where: str) -> None:
+    """Raise DeclaredTypeError where a value isn't of the element type that the model declares.
+
+    `found` is None for a sequence or a map.
     """
-    if value.dtype is None:
-        return ""
-    text = f"output '{value.name}' is declared as {_written(value)}, but {found} is computed"
-    if isinstance(value.type, onnx_ir.SequenceType) or value.dtype != found.dtype.code:
-        raise ModelError(text, where=file)
-    if value.shape is None:
+    if value.dtype is None or isinstance(value.type, onnx_ir.OptionalType):
+        return
+    several = isinstance(value.type, onnx_ir.SequenceType)
+    if found is None if several else found is not None and value.dtype == found.dtype.code:
+        return
+    what = "output" if value.is_graph_output() else "value"
+    actual = "a sequence" if found is None else f"{found}"
+    raise DeclaredTypeError(
+        f"{what} '{value.name}' is declared as {_written(value)}, but {actual} is computed",
+        where=where,
+    )
+
+
+def shape_warning(value: onnx_ir.Value, found: TensorType, file: str) -> str:
+    """Return a warning where an output of the model has another shape than it says, else ''."""
+    if value.dtype is None or value.shape is None:
         return ""
     pairs = zip(value.shape, found.shape, strict=False)
     apart = any(isinstance(d, int) and not is_dynamic(n) and d != n for d, n in pairs)
-    return f"{text} [{file}]" if apart or len(value.shape) != len(found.shape) else ""
+    if not apart and len(value.shape) == len(found.shape):
+        return ""
+    text = f"output '{value.name}' is declared as {_written(value)}, but {found} is computed"
+    return f"{text} [{file}]"
 
 
 def _written(value: onnx_ir.Value) -> str:

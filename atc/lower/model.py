@@ -16,7 +16,7 @@ from atc.ir.graph import Array, DType, Graph, TensorType, prune
 from atc.lower.builder import MAX_ELEMENTS, Builder, rename
 from atc.lower.composites import input_composites, output_tensors, refuse_composite
 from atc.lower.context import LoweringContext, node_label
-from atc.lower.declared import check_declared
+from atc.lower.declared import DeclaredTypeError, check_declared, shape_warning
 from atc.lower.extents import evaluate_extents
 from atc.lower.fold import can_fold, evaluate
 from atc.lower.function import function_body, has_function
@@ -124,7 +124,13 @@ class _Walker:
     axes: Axes = field(default_factory=dict)
     """The run-time extents of the inputs' axes."""
 
-    def bind(self, builder: Builder, value: onnx_ir.Value, name: str) -> None:
+    def bind(self, builder: Builder, value: onnx_ir.Value, name: str, where: str = "") -> None:
+        """Say which builder value a value is; `where` it is computed, if a node does."""
+        if self.precision is None or not self.precision.widens(value):
+            check_declared(value, _tensor_type(builder, name), where or self.file)
+        self._name(builder, value, name)
+
+    def _name(self, builder: Builder, value: onnx_ir.Value, name: str) -> None:
         name = as_declared(builder, value, name)
         if self.precision is not None:
             name = self.precision.given(builder, name)
@@ -161,7 +167,7 @@ class _Walker:
         if self.precision is not None:
             found = self.precision.declared(builder, declared, found)
         type_ = _tensor_type(builder, found)
-        warning = "" if type_ is None else check_declared(declared, type_, self.file)
+        warning = "" if type_ is None else shape_warning(declared, type_, self.file)
         builder.warnings += [warning] if warning else []
         return found
 
@@ -193,19 +199,25 @@ class _Walker:
         for node in graph:
             try:
                 outputs = self._node(node, builder)
+                self._bind_all(node, outputs, builder)
             except AtcError as error:
                 tell_extents(error, builder.symbols)
                 if self.trace is None:
                     raise
                 self._visit_subgraphs(node, builder)
-                outputs = self._stood_in(node, builder)
+                for value, name in zip(node.outputs, self._stood_in(node, builder), strict=True):
+                    if name:
+                        self._name(builder, value, name)
                 self.trace.report(node, error)
             else:
                 if self.trace is not None:
                     self.trace.report(node, None)
-            for value, name in zip(node.outputs, outputs, strict=False):
-                if value.name and name:
-                    self.bind(builder, value, name)
+
+    def _bind_all(self, node: onnx_ir.Node, outputs: Sequence[str], builder: Builder) -> None:
+        """Say which values a node's results are."""
+        for value, name in zip(node.outputs, outputs, strict=False):
+            if value.name and name:
+                self.bind(builder, value, name, node_label(self.file, node))
 
     def _node(self, node: onnx_ir.Node, builder: Builder) -> tuple[str, ...]:
         inputs = tuple(self._operand(node, v) for v in node.inputs)
@@ -285,6 +297,8 @@ class _Walker:
         try:
             with builder.attempt():
                 made = self.subgraph(graph, inner)
+        except DeclaredTypeError:
+            raise  # whatever the shapes are
         except ModelError as error:
             return error
         except AtcError:

@@ -55,6 +55,10 @@ class Precision:
     _kept: dict[str, DType] = field(default_factory=dict)
     _made: dict[tuple[Builder, str, DType], str] = field(default_factory=dict)
 
+    def widens(self, value: onnx_ir.Value) -> bool:
+        """Tell whether a value of the model is kept in a wider type than it declares."""
+        return self.wide and value.dtype in (onnx_ir.DataType.FLOAT16, onnx_ir.DataType.BFLOAT16)
+
     def given(self, builder: Builder, name: str) -> str:
         """Return what stands for an input or initializer of a graph."""
         half = self.wide and builder.parts(name) is None and builder.type(name).dtype.is_half

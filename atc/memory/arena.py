@@ -39,8 +39,12 @@ class Arena:
     """With run-time extents: each buffer's bytes, from the lowest offset up."""
     below: tuple[tuple[int, ...], ...] = ()
     """Which buffers of `sizes` lie below each one and must not reach into it."""
+    states: Mapping[str, int] = field(default_factory=dict)
+    """Offsets of what lasts from run to run, at the arena's start."""
     number: Mapping[str, int] = field(default_factory=dict)
-    """Which buffer of `sizes` each value, and each call's scratch (by `#scratch`), lies in."""
+    """Which buffer of `sizes` each value lies in."""
+    scratch_number: Mapping[str, int] = field(default_factory=dict)
+    """Which buffer of `sizes` the scratch of a call is, by the call's first output."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,9 @@ def plan_memory(
     """
     events = list(_events(program, program.steps))
     outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
-    home = _merge_in_place(program, events, outside) if reuse and in_place else {}
+    lasting = [s.value for s in program.states]
+    fixed = {*outside, *lasting}
+    home = _merge_in_place(program, events, fixed) if reuse and in_place else {}
 
     def place(value: str) -> str:
         value = program.home(value)
@@ -83,34 +89,42 @@ def plan_memory(
 
     uses: dict[str, list[_Event]] = {}
     extents: dict[str, int] = {}
+    scratch_of: dict[str, str] = {}
     for event in events:
         if event.call is not None and event.call.source.scratch:
             key = _scratch_key(event.call)
             extents[key], uses[key] = event.call.source.scratch, [event]
+            scratch_of[key] = event.call.node.outputs[0]
         for value in (*event.reads, *event.writes):
-            if (storage := place(value)) not in outside:
+            if (storage := place(value)) not in fixed:
                 extents[storage] = program.types[storage].nbytes
                 uses.setdefault(storage, []).append(event)
     placed: list[tuple[Buffer, _Lane | None]] = []
     for name, own in uses.items():
         first, last, lane = _life(own)
         size = most(extents[name]) + 2 * guard
-        placed.append((Buffer(name, size, first, last, ALIGNMENT), lane))
+        of = scratch_of.get(name, "")
+        placed.append((Buffer(name, size, first, last, ALIGNMENT, of), lane))
     buffers = [buffer for buffer, _ in placed]
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
+    states, plan = _with_states(program, plan, guard)
+    last = events[-1].step if events else 0
+    buffers += [
+        Buffer(v, program.types[v].nbytes + 2 * guard, 0, last, ALIGNMENT) for v in lasting
+    ]
     check_plan(buffers, plan)
-    values = dict.fromkeys(v for e in events for v in (*e.writes, *e.reads))
+    values = dict.fromkeys(
+        [*lasting, *(v for e in events for v in (*e.writes, *e.reads))]
+    )
     homes = {v: place(v) for v in values if place(v) not in outside}
     offsets = {v: plan.offsets[h] + guard + most(program.shift(v)) for v, h in homes.items()}
-    scratch = {
-        e.call.node.outputs[0]: plan.offsets[_scratch_key(e.call)] + guard
-        for e in events
-        if e.call is not None and e.call.source.scratch
-    }
+    scratch = {b.scratch_of: plan.offsets[b.name] + guard for b in buffers if b.scratch_of}
     audit_memory(program, offsets, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
     if not program.dims:
-        return Arena(offsets, scratch, tuple(buffers), plan, steps, homes, guard)
+        return Arena(
+            offsets, scratch, tuple(buffers), plan, steps, homes, guard, states=states
+        )
     order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
     below = stacked(order, plan, reuse=reuse)
     check_stack(order, below, reuse=reuse)
@@ -118,9 +132,26 @@ def plan_memory(
     return Arena(
         offsets, scratch, tuple(buffers), plan, steps, homes, guard,
         tuple(extents[b.name] + 2 * guard for b in order), below,
-        {**{v: number[place(v)] for v in offsets},
-         **{n: k for n, k in number.items() if n.endswith("#scratch")}},
+        {v: number[place(v)] for v in offsets},
+        {b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
+
+
+def _with_states(
+    program: Program, plan: MemoryPlan, guard: int
+) -> tuple[dict[str, int], MemoryPlan]:
+    """Return where the states lie, before all that is planned, and the plan after them."""
+    offsets: dict[str, int] = {}
+    size = 0
+    for state in program.states:
+        offsets[state.value] = size + guard
+        size += -(-(program.types[state.value].nbytes + 2 * guard) // ALIGNMENT) * ALIGNMENT
+    moved = {name: offset + size for name, offset in plan.offsets.items()}
+    whole = replace(
+        plan, offsets={**{v: at - guard for v, at in offsets.items()}, **moved},
+        size=plan.size + size, lower_bound=plan.lower_bound + size,
+    )  # fmt: skip
+    return offsets, whole
 
 
 def _life(events: Sequence[_Event]) -> tuple[int, int, _Lane | None]:

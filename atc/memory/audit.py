@@ -114,7 +114,10 @@ def audit_memory(
     state. Also checks that nothing lies outside the arena's `size` bytes, and that a call's result
     meets an operand only exactly (in place) and where its kernel allows it.
     """
-    _Auditor(program, offsets, scratch, size).run(program.steps, Intact())
+    auditor = _Auditor(program, offsets, scratch, size)
+    end = auditor.run(program.steps, auditor.begin())
+    for state in program.states:
+        auditor.read(state.next, end, "the next run")
 
 
 @dataclass(frozen=True)
@@ -124,13 +127,26 @@ class _Auditor:
     scratch: Mapping[str, int]
     size: int
 
+    def begin(self) -> Intact:
+        """Return what is intact before the first step: the states."""
+        intact = Intact()
+        self._fill([state.value for state in self.program.states], intact)
+        return intact
+
+    def _home(self, value: str) -> str:
+        """Return the storage of a value; a state's next value is another one than that it finds."""
+        following = {state.next for state in self.program.states}
+        while value in self.program.storage and value not in following:
+            value = self.program.storage[value]
+        return value
+
     def run(self, steps: Sequence[Step], intact: Intact) -> Intact:
         for step in steps:
             match step:
                 case Call():
                     self._call(step, intact)
                 case Branch():
-                    self._read(step.condition, intact, "If")
+                    self.read(step.condition, intact, "If")
                     ends = [self.run(s, intact.copy()) for s in (step.then, step.otherwise)]
                     intact = ends[0].common(ends[1])
                     if step.extents:  # results that are not as long in both
@@ -235,11 +251,11 @@ class _Auditor:
         after = intact.copy()
         for _ in range(2):
             for value in loop.conditions:
-                self._read(value, after, "Loop")
+                self.read(value, after, "Loop")
             self._fill((loop.iteration,), after)
             after = self.run(loop.body, after)
             for value in (loop.going, *loop.collected):
-                self._read(value, after, "Loop")
+                self.read(value, after, "Loop")
         return intact.common(after)
 
     def _fill(self, values: Sequence[str], intact: Intact) -> None:
@@ -251,7 +267,7 @@ class _Auditor:
 
     def _write(self, value: str, span: _Span, intact: Intact) -> None:
         """Write a value: its storage is intact, so far as it was and there, no other is there."""
-        home = self.program.home(value)
+        home = self._home(value)
         intact.spoil(span, home)
         intact.put(home, _joined(intact.spans.get(home, ()), span))
 
@@ -265,9 +281,10 @@ class _Auditor:
             raise InternalError(f"memory plan: '{value}' lies outside the arena")
         return span
 
-    def _read(self, value: str, intact: Intact, where: str) -> None:
+    def read(self, value: str, intact: Intact, where: str) -> None:
+        """Raise unless a value's bytes are intact."""
         span = self._span(value)
-        home = self.program.home(value)
+        home = self._home(value)
         if span is None or span.begin == span.end:
             return
         if not any(s.covers(span) for s in intact.spans.get(home, ())):
@@ -278,7 +295,7 @@ class _Auditor:
         outputs = call.node.outputs
         operands = [a for a in call.arguments if a not in outputs]
         for operand in operands:
-            self._read(operand, intact, where)
+            self.read(operand, intact, where)
         written = [(o, s) for o in outputs if (s := self._span(o)) is not None]
         spoiled = []
         if call.source.scratch:

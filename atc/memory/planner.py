@@ -44,7 +44,9 @@ _SEARCHED = ", then search"
 class Buffer:
     """Bytes that belong to one tensor from step `first` to step `last`, inclusive.
 
-    `size` is in bytes and may be 0. The offset is a multiple of `alignment`, a power of two.
+    `name` is the tensor's, or tells apart what has none: `scratch_of` is the first result of the
+    call whose scratch it is. `size` is in bytes and may be 0. The offset is a multiple of
+    `alignment`, a power of two.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Buffer:
     first: int
     last: int
     alignment: int = ARENA_ALIGNMENT
+    scratch_of: str = ""
 
 
 @dataclass(frozen=True)

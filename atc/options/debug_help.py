@@ -86,8 +86,30 @@ Examples:
   atc --model=net.onnx --output=out/net --target=aarch64-neon --machine=board.json
 """
 
+_BATCH = """\
+usage: atc batch FILE.toml [--jobs=N] [--sdk=NAME] [--again] [options]
+
+Compiles models x targets x variants, several at a time. What is up to date isn't compiled again,
+so that a run that was killed goes on where it was. The page batch.html in the output folder tells
+status, sizes, times, and what changed since the last run. The file (see atc/docs/farm.md):
+
+  output = "out"
+  targets = ["x86-64-avx2", "c99"]
+  [options]                         # of all rows; those of atc, by name
+  op_compiler_cache_mode = "enable"
+  [[model]]
+  path = "digits.onnx"              # also name, targets, options
+
+Exit status: 0 all rows are compiled; 1 one of them isn't, or the file is wrong.
+
+Examples:
+  atc batch matrix.toml
+  atc batch matrix.toml --sdk=vision
+"""
+
 HELP: Mapping[str, str] = {
     "diff": _DIFF, "bisect": _BISECT, "profile": _PROFILE, "quantize": _QUANTIZE,
     "report": _REPORT, "machine": _MACHINE,
+    "batch": _BATCH,
 }  # fmt: skip
 """The introductions by command."""

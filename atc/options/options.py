@@ -12,10 +12,11 @@ from typing import Any
 from atc.backends.machine import Machine
 from atc.backends.target import host_arch
 from atc.backends.targets import get_target
+from atc.cache.remote_url import RemoteUrl
 from atc.dims import Extent, Named, Range
 from atc.errors import OptionError
 from atc.options.machine import chosen_machine
-from atc.options.values import Checks, InputShape
+from atc.options.values import EXPORT, Checks, InputShape
 
 _CPU_TARGETS = {"x86_64": "x86-64", "aarch64": "aarch64-neon"}
 
@@ -38,6 +39,7 @@ class Options:
     input_format: str = ""
     input_fp16_nodes: tuple[str, ...] = ()
     output_type: tuple[tuple[str, str], ...] = ()
+    state: tuple[str, ...] = ()
     insert_op_conf: Path | None = None
     external_weight: int = 0
     target: str = "host"
@@ -54,7 +56,11 @@ class Options:
     parallel_copy_size: int = -1
     op_compiler_cache_mode: str = "disable"
     op_compiler_cache_dir: Path | None = None
-    fast_run: bool = False
+    op_compiler_cache_remote: RemoteUrl | None = None
+    op_compiler_cache_remote_access: str = ""
+    op_compiler_cache_trust: str = "key"
+    fast_run: bool | str = False
+    fast_run_import: Path | None = None
     full_run: bool = False
     fast_run_algo_policy: Path | None = None
     fast_run_timeout: float = 20.0
@@ -101,6 +107,8 @@ class Options:
     recompute_pool: int = 20
     recompute_workers: int = 0
     jobs: int = 0
+    scheduler: str = ""
+    runner: str = ""
     dump: Path | None = None
     op_debug_level: int = 0
     op_debug_config: Path | None = None
@@ -145,7 +153,18 @@ class Options:
     @property
     def measures(self) -> bool:
         """Whether candidate kernels are measured."""
-        return self.fast_run or self.full_run
+        return not self.exports and bool(self.fast_run or self.full_run)
+
+    @property
+    def exports(self) -> bool:
+        """Whether candidate kernels are to be measured elsewhere."""
+        return self.fast_run == EXPORT
+
+    @property
+    def knows_times(self) -> bool:
+        """Whether there are times to choose by, measured now or before."""
+        earlier = self.op_bank_path is not None or self.fast_run_import is not None
+        return self.measures or earlier
 
     def warnings(self) -> Iterator[str]:
         """Yield what is accepted but doesn't do what it says."""
@@ -154,6 +173,11 @@ class Options:
             what = "hooks" if self.hooks else "checks"
             for option in self.asks_for_threads():
                 yield f"{option}: a build with {what} computes in one thread"
+        if (
+            self.op_compiler_cache_remote and self.op_compiler_cache_mode == "disable"
+            and not self.measures and "op_compiler_cache_remote" not in self.sources
+        ):  # fmt: skip
+            yield "--op_compiler_cache_remote has no effect without --op_compiler_cache_mode=enable"
         precise = self.op_select_implmode.startswith("high_precision")
         if self.optypelist_for_implmode and not precise:
             yield (
@@ -194,7 +218,7 @@ def make_options(values: Mapping[str, Any]) -> Options:
     if own.get("static_shapes"):
         shapes = own.get("input_shape", {})
         own["input_shape"] = {name: _largest(shape) for name, shape in shapes.items()}
-    if own.get("fast_run") and own.get("full_run"):
+    if own.get("fast_run") is True and own.get("full_run"):
         raise OptionError(
             "--fast_run and --full_run exclude each other", where="--full_run",
             hint="--full_run measures all candidates, --fast_run the most promising ones",

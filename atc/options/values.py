@@ -72,6 +72,20 @@ def switch(value: object) -> bool:
     raise OptionError(f"invalid value '{_shown(value)}'", hint="use 1 or 0", code="E10006")
 
 
+EXPORT = "export"
+
+
+def switch_or_export(value: object) -> bool | str:
+    """Return whether something is on, or `export`."""
+    if value == EXPORT:
+        return EXPORT
+    try:
+        return switch(value)
+    except OptionError as error:
+        error.hint = "use 1, 0 or export"
+        raise
+
+
 @dataclass(frozen=True)
 class Checks:
     """The checks of a checked build; `limit` is the largest magnitude, 0 for none.

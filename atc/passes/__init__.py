@@ -33,6 +33,7 @@ from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.quantized.fuse_requantize import fold_scales
 from atc.passes.quantized.lower_qdq import quantize_integers
+from atc.passes.quantized.merge_padding import merge_padding
 from atc.passes.rewriting import Rule, rewrite
 
 
@@ -96,12 +97,19 @@ def layout_passes(
     straight = _rule("straighten_operands", partial(straighten_operands, width=width))
     in_place = _rule("slice_in_place", slice_in_place)
     narrow = Pass("store_bf16", partial(store_bf16, storing=storing))  # when no kernel changes
-    return (*blocked, straight, in_place, narrow) if width > 1 else (in_place,)
+    if width > 1:
+        return (*blocked, straight, in_place, narrow)
+    last = (
+        _rule("merge_padding", merge_padding),
+        Pass("block_layout", choose),
+        _rule("cancel_movement_again", cancel_movement),
+    )
+    return (*last, in_place) if layouts.bytes_last else (in_place,)
 
 
 def pass_names() -> tuple[str, ...]:
     """Return what `--fusion_switch_file` calls the passes: those that run again have one name."""
-    passes = (*PASSES, *layout_passes(2))
+    passes = (*PASSES, *layout_passes(1, Layouts(bytes_last=True)), *layout_passes(2))
     return tuple(dict.fromkeys(p.name.removesuffix("_again") for p in passes))
 
 

@@ -18,15 +18,18 @@ from atc.cache import (
     open_content_store,
 )
 from atc.diagnostics import Diagnostics
+from atc.fast_run.timings import remote_store
 from atc.pipeline.request import Request
 
 
 def operator_cache(request: Request, warn: Callable[[str], None]) -> Cache:
     """Open the op compiler cache of a target."""
     versions = {"atc_version": __version__, "ops_version": __version__}
+    mode = _mode(request)
+    remote = None if mode == "disable" else remote_store(request.options, request.environ, warn)
     return open_cache(
-        _mode(request), request.options.op_compiler_cache_dir, request.target.name,
-        versions=versions, environ=request.environ, warn=warn,
+        mode, request.options.op_compiler_cache_dir, request.target.name,
+        versions=versions, environ=request.environ, warn=warn, remote=remote,
     )  # fmt: skip
 
 
@@ -36,7 +39,9 @@ def shop_of(
     """Return what objects are compiled with; the user's own flags come last and count."""
     flags = (*library_flags(compiler, request.target), *request.options.compiler_flags)
     workers = request.options.jobs or os.cpu_count() or 1
-    return BuildContext(request.target, compiler, flags, cache, workers, diagnostics.process)
+    return BuildContext(
+        request.target, compiler, flags, cache, workers, diagnostics.process, request.farm
+    )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pathlib import Path
 import onnx_ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
-from atc.backends.kernel import KernelSource
+from atc.backends.kernel_source import KernelSource
 from atc.cache import DebugConfig, parse_debug_config
 from atc.errors import OptionError
 from atc.ir.text import op_text

@@ -24,7 +24,7 @@ ALIGNMENT = 64
 
 _WITHOUT = (
     "profile", "hooks", "sanity_check", "runtime_log", "fast_run_algo_policy",
-    "op_bank_path",
+    "op_bank_path", "state",
 )  # fmt: skip
 """Options that time, watch or measure kernels of the CPU alone."""
 

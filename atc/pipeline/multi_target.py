@@ -39,6 +39,7 @@ _ALONE = (
     "external_weight",
     "c_opr_lib",
     "fast_run_algo_policy",
+    "state",
 )
 """Options of libraries for one target."""
 

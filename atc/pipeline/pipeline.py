@@ -36,7 +36,7 @@ from atc.pipeline.lowering import read_model
 from atc.pipeline.planning import plan_all
 from atc.pipeline.report import report_json, source_nodes
 from atc.pipeline.request import Request
-from atc.pipeline.timing import optimise_by_times
+from atc.pipeline.timing import exported, optimise_by_times
 from atc.pipeline.writing import Built, build_plan, build_project, write_project
 from atc.program.build import Program
 from atc.select.select import Selection
@@ -129,7 +129,8 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         )  # fmt: skip
         diagnostics.stage("writing the output folder")
         _keep_kernels(done, built, listed)
-        write_tree({**built.files, **_texts(done)}, options.output)
+        more = exported(timed, request, compiler, diagnostics)
+        write_tree({**built.files, **_texts(done), **more}, options.output)
     return done
 
 

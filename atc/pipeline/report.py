@@ -16,9 +16,8 @@ from atc.lower.context import node_name
 from atc.passes.layout import LayoutReport
 from atc.pipeline.contract import contract_of
 from atc.pipeline.float_fallbacks import in_float
-from atc.program.build import call_sources, calls
 from atc.program.placement import place
-from atc.program.steps import Call, Program
+from atc.program.steps import Call, Program, call_sources, calls
 
 if TYPE_CHECKING:
     from atc.pipeline.pipeline import Compilation
@@ -35,6 +34,7 @@ def report_json(done: Compilation) -> str:
         "machine": asdict(done.target.machine),
         "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
         "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
+        **({"states": _states(done)} if done.program.states else {}),
         "output_variables": list(output_numbers(done.program)),
         "precision": asdict(contract_of(done.request, done.selection)),
         "memory": {
@@ -44,7 +44,8 @@ def report_json(done: Compilation) -> str:
             "method": plan.method,
             "weights_bytes": done.emission.blob.size,
             "buffers": [
-                {"name": b.name, "offset": plan.offsets[b.name], "bytes": b.size,
+                {"name": b.scratch_of or b.name, "scratch": bool(b.scratch_of),
+                 "offset": plan.offsets[b.name], "bytes": b.size,
                  "first_step": b.first, "last_step": b.last}
                 for b in done.arena.buffers
             ],
@@ -104,6 +105,11 @@ def _moved(program: Program) -> dict[str, int]:
 def runs_on(call: Call) -> str:
     """Return where a call runs."""
     return "host" if call.source.launch is None else "device"
+
+
+def _states(done: Compilation) -> dict[str, str]:
+    """Return what is carried from run to run."""
+    return {s.value: str(done.program.types[s.value]) for s in done.program.states}
 
 
 def _layouts(report: LayoutReport) -> dict[str, object]:

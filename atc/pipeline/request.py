@@ -16,6 +16,7 @@ from atc.adapt import Adaptation, read_aipp
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.errors import InternalError, OptionError
+from atc.farm.scheduler import Scheduler
 from atc.options.options import Options
 from atc.options.shape_profiles import fallback_of, shape_profiles_of
 from atc.pipeline.debug_build import Debugging, read_debugging
@@ -36,7 +37,7 @@ from atc.program.partition import Worth
 from atc.select.select import Limits
 
 _RESOLVED = frozenset({
-    "target", "insert_op_conf", "input_format", "input_fp16_nodes", "output_type",
+    "target", "insert_op_conf", "input_format", "input_fp16_nodes", "output_type", "state",
     "precision_mode", "precision_mode_v2", "keep_dtype", "modify_mixlist", "customize_dtypes",
     "op_precision_mode", "oo_level", "fusion_switch_file", "optimization_switch",
     "op_debug_config", "op_debug_level",
@@ -83,6 +84,8 @@ class Request:
     operator_modes: OperatorModes | None
     debugging: Debugging
     decisions: Decisions = field(default_factory=Decisions)
+    farm: Scheduler | None = field(default=None, compare=False)
+    """The cluster that compiles and measures."""
 
     @property
     def target(self) -> Target:
@@ -206,7 +209,7 @@ def _adaptation(options: Options) -> Adaptation:
     conf = options.insert_op_conf
     return Adaptation(
         read_aipp(conf) if conf is not None else (), options.input_format,
-        options.input_fp16_nodes, options.output_type,
+        options.input_fp16_nodes, options.output_type, options.state,
     )  # fmt: skip
 
 

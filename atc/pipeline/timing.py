@@ -10,8 +10,9 @@ import onnx_ir
 from atc.backends.kernel import Workload
 from atc.backends.toolchain import Compiler
 from atc.diagnostics import Diagnostics
+from atc.fast_run.export import FOLDER
 from atc.fast_run.measure import workloads
-from atc.fast_run.timings import measured, replayed
+from atc.fast_run.timings import export_files, measured, replayed
 from atc.pipeline.caches import open_build_context
 from atc.pipeline.lowering import Optimised, optimise_all
 from atc.pipeline.request import Request
@@ -26,6 +27,8 @@ class Timed:
     networks: tuple[Optimised, ...]
     timings: Timings
     limits: Limits
+    wanted: tuple[Workload, ...] = ()
+    """The workloads whose times would decide."""
 
 
 def optimise_by_times(
@@ -48,8 +51,22 @@ def optimise_by_times(
         )
     todo = [w for each in networks for w in workloads(each.graph, {})]
     return Timed(
-        networks, _kernel_times(todo, timings, request, limits, compiler, diagnostics), limits
-    )
+        networks, _kernel_times(todo, timings, request, limits, compiler, diagnostics), limits,
+        (*forms, *todo),
+    )  # fmt: skip
+
+
+def exported(
+    timed: Timed, request: Request, compiler: Compiler, diagnostics: Diagnostics
+) -> dict[str, bytes]:
+    """Return the project that measures elsewhere what isn't known, where that is asked for."""
+    if not request.options.exports:
+        return {}
+    with open_build_context(request, compiler, diagnostics) as context:
+        files = export_files(
+            timed.wanted, request.options, timed.limits, context, request.environ, diagnostics
+        )
+    return {f"{FOLDER}/{path}": data for path, data in files.items()}
 
 
 def _layout_times(
@@ -66,7 +83,7 @@ def _layout_times(
     """
     options, always = request.options, request.decisions.measured_layouts
     known = replayed(forms, options, request.target, limits, diagnostics, all_chosen=False)
-    if not always and not options.measures and options.op_bank_path is None:
+    if not always and not options.knows_times:
         return known
     own = replace(options, fast_run=True, fast_run_algo_policy=None) if always else options
     with open_build_context(request, compiler, diagnostics) as context:
@@ -82,7 +99,7 @@ def _kernel_times(
     """Return the times of the kernels that may be chosen, those that are known among them."""
     options = request.options
     found = {**known, **replayed(todo, options, request.target, limits, diagnostics)}
-    if not options.measures and options.op_bank_path is None:
+    if not options.knows_times:
         return found
     with open_build_context(request, compiler, diagnostics) as context:
         return measured(todo, found, options, limits, context, request.environ, diagnostics)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from atc.backends.kernel import Candidate, KernelSource, Workload, render_kernel
+from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target, on_host
 from atc.dims import concrete
 from atc.ir.expr import Input
@@ -24,6 +25,7 @@ from atc.program.forks import ALONE, Workers, forked, part_of
 from atc.program.packed_layouts import propagate_packed_layouts
 from atc.program.partition import ESTIMATED, Range, Slice, Worth, is_copy, pieces, shared
 from atc.program.row_partition import rows_of_threads
+from atc.program.states import carried
 from atc.program.steps import (
     Branch,
     Call,
@@ -33,6 +35,7 @@ from atc.program.steps import (
     Program,
     Repeat,
     Slot,
+    State,
     Step,
     calls,
 )
@@ -72,11 +75,18 @@ def build_program(
         selection, target, in_place, threads, cascades, counts or {}, planes, workers, worth
     )
     steps = writer.scope(graph, graph.outputs)
+    pairs = [(graph.inputs[i], graph.outputs[o]) for i, o in graph.states]
+    states = carried(pairs, steps, writer.types, writer.storage)
+    for (_, result), state in zip(pairs, states, strict=True):
+        steps += tuple(writer.carry(state, result))
     used = {a for c in calls(steps) for a in c.arguments}
     constants = {k: v for k, v in writer.constants.items() if k in used}
+    held = {value for value, _ in pairs}
     return Program(
-        graph.name, graph.inputs, graph.outputs, steps, writer.types, constants, writer.storage,
-        graph.bundles, writer.shifts, graph.dims, graph.guards,
+        graph.name, tuple(v for v in graph.inputs if v not in held),
+        tuple(v for k, v in enumerate(graph.outputs) if k not in {o for _, o in graph.states}),
+        steps, writer.types, constants, writer.storage,
+        graph.bundles, writer.shifts, graph.dims, graph.guards, states,
     )  # fmt: skip
 
 
@@ -368,6 +378,15 @@ class _Writer:
             steps.append(self._copy(home, place))
             taken.add(place)
 
+    def carry(self, state: State, result: str) -> Iterator[Call]:
+        """Let a result be in a state's memory after the run; yield the copy that this may take."""
+        if state.next == result:
+            self.storage[result] = state.value
+        else:
+            self.types[state.next] = self.types[state.value]
+            self._place(state.next, state.value, 0)
+            yield self._copy(result, state.next)
+
     def _copy(self, source: str, place: str, size: int | None = None) -> Call:
         type_, own = self.types[place], self.types[source].size
         if size is not None or own != type_.size:  # as much as there is, where that changes
@@ -413,24 +432,6 @@ def _with_rows(call: Call, choice: Choice, rows: int) -> Call:
     """Return the call of a kernel that computes so many rows of what was chosen for all of them."""
     share = rows / choice.workload.outputs[0].shape[2]
     return replace(call, chosen=choice.candidate.label, share=share, rows=share)
-
-
-def call_sources(program: Program) -> Iterator[list[int | str]]:
-    """Yield, for each call, what it reads: the number of the call that made it, or an input.
-
-    Constants are left out; of a value that several calls write it is the latest one.
-    """
-    makers: dict[str, int | str] = {name: name for name in program.inputs}
-    for number, call in enumerate(calls(program.steps)):
-        yield list(dict.fromkeys(_makers(call, program, makers)))
-        makers.update((program.home(o), number) for o in call.node.outputs)
-
-
-def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Iterator[int | str]:
-    for name in call.arguments[: len(call.arguments) - len(call.node.outputs)]:
-        maker = makers.get(name, makers.get(program.home(name)))
-        if name not in program.constants and maker is not None:
-            yield maker
 
 
 def _joined(parts: Sequence[Sequence[Step]]) -> list[Step]:

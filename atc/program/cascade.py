@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from atc.backends.kernel import Candidate, Params, striped
+from atc.backends.kernel import Candidate, Stripable, StripedParams
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Graph, Node, TensorType
@@ -51,7 +51,7 @@ class CascadeStage:
 
     node: Node
     choice: Choice
-    params: Params
+    params: StripedParams
     ends: tuple[int, ...]
     """The rows at which its stripes may end."""
     rows: int
@@ -80,7 +80,8 @@ class CascadeStage:
 
     def held(self, x_rows: int, y_rows: int) -> Candidate:
         """Return the candidate for memory that holds so many rows; 0: all."""
-        return Candidate(self.candidate.kernel, striped(self.params, x_rows, y_rows))
+        params = replace(self.params, x_rows=x_rows, y_rows=y_rows)
+        return Candidate(self.candidate.kernel, params)
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,8 @@ def _stage(node: Node, selection: Selection, target: Target) -> CascadeStage | N
     w, chosen = choice.workload, choice.candidate
     x, window = w.inputs[0], node.op.window
     if is_dynamic(w) or x is None or len(w.outputs[0].shape) != 5:
+        return None
+    if not isinstance(chosen.kernel, Stripable):
         return None
     params = chosen.kernel.striped_params(w, chosen.params, target, 1, 1)
     if params is None:

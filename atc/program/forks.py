@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel import Candidate, Workload, split_of
 from atc.backends.target import Target
 from atc.dims import is_dynamic, most
 from atc.ir.graph import Graph, Node, reads
@@ -275,7 +275,8 @@ def time_of(w: Workload, candidate: Candidate, choice: Choice, target: Target) -
     least = cycles(w, target)
     if not isinstance(w.op, MODELLED) or candidate.kernel.portable:
         return least
-    return max(least, candidate.kernel.cost(w, candidate.params, target))
+    estimated: float = candidate.kernel.cost(w, candidate.params, target)
+    return max(least, estimated)
 
 
 def _divided(node: Node, selection: Selection, target: Target, threads: int) -> float:
@@ -287,8 +288,8 @@ def _divided(node: Node, selection: Selection, target: Target, threads: int) -> 
     w, candidate = choice.workload, choice.candidate
     if not is_long(w, target):
         return whole
-    work_split = candidate.kernel.work_split(
-        w, shared(w, candidate, target, threads).params, target
+    work_split = split_of(
+        candidate.kernel, w, shared(w, candidate, target, threads).params, target
     )
     count = max(len(pieces(w, candidate, target, threads)), work_split.pieces)
     if count < 2:

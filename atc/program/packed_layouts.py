@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
+from atc.backends.kernel import PacksActivations
 from atc.backends.packed_layout import PackedLayout
 from atc.backends.target import Target
 from atc.dims import is_dynamic
@@ -68,11 +69,15 @@ def _read(node: Node, selection: Selection, target: Target) -> Mapping[int, Pack
     if choice is None or is_dynamic(choice.workload):
         return {}
     kernel = choice.candidate.kernel
+    if not isinstance(kernel, PacksActivations):
+        return {}
     return kernel.accepted_layouts(choice.workload, choice.candidate.params, target)
 
 
 def _gives(choice: Choice, layout: PackedLayout, target: Target) -> bool:
     kernel, params = choice.candidate.kernel, choice.candidate.params
+    if not isinstance(kernel, PacksActivations):
+        return False
     return kernel.produces_layout(choice.workload, params, target, layout)
 
 
@@ -85,5 +90,7 @@ def _joined(each: list[PackedLayout | None]) -> PackedLayout | None:
 
 def _changed(choice: Choice, inputs: Mapping[int, PackedLayout], y: PackedLayout | None) -> Choice:
     candidate = choice.candidate
+    if not isinstance(candidate.kernel, PacksActivations):
+        return choice
     params = candidate.kernel.packed_params(candidate.params, inputs, y)
     return replace(choice, candidate=replace(candidate, params=params))

@@ -13,7 +13,7 @@ from math import prod
 from typing import TypeVar
 
 from atc.backends.flops import operations, traffic
-from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel import Candidate, Splittable, Workload
 from atc.backends.target import Target
 from atc.ir.graph import Op, TensorType
 from atc.ir.ops import (
@@ -104,8 +104,11 @@ def shared(
     """Return a candidate whose call threads share, where it is long and its kernel can do that."""
     if threads < 2 or not is_long(w, target, worth):
         return candidate
-    for params in candidate.kernel.cuts(w, candidate.params, target, threads):
-        work_split = candidate.kernel.work_split(w, params, target)
+    kernel = candidate.kernel
+    if not isinstance(kernel, Splittable):
+        return candidate
+    for params in kernel.cuts(w, candidate.params, target, threads):
+        work_split = kernel.work_split(w, params, target)
         least = 0 if worth.always or work_split.phases == 1 else work_split.phases * WORTH_PHASE
         if work_split.pieces > 1 and cycles(w, target) > least:
             return replace(candidate, params=params)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel import Candidate, Stripable, Workload
 from atc.backends.target import Target
 from atc.ir.ops import ConvBlocked, Pool
 from atc.program.partition import ESTIMATED, Slice, Worth, is_long
@@ -34,7 +34,9 @@ def rows_of_threads(
     if threads < 2 or not isinstance(w.op, ConvBlocked | Pool) or not is_long(w, target, worth):
         return None
     kernel, y = candidate.kernel, w.outputs[0]
-    params = kernel.striped_params(w, candidate.params, target, 0, 0) if len(y.shape) == 5 else None
+    if not isinstance(kernel, Stripable) or len(y.shape) != 5:
+        return None
+    params = kernel.striped_params(w, candidate.params, target, 0, 0)
     if params is None or kernel.scratch(w, params, target):
         return None
     rows = _divided(kernel.stripe_ends(w, params, target), threads)

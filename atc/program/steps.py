@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atc.backends.flops import operations, traffic
-from atc.backends.kernel import KernelSource
+from atc.backends.kernel_source import KernelSource
 from atc.dims import Symbol, concrete
 from atc.ir.graph import Array, Composite, Node, TensorType
 from atc.program.cascade import Stripe
@@ -146,6 +146,14 @@ Step = Call | Branch | Repeat | CascadeLoop | Parallel | Fork
 
 
 @dataclass(frozen=True)
+class State:
+    """Memory that lasts from run to run: a run finds `value` in it and leaves `next` there."""
+
+    value: str
+    next: str
+
+
+@dataclass(frozen=True)
 class Program:
     """Steps over values.
 
@@ -166,6 +174,8 @@ class Program:
     """The extents that are known only when the network runs."""
     guards: tuple[int, ...] = ()
     """What must be 0 of them."""
+    states: tuple[State, ...] = ()
+    """What is carried from run to run; no inputs or outputs."""
 
     def home(self, value: str) -> str:
         """Return the value whose memory `value` lives in."""
@@ -196,6 +206,25 @@ def most_branches(steps: Sequence[Step]) -> int:
     return most
 
 
+def touched(step: Step) -> Iterator[str]:
+    """Yield all values that a step and the steps in it read or write."""
+    inner: tuple[Step, ...] = ()
+    match step:
+        case Call():
+            yield from step.arguments
+        case Branch():
+            yield step.condition
+            inner = (*step.then, *step.otherwise)
+        case Repeat():
+            own = (*step.conditions, *step.collected, step.iteration, step.going)
+            yield from (v for v in own if v)
+            inner = step.body
+        case CascadeLoop() | Parallel() | Fork():
+            inner = step.calls
+    for each in inner:
+        yield from touched(each)
+
+
 def calls(steps: Sequence[Step]) -> Iterator[Call]:
     """Yield all calls, those of branches and loops included."""
     for step in steps:
@@ -209,3 +238,21 @@ def calls(steps: Sequence[Step]) -> Iterator[Call]:
                 yield from calls(step.body)
             case CascadeLoop() | Parallel() | Fork():
                 yield from step.calls
+
+
+def call_sources(program: Program) -> Iterator[list[int | str]]:
+    """Yield, for each call, what it reads: the number of the call that made it, or an input.
+
+    Constants are left out; of a value that several calls write it is the latest one.
+    """
+    makers: dict[str, int | str] = {name: name for name in program.inputs}
+    for number, call in enumerate(calls(program.steps)):
+        yield list(dict.fromkeys(_makers(call, program, makers)))
+        makers.update((program.home(o), number) for o in call.node.outputs)
+
+
+def _makers(call: Call, program: Program, makers: dict[str, int | str]) -> Iterator[int | str]:
+    for name in call.arguments[: len(call.arguments) - len(call.node.outputs)]:
+        maker = makers.get(name, makers.get(program.home(name)))
+        if name not in program.constants and maker is not None:
+            yield maker

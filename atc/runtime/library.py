@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -95,9 +96,15 @@ class Library:
         self.is_direct = own and self.set_shapes is None
         """Whether `run_directly` may be asked: fixed shapes, and types of numpy's own."""
         self.weights = self._weights(weights)
-        self.idle: list[Context] = []
+        self.state_size = self._state_size()
+        """Bytes that a context carries from run to run."""
+        self.idle: list[Context] | _OneContext = _OneContext() if self.state_size else []
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         """All that there are."""
+
+    def _state_size(self) -> int:
+        size = self._optional("state_size")
+        return int(size()) if size else 0
 
     def _kept_plans(self) -> int:
         """Return what MXNET_MKLDNN_CACHE_NUM, or its newer name, says."""
@@ -185,7 +192,10 @@ class Library:
         return Tensor(name, shape, dtype_of(info.dtype))
 
     def context(self) -> Context:
-        """Return a context that nobody else has (a list's pop and append are atomic)."""
+        """Return a context that nobody else has (a list's pop and append are atomic).
+
+        Where the network has states there is one, and whoever else has it is waited for.
+        """
         try:
             return self.idle.pop()
         except IndexError:
@@ -239,6 +249,28 @@ class Library:
             self.idle.append(context)
 
 
+class _OneContext:
+    """The only context of a network with states, in the place of a list of those that are idle."""
+
+    def __init__(self) -> None:
+        self._used = threading.Lock()
+        self._context: Context | None = None
+
+    def pop(self) -> Context:
+        """Return the context once nobody uses it; IndexError where there is none yet."""
+        if self._context is None:
+            raise IndexError
+        self._used.acquire()
+        return self._context
+
+    def append(self, context: Context) -> None:
+        """Let others use the context."""
+        if self._context is None:
+            self._context = context
+        else:
+            self._used.release()
+
+
 def _slots(tensors: Sequence[Tensor]) -> list[tuple[int, np.dtype[Any], tuple[int, ...]]]:
     return [(k, t.dtype, t.shape) for k, t in enumerate(tensors)]
 
@@ -288,6 +320,31 @@ class Context:
             return
         if start(self._context) == 0:  # else the calling thread does it all
             weakref.finalize(self, stop, self._context)
+
+    def reset(self) -> None:
+        """Make the states what they are at first."""
+        if self._library.state_size:
+            self._check(self._library.function("reset")(self._context))
+
+    def save_state(self) -> bytes:
+        """Return the states' bytes."""
+        state = bytearray(self._library.state_size)
+        if state:
+            to = self.buffer(state)
+            self._check(self._library.function("save_state")(self._context, to))
+        return bytes(state)
+
+    def restore_state(self, state: bytes) -> None:
+        """Let the states be what they were when they were saved."""
+        size = self._library.state_size
+        if len(state) != size:
+            raise ValueError(f"the states are {size} bytes, not {len(state)}")
+        if state:
+            self._check(self._library.function("restore_state")(self._context, self.buffer(state)))
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise self._library.error(status)
 
     def point_to(self, inputs: list[Array], out: Sequence[Any]) -> list[Array]:
         """Fill the tables; returns the outputs' arrays. The caller keeps the arrays alive."""

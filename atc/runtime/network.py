@@ -7,10 +7,10 @@ Every generated project carries this file's text in its Python module: nothing o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
+T = TypeVar("T")
+
+
 class Network:
     """A compiled network, ready to run.
 
@@ -31,7 +34,9 @@ class Network:
     arrays of objects; what isn't UTF-8 in them is kept as surrogate escapes.
 
     It may be called from several threads at once: each call in progress has an arena of its own,
-    and arenas are kept for the next calls. The interpreter's lock is released meanwhile.
+    and arenas are kept for the next calls. The interpreter's lock is released meanwhile. A network
+    that carries states (`state_size` bytes) has one arena, and its calls come one after the other;
+    bound calls have states of their own.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class Network:
         values = (*self.parameters, *self.results)
         self._direct = self._library.is_direct and all(v.is_plain for v in values)
         self.build_info: str = self._library.text("build_info")
+        self.state_size: int = self._library.state_size
         self._queue = CallQueue(prefix)
         self._library.idle.append(Context(self._library))  # raises what keeps it from running
 
@@ -114,6 +120,26 @@ class Network:
                 return found
         arrays = listed_inputs(self.inputs, flat(self.parameters, inputs))
         return grouped(self.results, self._read(library.run(arrays, self._listed(out))))
+
+    def reset(self) -> None:
+        """Make the states zero, as they are before the first call."""
+        self._with_context(Context.reset)
+
+    def save_state(self) -> bytes:
+        """Return the states as bytes, for `restore_state` of any network of this library."""
+        return self._with_context(Context.save_state)
+
+    def restore_state(self, state: bytes) -> None:
+        """Let the states be what they were when they were saved; ValueError for another size."""
+        self._with_context(partial(Context.restore_state, state=state))
+
+    def _with_context(self, do: Callable[[Context], T]) -> T:
+        library = self._open()
+        context = library.context()
+        try:
+            return do(context)
+        finally:
+            library.idle.append(context)
 
     def bind(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Bound:
         """Return a call on these very arrays that costs next to nothing beside the network.
@@ -176,7 +202,7 @@ class Bound:
     ) -> None:
         """Take inputs that have been checked, and arrays for the outputs or None."""
         self._library = library
-        self._context = library.context()
+        self._context = Context(library) if library.state_size else library.context()
         outputs = self._context.point_to(inputs, out)
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -188,6 +214,18 @@ class Bound:
         fixed = library.set_shapes is None and all(v.entry is None for v in made)
         result = found[0] if len(found) == 1 else self.outputs if plain else found
         self._result = result if fixed else None  # else it is made of each run's outputs
+
+    def reset(self) -> None:
+        """Make the states zero, as they are before the first call."""
+        self._context.reset()
+
+    def save_state(self) -> bytes:
+        """Return the states as bytes."""
+        return self._context.save_state()
+
+    def restore_state(self, state: bytes) -> None:
+        """Let the states be what they were when they were saved; ValueError for another size."""
+        self._context.restore_state(state)
 
     def __call__(self) -> Any:
         """Run the network; returns the bound output, or the tuple of all."""

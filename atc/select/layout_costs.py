@@ -34,13 +34,14 @@ class LayoutCosts:
     ) -> Layouts:
         """Return how the passes are to choose layouts; OptionError for one that isn't there."""
         width = self.target.vector_bytes // 4
-        names = ("auto", *(layout_names(width).values() if width > 1 else ("nchw",)))
+        last = self.target.bytes_last and self.limits.tier != "portable"
+        names = ("auto", *layout_names(width, last).values())
         if wanted not in names:
             raise OptionError(
                 f"target {self.target.name} has no layout {wanted}", where="--layout_transform",
                 hint=f"it has {', '.join(names)}",
             )  # fmt: skip
-        return Layouts(wanted, self.price, tell)
+        return Layouts(wanted, self.price, tell, bytes_last=last)
 
     def storing(self) -> Storing | None:
         """Return how a pass is to choose what is stored in bfloat16; None where nothing may be."""

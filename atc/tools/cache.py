@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from atc import cache
@@ -37,9 +38,9 @@ def cache_command(argv: Sequence[str]) -> tuple[int, str]:
         case ("clear",):
             return 0, cache.clear_text(cache.clear_cache(root, target))
         case ("why", kernel):
-            found = cache.why(root, kernel, target, environ=environ)
+            found, told = _why(root, kernel, target, values, environ)
             if found.kernels:
-                return 0, cache.why_text(found)
+                return 0, cache.why_text(found) + told
             raise OptionError(
                 f"no entry is named '{one_line(kernel, 200)}'", where=str(root),
                 hint="give a kernel's name, or the first digits of an entry's digest",
@@ -47,3 +48,19 @@ def cache_command(argv: Sequence[str]) -> tuple[int, str]:
     raise OptionError(
         "the commands are stats, verify, clear and why NAME", hint="see atc cache --help"
     )
+
+
+def _why(
+    root: Path, kernel: str, target: str | None, values: Mapping[str, Any],
+    environ: Mapping[str, str],
+) -> tuple[cache.WhyReport, str]:  # fmt: skip
+    """Ask both tiers for a kernel; returns what they have, and lines about trouble."""
+    warnings: list[str] = []
+    remote = cache.open_remote(
+        values["op_compiler_cache_remote"], access="read",
+        trust=values["op_compiler_cache_trust"], environ=environ, warn=warnings.append,
+    )  # fmt: skip
+    found = cache.why(root, kernel, target, environ=environ, remote=remote)
+    if remote is not None:
+        remote.close()
+    return found, "".join(f"warning: {text}\n" for text in warnings)

@@ -5,24 +5,18 @@ Reads `<name>.graph.txt` of an output folder, a dump's file, and ONNX's own text
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf import json_format
 
 from atc.errors import ModelError, one_line, way_out
 from atc.files.regular import regular
-
-_TYPED = re.compile(r"(?P<name>[^ :]+): (?P<type>\w+\[[0-9,]*\])")
-_NODE = re.compile(
-    r"(?P<outputs>[^=]*) = (?P<op>\w+)\((?P<attributes>.*)\) ?"
-    r"(?P<inputs>[^()#]*?)(?:\s*# ?(?P<origin>.*))?"
-)
-_CONSTANT = re.compile(r"const (?P<name>[^ :]+): (?P<type>\S+) (?P<bytes>\d+) bytes")
-_HEAD = re.compile(r"graph (?P<name>\S+)\((?P<inputs>.*)\)")
+from atc.ir.graph import Array, Graph, Node, TensorType
+from atc.ir.text import op_text, parse
 
 Json = dict[str, Any]
 
@@ -37,11 +31,17 @@ def text_graph(path: Path) -> Json:
         ) from None
     except UnicodeDecodeError:
         raise ModelError("is not text", where=str(path), hint="give a .graph.txt file") from None
-    if not re.match(r"graph [^(]+\([^)]*\)\n  ", text):
+    if not text.startswith("graph "):
         return _onnx(text, path)
-    lines = enumerate(text.splitlines(), start=1)
-    number, head = next(lines)
-    return _graph(head, number, lines, path)
+    try:
+        return _graph(parse(text, _unknown))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(one_line(str(error), 200), where=str(path)) from None
+
+
+def _unknown(digest: str, type_: TensorType) -> Array:
+    """Stand in for a large constant, of which only the type is exported."""
+    return np.broadcast_to(np.zeros((), type_.dtype.numpy), type_.shape)
 
 
 def _onnx(text: str, path: Path) -> Json:
@@ -56,42 +56,27 @@ def _onnx(text: str, path: Path) -> Json:
     return content
 
 
-def _graph(head: str, number: int, lines: Iterator[tuple[int, str]], path: Path) -> Json:
-    """Read a graph up to its `return`; the graphs inside a node follow that node."""
-    found = _matched(_HEAD, head, number, path)
-    graph: Json = {
-        "name": found["name"], "inputs": _typed(found["inputs"]), "constants": [], "nodes": [],
-    }  # fmt: skip
-    for number, line in lines:
-        said = line.strip()
-        if said.startswith("return"):
-            graph["outputs"] = [n for n in said.removeprefix("return").strip().split(", ") if n]
-            return graph
-        if said.startswith("const "):
-            constant = _matched(_CONSTANT, said, number, path)
-            graph["constants"].append({**constant.groupdict(), "bytes": int(constant["bytes"])})
-        elif said.startswith("graph ") and graph["nodes"]:
-            graph["nodes"][-1].setdefault("graphs", []).append(_graph(said, number, lines, path))
-        else:
-            graph["nodes"].append(_node(_matched(_NODE, said, number, path)))
-    raise ModelError(f"line {number}: the graph has no end", where=str(path))
-
-
-def _node(found: re.Match[str]) -> Json:
-    inputs = [n for n in found["inputs"].strip().split(", ") if n]
+def _graph(graph: Graph) -> Json:
+    """Return a graph; the graphs inside a node are that node's."""
+    constants = [
+        {**_typed(graph, [name])[0], "bytes": array.nbytes}
+        for name, array in graph.constants.items()
+    ]
     return {
-        "op": found["op"], "attributes": found["attributes"],
-        "inputs": [None if n == "-" else n for n in inputs], "outputs": _typed(found["outputs"]),
-        "origin": [n for n in (found["origin"] or "").split("; ") if n],
+        "name": graph.name, "inputs": _typed(graph, graph.inputs), "constants": constants,
+        "nodes": [_node(graph, node) for node in graph.nodes], "outputs": list(graph.outputs),
     }  # fmt: skip
 
 
-def _typed(text: str) -> list[Json]:
-    return [m.groupdict() for m in _TYPED.finditer(text)]
+def _node(graph: Graph, node: Node) -> Json:
+    inner = [_graph(g) for g in node.op.subgraphs()]
+    attributes = op_text(node.op).removeprefix(f"{node.op.kind}(").removesuffix(")")
+    return {
+        "op": node.op.kind, "attributes": attributes, "inputs": [i or None for i in node.inputs],
+        "outputs": _typed(graph, node.outputs), "origin": list(node.origin),
+        **({"graphs": inner} if inner else {}),
+    }  # fmt: skip
 
 
-def _matched(pattern: re.Pattern[str], text: str, number: int, path: Path) -> re.Match[str]:
-    found = pattern.fullmatch(text.strip())
-    if found is None:
-        raise ModelError(f"line {number} is none of a graph: {one_line(text, 60)}", where=str(path))
-    return found
+def _typed(graph: Graph, names: Iterable[str]) -> list[Json]:
+    return [{"name": name, "type": str(graph.types[name])} for name in names]

@@ -1,10 +1,10 @@
 """CPU kernels by family; `KERNELS` is the catalogue in order of preference among equals."""
 
-from atc.backends.cpu import amx, attention, conv, data, map, matmul, normalize, rnn, special
-from atc.backends.kernel import Kernel
+from atc.backends.cpu import amx, attention, conv, data, map, matmul, normalize, rnn, small, special
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *map.KERNELS, *matmul.KERNELS, *attention.KERNELS, *conv.KERNELS, *data.KERNELS,
     *normalize.KERNELS, *rnn.KERNELS, *special.KERNELS,
-    *amx.KERNELS,
+    *amx.KERNELS, *small.KERNELS,
 )  # fmt: skip

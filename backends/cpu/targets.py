@@ -11,6 +11,7 @@ and V1 for those with dot products and i8mm.
 from __future__ import annotations
 
 from atc.backends.machines import MACHINES
+from atc.backends.small_targets import SMALL_TARGETS
 from atc.backends.target import Target
 
 _AVX2 = ("avx2", "fma")
@@ -153,6 +154,7 @@ TARGETS: tuple[Target, ...] = (
         compiler="aarch64-linux-gnu-gcc",
         runner=("qemu-aarch64-static",),  # whose default CPU has everything
     ),
+    *SMALL_TARGETS,
 )
 
 ALIASES = {

@@ -1,8 +1,8 @@
 """CUDA kernels by family; `KERNELS` is the catalogue in order of preference among equals."""
 
 from atc.backends.cuda import data, elementwise, products, rows, windows
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *elementwise.KERNELS, *products.KERNELS, *windows.KERNELS, *rows.KERNELS, *data.KERNELS,
 )  # fmt: skip

@@ -5,26 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.render.expr import load, render_expr, store
-from atc.backends.cpu.render.loops import loop_names, reader
 from atc.backends.cuda.kernel import ElementKernel, unravel
 from atc.backends.kernel import Params, Workload
+from atc.backends.render.expr import load, render_expr, store
+from atc.backends.render.loops import loop_names, reader
 from atc.backends.target import Target
 from atc.ir.graph import row_major
 from atc.ir.ops.data import Concat, Gather, Pad, source_index
 
 
-class ConcatElements(ElementKernel):
+class ConcatElements(ElementKernel[Concat]):
     """Concat: where an element comes from is found by comparing."""
 
     name = "cuda_concat"
     op = Concat
     template = "cuda/concat.cu.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Concat], params: Params, target: Target) -> dict[str, object]:
         """Where each part begins in a row of the result."""
         op = w.op
-        assert isinstance(op, Concat)
         begins = [sum(op.parts[:k]) for k in range(len(op.parts))]
         pieces = [(k, b, n) for k, (b, n) in enumerate(zip(begins, op.parts, strict=True)) if n]
         return {"count": w.outputs[0].size, "indices": [], "row": sum(op.parts), "pieces": pieces}
@@ -47,17 +46,16 @@ class PadAxis:
         return self.extent != self.size or self.begin != 0
 
 
-class PadElements(ElementKernel):
+class PadElements(ElementKernel[Pad]):
     """Pad of any mode."""
 
     name = "cuda_pad"
     op = Pad
     template = "cuda/pad.cu.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Pad], params: Params, target: Target) -> dict[str, object]:
         """Return the axes, and what lies around a constant pad."""
         op = w.op
-        assert isinstance(op, Pad)
         strides, extents, axes = row_major(op.shape), op.extents, []
         for d, size in enumerate(op.shape):
             table: tuple[int, ...] = ()
@@ -75,18 +73,16 @@ class PadElements(ElementKernel):
         }  # fmt: skip
 
 
-class GatherElements(ElementKernel):
+class GatherElements(ElementKernel[Gather]):
     """Gather: every thread computes its address."""
 
     name = "cuda_gather"
     op = Gather
     template = "cuda/gather.cu.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Gather], params: Params, target: Target) -> dict[str, object]:
         """Loops and address."""
-        op, x = w.op, w.inputs[0]
-        assert isinstance(op, Gather)
-        assert x is not None
+        op, x = w.op, w.input(0)
         loops = [*loop_names("i", op.shape), ("r", op.run)]
         indices = [v for v, _ in loops[:-1]]
         dtypes = [t.dtype if t else None for t in w.inputs[1:]]

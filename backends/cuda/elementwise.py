@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.backends.cpu.render.expr import load, render_expr, store, value_type
-from atc.backends.cpu.render.loops import finish, loop_names, reader
-from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.cuda.kernel import ElementKernel, RowKernel, unravel
 from atc.backends.kernel import Params, Workload
+from atc.backends.render.expr import load, render_expr, store, value_type
+from atc.backends.render.loops import finish, loop_names, reader
+from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
 from atc.ir.ops import ArgReduce, Map, Reduce
 
@@ -19,17 +19,16 @@ MANY_ROWS = 1 << 15
 """Results that fill a GPU with a thread each."""
 
 
-class MapElements(ElementKernel):
+class MapElements(ElementKernel[Map]):
     """Any Map, a thread for each element."""
 
     name = "cuda_map"
     op = Map
     template = "cuda/map.cu.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return indices, declarations and the stored value."""
         op = w.op
-        assert isinstance(op, Map)
         loops = loop_names("i", op.shape)
         views, types = (*op.views, *op.coordinates), [t.dtype if t else None for t in w.inputs]
         read = reader(views, types, [v for v, _ in loops])
@@ -40,10 +39,9 @@ class MapElements(ElementKernel):
             "value": value,
         }  # fmt: skip
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
         """Operands whose element is read only by the thread that writes there."""
         op, out = w.op, w.outputs[0]
-        assert isinstance(op, Map)
         return tuple(
             k
             for k, t in enumerate(w.inputs)
@@ -52,10 +50,9 @@ class MapElements(ElementKernel):
         )  # fmt: skip
 
 
-def _reduce_values(w: Workload) -> dict[str, object]:
+def _reduce_values(w: Workload[Reduce]) -> dict[str, object]:
     """Return what both kernels of Reduce need: loops, accumulator, stored value."""
     op = w.op
-    assert isinstance(op, Reduce)
     outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
     first = len(w.inputs) - len(op.epilogue.views)
     types = [t.dtype if t else None for t in w.inputs[:first]]
@@ -73,60 +70,57 @@ def _reduce_values(w: Workload) -> dict[str, object]:
     }  # fmt: skip
 
 
-class ReduceElements(ElementKernel):
+class ReduceElements(ElementKernel[Reduce]):
     """Any Reduce, a thread for each result."""
 
     name = "cuda_reduce"
     op = Reduce
     template = "cuda/reduce.cu.j2"
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Reduce], target: Target) -> bool:
         """Short rows, or enough of them to keep a GPU busy."""
         return not _shares_rows(w)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
         """Loops, accumulator and the stored value."""
         return _reduce_values(w)
 
 
-class ReduceRows(RowKernel):
+class ReduceRows(RowKernel[Reduce]):
     """Any Reduce, a block for each result: partial results of its threads are joined as a tree."""
 
     name = "cuda_reduce_rows"
     op = Reduce
     template = "cuda/reduce_rows.cu.j2"
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Reduce], target: Target) -> bool:
         """Long rows, and few of them."""
         return _shares_rows(w)
 
-    def rows(self, w: Workload) -> int:
+    def rows(self, w: Workload[Reduce]) -> int:
         """Return a row for each result."""
         return w.outputs[0].size
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
         """Loops, accumulator and the stored value."""
         return _reduce_values(w)
 
 
-def _shares_rows(w: Workload) -> bool:
+def _shares_rows(w: Workload[Reduce]) -> bool:
     op = w.op
-    assert isinstance(op, Reduce)
     return prod(op.reduced) >= LONG_ROW and prod(op.shape) <= MANY_ROWS
 
 
-class ArgReduceElements(ElementKernel):
+class ArgReduceElements(ElementKernel[ArgReduce]):
     """ArgMax and ArgMin, a thread for each result; NaN wins, as in numpy."""
 
     name = "cuda_arg_reduce"
     op = ArgReduce
     template = "cuda/arg_reduce.cu.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[ArgReduce], params: Params, target: Target) -> dict[str, object]:
         """Extents and the comparison."""
-        op, x = w.op, w.inputs[0]
-        assert isinstance(op, ArgReduce)
-        assert x is not None
+        op, x = w.op, w.input(0)
         better = f"value {'>' if op.how == 'Max' else '<'}{'=' if op.last else ''} best"
         if x.dtype.is_float:
             better = f"{better} || (isnan(value) && !isnan(best))"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atc.backends.kernel import Kernel, Launch, Params, Workload
+from atc.backends.kernel import Kernel, Launch, OpT, ParamsT, Workload
 from atc.backends.target import Target
 from atc.ir.graph import DType
 
@@ -21,13 +21,13 @@ Unravelled = list[tuple[str, str]]
 """C variables with the expressions that they are declared with."""
 
 
-class DeviceKernel(Kernel):
+class DeviceKernel(Kernel[OpT, ParamsT]):
     """A CUDA kernel that only reads and writes the device's memory."""
 
     barriers = False
     """Whether threads of a block wait for each other."""
 
-    def supports_extents(self, w: Workload) -> bool:
+    def supports_extents(self, w: Workload[OpT]) -> bool:
         """Extents must be known, and not 0: the host does nothing as well. No text either."""
         if w.op.written or not super().supports_extents(w):
             return False
@@ -36,35 +36,35 @@ class DeviceKernel(Kernel):
             return False
         return all(t.size > 0 and t.dtype is not DType.STRING for t in types)
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[OpT], params: ParamsT, target: Target) -> float:
         """Return what is always less than the host's copies."""
         return 0.0
 
 
-class ElementKernel(DeviceKernel):
+class ElementKernel(DeviceKernel[OpT, ParamsT]):
     """A thread computes an element of the result at a time."""
 
-    def elements(self, w: Workload) -> int:
+    def elements(self, w: Workload[OpT]) -> int:
         """Return how many elements are computed."""
         return w.outputs[0].size
 
-    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+    def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """Enough blocks for a thread each, up to a limit."""
         blocks = -(-self.elements(w) // THREADS)
         return Launch(min(max(blocks, 1), MOST_BLOCKS), THREADS)
 
 
-class RowKernel(DeviceKernel):
+class RowKernel(DeviceKernel[OpT, ParamsT]):
     """A block computes a row at a time; its threads share what they find."""
 
     barriers = True
     threads = 128
 
-    def rows(self, w: Workload) -> int:
+    def rows(self, w: Workload[OpT]) -> int:
         """Return how many rows there are."""
         raise NotImplementedError
 
-    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+    def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """Return a block for each row, up to a limit."""
         return Launch(min(max(self.rows(w), 1), MOST_BLOCKS), self.threads)
 

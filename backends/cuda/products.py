@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.backends.cpu.render.expr import address, load
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, ElementKernel, unravel
 from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.render.expr import address, load
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops import MatMul

@@ -7,22 +7,16 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import address, literal
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.cuda.kernel import RowKernel, unravel
 from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.render.expr import address, literal
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention, Normalize, Softmax
 
 ROWS_OF_SCORES = 1024
 """Blocks that have a row of scores in scratch at the same time."""
-
-
-def _operand(w: Workload) -> TensorType:
-    x = w.inputs[0]
-    assert x is not None
-    return x
 
 
 def _lowest(dtype: DType) -> str:
@@ -33,27 +27,25 @@ def _lowest(dtype: DType) -> str:
 
 def _in_place(w: Workload) -> tuple[int, ...]:
     """Return (0,) where the result may take x's place: same element, and no other operand is x."""
-    x = _operand(w)
+    x = w.input(0)
     return (0,) if w.outputs[0].dtype is x.dtype and x not in w.inputs[1:] else ()
 
 
-class SoftmaxRows(RowKernel):
+class SoftmaxRows(RowKernel[Softmax]):
     """Softmax and LogSoftmax: maximum, sum of exponentials, results."""
 
     name = "cuda_softmax"
     op = Softmax
     template = "cuda/softmax.cu.j2"
 
-    def rows(self, w: Workload) -> int:
+    def rows(self, w: Workload[Softmax]) -> int:
         """Return a row for each place beside the axis."""
         op = w.op
-        assert isinstance(op, Softmax)
         return op.outer * op.inner
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
         """Return the formulas of each pass."""
-        op, x = w.op, _operand(w)
-        assert isinstance(op, Softmax)
+        op, x = w.op, w.input(0)
         rows = [("o", op.outer), ("i", op.inner)]
         after, value = finish(op.epilogue, w, "value", ["o", "k", "i"], 1)
         exp = "exp" if x.dtype is DType.DOUBLE else "expf"
@@ -71,28 +63,26 @@ class SoftmaxRows(RowKernel):
             "result": result, "after": after, "value": value,
         }  # fmt: skip
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
         """x, of which the last pass reads where it writes."""
         return _in_place(w)
 
 
-class NormalizeRows(RowKernel):
+class NormalizeRows(RowKernel[Normalize]):
     """Normalize, the variance in two passes around the mean."""
 
     name = "cuda_normalize"
     op = Normalize
     template = "cuda/normalize.cu.j2"
 
-    def rows(self, w: Workload) -> int:
+    def rows(self, w: Workload[Normalize]) -> int:
         """Return a row for each pair of statistics."""
         op = w.op
-        assert isinstance(op, Normalize)
         return prod(op.outer) * prod(op.inner)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Normalize], params: Params, target: Target) -> dict[str, object]:
         """Loops and formulas."""
-        op, x = w.op, _operand(w)
-        assert isinstance(op, Normalize)
+        op, x = w.op, w.input(0)
         length, inner = prod(op.axis), prod(op.inner)
         rows = [*loop_names("o", op.outer), *loop_names("i", op.inner)]
         steps = loop_names("k", op.axis)
@@ -106,7 +96,7 @@ class NormalizeRows(RowKernel):
             "statistics": len(w.outputs) > 1, "after": after, "value": value,
         }  # fmt: skip
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Normalize]) -> tuple[int, ...]:
         """x, of which the last pass reads where it writes."""
         return _in_place(w)
 
@@ -123,39 +113,36 @@ def _scale(op: Normalize, dtype: DType) -> str:
             return f"({dtype.c})(1 / sqrt(total[0] / {prod(op.axis)}.0 + {epsilon}))"
 
 
-class AttentionRows(RowKernel):
+class AttentionRows(RowKernel[Attention]):
     """Any Attention: a block computes a query's scores in scratch, and then its result."""
 
     name = "cuda_attention"
     op = Attention
     template = "cuda/attention.cu.j2"
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept what is computed in the type of all three operands."""
         types = {t.dtype for t in w.inputs[:3] if t is not None}
         return types in ({DType.FLOAT}, {DType.DOUBLE})
 
-    def rows(self, w: Workload) -> int:
+    def rows(self, w: Workload[Attention]) -> int:
         """Return a row for each query."""
         op = w.op
-        assert isinstance(op, Attention)
         return prod(op.batch) * op.queries
 
-    def launch(self, w: Workload, params: Params, target: Target) -> Launch:
+    def launch(self, w: Workload[Attention], params: Params, target: Target) -> Launch:
         """As many blocks as have scratch."""
         return Launch(min(max(self.rows(w), 1), ROWS_OF_SCORES), self.threads)
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Attention], params: Params, target: Target) -> int:
         """Return a row of scores for each block."""
         op = w.op
-        assert isinstance(op, Attention)
         blocks = self.launch(w, params, target).blocks
-        return max(blocks * op.keys, 1) * _operand(w).dtype.itemsize
+        return max(blocks * op.keys, 1) * w.input(0).dtype.itemsize
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Attention], params: Params, target: Target) -> dict[str, object]:
         """Addresses of the operands and both epilogues."""
-        op, dtype = w.op, _operand(w).dtype
-        assert isinstance(op, Attention)
+        op, dtype = w.op, w.input(0).dtype
         rows = [*loop_names("b", op.batch), ("i", op.queries)]
         outer = [v for v, _ in rows]
         split = 3 + len(op.scores.views)

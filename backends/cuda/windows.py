@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from atc.backends.cpu.render.expr import address, load, store, value_type
-from atc.backends.cpu.render.loops import finish
 from atc.backends.cuda.kernel import ElementKernel, unravel
 from atc.backends.cuda.products import multiply_add
 from atc.backends.kernel import Params, Workload
+from atc.backends.render.expr import address, load, store, value_type
+from atc.backends.render.loops import finish
 from atc.backends.target import Target
 from atc.ir.graph import TensorType, row_major
 from atc.ir.ops import Conv, ConvTranspose, Pool, Window

@@ -113,10 +113,10 @@ K_ORDERED(bool, b1)
 
 /* Real numbers: S is the suffix of the <math.h> function. A NaN operand gives NaN. */
 #define K_REAL(T, S, M)                                                        \
-  K_INLINE T k_max_##M(T a, T b) { return a > b || isnan(a) ? a : b; }         \
-  K_INLINE T k_min_##M(T a, T b) { return a < b || isnan(a) ? a : b; }         \
+  K_INLINE T k_max_##M(T a, T b) { return a > b || a != a ? a : b; }         \
+  K_INLINE T k_min_##M(T a, T b) { return a < b || a != a ? a : b; }         \
   K_INLINE T k_sign_##M(T a) {                                                 \
-    return a > 0 ? (T)1 : a < 0 ? (T)-1 : isnan(a) ? a : (T)0;                 \
+    return a > 0 ? (T)1 : a < 0 ? (T)-1 : a != a ? a : (T)0;                   \
   }                                                                            \
   K_INLINE T k_mod_##M(T a, T b) {                                             \
     const T r = fmod##S(a, b);                                                 \
@@ -182,24 +182,28 @@ K_INLINE ptrdiff_t k_clamp_index(int64_t index, ptrdiff_t last) {
 }
 
 /* Saturating conversion of a (rounded) real; NaN gives 0. */
-#define K_SATURATE(T, M, LOW, HIGH)                                            \
-  K_INLINE T k_sat_##M(double a) {                                             \
-    return isnan(a) ? (T)0 : a <= (double)(LOW) ? (T)(LOW)                     \
-                         : a >= (double)(HIGH) ? (T)(HIGH)                     \
-                                               : (T)a;                         \
+#define K_SATURATE_FROM(R, NAME, T, LOW, HIGH)                                 \
+  K_INLINE T NAME(R a) {                                                       \
+    return a != a ? (T)0 : a <= (R)(LOW) ? (T)(LOW)                            \
+         : a >= (R)(HIGH) ? (T)(HIGH) : (T)a;                                  \
   }
-
-K_SATURATE(int8_t, i8, INT8_MIN, INT8_MAX)
-K_SATURATE(uint8_t, u8, 0, UINT8_MAX)
-K_SATURATE(int16_t, i16, INT16_MIN, INT16_MAX)
-K_SATURATE(uint16_t, u16, 0, UINT16_MAX)
+#define K_SATURATE(T, M, LOW, HIGH) K_SATURATE_FROM(double, k_sat_##M, T, LOW, HIGH)
+#define K_SATURATE_NARROW(T, M, LOW, HIGH)                                     \
+  K_SATURATE(T, M, LOW, HIGH)                                                  \
+  K_SATURATE_FROM(float, k_satf_##M, T, LOW, HIGH) /* of a float, not by way of double */
+K_SATURATE_NARROW(int8_t, i8, INT8_MIN, INT8_MAX)
+K_SATURATE_NARROW(uint8_t, u8, 0, UINT8_MAX)
+K_SATURATE_NARROW(int16_t, i16, INT16_MIN, INT16_MAX)
+K_SATURATE_NARROW(uint16_t, u16, 0, UINT16_MAX)
 K_SATURATE(int32_t, i32, INT32_MIN, INT32_MAX)
 K_SATURATE(uint32_t, u32, 0, UINT32_MAX)
-K_SATURATE(int8_t, i4, -8, 7)
-K_SATURATE(uint8_t, u4, 0, 15)
-K_SATURATE(int8_t, i2, -2, 1)
-K_SATURATE(uint8_t, u2, 0, 3)
+K_SATURATE_NARROW(int8_t, i4, -8, 7)
+K_SATURATE_NARROW(uint8_t, u4, 0, 15)
+K_SATURATE_NARROW(int8_t, i2, -2, 1)
+K_SATURATE_NARROW(uint8_t, u2, 0, 3)
+#undef K_SATURATE_NARROW
 #undef K_SATURATE
+#undef K_SATURATE_FROM
 
 /* The bits of a real number, and the number of such bits. */
 #define K_BITS(T, U, M)                                                        \

@@ -9,7 +9,7 @@ from pathlib import Path
 import archspec.cpu
 import pytest
 
-from atc.backends.cpu.conv.blocked import ConvDirect
+from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams
 from atc.backends.cpu.matmul.dot import MatMulDot
 from atc.backends.cpu.matmul.tile import MatMulTile
 from atc.backends.cpu.targets import TARGETS
@@ -25,6 +25,10 @@ from atc.ir.view import View
 
 F = DType.FLOAT
 ZEN5 = MACHINES["zen5"]
+MICROCONTROLLERS = {
+    "cortex_m0plus", "cortex_m3", "cortex_m4", "cortex_m7", "cortex_m33", "cortex_m55",
+    "cortex_m85", "esp32c3",
+}  # fmt: skip
 
 
 def product(m: int, k: int, n: int) -> Workload:
@@ -40,8 +44,8 @@ def product(m: int, k: int, n: int) -> Workload:
 def test_records_cover_the_families_and_are_called_by_their_names() -> None:
     assert {name: m.name for name, m in MACHINES.items()} == {name: name for name in MACHINES}
     known = set(archspec.cpu.TARGETS)
-    by_hand = {"gracemont", "cortex_a53", "cortex_a76"}  # archspec knows no name for these
-    assert set(MACHINES) - known == by_hand
+    by_hand = {"gracemont", "cortex_a53", "cortex_a76", "spacemit_x60"}  # archspec has no name
+    assert set(MACHINES) - known == by_hand | MICROCONTROLLERS
     for targets in TARGETS:
         assert MACHINES[targets.machine.name] == targets.machine
 
@@ -53,6 +57,11 @@ def test_records_are_plausible(machine: Machine) -> None:
     assert rates == sorted(rates, reverse=True)
     assert [c.latency for c in levels] == sorted(c.latency for c in levels)
     assert machine.l1.size < machine.l2.size
+    if machine.name in MICROCONTROLLERS:
+        assert machine.wait_states >= 1
+        assert machine.datapath in (4, 8)
+        assert machine.fmas <= 1  # and far less in software
+        return
     assert machine.datapath in (8, 16, 32, 64)
     assert 2 <= machine.fma_latency <= 6
     assert machine.fmas in (2, 4)
@@ -120,7 +129,7 @@ def test_every_cost_of_a_convolution_follows_the_rate_of_multiply_adds() -> None
     x, weights, y = (TensorType(F, shape) for shape in shapes)
     op = ConvBlocked(Window((3, 3), (1, 1), (1, 1), (1, 1)), 1, identity_epilogue(F))
     w = Workload(op, (x, weights), (y,), (False, True))
-    params = {"p": 14, "nv": 2, "u": 4, "rb": 0, "pf": True}
+    params = DirectParams(p=14, nv=2, u=4, rb=0, pf=True)
     fast, slow = (
         ConvDirect().cost(w, params, get_target("x86-64-avx512", machine=MACHINES[name]))
         for name in ("zen5", "zen4")

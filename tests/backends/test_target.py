@@ -15,9 +15,10 @@ import pytest
 
 import atc.templates
 from atc.backends.cpu.targets import ALIASES, TARGETS
+from atc.backends.find_compiler import find_compiler
 from atc.backends.target import Target, host_arch
 from atc.backends.targets import best_target, get_target, host_target
-from atc.errors import OptionError
+from atc.errors import OptionError, ToolchainError
 from atc.templates import render
 
 EVERY = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -60,6 +61,50 @@ def test_the_flags_switch_on_just_the_features(target: Target) -> None:
         assert {"arm_neon", "arm_feature_fma"} <= names
         extras = {"asimddp": "arm_feature_dotprod", "i8mm": "arm_feature_matmul_int8"}
         assert {k for k, macro in extras.items() if macro in names} == target.features & set(extras)
+    elif target.name.startswith("cortex-m"):
+        extras = {"dsp": "arm_feature_dsp", "mve": "arm_feature_mve", "fpu": "arm_fp"}
+        assert {k for k, macro in extras.items() if macro in names} == target.features
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS if t.bare], ids=lambda t: t.name)
+def test_a_target_without_a_system_is_never_the_hosts(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Raspberry Pi with 32 bits is an `arm`, too."""
+    assert best_target(TARGETS, target.arch, target.features).name != target.name
+    monkeypatch.setattr(platform, "machine", lambda: target.arch)
+    assert get_target(target.name).compiler != "cc"
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "fits"),
+    [
+        ("arm-none-eabi", "cortex-m4f", True),
+        ("arm-linux-gnueabihf", "cortex-m4f", False),
+        ("arm-none-eabi", "armv7-neon", False),
+        ("thumb-freestanding-eabihf", "cortex-m55", True),
+        ("riscv64-unknown-elf", "riscv32", True),
+        ("riscv64-linux-gnu", "riscv32", False),
+        ("riscv64-unknown-linux-gnu", "riscv64-rvv", True),
+        ("wasm32-unknown-wasi", "wasm32-simd128", True),
+        ("x86_64-elf", "x86-64", False),
+        ("arm-none-eabi", "c99", True),
+    ],
+)
+def test_a_compiler_serves_targets_with_and_without_a_system(
+    machine: str, name: str, fits: bool, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "cc"
+    answer = f'case "$1" in --version) echo Free Software Foundation;; *) echo {machine};; esac'
+    compiler.write_text(f"#!/bin/sh\n{answer}\n")
+    compiler.chmod(0o755)
+    target = target_by_name(name)
+    environ = {"PATH": "/usr/bin:/bin"}
+    if fits:
+        assert find_compiler(target, environ, [str(compiler)]).machine == machine
+    else:
+        with pytest.raises(ToolchainError, match=f"builds for {machine}, not for .*{name}"):
+            find_compiler(target, environ, [str(compiler)])
 
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())

@@ -1,4 +1,7 @@
-"""The cache stands alone: the standard library and the errors, no more."""
+"""The cache stands alone: the standard library and the errors, no more.
+
+Clients of remote stores are loaded by name when one is used.
+"""
 
 import ast
 import sys

@@ -71,6 +71,8 @@ def test_stats_as_json_hold_what_the_text_does(site):
     (target,) = told["targets"]
     assert abs(time.time() - target.pop("oldest_access")) < 60
     assert abs(time.time() - target.pop("newest_access")) < 60
+    counts = target.pop("counts")
+    assert {name: n for name, n in counts.items() if n} == {"misses": 3}
     assert target == {
         "target": "x86-64-avx2", "entries": 3, "size": site.size(), "unfinished": 0, "foreign": 1,
     }  # fmt: skip

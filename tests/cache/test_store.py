@@ -202,7 +202,8 @@ def test_s40_the_descriptor_is_written_last(site, monkeypatch):
         Folder, "write", lambda self, name, *a, **k: (order.append(name), real(self, name, *a, **k))
     )
     site.compile("enable", ["conv"])
-    assert [name.rpartition(".")[2] for name in order] == ["ini", "key", "o", "json"]
+    assert [name.rpartition(".")[2] for name in order] == ["ini", "key", "o", "json", "json"]
+    assert order[-1] == "op_cache_counts.json"
 
 
 def test_s40_an_entry_another_run_stored_meanwhile_is_kept(site):

@@ -26,7 +26,7 @@ from projects import (
     write_project,
 )
 
-from atc.backends.kernel import FAILURES
+from atc.backends.kernel_source import FAILURES
 from atc.backends.targets import get_target
 from atc.ir.graph import DType
 from atc.runtime.load import load

@@ -18,7 +18,8 @@ import atc.select
 from atc.backends.cpu.catalogue import KERNELS
 from atc.backends.cpu.map.portable import MapLoops
 from atc.backends.find_compiler import find_compiler
-from atc.backends.kernel import Candidate, Kernel, Params, Workload, render_kernel
+from atc.backends.kernel import Candidate, Kernel, Params, Workload
+from atc.backends.kernel_source import render_kernel
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.build.library import BuildContext, compile_units, kernel_unit, library_flags

@@ -1,14 +1,15 @@
 """Fuzzes the compiler: `python tests/fuzz/run.py --kind=graph --count=2000 --seed=0`.
 
 Kinds: graph (random graphs), place (those whose values depend on where they lie), op (single
-operators), contrib (those of onnxruntime), converted (what others train and convert), mutant
-(damaged models). What fails is shrunk, printed, and with --keep=DIR written as a model with its
-inputs. A seed draws the same again.
+operators), contrib (those of onnxruntime), converted (what others train and convert), torch, keras
+and paddle (modules that their exporters write), mutant (damaged models). What fails is shrunk,
+printed, and with --keep=DIR written as a model with its inputs. A seed draws the same again.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import sys
 from collections import Counter
@@ -17,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -83,9 +85,17 @@ DRAWN: Mapping[str, Callable[[int], Case]] = {
     "graph": partial(_graph, "graph", draw_graph),
     "place": partial(_graph, "place", draw_places),
     "op": _operator, "contrib": _contrib, "converted": draw_converted,
+    "torch": lambda seed: _of_package("torch_models").draw_torch(seed),
+    "keras": lambda seed: _of_package("tensorflow_models").draw_keras(seed),
+    "paddle": lambda seed: _of_package("paddle_models").draw_paddle(seed),
     "mutant": lambda seed: _mutant(seed),
 }  # fmt: skip
 """How the case of a seed is drawn, by kind."""
+
+
+def _of_package(name: str) -> Any:
+    """Return a module of this folder that imports a large package."""
+    return importlib.import_module(f"fuzz.{name}")
 
 
 def run(kind: str, seeds: Sequence[int], target: str) -> list[Failure]:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import onnx
 import pytest
@@ -57,6 +59,31 @@ def test_a_model_of_every_kind_that_converters_write() -> None:
 def test_three_hundred_converted_models(target: str) -> None:
     need_converters()
     assert_clean([f for part in slices(range(100, 400)) for f in run("converted", part, target)])
+
+
+EXPORTERS = {
+    "torch": ("torch", "onnxscript"),
+    "keras": ("tensorflow", "tf2onnx"),
+    "paddle": ("paddle", "paddle2onnx"),
+}
+"""The packages by which each kind of models is made and written."""
+
+
+@pytest.mark.parametrize(
+    ("count", "target"),
+    [
+        pytest.param(20, "c99", marks=pytest.mark.slow),
+        pytest.param(300, "c99", marks=pytest.mark.fuzz),
+        pytest.param(300, "host", marks=pytest.mark.fuzz),
+    ],
+)
+@pytest.mark.parametrize("kind", EXPORTERS)
+def test_exported_models(kind: str, count: int, target: str) -> None:
+    for package in EXPORTERS[kind]:
+        extra = "paddle" if kind == "paddle" else "exporters"
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}, of the extra '{extra}'")
+    assert_clean([f for part in slices(range(count)) for f in run(kind, part, target)])
 
 
 def test_some_damaged_models() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 from projects import F32, make_model
 
 from atc.errors import ModelError
@@ -59,3 +59,70 @@ def test_an_output_that_is_declared_a_sequence_must_be_one() -> None:
     model.graph.output.append(helper.make_tensor_sequence_value_info("y", F32, (2, 3)))
     with pytest.raises(ModelError, match=r"declared as a sequence of f32\[2,3\], but f32\[2,3\]"):
         compile_graph(model)
+
+
+def with_inner_type(dtype: int, shape: tuple[int, ...] | None = (2, 3)) -> ModelProto:
+    nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])]
+    model = make_model(nodes, [("x", F32, (2, 3))], [("y", F32, (2, 3))], {})
+    model.graph.value_info.append(helper.make_tensor_value_info("h", dtype, shape))
+    return model
+
+
+def with_branch_type(dtype: int, condition: str = "c") -> ModelProto:
+    """An If whose first branch declares its output so."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node(op, ["x"], [out])], out, [],
+            [helper.make_tensor_value_info(out, declared, None)],
+        )
+        for op, out, declared in (("Relu", "then", dtype), ("Neg", "else", F32))
+    ]  # fmt: skip
+    node = helper.make_node("If", [condition], ["y"], then_branch=branches[0],
+                            else_branch=branches[1])  # fmt: skip
+    given = [("x", F32, (2, 3)), ("c", TensorProto.BOOL, (1,))]
+    weights = {} if condition == "c" else {condition: np.array([True])}
+    return make_model([node], given, [("y", F32, (2, 3))], weights)
+
+
+def with_body_type(given: int = F32, made: int = F32, trips: int = 3) -> ModelProto:
+    """A Loop whose body declares its state so where it enters, and where it leaves."""
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["s"], ["t"]), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [helper.make_tensor_value_info("i", I64, ()),
+         helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
+         helper.make_tensor_value_info("s", given, None)],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
+         helper.make_tensor_value_info("t", made, None)],
+    )  # fmt: skip
+    node = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)
+    weights = {"trips": np.array(trips)}
+    return make_model([node], [("x", F32, (2, 3))], [("y", F32, (2, 3))], weights)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (with_inner_type(I64), r"value 'h' is declared as i64\[2,3\].*node 'h' \(Relu\)"),
+        (with_branch_type(I64), r"output 'then' is declared as i64, but f32\[2,3\].*\(Relu\)"),
+        (with_branch_type(I64, "known"), "output 'then' is declared as i64"),
+        (with_body_type(made=I64), "output 't' is declared as i64"),
+        (with_body_type(made=I64, trips=100), "output 't' is declared as i64"),
+        (with_body_type(given=TensorProto.DOUBLE), "value 's' is declared as f64, but f32"),
+    ],
+    ids=["inner", "branch", "branch known", "body", "body kept", "body's input"],
+)
+def test_values_in_the_model_are_of_the_type_that_it_declares(model: ModelProto, told: str) -> None:
+    with pytest.raises(ModelError, match=told):
+        compile_graph(model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        with_inner_type(F32), with_inner_type(F32, (7, 7)), with_inner_type(F32, None),
+        with_branch_type(F32), with_body_type(), with_body_type(trips=100),
+    ],
+)  # fmt: skip
+def test_shapes_that_a_model_declares_inside_are_no_matter(model: ModelProto) -> None:
+    compile_graph(model)  # they are older than its inputs' where --input_shape gives others

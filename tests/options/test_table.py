@@ -217,6 +217,7 @@ def test_the_commands_take_what_they_need() -> None:
     assert "output" not in options_of("verify")
     assert {"library", "tolerance", "seed", "input", "log"} <= set(options_of("verify"))
     assert set(options_of("cache")) == {
-        "op_compiler_cache_dir", "target", "soc_version", "log", "json", "help", "version",
+        "op_compiler_cache_dir", "op_compiler_cache_remote", "op_compiler_cache_remote_access",
+        "op_compiler_cache_trust", "target", "soc_version", "log", "json", "help", "version",
     }  # fmt: skip
     assert options_of("cache")["target"].default == ""

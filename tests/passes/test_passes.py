@@ -269,11 +269,6 @@ def test_batch_norm_and_relu_vanish_into_the_convolution() -> None:
     assert len(graph.nodes[0].inputs) == 3  # x, scaled weights, one shift
 
 
-def test_a_residual_joins_the_later_convolution() -> None:
-    graph = run_passes(compile_graph(SAMPLES["residual"]()), skip=frozenset({"sum_branches"}))
-    assert kinds(graph) == [Conv, Conv]
-
-
 def test_an_activation_that_reads_twice_is_still_an_epilogue() -> None:
     assert kinds(final("silu_after_gemm")) == [MatMul]
 
@@ -287,12 +282,6 @@ def test_normalisation_by_hand_becomes_two_reductions_and_one_loop() -> None:
     found = [k for k in kinds(final("decomposed_layer_norm")) if k is not Reshape]
     assert found.count(Reduce) == 2
     assert found.count(Map) <= 2
-
-
-def test_equal_nodes_are_computed_once() -> None:
-    graph = run_passes(compile_graph(SAMPLES["shared_values"]()))
-    relus = [n for n in graph.nodes if "n_a" in n.origin or "n_b" in n.origin]
-    assert len(relus) <= 2
 
 
 def test_every_pass_is_observed_and_named_once() -> None:

@@ -13,10 +13,10 @@ from atc.ir.graph import Graph
 from atc.ir.verify import verify
 from atc.passes import run_passes
 from atc.passes.recomputation_search import Found, Search, plans
-from atc.passes.rematerialize import AGAIN, Wish, recomputed, work_again
+from atc.passes.rematerialize import REMATERIALIZED, RematerializationGoal, recomputed, work_again
 from support import compile_graph
 
-WISH = Wish()
+WISH = RematerializationGoal()
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_plans_are_legal_and_come_in_the_order_of_their_work(step: Graph, search
     for each in found:
         verify(each.graph, "search")
         assert each.work == work_again(each.graph) > 0
-        kept = [n.outputs for n in each.graph.nodes if AGAIN not in n.outputs[0]]
+        kept = [n.outputs for n in each.graph.nodes if REMATERIALIZED not in n.outputs[0]]
         assert kept == [n.outputs for n in step.nodes]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import atc.select
 from atc.backends.cpu.map.portable import MapLoops
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import AnyKernel, Params, Workload
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.ir.graph import Graph
@@ -51,7 +51,7 @@ GRAPH: Graph = compile_graph(node_model("Exp", [np.zeros(100, np.float32)]))
 
 @pytest.fixture
 def catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels: tuple[Kernel, ...] = (MapLoops(), Greedy(), Rough())
+    kernels: tuple[AnyKernel, ...] = (MapLoops(), Greedy(), Rough())
     monkeypatch.setattr(atc.select.select, "kernels_for", lambda target: kernels)
 
 

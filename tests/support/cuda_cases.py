@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from atc.backends.kernel import KernelSource
+from atc.backends.kernel_source import KernelSource
 from atc.backends.targets import get_target
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from c_compiler import compile_command
 from machine.bochs import FOR_MACHINE, MODELS, Machine, Read, Run, Write, find_machine
 from tile_emulation import emulated, emulating
 
-from atc.backends.kernel import Candidate, Kernel, KernelSource, Params, Workload, render_kernel
+from atc.backends.kernel import AnyKernel, Candidate, Workload
+from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import TILES, Target, host_arch, host_features
 from atc.backends.targets import get_target
 from atc.ir.graph import Array
@@ -57,8 +59,8 @@ int main(int argc, char **argv)
 class Call:
     """A kernel with parameters, what it is called for, and its operands (None where absent)."""
 
-    kernel: Kernel
-    params: Params
+    kernel: AnyKernel
+    params: Any
     workload: Workload
     inputs: Sequence[Array | None]
 

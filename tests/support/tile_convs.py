@@ -10,7 +10,7 @@ from kernel_program import vector_target
 
 from atc.backends.cpu.amx.weights import split
 from atc.backends.cpu.conv.bf16 import to_bf16
-from atc.backends.kernel import Kernel, Workload, workload_of
+from atc.backends.kernel import AnyKernel, Workload, workload_of
 from atc.ir.graph import Array
 
 AMX = "x86-64-amx"
@@ -31,7 +31,7 @@ ROUNDING = {"bf16": rounded, "bf16x3": joined}
 
 
 def fed(
-    case: Case, kernel: Kernel, feed: Callable[[Array], Array] = np.asarray
+    case: Case, kernel: AnyKernel, feed: Callable[[Array], Array] = np.asarray
 ) -> tuple[Workload, list[Array]]:
     """Return a workload for the kernel, and its operands; the input goes through `feed`."""
     graph, feeds, _ = build(case, 16)

@@ -13,7 +13,8 @@ import pytest
 from kernel_program import _unit
 from onnx import TensorProto, helper, numpy_helper
 
-from atc.backends.kernel import KernelSource, render_kernel, workload_of
+from atc.backends.kernel import workload_of
+from atc.backends.kernel_source import KernelSource, render_kernel
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.passes import run_passes

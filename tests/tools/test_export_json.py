@@ -77,7 +77,7 @@ def test_onnx_text_is_a_model(tmp_path: Path) -> None:
     [
         ("nonsense", "neither"),
         ("graph net(x: f32[2])\n  x ! y\n  return y\n", "line 2"),
-        ("graph net(x: f32[2])\n  const w: f32[2] 8 bytes\n", "no end"),
+        ("graph net(x: f32[2])\n  const w: f32[2] = (0.5, nan)\n", "no end"),
         ("graph net(x: f32[2])\n  const w f32\n  return x\n", "line 2"),
     ],
 )

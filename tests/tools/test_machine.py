@@ -17,7 +17,7 @@ from atc.fast_run import machine as measuring
 from atc.options.environment import ConfigEnvironment
 from atc.options.machine import keep, kept_path
 from atc.options.options import Options, make_options
-from atc.options.resolve import settle
+from atc.options.resolve import resolve
 from atc.pipeline.pipeline import Diagnostics
 from atc.pipeline.request import resolve_request
 from atc.tools.machine import machine_text, shown_machine
@@ -27,7 +27,7 @@ OWN = replace(MACHINES["zen4"], name="own", memory=3.5, measured=True)
 
 def options(environ: dict[str, str], **given: object) -> Options:
     values = {"model": "x.onnx", "output": "out/x", **given}
-    return make_options(settle(values, "compile", ConfigEnvironment(environ)).values)
+    return make_options(resolve(values, "compile", ConfigEnvironment(environ)).values)
 
 
 @pytest.fixture

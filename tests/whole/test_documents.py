@@ -23,7 +23,7 @@ from importers.megengine_writer import Dump, write_v2
 import atc
 
 ROOT = Path(__file__).parents[2]
-_PLACES = ("README.md", "ARCHITECTURE.md", "cache/*.md", "atc/docs/*.md", "samples/**/*.md")
+_PLACES = ("*.md", "cache/*.md", "atc/docs/*.md", "samples/**/*.md")
 DOCUMENTS = tuple(
     str(p.relative_to(ROOT)) for place in _PLACES for p in sorted(ROOT.glob(place))
 )  # fmt: skip
@@ -33,9 +33,10 @@ SAMPLES = (
     "samples/make_models.py", "samples/external_op/make_model.py",
 )  # fmt: skip
 PROGRAMS = (
-    r"(?:atc|load_and_run|compare_binary_iodump|python|pip|cmake|cc|H=\$\(|out/\S+/read_digits)"
+    r"(?:atc|load_and_run|compare_binary_iodump|python3?|pip|pytest|pre-commit|bash|ruff|mypy|cmake"
+    r"|cc|H=\$\(|out/\S+/read_digits)"
 )
-_BLOCK = re.compile(rf"^    ({PROGRAMS}\b.*)$", re.MULTILINE)
+_BLOCK = re.compile(rf"^    ({PROGRAMS}\b.*?)(?: {{2,}}#.*)?$", re.MULTILINE)
 _INLINE = re.compile(rf"`({PROGRAMS}(?: [^`]*)?)`")
 _COMMENT = re.compile(
     rf"^(?:usage: | \*   |#     |    )?({PROGRAMS}(?: |(?<=\()).+)$", re.MULTILINE
@@ -101,6 +102,28 @@ FAST = {
          "atc completion bash"),
         first="mkdir -p atc/docs",
     ),
+    "a shared cache": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --op_compiler_cache_mode=enable "
+         "--op_compiler_cache_remote=file://$PWD/store",),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output="},
+        first="export ATC_CACHE_KEY=0123456789abcdef ASCEND_CACHE_PATH=$PWD/cache",
+    ),
+    "measuring elsewhere": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --fast_run=export",
+         "atc --model=samples/digits.onnx --output=out/digits --fast_run_import=times.txt"),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output="},
+        first="printf 'atc fast-run 1\\nmachine a board\\nend\\n' > times.txt",
+    ),
+    "batch": Script(
+        ("atc batch matrix.toml --sdk=vision", "atc batch matrix.toml"),
+        first="printf 'targets = [\"c99\"]\\n[[model]]\\npath = \"samples/digits.onnx\"\\n"
+        "options = {build_config = \"cc -O0\"}\\n' > matrix.toml",
+    ),
+    "dump": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --dump=out/dump",
+         "atc explain out/digits NODE"),
+        {"--dump": "--target=c99 --build_config='cc -O0' --dump", "NODE": "NODE_1"},
+    ),
     "an operator of one's own": Script(
         ("H=$(python -c \"import atc.templates as t; print(t.FOLDER / 'project')\")",
          'cc -shared -fPIC -I"$H" -o libleaky_clip.so leaky_clip.c',
@@ -117,10 +140,12 @@ SLOW = {
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
-         "pip install '.[converters]'", "pip install '.[cuda]'", "pip install '.[torch]'"),
+         "pip install '.[converters]'", "pip install '.[cuda]'", "pip install '.[farm]'",
+         "pip install '.[torch]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
          "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
+         "install '.[farm]'": "install -q --dry-run '.[farm]'",
          "install '.[torch]'": "install -q --dry-run '.[torch]'"},
         first="python -m venv env && . env/bin/activate",
     ),
@@ -157,15 +182,38 @@ SLOW = {
     ),
     "suite": Script(("python tests/suite.py",), {"suite.py": "suite.py simple"}),
     "fuzz": Script(
-        ("python tests/fuzz/run.py --kind=graph --count=2000",), {"count=2000": "count=3"}
+        ("python tests/fuzz/run.py --kind=graph --count=2000",
+         "python tests/fuzz/run.py --kind=graph --count=200 --seed=7"),
+        {"count=2000": "count=3", "count=200 ": "count=3 "},
+    ),
+    "a cluster": Script(
+        ("atc --model=samples/digits.onnx --output=out/digits --scheduler=local:2",),
+    ),
+    "how it scales": Script(
+        ("python tests/benchmarks/farm.py --networks=4 --targets=c99 --workers=1,2",),
+        {"networks=4": "networks=1"},
     ),
     "benchmark": Script(
         ("python tests/benchmarks/compare.py resnet50.onnx --peers=onnxruntime,openvino --layers "
          "--op_select_implmode=high_precision",
          "python tests/benchmarks/compare.py resnet50.onnx --op_select_implmode=high_precision "
-         "--clock=cpu --rounds=8"),
-        {"resnet50.onnx": "samples/digits.onnx", "--layers": "--layers --rounds=2"},
+         "--clock=cpu --rounds=8", "python tests/benchmarks/compare.py MODEL --layers"),
+        {"resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
+         "--layers": "--layers --rounds=2"},
     ),
+    "a contributor's set up": Script(
+        ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",
+         "pre-commit install"),
+        {"install -e": "install -q --dry-run -e",
+         "pre-commit install": "pip install -q pre-commit; git init -q; pre-commit install"},
+    ),
+    "tests": Script(
+        ("pytest", "pytest tests/passes -n 0", "pytest -m slow tests/lower", "pytest -m suite",
+         "bash .ci/run"),
+        {"pytest": "pytest -q --collect-only", "bash": "bash -n"},
+        folder=str(ROOT),
+    ),
+    "checks": Script(("ruff check .", "mypy -p atc"), folder=str(ROOT)),
 }  # fmt: skip
 """What installs, measures, or compiles many networks."""
 
@@ -187,7 +235,7 @@ def lines(document: str) -> Iterator[str]:
 
 def found_commands() -> set[str]:
     found = {line for document in (*DOCUMENTS, *SAMPLES) for line in lines(document)}
-    return found - {"atc", "load_and_run"}  # names of the tools themselves
+    return found - {"atc", "load_and_run", "ruff"}  # names of the tools themselves
 
 
 def test_every_command_of_the_documents_is_run() -> None:
@@ -202,6 +250,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs = {
         "atc": "-P -m atc", "load_and_run": "-P -m atc load_and_run",
         "compare_binary_iodump": "-P -m atc compare_binary_iodump", "python": "",
+        **{name: f"-m {name}" for name in ("pytest", "ruff", "mypy")},
     }  # fmt: skip
     (folder / "bin").mkdir()
     for name, words in programs.items():
@@ -235,6 +284,8 @@ def run_script(script: Script, made: Path, folder: Path) -> str:
         ["bash", "-c", text], cwd=folder / script.folder, env=environ, capture_output=True,
         text=True,
     )  # fmt: skip
+    if "No module named " in done.stderr and script is SLOW.get("checks"):
+        pytest.skip("ruff and mypy aren't installed: pip install '.[dev]'")
     offline = ("Could not find a version", "Temporary failure", "Failed to establish")
     if done.returncode and any(part in done.stdout + done.stderr for part in offline):
         pytest.skip("packages can't be fetched here")
@@ -250,7 +301,7 @@ def test_a_command_of_the_documents(name: str, made: Path, tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_command_of_the_documents(name: str, made: Path, tmp_path: Path) -> None:
-    if name == "installation":
+    if name in ("installation", "a contributor's set up"):
         for part in ("atc", "backends", "cache", "templates", "pyproject.toml", "README.md",
                      "LICENSE"):  # fmt: skip
             copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import atc
 from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit
 from atc.backends.cpu.matmul.bf16 import MatMulBf16
-from atc.backends.kernel import Kernel, Workload
+from atc.backends.kernel import AnyKernel, Workload
 from atc.backends.target import host_features
 from atc.backends.targets import get_target
 from atc.ir.graph import Array, DType, TensorType
@@ -229,7 +229,7 @@ PRODUCTS = {
 }
 
 
-def products(kernel: Kernel, a: Array, factor: float) -> Array:
+def products(kernel: AnyKernel, a: Array, factor: float) -> Array:
     """Return what each number of a, times a factor, is as the only product of a sum."""
     m, k = a.size, 40
     rows, column = np.zeros((m, k), np.float32), np.full((k, 3), 1, np.float32)
@@ -247,7 +247,7 @@ def products(kernel: Kernel, a: Array, factor: float) -> Array:
 
 @pytest.mark.parametrize("kernel", [MatMulAmxSplit(), MatMulAmx(), MatMulBf16()],
                          ids=lambda k: k.name)  # fmt: skip
-def test_products_of_bfloat16(kernel: Kernel) -> None:
+def test_products_of_bfloat16(kernel: AnyKernel) -> None:
     """The sentences PRODUCTS."""
     a = np.array([2**-130, -(2**-127), 2**-80, 1, INF, -INF, NAN, 3.399e38], np.float32)
     got = products(kernel, a, 2**-60)

@@ -3,6 +3,19 @@
 May import the rest of `ir`.
 """
 
+from atc.ir.ops import (  # all of them, for whoever reads ops by name
+    data_dependent,
+    external,
+    image,
+    linalg,
+    ngrams,
+    quantize,
+    sampling,
+    signal,
+    strings,
+    svm,
+    trees,
+)
 from atc.ir.ops.attention import Attention
 from atc.ir.ops.blocked import Block, ConvBlocked, NormalizeBlocked, Unblock
 from atc.ir.ops.control import If, Loop
@@ -22,8 +35,39 @@ from atc.ir.ops.normalize import Normalize, Softmax
 from atc.ir.ops.rnn import Cell, Recurrent
 
 __all__ = [
-    "ArgReduce", "Attention", "Block", "Cell", "Conv", "ConvBlocked", "ConvTranspose",
-    "Epilogue", "If", "Loop", "Map", "MatMul", "Normalize", "NormalizeBlocked", "Part", "Pool",
-    "Recurrent", "Reduce", "Reshape", "Softmax", "Unblock", "Window", "WriteExtents",
+    "ArgReduce",
+    "Attention",
+    "Block",
+    "Cell",
+    "Conv",
+    "ConvBlocked",
+    "ConvTranspose",
+    "Epilogue",
+    "If",
+    "Loop",
+    "Map",
+    "MatMul",
+    "Normalize",
+    "NormalizeBlocked",
+    "Part",
+    "Pool",
+    "Recurrent",
+    "Reduce",
+    "Reshape",
+    "Softmax",
+    "Unblock",
+    "Window",
+    "WriteExtents",
+    "data_dependent",
+    "external",
     "identity_epilogue",
+    "image",
+    "linalg",
+    "ngrams",
+    "quantize",
+    "sampling",
+    "signal",
+    "strings",
+    "svm",
+    "trees",
 ]

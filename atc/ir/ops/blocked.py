@@ -56,7 +56,8 @@ class Unblock(Op):
 class ConvBlocked(Op):
     """Conv with a blocked result: y [N, ceil(M / b), *out, b] from w [M, C / group, *kernel].
 
-    x is blocked, [N, ceil(C / b), *in, b], or for a network's first layer plain, [N, C, *in].
+    x is blocked, [N, ceil(C / b), *in, b], or for a network's first layer plain, [N, C, *in]. Where
+    all filters are one block, so may all of x's channels be, which are as many as there are.
     Epilogue views are over the shape of y. Beside floats x may be bfloat16, and w have 16 bits.
     Integers, x of one byte and w of int8, are summed in `accumulator`, INT32; `zero` is taken off x
     first.
@@ -87,7 +88,9 @@ class ConvBlocked(Op):
         block = y[-1]
         channels = w.shape[1] * self.group
         plain = (x.shape[0], channels, *x.shape[2 : self.plain])
-        require(x.shape in (plain, blocked_shape(plain, block)), f"channels of {x} and {w} differ")
+        last = [blocked_shape(plain, channels)] * (y[1] == 1)
+        forms = (plain, blocked_shape(plain, block), *last)
+        require(x.shape in forms, f"channels of {x} and {w} differ")
         require(w.shape[0] % self.group == 0, f"group {self.group} of {w}")
         require(w.shape[2:] == self.window.kernel, f"kernel of {w} is not {self.window.kernel}")
         filters = (x.shape[0], w.shape[0], *y[2:-1])

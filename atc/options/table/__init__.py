@@ -51,6 +51,12 @@ ROLES: Mapping[str, tuple[Role, ...]] = {
 
 _CACHE = {
     "op_compiler_cache_dir": OPTIONS["op_compiler_cache_dir"],
+    **{
+        name: OPTIONS[name]
+        for name in (
+            "op_compiler_cache_remote", "op_compiler_cache_remote_access", "op_compiler_cache_trust"
+        )
+    },
     "target": replace(
         OPTIONS["target"], default="", meaning="the target whose cache is meant (default: all)"
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from atc.cache.mode import DEFAULT_MODE, MODE_HELP, MODES
+from atc.cache.remote_url import ACCESSES, TRUSTS, parse_remote
+from atc.options.farm import parse_runner, parse_scheduler
 from atc.options.table.setting import Setting
 from atc.options.values import (
     OUTPUT_TYPES,
@@ -22,6 +24,7 @@ from atc.options.values import (
     required_path,
     shapes,
     switch,
+    switch_or_export,
     text,
     value_ranges,
     words,
@@ -92,6 +95,12 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             system="ATC", row="A-14",
             documentation=f"Types are {', '.join(OUTPUT_TYPES)}. Numbers outside an integer type "
             "become its nearest."),
+    Setting("state", "Model", "pairs of an input and an output that the library carries from run "
+            "to run itself; auto finds them by the names that exporters give",
+            "input:output;...|auto", names,
+            documentation="They leave the signature, lie in the arena and are updated in place. "
+            "init and <name>_reset make them zero; <name>_save_state and <name>_restore_state copy "
+            "them. The shapes must be fixed."),
     Setting("insert_op_conf", "Model", "a file of preprocessing for images (AIPP), which becomes a "
             "part of the network: crop, colours, resize, mean and scale, padding",
             "FILE", path, system="ATC", row="A-16",
@@ -160,9 +169,27 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             documentation="Letters, digits, '_', '-', '.', '/' and Chinese characters. Files in "
             "the default directory may be deleted when the tool is upgraded; one given here "
             "never is."),
+    Setting("op_compiler_cache_remote", "Op compiler cache", "a store that is asked after the "
+            "cache, and filled behind it, for compiled operators and measured times",
+            "URL", parse_remote,
+            documentation="s3://bucket/prefix, gs://bucket/prefix, redis://host:6379/0, "
+            "file:///folder, http(s)://host/path (only read). What ATC_CACHE_KEY didn't sign is "
+            "refused. A store that is slow, full, away or lying costs a warning. Compiled "
+            "operators follow --op_compiler_cache_mode, times --fast_run_cache_type."),
+    Setting("op_compiler_cache_remote_access", "Op compiler cache", "whether that store is also "
+            "written (default: where it can be)", "read|readwrite", choice(ACCESSES)),
+    Setting("op_compiler_cache_trust", "Op compiler cache", "whose entries of that store are "
+            "believed: those signed with ATC_CACHE_KEY, or without a key all that are in the "
+            "store, when whoever can write there can put code into the build", "key|store",
+            choice(TRUSTS), "key"),
     # ---- optimisation ------------------------------------------------------------------------
     Setting("fast_run", "Optimisation", "measure each operator's best candidate kernels on this "
-            "machine", "0|1", switch, False, system="MegEngine"),
+            "machine; export: write a C project that measures them elsewhere, for "
+            "--fast_run_import", "0|1|export", switch_or_export, False, system="MegEngine",
+            documentation="The project is fast_run/ in the output folder; its measure prints the "
+            "times. --full_run is for its candidates, too."),
+    Setting("fast_run_import", "Optimisation", "what the project of --fast_run=export printed: "
+            "kernels are chosen by these times", "FILE", path),
     Setting("full_run", "Optimisation", "measure all candidate kernels", "0|1", switch, False,
             system="MegEngine"),
     Setting("fast_run_algo_policy", "Optimisation", "a text file of the kernels chosen by "
@@ -307,6 +334,15 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "(0: half of the cores); the plan doesn't depend on them", "N", integer(0, 4096), 0),
     Setting("jobs", "Optimisation", "C compilers that run at a time (0: one per core); also -j N",
             "N", integer(0, 4096), 0),
+    Setting("scheduler", "Optimisation", "a cluster of dask's whose workers compile kernels, and "
+            "measure them where they carry the target's name as a resource",
+            "tcp://HOST:PORT|local:N", parse_scheduler,
+            documentation="local:4 are four processes of this machine. The result is the same "
+            "bytes. Whoever reaches a scheduler without TLS can run programs on its workers."),
+    Setting("runner", "Optimisation", "where programs run that measure kernels (default: here, "
+            "under the target's emulator)", "local|qemu:PROGRAM|ssh:HOST|adb:SERIAL|command:WORDS",
+            parse_runner,
+            documentation="Each program is carried there, has --fast_run_timeout, and is removed."),
     # ---- debugging ---------------------------------------------------------------------------
     Setting("log", "Debugging", "what to tell on standard error", "|".join(LOG_LEVELS),
             choice(LOG_LEVELS, code="E10010"), "null", system="ATC", row="A-25", role="tool",

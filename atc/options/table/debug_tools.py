@@ -50,6 +50,14 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
                 "NAME|FILE.json", text, "host"),
         _JSON,
     ),
+    "batch": (
+        Setting("jobs", "Batch", "rows that are compiled at a time (0: one per core)",
+                "N", integer(0, 4096), 0),
+        Setting("again", "Batch", "compile rows, too, that are up to date", "0|1", switch, False),
+        Setting("sdk", "Batch", "also make one library of all networks of a target, in which equal "
+                "kernels stand once", "NAME", text),
+        _JSON,
+    ),
     "report": (
         Setting("output", "Result", "the page to write (default: <name>.html in the folder)",
                 "FILE", path),

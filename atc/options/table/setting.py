@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from atc.errors import OptionError
-from atc.options.values import Parse, checks, switch, text
+from atc.options.values import Parse, checks, switch, switch_or_export, text
 
 Kind = Literal["option", "variable", "feature"]
 Role = Literal["compilation", "tool", "verify", "run", "ignored", "help"]
@@ -59,7 +59,7 @@ class Setting:
     @property
     def flag(self) -> bool:
         """Whether the option may stand alone, meaning on."""
-        return self.parse in (switch, checks)
+        return self.parse in (switch, checks, switch_or_export)
 
     @property
     def state(self) -> Literal["works", "accepted with a warning"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from atc.cache.remote_url import parse_remote
+from atc.options.farm import parse_runner, parse_scheduler
 from atc.options.table.setting import Setting
 
 ATC_VARIABLES: tuple[Setting, ...] = (
@@ -16,7 +18,18 @@ ATC_VARIABLES: tuple[Setting, ...] = (
             "user's own, cache.key beside atc.cfg)", "TEXT", kind="variable", read="dynamic",
             secret=True,
             documentation="Whoever has it can put code into the builds of all who have it. With it "
-            "the cache's directories may be writable by their group."),
+            "the cache's directories may be writable by their group, and what it signed is "
+            "believed of a remote store."),
+    Setting("ATC_OP_COMPILER_CACHE_REMOTE", "Environment", "what --op_compiler_cache_remote says "
+            "otherwise", "URL", parse_remote, kind="variable", read="dynamic", secret=True,
+            gives={"op_compiler_cache_remote": lambda url: url},
+            documentation="It isn't shown, since it may hold a password."),
+    Setting("ATC_SCHEDULER", "Environment", "what --scheduler says otherwise", "tcp://HOST:PORT",
+            parse_scheduler, kind="variable", read="dynamic",
+            gives={"scheduler": lambda address: address or None}),
+    Setting("ATC_RUNNER", "Environment", "what --runner says otherwise; a worker of a cluster "
+            "reads it, too: which board it measures on", "ssh:HOST", parse_runner,
+            kind="variable", read="dynamic", gives={"runner": lambda text: text or None}),
     Setting("NVCC", "Environment", "the CUDA compiler (default: that of $CUDA_HOME, of PATH, of "
             "NVIDIA's packages for Python)", "COMMAND", kind="variable", read="dynamic"),
     Setting("CUDA_HOME", "Environment", "the folder of a CUDA toolkit", "DIR", kind="variable",

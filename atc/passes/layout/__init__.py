@@ -39,16 +39,19 @@ class Layouts:
     tell: Callable[[LayoutReport], None] = lambda report: None
     margin: float = 1.5
     """Forms that cost up to so many times the best one are reported as near-optimal."""
+    bytes_last: bool = False
+    """Whether kernels sum bytes with their channels last, as those for small cores do."""
 
 
 def choose_layouts(
     graph: Graph, outer: Mapping[str, Array], width: int, layouts: Layouts
 ) -> Graph:
     """Lay out values so that all calls and reorders cost least; vectors hold `width` floats."""
-    names = layout_names(width)
-    if width < 2 or not any(isinstance(n.op, Conv) for n in graph.nodes):
+    last = layouts.bytes_last
+    names = layout_names(width, last)
+    if len(names) < 2 or not any(isinstance(n.op, Conv) for n in graph.nodes):
         return graph
-    found = choices(Scene(graph, outer, width), layouts.price)
+    found = choices(Scene(graph, outer, width, last), layouts.price)
     kept = worthwhile(found)
     solved = {
         name: _solved(found, _forced(found, kept, layout), ()) for layout, name in names.items()

@@ -43,8 +43,6 @@ from atc.passes.layout.solver import Problem, Table
 
 MARGIN = 1.25
 """A reorder costs more than its own time: it pushes other values out of the caches."""
-OTHER = (Layout.BLOCKS, Layout.LAST)
-"""Layouts beside the plain one."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ def _forms(
 ) -> Iterator[Form]:
     names = [i for i in node.inputs if i and scene.constant(i) is None]
     near = frozenset[Layout]().union(*(able.get(name, frozenset()) for name in names))
-    if near & set(OTHER) and isinstance(node.op, Map | Reduce | MatMul):
+    if near & set(scene.others) and isinstance(node.op, Map | Reduce | MatMul):
         yield from plain_loops(scene, node)
     elif isinstance(node.op, Conv):
         yield from conv_forms(scene, node, node.op, Layout.PLAIN)
@@ -206,7 +204,7 @@ def _forms(
         return
     if any(not _layable(scene.type(i), 0) for i in names[:1]):
         return
-    for layout in OTHER:
+    for layout in scene.others:
         if layout is Layout.LAST and scene.type(node.outputs[0]).dtype not in LAID_OUT:
             continue
         if isinstance(node.op, Conv | Pool) or layout in near or node.outputs[0] in wanted:

@@ -10,6 +10,7 @@ import numpy as np
 
 from atc.ir.graph import DType, Node, row_major
 from atc.ir.ops import Conv, ConvBlocked, Epilogue, MatMul, Pool, Window
+from atc.ir.ops.blocked import BYTES
 from atc.ir.view import View
 from atc.passes.canonical.simplify_matmul import merged
 from atc.passes.layout.forms import Form, Layout, Read, Scene, plain_form
@@ -35,6 +36,30 @@ def conv_forms(scene: Scene, node: Node, op: Conv, layout: Layout) -> Iterator[F
         case Layout.LAST:
             yield from _pixels_as_rows(scene, node, op)
             yield from _depthwise(scene, node, op)
+            yield from _bytes(scene, node, op)
+
+
+def _bytes(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:
+    """Form a convolution of bytes with the channels last, for kernels that sum along them."""
+    x, w, y = (scene.type(name) for name in (*node.inputs[:2], node.outputs[0]))
+    if not scene.bytes_last or op.zero_points and node.inputs[3]:
+        return
+    point = scene.constant(node.inputs[2]) if op.zero_points else np.zeros((), np.int32)
+    bytes_ = x.dtype in BYTES and w.dtype is DType.INT8 and op.accumulator is DType.INT32
+    if not bytes_ or point is None or point.size != 1:
+        return
+    if op.group > 1 and w.shape[:2] != (op.group, 1):
+        return
+    found = operands(
+        scene, Layout.LAST, node.inputs[op.operands :], op.epilogue.views, y.shape, move=True
+    )
+    if found is None:
+        return
+    zero = int(point.reshape(()).astype(np.int64))
+    epilogue = Epilogue(op.epilogue.expr, found[1])
+    result = ConvBlocked(op.window, op.group, epilogue, op.accumulator, zero)
+    first, weights = node.inputs[:2]
+    yield Form(Layout.LAST, result, (Read(first, Layout.LAST), Read(weights), *found[0]))
 
 
 def _blocked(scene: Scene, node: Node, op: Conv) -> Iterator[Form]:

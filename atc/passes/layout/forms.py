@@ -99,6 +99,13 @@ class Scene:
     graph: Graph
     outer: Mapping[str, Array]
     width: int
+    bytes_last: bool = False
+    """Whether convolutions of bytes may have their channels last."""
+
+    @property
+    def others(self) -> tuple[Layout, ...]:
+        """The layouts beside the plain one; without vectors there are no blocks for them."""
+        return (Layout.BLOCKS, Layout.LAST) if self.width > 1 else (Layout.LAST,)
 
     @cached_property
     def makers(self) -> dict[str, Op]:
@@ -141,7 +148,8 @@ def reorders(scene: Scene, plain: TensorType, source: Layout, to: Layout) -> tup
     have, want = scene.laid_out(plain, source), scene.laid_out(plain, to)
     b, channels, pixels = scene.width, plain.shape[1], prod(plain.shape[2:])
     whole = Layout.BLOCKS not in (source, to) or channels % b == 0
-    if whole and (pixels == 1 or channels == b and Layout.PLAIN not in (source, to)):
+    alone = channels == 1 and Layout.BLOCKS not in (source, to)
+    if alone or whole and (pixels == 1 or channels == b and Layout.PLAIN not in (source, to)):
         return ((Reshape(), want),)
     if source is Layout.PLAIN:
         return ((Block(scene.block(to, plain)), want),)

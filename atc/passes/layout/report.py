@@ -49,9 +49,16 @@ class LayoutReport:
     """The reorders that were weighed."""
 
 
-def layout_names(width: int) -> dict[Layout, str]:
-    """Return what layouts are called where vectors hold `width` floats."""
-    return {Layout.PLAIN: "nchw", Layout.LAST: "nhwc", Layout.BLOCKS: f"nchw{width}c"}
+def layout_names(width: int, bytes_last: bool = False) -> dict[Layout, str]:
+    """Return what layouts are called where vectors hold `width` floats, 1: there are none.
+
+    `bytes_last` says whether even then bytes may lie with their channels last.
+    """
+    names = {Layout.PLAIN: "nchw", Layout.LAST: "nhwc", Layout.BLOCKS: f"nchw{width}c"}
+    if width > 1:
+        return names
+    kept = (Layout.PLAIN, Layout.LAST) if bytes_last else (Layout.PLAIN,)
+    return {layout: names[layout] for layout in kept}
 
 
 def total(found: Choices, states: Sequence[int], cost: float) -> Total:
@@ -91,7 +98,7 @@ def _layout(found: Choices, states: Sequence[int], node: int) -> Layout:
 
 
 def _region(found: Choices, states: Sequence[int], run: Sequence[int]) -> Region:
-    names = layout_names(found.scene.width)
+    names = layout_names(found.scene.width, found.scene.bytes_last)
     origins = [found.scene.graph.nodes[k].origin for k in run]
     labels = [name for origin in origins for name in origin] or [""]
     others = {

@@ -96,9 +96,8 @@ def _blocks(
     for k, b in enumerate(sorted(buffers, key=lambda b: (b["first_step"], b["offset"]))):
         left, right = scale.x(b["first_step"]), scale.x(b["last_step"] + 1)
         low, high = scale.y(b["offset"]), scale.y(b["offset"] + b["bytes"])
-        scratch = b["name"].endswith("#scratch")
-        name = b["name"].removesuffix("#scratch")
-        name = makers.get(name, name.removesuffix(".blocked"))
+        scratch = b["scratch"]
+        name = makers.get(b["name"], b["name"].removesuffix(".blocked"))
         room = int((right - left - 10) / _LETTER)
         tip = (
             f"{short(name, 120)}{' (scratch)' if scratch else ''}\n{bytes_text(b['bytes'])} at "

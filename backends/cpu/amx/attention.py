@@ -15,15 +15,14 @@ from math import prod
 from atc.backends.cpu.amx.cost import PRODUCT
 from atc.backends.cpu.amx.matmul import BLOCK_END, ROW_END, SIDE, STEP, panel_cycles, step_orders
 from atc.backends.cpu.attention.bf16 import MODES
-from atc.backends.cpu.attention.portable import attention
-from atc.backends.cpu.attention.tile import EXPONENTIAL, AttentionTile, Operand, panel_mode
+from atc.backends.cpu.attention.tile import EXPONENTIAL, AttentionKernel, Operand, panel_mode
 from atc.backends.cpu.matmul.cost import Panel, column_panels
 from atc.backends.cpu.matmul.text import TileFinish, wrapped
 from atc.backends.cpu.normalize.portable import lowest
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -70,32 +69,27 @@ def in_steps(op: Attention, planes: int) -> Steps:
     )  # fmt: skip
 
 
-class AttentionAmx(AttentionTile):
+class AttentionAmx(AttentionKernel[Params]):
     """float Attention in tiles, one product of bfloat16."""
 
     name = "attention_amx_bf16"
     template = "cpu/amx/attention.c.j2"
     precision = "bf16"
     headers = ("bf16", "tiles")
-    dynamic = False
     planes = 1
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept the float kernel's workloads, of extents that are known."""
         able = {"amx_tile", "amx_bf16"} <= target.features and lanes(target) == 16
         return able and not is_dynamic(w) and super().accepts(w, target)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
-        """One way."""
-        return ({},)
-
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Attention], params: Params, target: Target) -> int:
         """Scores, queries and weights of a block of rows, a block's sums, all keys and values."""
-        return 4 * in_steps(attention(w), self.planes).size
+        return 4 * in_steps(w.op, self.planes).size
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Attention], params: Params, target: Target) -> dict[str, object]:
         """Return the steps, how all operands are read, and both epilogues."""
-        op, steps = attention(w), in_steps(attention(w), self.planes)
+        op, steps = w.op, in_steps(w.op, self.planes)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
         score = TileFinish(op.scores, outer, 3, "score")
@@ -117,9 +111,9 @@ class AttentionAmx(AttentionTile):
             "value_placed": "i" in result.places or re.search(r"\bi\b", y) is not None, "y": y,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
         """Cycles of products, of splitting, of exponentials and epilogues."""
-        op, s = attention(w), in_steps(attention(w), self.planes)
+        op, s = w.op, in_steps(w.op, self.planes)
         rows, tiles = -(-op.queries // SIDE), {1: 4, 2: 12}[self.planes]
         blocks = rows * (s.key_panels + s.value_panels)
         products = rows * (s.key_panels * s.depth + s.value_panels * s.keys) * tiles * PRODUCT

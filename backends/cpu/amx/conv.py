@@ -29,21 +29,29 @@ from atc.backends.cpu.amx.plane_epilogue import (
     FlatGiven,
     PlanesEpilogue,
     border_of,
-    borders,
     is_shortcut,
     planes_of,
 )
 from atc.backends.cpu.amx.products import Step, step_lines
 from atc.backends.cpu.amx.weights import pack_halves, pack_int8x4, pack_rounded
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
-from atc.backends.cpu.conv.int8 import behind_starts, conv_of_bytes
-from atc.backends.cpu.render.tile_geometry import Geometry, geometry
-from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
+from atc.backends.cpu.conv.int8 import behind_starts
+from atc.backends.kernel import (
+    Kernel,
+    KernelParams,
+    Pack,
+    PacksActivations,
+    Splittable,
+    Workload,
+    WorkSplit,
+)
 from atc.backends.machine import Machine
 from atc.backends.packed_layout import PackedLayout
+from atc.backends.render.tile_geometry import Geometry, geometry
+from atc.backends.render.vector_expr import lanes, typed_epilogue
 from atc.backends.target import Target
-from atc.ir.graph import Array, DType
+from atc.errors import InternalError
+from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
 
 LINE = 64
@@ -176,19 +184,43 @@ class Cut(Panels):
         return g.batch * g.supers * (copied + far_cycles(machine, self.steps * self.plane))
 
 
-def product_of(w: Workload) -> str:
+def product_of(w: Workload[ConvBlocked]) -> str:
     """Return the product of tiles that multiplies x."""
-    assert w.inputs[0] is not None
     products = {DType.UINT8: "TILE_DOT_U8S8", DType.INT8: "TILE_DOT_S8S8"}
-    return products.get(w.inputs[0].dtype, "TILE_DOT_BF16")
+    return products.get(w.input(0).dtype, "TILE_DOT_BF16")
 
 
-class ConvTiles(Kernel):
-    """The common part of convolutions on tiles.
+@dataclass(frozen=True, kw_only=True)
+class TilesParams(KernelParams):
+    """Those of blocks of pixels and panels of weights, and of packed layouts."""
 
-    `rb`: 1 where all panels of weights meet a block of pixels before the next one, 0 where all
-    blocks meet a panel; `tall`: blocks of 64 pixels x 16 channels.
-    """
+    rb: int
+    """1 where all panels of weights meet a block of pixels before the next one, 0 where all blocks
+    meet a panel."""
+    tall: bool
+    """Whether blocks are of 64 pixels x 16 channels."""
+    pieces: int = 1
+    """Threads that share a call."""
+    borders: tuple[tuple[int, int], ...] = ()
+    """The inputs that are planes, and their borders; in the text `planes0` and so on."""
+    planes_y: int | None = None
+    """The border of the results' planes; None where they are none."""
+    fill_y: int | None = None
+    """What that border is filled with."""
+
+    def shown(self) -> dict[str, int | str | bool]:
+        """Return what the parameters' text names."""
+        found = super().shown()
+        found.pop("borders", None)
+        return found | {f"planes{index}": border for index, border in self.borders}
+
+
+class ConvTiles(
+    Kernel[ConvBlocked, TilesParams],
+    Splittable[ConvBlocked, TilesParams],
+    PacksActivations[ConvBlocked, TilesParams],
+):
+    """The common part of convolutions on tiles."""
 
     op = ConvBlocked
     template = "cpu/amx/conv.c.j2"
@@ -199,37 +231,39 @@ class ConvTiles(Kernel):
     parts = 1
     sums = DType.FLOAT
 
-    def cut(self, w: Workload, params: Params) -> Cut:
+    def cut(self, w: Workload[ConvBlocked], params: TilesParams) -> Cut:
         """Return the workload's partition by the parameters."""
-        y, tall = w.outputs[0], bool(params["tall"])
+        y, tall = w.outputs[0], params.tall
         given = self._given(w, params)
-        wanted = planes_of(y, self.channels, self.parts, None) if "planes_y" in params else None
-        if wanted is not None:
-            border, fill = int(params["planes_y"]), int(params["fill_y"])
-            wanted = replace(wanted, border=border, fill=fill)
+        wanted = None
+        if params.planes_y is not None:
+            planes = self._planes(w, y)
+            wanted = replace(planes, border=params.planes_y, fill=params.fill_y)
         g = geometry(w, int(np.prod(y.shape[2:-1])), recut=not given and wanted is None)
         x, block, border_read = given.get(0), 64 if tall else 32, border_of(g)
         direct = x is not None and border_read is not None and border_read <= x.border
         flat = FlatGiven(g, block, x) if x is not None and direct else Flat(g, block)
         return Cut(g, self.parts, tall, flat, self.channels, x, wanted)
 
-    def _given(self, w: Workload, params: Params) -> dict[int, PackedLayout]:
+    def _given(self, w: Workload[ConvBlocked], params: TilesParams) -> dict[int, PackedLayout]:
         """Return the inputs that are planes."""
         found = {}
-        for index, border in borders(params).items():
-            type_ = w.inputs[index]
-            assert type_ is not None
-            planes = planes_of(type_, self.channels, self.parts, None)
-            assert planes is not None
-            found[index] = replace(planes, border=border)
+        for index, border in params.borders:
+            found[index] = replace(self._planes(w, w.input(index)), border=border)
         return found
 
+    def _planes(self, w: Workload[ConvBlocked], type_: TensorType) -> PackedLayout:
+        """Return the planes of a tensor that was said to be such."""
+        planes = planes_of(type_, self.channels, self.parts, None)
+        if planes is None:
+            raise InternalError(f"{type_} of {w.op.kind} can't be planes")
+        return planes
+
     def accepted_layouts(
-        self, w: Workload, params: Params, target: Target
+        self, w: Workload[ConvBlocked], params: TilesParams, target: Target
     ) -> Mapping[int, PackedLayout]:
         """x with the border that taps meet, copied once more where they stride; shortcuts."""
         op, g = w.op, geometry(w, 1)
-        assert isinstance(op, ConvBlocked)
         if len(w.outputs[0].shape) != 5 or g.supers != 1:
             return {}
         found = {}
@@ -248,7 +282,7 @@ class ConvTiles(Kernel):
         return found
 
     def produces_layout(
-        self, w: Workload, params: Params, target: Target, planes: PackedLayout
+        self, w: Workload[ConvBlocked], params: TilesParams, target: Target, planes: PackedLayout
     ) -> bool:
         """Return whether its epilogue is one of vectors, and its numbers are of the same parts."""
         c, y = self.cut(w, params), w.outputs[0]
@@ -258,77 +292,77 @@ class ConvTiles(Kernel):
         return kind and typed and images and not self._late(w)
 
     def packed_params(
-        self, params: Params, inputs: Mapping[int, PackedLayout], y: PackedLayout | None
-    ) -> Params:
+        self, params: TilesParams, inputs: Mapping[int, PackedLayout], y: PackedLayout | None
+    ) -> TilesParams:
         """Parameters with the borders of planes."""
-        found: dict[str, int | str | bool] = dict(params)
-        found |= {f"planes{index}": planes.border for index, planes in inputs.items()}
-        if y is not None:
-            found |= {"planes_y": y.border, "fill_y": y.fill or 0}
-        return found
+        borders = tuple((index, planes.border) for index, planes in inputs.items())
+        params = replace(params, borders=borders)
+        return replace(params, planes_y=y.border, fill_y=y.fill or 0) if y else params
 
-    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
+    def cuts(
+        self, w: Workload[ConvBlocked], params: TilesParams, target: Target, threads: int
+    ) -> Sequence[TilesParams]:
         """Threads share the panels, and the copy of x before."""
         c = self.cut(w, params)
         pieces = min(threads, c.panels // c.units)
         alone = c.g.batch * c.g.supers > 1 or pieces < 2 or self._late(w)
-        return () if alone else [{**params, "pieces": pieces}]
+        return () if alone else [replace(params, pieces=pieces)]
 
-    def work_split(self, w: Workload, params: Params, target: Target) -> WorkSplit:
+    def work_split(
+        self, w: Workload[ConvBlocked], params: TilesParams, target: Target
+    ) -> WorkSplit:
         """Pieces of panels, after a turn for the copy."""
-        pieces = int(params.get("pieces", 1))
+        pieces = params.pieces
         turns = 1 if pieces == 1 or self.cut(w, params).direct else 2
         return WorkSplit(pieces, turns)
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Blocked floats, known weights, two spatial axes or one."""
-        op = w.op
-        assert isinstance(op, ConvBlocked)
         types = [t.dtype for t in (w.inputs[0], *w.inputs[2:], *w.outputs) if t is not None]
-        floats = op.accumulator is DType.FLOAT and DType.BFLOAT16 not in types
-        return floats and self._fits(w, op, target)
+        floats = w.op.accumulator is DType.FLOAT and DType.BFLOAT16 not in types
+        return floats and self._fits(w, target)
 
-    def _fits(self, w: Workload, op: ConvBlocked, target: Target) -> bool:
+    def _fits(self, w: Workload[ConvBlocked], target: Target) -> bool:
         able = "amx_tile" in target.features and w.outputs[0].shape[-1] == lanes(target) == 16
-        fits = able and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
+        fits = able and w.op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
         return fits and not geometry(w, 1).plain
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[TilesParams]:
         """Both orders; tall blocks where all pixels are two of 32 and taps meet them again."""
-        tall = self.cut(w, {"tall": True}).flat.rows
+        tall = self.cut(w, TilesParams(rb=0, tall=True)).flat.rows
         shapes = [False, True] if 32 < tall <= 64 else [False]
-        sets: list[Params] = [{"rb": rb, "tall": t} for t in shapes for rb in (0, 1)]
+        sets: list[TilesParams] = [TilesParams(rb=rb, tall=t) for t in shapes for rb in (0, 1)]
         return cheapest(self, sets, w, target, 3)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: TilesParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights in tiles, in the order of use."""
         op, c = w.op, self.cut(w, params)
-        assert isinstance(op, ConvBlocked)
         return {1: lambda weights: self.pack(ungrouped(weights, c.g, op.group), c, w)}
 
-    def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
+    def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
         """Return weights [supers, filters, channels, taps] as the tiles want them."""
         raise NotImplementedError
 
-    def _late(self, w: Workload) -> bool:
+    def _late(self, w: Workload[ConvBlocked]) -> bool:
         """Return whether vectors can't compute the epilogue.
 
         It follows when all sums are stored.
         """
-        assert isinstance(w.op, ConvBlocked)
         return not typed_epilogue(w.op.epilogue, w, 2)
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[ConvBlocked], params: TilesParams, target: Target) -> int:
         """Reserve the planes of one image and group, and two blocks of sums for each thread."""
         c = self.cut(w, params)
-        return c.own + int(params.get("pieces", 1)) * 2 * 4 * TILE
+        return c.own + params.pieces * 2 * 4 * TILE
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: TilesParams, target: Target
+    ) -> dict[str, object]:
         """Return the planes, the steps of a product and the loops over blocks and panels."""
         c = self.cut(w, params)
         op, sums = w.op, self.sums
-        assert isinstance(op, ConvBlocked)
-        assert w.inputs[0] is not None
         shortcuts = {k: p for k, p in self._given(w, params).items() if k}
         planes = {k - 1: p for k, p in shortcuts.items()}  # as the epilogue counts them
         epilogue = PlanesEpilogue(w, c.g, target, sums, planes)
@@ -336,13 +370,13 @@ class ConvTiles(Kernel):
         bias = None if started else epilogue.dense_bias()
         if bias is not None:
             epilogue.forget_bias()
-        by_panels = params["rb"] == 0
+        by_panels = params.rb == 0
         lines = -(-c.step_bytes // LINE // c.flat.blocks) if by_panels and c.panels > 1 else 0
         rest = c.g.ic % c.channels
         step = Step(product_of(w), c.parts, c.tall, c.pixel, lines)
         return {
             "c": c, "g": c.g, "flat": c.flat, "epilogue": epilogue, "by_panels": by_panels,
-            "step": step_lines(step), "element": w.inputs[0].dtype.c,
+            "step": step_lines(step), "element": w.input(0).dtype.c,
             "shifts": [s * c.pixel for s in c.flat.shifts()], "lines": lines,
             "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "rest": rest,
             "many": -(-c.block // c.panel_steps), "started": started,
@@ -350,12 +384,12 @@ class ConvTiles(Kernel):
             "integers": sums is DType.INT32, "bias": bias, "given": c.x, "shortcuts": shortcuts,
             "wanted": c.y,
             "result_size": w.outputs[0].dtype.itemsize, "units": c.units,
-            "pieces": int(params.get("pieces", 1)),
+            "pieces": params.pieces,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: TilesParams, target: Target) -> float:
         """Estimated cycles; tall blocks pay where taps find their pixels in the first cache."""
-        c, by_panels = self.cut(w, params), params["rb"] == 0
+        c, by_panels = self.cut(w, params), params.rb == 0
         near = c.panels * c.panel_bytes <= RESIDENT
         shape = 1.0 if not c.tall else 0.95 if c.g.taps > 1 and self.sums is DType.FLOAT else 1.08
         order = 1.03 if by_panels and near and c.panels > 1 else 1.0
@@ -369,7 +403,7 @@ class ConvTilesBf16(ConvTiles):
     name = "conv_amx_bf16"
     precision = "bf16"
 
-    def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
+    def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
         """Return the rounded weights."""
         return pack_rounded(dense, c.channels, c.halves).view(np.float32)
 
@@ -381,7 +415,7 @@ class ConvTilesBf16x3(ConvTiles):
     precision = "bf16x3"
     parts = 2
 
-    def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
+    def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
         """Weights split in two."""
         return pack_halves(dense, c.channels, c.halves).view(np.float32)
 
@@ -393,15 +427,13 @@ class ConvTilesBytes(ConvTiles):
     channels = 64
     sums = DType.INT32
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Blocked bytes, known weights, two spatial axes or one; any zero point, as it pads too."""
-        op = conv_of_bytes(w)
-        fits = op is not None and self._fits(w, op, target)
-        return fits and op is not None and typed_epilogue(op.epilogue, w, 2)
+        fits = w.op.accumulator is DType.INT32 and self._fits(w, target)
+        return fits and typed_epilogue(w.op.epilogue, w, 2)
 
-    def pack(self, dense: Array, c: Cut, w: Workload) -> Array:
+    def pack(self, dense: Array, c: Cut, w: Workload[ConvBlocked]) -> Array:
         """Weights, behind what sums start with: minus the zero point times their sum."""
-        assert isinstance(w.op, ConvBlocked)
         packed = pack_int8x4(dense, c.channels, c.halves)
         return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
 

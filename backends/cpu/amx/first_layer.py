@@ -12,6 +12,7 @@ summed once more in float, as a step also meets what is beside the window, times
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,11 +23,11 @@ from atc.backends.cpu.amx.products import Step, step_lines
 from atc.backends.cpu.amx.weights import split
 from atc.backends.cpu.conv.bf16 import to_bf16
 from atc.backends.cpu.conv.blocked import cheapest, ungrouped
-from atc.backends.cpu.conv.int8 import behind_starts, conv_of_bytes
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.tile_geometry import geometry
-from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.cpu.conv.int8 import behind_starts
+from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.tile_geometry import geometry
+from atc.backends.render.vector_expr import lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
@@ -35,12 +36,21 @@ MOST = 16
 """Numbers that a pixel has at most."""
 
 
-class FirstTiles(Kernel):
-    """The common part of first layers on tiles.
+@dataclass(frozen=True, kw_only=True)
+class FirstParams(KernelParams):
+    """Those of blocks of pixels and panels of weights."""
 
-    `deep`: rows of x in a pixel; `rb`: 1 where all panels of weights meet a block of pixels before
-    the next one, 0 where all blocks meet a panel; `tall`: blocks of 64 pixels x 16 channels.
-    """
+    deep: int
+    """Rows of x in a pixel."""
+    rb: int
+    """1 where all panels of weights meet a block of pixels before the next one, 0 where all blocks
+    meet a panel."""
+    tall: bool
+    """Whether blocks are of 64 pixels x 16 channels."""
+
+
+class FirstTiles(Kernel[ConvBlocked, FirstParams]):
+    """The common part of first layers on tiles."""
 
     op = ConvBlocked
     template = "cpu/amx/first_layer.c.j2"
@@ -50,75 +60,75 @@ class FirstTiles(Kernel):
     size = 2
     parts = 1
 
-    def window(self, w: Workload, params: Params) -> Window:
+    def window(self, w: Workload[ConvBlocked], params: FirstParams) -> Window:
         """Return the workload's partition by the parameters."""
         g = geometry(w, int(np.prod(w.outputs[0].shape[2:-1])))
-        by_panels = params["rb"] == 0
-        deep, tall = int(params["deep"]), bool(params["tall"])
+        by_panels = params.rb == 0
+        deep, tall = params.deep, params.tall
         return Window(g, self.parts, tall, deep, self.size, by_panels)
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Plain floats, known weights of one group, two spatial axes or one, dense taps across."""
-        op = w.op
-        assert isinstance(op, ConvBlocked)
-        return sums_floats(w) and self._fits(w, op, target)
+        return sums_floats(w) and self._fits(w, target)
 
-    def _fits(self, w: Workload, op: ConvBlocked, target: Target) -> bool:
+    def _fits(self, w: Workload[ConvBlocked], target: Target) -> bool:
+        op = w.op
         able = "amx_tile" in target.features and w.outputs[0].shape[-1] == lanes(target) == 16
         if not able or op.window.rank > 2 or not w.constant[1] or op.group != 1:
             return False
         g = geometry(w, 1)
         return g.plain and (g.cols.dilation == 1 or g.cols.kernel == 1)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[FirstParams]:
         """Return the most promising numbers of rows, shapes of blocks and orders."""
         g = geometry(w, 1)
         kernel, ic = g.rows.kernel, g.ic
         shapes = [True] if w.outputs[0].shape[1] == 1 else [False]
-        sets: list[Params] = [
-            {"deep": deep, "rb": rb, "tall": tall}
+        sets: list[FirstParams] = [
+            FirstParams(deep=deep, rb=rb, tall=tall)
             for deep in range(1, min(kernel, max(MOST // ic, 1)) + 1)
             for tall in shapes
             for rb in (1, 0)
         ]
         return cheapest(self, sets, w, target, 4)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: FirstParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights in tiles, in the order of use."""
         window = self.window(w, params)
         return {1: lambda weights: self.pack(ungrouped(weights, window.g, 1)[0], window, w)}
 
-    def pack(self, dense: Array, window: Window, w: Workload) -> Array:
+    def pack(self, dense: Array, window: Window, w: Workload[ConvBlocked]) -> Array:
         """Return weights [filters, channels, taps] as the tiles want them."""
         raise NotImplementedError
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[ConvBlocked], params: FirstParams, target: Target) -> int:
         """Reserve a band of pixels, two blocks of sums, and a row of padding."""
         window = self.window(w, params)
         return window.parts * window.apart + 2 * 4 * TILE + self._border(w, window)
 
-    def _border(self, w: Workload, window: Window) -> int:
+    def _border(self, w: Workload[ConvBlocked], window: Window) -> int:
         """Bytes of a row of padding in place of one of x."""
-        assert w.inputs[0] is not None
-        return -(-window.kept * w.inputs[0].dtype.itemsize // LINE) * LINE
+        return -(-window.kept * w.input(0).dtype.itemsize // LINE) * LINE
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: FirstParams, target: Target
+    ) -> dict[str, object]:
         """Return the window, the steps of a product, how pixels are made, and the epilogue."""
         window, op = self.window(w, params), w.op
-        assert isinstance(op, ConvBlocked)
-        assert w.inputs[0] is not None
         epilogue = TileEpilogue(op.epilogue, w, window.g, target, self.sums)
         started = op.zero != 0
         bias = None if started else epilogue.dense_bias()
         if bias is not None:
             epilogue.forget_bias()
-        by_panels = params["rb"] == 0
+        by_panels = params.rb == 0
         asked = by_panels and window.panels > 1
         lines = -(-window.step_bytes // LINE // window.blocks()) if asked else 0
         step = Step(product_of(w), self.parts, window.tall, window.stride, lines, window.apart)
         return {
             "c": window, "g": window.g, "epilogue": epilogue, "by_panels": by_panels,
-            "step": step_lines(step), "element": w.inputs[0].dtype.c, "lines": lines,
+            "step": step_lines(step), "element": w.input(0).dtype.c, "lines": lines,
             "result": w.outputs[0].dtype.c, "fill": op.zero % 256, "started": started,
             "starts": window.g.mb * 64 if started else 0, "bias": bias,
             "integers": self.sums is DType.INT32, "rounds": self.precision == "bf16",
@@ -126,7 +136,7 @@ class FirstTiles(Kernel):
             "border": self._border(w, window),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: FirstParams, target: Target) -> float:
         """Estimated cycles."""
         window = self.window(w, params)
         return COMPARED * window.g.batch * window.cycles(target.machine, end_cycles(w))
@@ -138,7 +148,7 @@ class FirstTilesBf16(FirstTiles):
     name = "conv_amx_first_bf16"
     precision = "bf16"
 
-    def pack(self, dense: Array, window: Window, w: Workload) -> Array:
+    def pack(self, dense: Array, window: Window, w: Workload[ConvBlocked]) -> Array:
         """Return the rounded weights."""
         return window.pack([to_bf16(dense)]).view(np.float32)
 
@@ -150,7 +160,7 @@ class FirstTilesBf16x3(FirstTiles):
     precision = "bf16x3"
     parts = 2
 
-    def pack(self, dense: Array, window: Window, w: Workload) -> Array:
+    def pack(self, dense: Array, window: Window, w: Workload[ConvBlocked]) -> Array:
         """Weights split in two, lower halves first."""
         upper, lower = split(dense)
         return window.pack([lower, upper]).view(np.float32)
@@ -163,15 +173,13 @@ class FirstTilesBytes(FirstTiles):
     sums = DType.INT32
     size = 1
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Plain bytes, else as floats are; any zero point, as it pads too."""
-        op = conv_of_bytes(w)
-        fits = op is not None and self._fits(w, op, target)
-        return fits and op is not None and typed_epilogue(op.epilogue, w, 2)
+        fits = w.op.accumulator is DType.INT32 and self._fits(w, target)
+        return fits and typed_epilogue(w.op.epilogue, w, 2)
 
-    def pack(self, dense: Array, window: Window, w: Workload) -> Array:
+    def pack(self, dense: Array, window: Window, w: Workload[ConvBlocked]) -> Array:
         """Weights, behind what sums start with: minus the zero point times their sum."""
-        assert isinstance(w.op, ConvBlocked)
         packed = window.pack([dense])
         return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from atc.backends.cpu.render.tile_geometry import Axis, Geometry
+from atc.backends.render.tile_geometry import Axis, Geometry
 
 
 @dataclass(frozen=True)

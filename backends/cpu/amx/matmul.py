@@ -32,12 +32,12 @@ from atc.backends.cpu.amx.cost import (
 )
 from atc.backends.cpu.matmul.bf16 import is_float_product, kept_batch, packed_base
 from atc.backends.cpu.matmul.cost import largest_divisor
-from atc.backends.cpu.matmul.operands import matmul, read_mode
+from atc.backends.cpu.matmul.operands import read_mode
 from atc.backends.cpu.matmul.text import TileFinish, wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
@@ -57,7 +57,7 @@ ROW_END, BLOCK_END = 12.0, 90.0
 """Cycles to finish a row of a block, and to store its tiles and begin another."""
 
 
-class MatMulAmx(Kernel):
+class MatMulAmx(Kernel[MatMul]):
     """float MatMul in tiles, one product of bfloat16."""
 
     name = "matmul_amx_bf16"
@@ -69,24 +69,24 @@ class MatMulAmx(Kernel):
     headers = ("bf16", "tiles")
     planes = 1
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Floats, and an epilogue in vectors."""
         able = {"amx_tile", "amx_bf16"} <= target.features and is_float_product(w)
-        return able and vector_epilogue(matmul(w).epilogue, w, target, 2)
+        return able and vector_epilogue(w.op.epilogue, w, target, 2)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Tiles of constant B in the order of use."""
-        op, planes = matmul(w), self.planes
+        op, planes = w.op, self.planes
         deep = _shape(w, planes).deep
         return {1: lambda b: pack_tiles(op, b, planes, deep)} if w.constant[1] else {}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[MatMul], params: Params, target: Target) -> int:
         """Reserve a block of A's rows, two of results, a panel of B, and sums of depth blocks."""
         return 4 * _shape(w, self.planes).room
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
         """Sizes, how both operands are read, the order of a step, and the epilogue."""
-        op, mode, shape = matmul(w), read_mode(w), _shape(w, self.planes)
+        op, mode, shape = w.op, read_mode(w), _shape(w, self.planes)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         finish = TileFinish(op.epilogue, tuple(outer), 2)
@@ -106,9 +106,9 @@ class MatMulAmx(Kernel):
             "rest": op.k - (shape.steps - 1) * STEP,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
         """Cycles of products, splitting both operands, epilogues, and what arrives late."""
-        op, mode, shape = matmul(w), read_mode(w), _shape(w, self.planes)
+        op, mode, shape = w.op, read_mode(w), _shape(w, self.planes)
         blocks, machine = -(-op.m // SIDE) * shape.panels, target.machine
         step = {1: 4, 2: 12}[self.planes] * PRODUCT + SIDE * 64 * self.planes / REACHED
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
@@ -192,8 +192,8 @@ class _Shape:
     room: int
 
 
-def _shape(w: Workload, planes: int) -> _Shape:
-    op = matmul(w)
+def _shape(w: Workload[MatMul], planes: int) -> _Shape:
+    op = w.op
     steps, panels = -(-op.k // STEP), -(-op.n // SIDE)
     deep = steps
     if planes == 2 and op.k > DEEP and w.constant[1]:

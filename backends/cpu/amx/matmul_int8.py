@@ -26,11 +26,10 @@ from atc.backends.cpu.amx.matmul import NEAR, SIDE, RowBlock, row_blocks, step_o
 from atc.backends.cpu.matmul.bf16 import packed_base
 from atc.backends.cpu.matmul.int8 import BYTES, QUAD, operand_type, pack_int8x4, zeros
 from atc.backends.cpu.matmul.int8_text import BytesFinish, typed_finish
-from atc.backends.cpu.matmul.operands import matmul
 from atc.backends.cpu.matmul.text import wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
@@ -44,7 +43,7 @@ COPIED = 6.0
 """Cycles to copy a row of A of a step."""
 
 
-class MatMulAmxBytes(Kernel):
+class MatMulAmxBytes(Kernel[MatMul]):
     """MatMul of bytes by constant ones in tiles."""
 
     name = "matmul_amx_bytes"
@@ -54,9 +53,9 @@ class MatMulAmxBytes(Kernel):
     bitwise_reproducible = True
     headers = ("tiles",)
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Bytes, dense rows of A, symmetric constant B, and an epilogue in vectors."""
-        op = matmul(w)
+        op = w.op
         types = {None if t is None else t.dtype for t in w.inputs[:2]}
         able = {"amx_tile", "amx_int8"} <= target.features and types <= BYTES
         if not able or op.accumulator is not DType.INT32 or 0 in (*op.loops, op.k):
@@ -65,18 +64,18 @@ class MatMulAmxBytes(Kernel):
         known = w.constant[1] and q == 0 and 0 <= p < 256
         return known and op.a_view.strides[-1] == 1 and typed_finish(op.epilogue, w, 2)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Tiles of B in the order of use, behind what the columns' sums start with."""
         return {1: lambda b: pack_byte_tiles(w, b)}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[MatMul], params: Params, target: Target) -> int:
         """Reserve a block of A's rows, and two blocks of results."""
         shape = _shape(w)
         return shape.sums + 2 * 4 * SIDE * SIDE
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
         """Sizes, how A is read, the order of a step, and the epilogue."""
-        op, (p, _), shape = matmul(w), zeros(w), _shape(w)
+        op, (p, _), shape = w.op, zeros(w), _shape(w)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
         finish = BytesFinish(op.epilogue, w, outer, 2)
@@ -93,9 +92,9 @@ class MatMulAmxBytes(Kernel):
             "y_type": finish.result.c, "rest": op.k - (shape.steps - 1) * STEP,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
         """Cycles of products, copying A, epilogues, and what arrives late."""
-        op, shape = matmul(w), _shape(w)
+        op, shape = w.op, _shape(w)
         blocks = -(-op.m // SIDE) * shape.panels
         step = 4 * PRODUCT + SIDE * 64 / REACHED
         cycles = blocks * (shape.steps * step + 2 * SIDE * end_cycles(w))
@@ -121,8 +120,8 @@ class _Shape:
     sums: int
 
 
-def _shape(w: Workload) -> _Shape:
-    op, (p, _) = matmul(w), zeros(w)
+def _shape(w: Workload[MatMul]) -> _Shape:
+    op, (p, _) = w.op, zeros(w)
     steps, panels = -(-op.k // STEP), -(-op.n // SIDE)
     blocks = row_blocks(op.m, steps * STEP)
     starts = 4 * panels * SIDE if p else 0
@@ -132,7 +131,7 @@ def _shape(w: Workload) -> _Shape:
     )  # fmt: skip
 
 
-def pack_byte_tiles(w: Workload, b: Array) -> Array:
+def pack_byte_tiles(w: Workload[MatMul], b: Array) -> Array:
     """Return constant B as bytes [*batch][INT32 starts [n], tiles].
 
     The tiles are [n / 32][k / 64][2 tiles][16 words][16 columns][4], filled up with zeros; the

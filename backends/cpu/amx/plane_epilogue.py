@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from atc.backends.cpu.amx.flat_planes import Flat, Phase
-from atc.backends.cpu.render.epilogue import TileEpilogue
-from atc.backends.cpu.render.tile_geometry import Geometry
-from atc.backends.kernel import Params, Workload
+from atc.backends.kernel import Workload
 from atc.backends.packed_layout import LINE, PackedLayout
+from atc.backends.render.epilogue import TileEpilogue
+from atc.backends.render.tile_geometry import Geometry
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import ConvBlocked
@@ -56,10 +56,9 @@ def border_of(g: Geometry) -> int | None:
     return max(needs) if g.cols.out <= g.cols.size + max(needs) else None
 
 
-def is_shortcut(w: Workload, index: int) -> bool:
+def is_shortcut(w: Workload[ConvBlocked], index: int) -> bool:
     """Return whether an operand is read number by number where the results go."""
     op, y = w.op, w.outputs[0]
-    assert isinstance(op, ConvBlocked)
     k = index - (len(w.inputs) - len(op.epilogue.views))
     type_ = w.inputs[index]
     if k < 0 or type_ is None or type_.shape != y.shape:
@@ -84,13 +83,12 @@ class PlanesEpilogue(TileEpilogue):
 
     def __init__(
         self,
-        w: Workload,
+        w: Workload[ConvBlocked],
         g: Geometry,
         target: Target,
         sums: DType,
         planes: Mapping[int, PackedLayout],
     ) -> None:
-        assert isinstance(w.op, ConvBlocked)
         super().__init__(w.op.epilogue, w, g, target, sums)
         self.planes = planes
 
@@ -123,10 +121,3 @@ class PlanesEpilogue(TileEpilogue):
         return f"v_add(v_load_part({place}), v_load_part({place} + {LINE // 4}))"
 
 
-def borders(params: Params) -> dict[int, int]:
-    """Return the border of each input that parameters say is read as planes."""
-    return {
-        int(name.removeprefix("planes")): int(value)
-        for name, value in params.items()
-        if name.startswith("planes") and name != "planes_y"
-    }

@@ -18,11 +18,18 @@ import numpy as np
 
 from atc.backends.cpu.amx.cost import PRODUCT, REACHED, STREAM, halving, l2_share
 from atc.backends.cpu.amx.matmul import BLOCK_END, NEAR, ROW_END, SIDE, STEP, halves
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.cpu.rnn.batch import GROUPS, RecurrentTogether, grouped, part_rows, phases_of
-from atc.backends.cpu.rnn.cells import Phase, recurrent
+from atc.backends.cpu.rnn.batch import (
+    GROUPS,
+    GroupParams,
+    RecurrentTogether,
+    grouped,
+    part_rows,
+    phases_of,
+)
+from atc.backends.cpu.rnn.cells import Phase
 from atc.backends.cpu.rnn.portable import Cut, padded
-from atc.backends.kernel import Pack, Params, Workload
+from atc.backends.kernel import Pack, Workload
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.graph import Array
@@ -36,7 +43,7 @@ WAIT = 52.0
 """Cycles from one product to the next on the same sums."""
 
 
-class RecurrentAmx(RecurrentTogether):
+class RecurrentAmx(RecurrentTogether[GroupParams]):
     """Products of h in tiles, one of bfloat16; a group is u tiles of units."""
 
     name = "recurrent_amx_bf16"
@@ -45,64 +52,72 @@ class RecurrentAmx(RecurrentTogether):
     headers = ("bf16", "tiles")
     planes = 1
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
         """Accept the workloads of the vector kernel."""
         return {"amx_tile", "amx_bf16"} <= target.features and super().accepts(w, target)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[Recurrent], target: Target) -> Sequence[GroupParams]:
         """Tiles of units of a group, the best first."""
-        op, largest = recurrent(w), concrete(w)
-        sets = [{"u": u} for u in GROUPS if (u - 1) * 16 < op.hidden]
+        op, largest = w.op, concrete(w)
+        sets = [GroupParams(u=u) for u in GROUPS if (u - 1) * 16 < op.hidden]
         return sorted(sets, key=lambda p: self.cost(largest, p, target))[:2]
 
-    def phases(self, w: Workload, params: Params, target: Target) -> tuple[Phase, ...]:
+    def phases(
+        self, w: Workload[Recurrent], params: GroupParams, target: Target
+    ) -> tuple[Phase, ...]:
         """Return the products of a step; the tiles of a pass are as many as fit."""
-        op, u = recurrent(w), int(params["u"])
+        op, u = w.op, params.u
         tall = 2 if part_rows(op, self.cut(w, params, target))[0] > 16 else 1
         return phases_of(op, u, MOST_SUMS // tall)
 
-    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
+    def cuts(
+        self, w: Workload[Recurrent], params: GroupParams, target: Target, threads: int
+    ) -> Sequence[GroupParams]:
         """Into directions, groups of units, or rows where no tile is cut apart."""
         found = super().cuts(w, params, target, threads)
         return sorted(found, key=lambda p: self._spare(w, p, target))
 
-    def _spare(self, w: Workload, params: Params, target: Target) -> bool:
+    def _spare(self, w: Workload[Recurrent], params: GroupParams, target: Target) -> bool:
         """Return whether pieces of rows have more tiles than the whole."""
-        op, cut = recurrent(w), self.cut(w, params, target)
+        op, cut = w.op, self.cut(w, params, target)
         return -(-part_rows(op, cut)[0] // 16) * cut.rows > -(-op.batch // 16)
 
-    def rows(self, w: Workload, params: Params, target: Target) -> int:
+    def rows(self, w: Workload[Recurrent], params: GroupParams, target: Target) -> int:
         """Return the rows of a piece, those included that fill its last tile."""
-        return padded(part_rows(recurrent(w), self.cut(w, params, target))[0], 16)
+        return padded(part_rows(w.op, self.cut(w, params, target))[0], 16)
 
-    def taken(self, w: Workload, params: Params, target: Target) -> int:
+    def taken(self, w: Workload[Recurrent], params: GroupParams, target: Target) -> int:
         """Return the floats of rows of h, and of two blocks of sums."""
-        op = recurrent(w)
+        op = w.op
         rows = self.rows(w, params, target)
         block = min(rows, SIDE) * 16 * self._widest(w, params, target)
         return -(-op.hidden // STEP) * rows * self.planes * 16 + 2 * block
 
-    def _widest(self, w: Workload, params: Params, target: Target) -> int:
+    def _widest(self, w: Workload[Recurrent], params: GroupParams, target: Target) -> int:
         return max(p.vectors for p in self.phases(w, params, target))
 
     def panel(self, op: Recurrent, phase: Phase, lane: int) -> int:
         """Return the floats of a group's weights."""
         return -(-op.hidden // STEP) * self.planes * phase.vectors * TILE
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[Recurrent], params: GroupParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Pack the weights in tiles by groups."""
-        op, cut, units = recurrent(w), self.cut(w, params, target), int(params["u"]) * 16
+        op, cut, units = w.op, self.cut(w, params, target), params.u * 16
         phases, planes = self.phases(w, params, target), self.planes
         return {1: lambda r: pack_tiles(op, r, cut, units, phases, planes)}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[Recurrent], params: GroupParams, target: Target
+    ) -> dict[str, object]:
         """Return steps, sizes, and the order of instructions, beside what all have."""
-        op, rows = recurrent(w), self.rows(w, params, target)
+        op, rows = w.op, self.rows(w, params, target)
         steps = -(-op.hidden // STEP)
         phases, cut = self.phases(w, params, target), self.cut(w, params, target)
         blocks = -(-rows // SIDE)
         far = sum(self.panel(op, p, lanes(target)) for p in phases) * len(op.cells) * 4 * (
-            -(-op.hidden // (int(params["u"]) * 16))) > l2_share(target.machine)  # fmt: skip
+            -(-op.hidden // (params.u * 16))) > l2_share(target.machine)  # fmt: skip
         heights = {n for each in part_rows(op, cut) for n in _tiles(each)}
         return {
             **super().values(w, params, target), "planes": self.planes, "steps": steps,
@@ -119,12 +134,12 @@ class RecurrentAmx(RecurrentTogether):
             "sums_at": steps * rows * self.planes * 16,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Recurrent], params: GroupParams, target: Target) -> float:
         """Cycles of tile products, splitting, what nothing hides of a block's end, and reading the
         weights; cells cost the same in all kernels, but run beside the products here."""
-        op = recurrent(w)
+        op = w.op
         steps, tiles = -(-op.hidden // STEP), _tiles(op.batch)
-        groups = -(-op.hidden // (int(params["u"]) * 16))
+        groups = -(-op.hidden // (params.u * 16))
         each = {1: 1, 2: 3}[self.planes]
         cycles = nbytes = 0.0
         phases = self.phases(w, params, target)

@@ -4,8 +4,8 @@ Kernels of Attention. May import `render`, `map`, `matmul` and `normalize`.
 """
 
 from atc.backends.cpu.attention import bf16, portable, tile
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *tile.KERNELS, *bf16.KERNELS,
 )  # fmt: skip

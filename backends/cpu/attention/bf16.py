@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.attention.portable import attention
 from atc.backends.cpu.attention.tile import (
     EXPONENTIAL,
     AttentionText,
@@ -22,13 +21,13 @@ from atc.backends.cpu.attention.tile import (
     tile_arguments,
 )
 from atc.backends.cpu.matmul.bf16 import CONVERTED
-from atc.backends.cpu.matmul.cost import column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import TileParams, column_panels, row_tiles
 from atc.backends.cpu.matmul.text import TileFinish
 from atc.backends.cpu.normalize.portable import lowest
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Params, Workload
+from atc.backends.kernel import Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -73,24 +72,26 @@ class AttentionBf16(AttentionTile):
     headers = ("bf16",)
     dynamic = False
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept the float kernel's workloads, of extents that are known."""
         able = "avx512_bf16" in target.features and lanes(target) == 16
         return able and not is_dynamic(w) and super().accepts(w, target)
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Attention], params: TileParams, target: Target) -> int:
         """Panels of keys and values, and the queries and scores of a tile."""
-        p = in_bf16x2(attention(w), int(params["nv"]) * lanes(target), lanes(target))
-        return 4 * (p.keys + p.values + int(params["mr"]) * (p.row + p.query))
+        p = in_bf16x2(w.op, params.nv * lanes(target), lanes(target))
+        return 4 * (p.keys + p.values + params.mr * (p.row + p.query))
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[Attention], params: TileParams, target: Target
+    ) -> dict[str, object]:
         """Tiles of scores and results, how all operands are read, and the epilogues."""
-        op, step = attention(w), lanes(target)
+        op, step = w.op, lanes(target)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
-        nv = int(params["nv"])
+        nv = params.nv
         width = nv * step
-        tiles = row_tiles(op.queries, int(params["mr"]))
+        tiles = row_tiles(op.queries, params.mr)
         pairs = in_bf16x2(op, width, step)
         score = TileFinish(op.scores, outer, 3, "score")
         result = TileFinish(op.result, outer, 3 + len(op.scores.views), "finish")
@@ -113,9 +114,9 @@ class AttentionBf16(AttentionTile):
             "y": address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"]),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Attention], params: TileParams, target: Target) -> float:
         """Cycles of all tiles, of exponentials and of rounding."""
-        op, step = attention(w), lanes(target)
+        op, step = w.op, lanes(target)
         cycles = product_cycles(target.machine, op, params, step, pair=2)
         cycles += op.queries * -(-op.keys // step) * (EXPONENTIAL + 1)
         rows = "rows" if op.q_view.strides[-1] == 1 else "any"

@@ -7,21 +7,15 @@ from math import prod
 
 from atc.backends.cpu.matmul.portable import COLUMNS, PRODUCTS
 from atc.backends.cpu.normalize.portable import lowest
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import Attention
 
 
-def attention(w: Workload) -> Attention:
-    """Return the op of a workload that is an Attention."""
-    assert isinstance(w.op, Attention)
-    return w.op
-
-
-class AttentionRows(Kernel):
+class AttentionRows(Kernel[Attention]):
     """Any Attention in plain C; keys, a row of scores and one of results lie in scratch."""
 
     name = "attention"
@@ -29,19 +23,19 @@ class AttentionRows(Kernel):
     template = "cpu/attention/portable.c.j2"
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Require one type, that of all three operands, to compute in."""
         types = {t.dtype for t in w.inputs[:3] if t is not None}
         return types in ({DType.FLOAT}, {DType.DOUBLE})
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Attention], params: Params, target: Target) -> int:
         """Reserve the keys of a batch, the scores and the unfinished results of one query."""
-        op = attention(w)
+        op = w.op
         return (_padded(op) * (op.depth + 1) + op.width) * _computed(w).itemsize
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Attention], params: Params, target: Target) -> dict[str, object]:
         """Addresses of the operands and both epilogues."""
-        op, dtype = attention(w), _computed(w)
+        op, dtype = w.op, _computed(w)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         split = 3 + len(op.scores.views)
@@ -59,16 +53,15 @@ class AttentionRows(Kernel):
             "exp": "exp" if dtype is DType.DOUBLE else "expf",
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
         """Cycles of both products and of the exponentials."""
-        op = attention(w)
+        op = w.op
         return prod((*op.batch, op.queries, op.keys)) * (op.depth + op.width + 20) / PRODUCTS
 
 
-def _computed(w: Workload) -> DType:
+def _computed(w: Workload[Attention]) -> DType:
     """Return the type that is computed in; an epilogue may end in another one."""
-    q = w.inputs[0]
-    assert q is not None
+    q = w.input(0)
     return q.dtype
 
 

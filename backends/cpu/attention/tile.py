@@ -11,15 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from atc.backends.cpu.attention.portable import attention
-from atc.backends.cpu.matmul.cost import Panel, Tile, column_panels, row_tiles, tile_cycles
+from atc.backends.cpu.matmul.cost import (
+    Panel,
+    Tile,
+    TileParams,
+    column_panels,
+    row_tiles,
+    tile_cycles,
+)
 from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
 from atc.backends.cpu.normalize.portable import lowest
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import Kernel, ParamsT, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, low, most
 from atc.ir.graph import DType, TensorType
@@ -60,31 +66,28 @@ def layout(op: Attention, width: int, step: int) -> Layout:
 
 
 def product_cycles(
-    machine: Machine, op: Attention, params: Params, step: int, pair: int = 1
+    machine: Machine, op: Attention, params: TileParams, step: int, pair: int = 1
 ) -> float:
     """Return the cycles of all tiles of both products, which multiply `pair` numbers at a time."""
     cycles = 0.0
     for columns, depth in ((op.keys, op.depth), (op.width, op.keys)):
-        for p in column_panels(columns, int(params["nv"]), step):
-            for t in row_tiles(op.queries, int(params["mr"])):
+        for p in column_panels(columns, params.nv, step):
+            for t in row_tiles(op.queries, params.mr):
                 one = tile_cycles(machine, t.rows, p.vectors, step, -(-depth // pair), 1)
                 cycles += p.count * t.count * one
     return cycles
 
 
-class AttentionTile(Kernel):
-    """float Attention in register tiles."""
+class AttentionKernel(Kernel[Attention, ParamsT]):
+    """The common part of float Attention in vectors and tiles."""
 
-    name = "attention_tile"
     op = Attention
-    template = "cpu/attention/tile.c.j2"
     approximate = True
     portable = False
-    dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Floats, both epilogues in vectors, results that lie side by side."""
-        op = attention(w)
+        op = w.op
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
         some = prod((*op.loops, op.depth)) != 0 and low(op.keys) > 0
         dense = op.width == 1 or op.y_view.strides[-1] == 1
@@ -93,36 +96,48 @@ class AttentionTile(Kernel):
             for e, inputs in self._epilogues(w)
         )  # fmt: skip
 
-    def _epilogues(self, w: Workload) -> list[tuple[Epilogue, tuple[TensorType | None, ...]]]:
-        op = attention(w)
+    def _epilogues(
+        self, w: Workload[Attention]
+    ) -> list[tuple[Epilogue, tuple[TensorType | None, ...]]]:
+        op = w.op
         split = 3 + len(op.scores.views)
         return [(op.scores, w.inputs[3:split]), (op.result, w.inputs[split:])]
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+
+class AttentionTile(AttentionKernel[TileParams]):
+    """float Attention in register tiles."""
+
+    name = "attention_tile"
+    template = "cpu/attention/tile.c.j2"
+    dynamic = True
+
+    def parameters(self, w: Workload[Attention], target: Target) -> Sequence[TileParams]:
         """Tiles that fill the registers."""
-        op = attention(w)
+        op = w.op
         wide = -(-max(most(op.keys), most(op.width)) // lanes(target))
-        found: list[Params] = []
+        found: list[TileParams] = []
         for nv in WIDTHS:
             high = min((target.vector_registers - 1 - nv) // nv, most(op.queries))
             if nv <= max(wide, 2):
-                found.append({"mr": row_tiles(op.queries, high)[0].rows, "nv": nv})
+                found.append(TileParams(mr=row_tiles(op.queries, high)[0].rows, nv=nv))
         return found
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Attention], params: TileParams, target: Target) -> int:
         """Panels of keys, and of values that aren't dense; the scores of a tile."""
-        op = attention(w)
-        sizes = layout(op, int(params["nv"]) * lanes(target), lanes(target))
-        return 4 * (sizes.keys + sizes.values + int(params["mr"]) * sizes.row)
+        op = w.op
+        sizes = layout(op, params.nv * lanes(target), lanes(target))
+        return 4 * (sizes.keys + sizes.values + params.mr * sizes.row)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[Attention], params: TileParams, target: Target
+    ) -> dict[str, object]:
         """Tiles of scores and results, how all operands are read, and the epilogues."""
-        op = attention(w)
+        op = w.op
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
-        nv, step = int(params["nv"]), lanes(target)
+        nv, step = params.nv, lanes(target)
         width = nv * step
-        tiles = row_tiles(op.queries, int(params["mr"]))
+        tiles = row_tiles(op.queries, params.mr)
         sizes = layout(op, width, step)
         q, k, v = (Operand.of(x, outer, width) for x in (op.q_view, op.k_view, op.v_view))
         inside = is_dynamic((op.depth, op.keys, q.rows, q.columns, k.step))
@@ -149,9 +164,9 @@ class AttentionTile(Kernel):
             "y": address(View((*op.y_view.strides[:-1], 1), op.y_view.offset), [*outer, "i", "j"]),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Attention], params: TileParams, target: Target) -> float:
         """Cycles of all tiles, exponentials and copies."""
-        op, step = attention(w), lanes(target)
+        op, step = w.op, lanes(target)
         cycles = product_cycles(target.machine, op, params, step)
         cycles += op.queries * -(-op.keys // step) * EXPONENTIAL
         per_element = {"columns": 2.5 / step, "any": 1.5, "direct": 0}

@@ -20,9 +20,9 @@ from atc.backends.cpu.conv import (
     small_oc,
     winograd,
 )
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *blocked.KERNELS, *int8.KERNELS, *first_layer_int8.KERNELS, *bf16.KERNELS,
     *first_layer_bf16.KERNELS, *depthwise.KERNELS, *depthwise_looped.KERNELS, *winograd.KERNELS,
     *small_oc.KERNELS, *small_group.KERNELS, *dynamic_shape.KERNELS, *nchw_rows.KERNELS,

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
+from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import Words, in_words, tile_sets
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.tile_geometry import geometry
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.tile_geometry import geometry
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import ConvBlocked
@@ -41,11 +41,9 @@ def pack_bf16x2(w: Array, words: Words, group: int) -> Array:
     return packed.view(np.float32)
 
 
-def sampled(w: Workload) -> Workload:
+def sampled(w: Workload[ConvBlocked]) -> Workload[ConvBlocked]:
     """Return a strided pointwise convolution as one of the pixels that it reads, made dense."""
-    op, x = w.op, w.inputs[0]
-    assert isinstance(op, ConvBlocked)
-    assert x is not None
+    op, x = w.op, w.input(0)
     window, rank = op.window, op.window.rank
     strided = max(window.strides) > 1 and set(window.kernel) == {1} and not any(window.pads)
     if not strided or is_rounded(w) or _odd_rest(w):
@@ -55,18 +53,18 @@ def sampled(w: Workload) -> Workload:
     return replace(w, op=dense, inputs=(TensorType(x.dtype, shape), *w.inputs[1:]))
 
 
-def is_rounded(w: Workload) -> bool:
+def is_rounded(w: Workload[ConvBlocked]) -> bool:
     """Return whether x is stored in bfloat16."""
     return w.inputs[0] is not None and w.inputs[0].dtype is DType.BFLOAT16
 
 
-def _odd_rest(w: Workload) -> int:
+def _odd_rest(w: Workload[ConvBlocked]) -> int:
     """Return the channels of the last block where a pair would hold one that is none."""
     g = geometry(w, 1)
     return g.ic % g.block if g.ic % PAIR else 0
 
 
-class ConvBf16(Kernel):
+class ConvBf16(Kernel[ConvBlocked, PanelParams]):
     """Direct convolution with tiles of p pixels x nv vectors, products in bfloat16."""
 
     name = "conv_bf16"
@@ -77,38 +75,39 @@ class ConvBf16(Kernel):
     headers = ("bf16",)
     precision = "bf16"
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Blocked floats, known weights, two spatial axes or one."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
         able = "avx512_bf16" in target.features and w.outputs[0].shape[-1] == lanes(target)
         fits = able and op.window.rank <= 2 and w.constant[1] and sums_floats(w, FLOATS)
         if not fits or is_depthwise(w) or geometry(w, 1).plain:
             return False
         return not (is_rounded(w) and _odd_rest(w))
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
         return cheapest(self, tile_sets(sampled(w), target), w, target, 5)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights in the order of use."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
         words = in_words(sampled(w), params, PAIR)
         return {1: lambda weights: pack_bf16x2(weights, words, op.group)}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> int:
         """One image in bfloat16, where x isn't."""
         if is_rounded(w):
             return 0
         g = geometry(sampled(w), 1)
         return g.supers * g.icb * g.in_plane * 2
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> dict[str, object]:
         """Return the tiles, and how many vectors of an image are rounded."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
         words = in_words(sampled(w), params, PAIR)
         g = words.g
         epilogue = TileEpilogue(op.epilogue, w, g, target)
@@ -126,7 +125,7 @@ class ConvBf16(Kernel):
             "whole": (g.supers * g.icb - (rest > 0)) * g.in_plane,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
         words = in_words(sampled(w), params, PAIR)
         g = words.g

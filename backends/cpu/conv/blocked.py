@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 import numpy as np
 
 from atc.backends.cpu.conv.cost import image_cycles
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.stored_weights import stored_weights
-from atc.backends.cpu.render.tile_geometry import (
+from atc.backends.kernel import (
+    AnyKernel,
+    Kernel,
+    KernelParams,
+    Pack,
+    ParamsT,
+    Stripable,
+    StripedParams,
+    Workload,
+)
+from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.stored_weights import stored_weights
+from atc.backends.render.tile_geometry import (
     Columns,
     Geometry,
     cut_columns,
@@ -22,9 +33,7 @@ from atc.backends.cpu.render.tile_geometry import (
     tile_rows,
     unroll,
 )  # fmt: skip
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload, striped
-from atc.backends.machine import Machine
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.graph import Array
@@ -110,6 +119,26 @@ class Tile:
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PanelParams(KernelParams):
+    """Those of tiles of p pixels x nv vectors of output channels."""
+
+    p: int
+    nv: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectParams(PanelParams, StripedParams):
+    """Those of tiles and of the loops over them."""
+
+    u: int
+    """Steps of the innermost loop that are unrolled."""
+    rb: int
+    """Rows that are computed for all channels before the next ones; 0: all, for each panel."""
+    pf: bool
+    """Whether the next panel is prefetched."""
+
+
 def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
     """Return weights [M, C / group, *kernel] in the order in which the tiles read them.
 
@@ -130,17 +159,16 @@ def pack_panels(w: Array, g: Geometry, group: int, nv: int) -> Array:
     return result
 
 
-def packed_panels(w: Workload, params: Params) -> Mapping[int, Pack]:
+def packed_panels(w: Workload[ConvBlocked], params: PanelParams) -> Mapping[int, Pack]:
     """Return how a kernel with tiles of p pixels x nv vectors packs the weights."""
     op = w.op
-    assert isinstance(op, ConvBlocked)
-    g, nv = geometry(w, int(params["p"])), int(params["nv"])
+    g, nv = geometry(w, params.p), params.nv
     return {1: lambda weights: pack_panels(weights, g, op.group, nv)}
 
 
-def name_of_panels(w: Workload, params: Params) -> str:
+def name_of_panels(w: Workload, params: PanelParams) -> str:
     """Name that packing: panels of as many vectors are the same for any image."""
-    return f"taps of {w.inputs[1]} for {params['nv']} vectors"
+    return f"taps of {w.inputs[1]} for {params.nv} vectors"
 
 
 def ungrouped(w: Array, g: Geometry, group: int) -> Array:
@@ -159,28 +187,21 @@ def ungrouped(w: Array, g: Geometry, group: int) -> Array:
 
 
 def cheapest(
-    kernel: Kernel, sets: Sequence[Params], w: Workload, target: Target, most: int
-) -> list[Params]:
+    kernel: AnyKernel, sets: Sequence[ParamsT], w: Workload, target: Target, most: int
+) -> list[ParamsT]:
     """Return the parameter sets of least estimated cost, the least first."""
     largest = concrete(w)
     return sorted(sets, key=lambda p: kernel.cost(largest, p, target))[:most]
 
 
-def is_depthwise(w: Workload) -> bool:
+def is_depthwise(w: Workload[ConvBlocked]) -> bool:
     """Return whether every channel of a blocked operand has one filter to itself."""
-    op, x, weights = w.op, w.inputs[0], w.inputs[1]
-    assert isinstance(op, ConvBlocked)
-    assert x is not None
-    assert weights is not None
+    op, x, weights = w.op, w.input(0), w.input(1)
     return weights.shape[:2] == (op.group, 1) and len(x.shape) > op.plain
 
 
-class ConvDirect(Kernel):
-    """Direct convolution with tiles of p pixels x nv vectors; weights may have 16 bits.
-
-    `u` steps of the innermost loop are unrolled; `rb` rows are computed for all channels before
-    the next ones (0: all rows for each panel of weights); `pf`: the next panel is prefetched.
-    """
+class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, DirectParams]):
+    """Direct convolution with tiles of p pixels x nv vectors; weights may have 16 bits."""
 
     name = "conv_direct"
     op = ConvBlocked
@@ -190,43 +211,45 @@ class ConvDirect(Kernel):
     bitwise_reproducible = True
     accepts_16_bit_weights = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Two spatial axes or one, known weights, blocks as wide as vectors."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w)
         return wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[DirectParams]:
         """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 6)
 
-    def sets(self, w: Workload, target: Target) -> list[Params]:
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[DirectParams]:
         """Return all parameter sets: tiles that fit the registers, row blocks."""
         shapes = WIDE if target.vector_registers >= 32 else NARROW
-        found: list[Params] = []
+        found: list[DirectParams] = []
         for p, nv in shapes:
             g = geometry(w, p)
             if nv > g.mb:
                 continue
             one, more = (_row_blocks(target.machine, cut, p, nv) for cut in (g, in_rows(g, p)))
             for rb in dict.fromkeys((*one, *more)):
-                found.append({"p": p, "nv": nv, "u": 4, "rb": rb, "pf": True})
+                found.append(DirectParams(p=p, nv=nv, u=4, rb=rb, pf=True))
         return found
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights in the order of use."""
         return packed_panels(w, params)
 
-    def packing(self, w: Workload, params: Params, target: Target) -> str:
+    def packing(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> str:
         """Of panels."""
         return name_of_panels(w, params)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> dict[str, object]:
         """Return the geometry, the tiles and the loops over them."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
-        p, nv, u = (int(params[k]) for k in ("p", "nv", "u"))
+        p, nv, u = params.p, params.nv, params.u
         g = _cut(w, params)
         rows = tile_rows(g, p)
         columns = cut_columns(g.cols, p)
@@ -236,7 +259,7 @@ class ConvDirect(Kernel):
             for r in sorted({rows, 1}) for n, _ in widths for c in columns
         }  # fmt: skip
         weights = stored_weights(w)
-        lines = _prefetched(g, p, nv, u, weights.line) if params["pf"] else 0
+        lines = _prefetched(g, p, nv, u, weights.line) if params.pf else 0
         epilogue = TileEpilogue(op.epilogue, w, g, target)
         named = {t.name: t for t in tiles.values()}
         firsts = [m for m, _ in pairwise((*range(0, g.mb, nv), g.mb))]
@@ -244,60 +267,65 @@ class ConvDirect(Kernel):
             "g": g, "rows": rows, "columns": columns, "tiles": list(named.values()),
             "groups": [(n, count, firsts[k * widths[0][1]]) for k, (n, count) in enumerate(widths)],
             "tile_of": lambda r, n, c: tiles[r, n, c].name,
-            "rb": int(params["rb"]) or g.rows.out, "interior": g.rows.interior,
+            "rb": params.rb or g.rows.out, "interior": g.rows.interior,
             "bodies": input_blocks(g, u), "lines": lines,
             "share": _share(g, lines * weights.line, u),
             "epilogue": epilogue, "step": 1 if g.plain else g.block, "weights": weights,
-            "part": _part(g) if params.get("exact") else 0, "places": (),
+            "part": _part(g) if params.exact else 0, "places": (),
             "starts": lambda tile: [epilogue.start(v) for _, _, _, v, _ in tile.outputs()],
         }  # fmt: skip
 
-    def precise_params(self, w: Workload, params: Params, target: Target) -> Params:
+    def precise_params(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> DirectParams:
         """Long sums are made of parts, too."""
-        long = _part(geometry(w, int(params["p"]))) != 0
-        return {**params, "exact": True} if long else super().precise_params(w, params, target)
+        long = _part(geometry(w, params.p)) != 0
+        return replace(params, exact=True) if long else super().precise_params(w, params, target)
 
     def striped_params(
-        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
-    ) -> Params | None:
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target,
+        x_rows: int, y_rows: int,
+    ) -> DirectParams | None:
         """Tiles of rows and columns; weights stay in the cache from band to band."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
         if op.window.rank != 2 or TileEpilogue(op.epilogue, w, geometry(w, 1), target).late:
             return None
-        kept = {k: v for k, v in params.items() if k == "exact"} | {"rb": 0, "pf": False}
-        sets = [striped({**s, **kept}, x_rows, y_rows) for s in self.sets(w, target)]
+        sets = [
+            replace(s, rb=0, pf=False, exact=params.exact, x_rows=x_rows, y_rows=y_rows)
+            for s in self.sets(w, target)
+        ]
         return cheapest(self, sets, w, target, 1)[0]
 
-    def stripe_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+    def stripe_ends(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> Sequence[int]:
         """Bands cut no tile of several rows into single ones."""
-        p = int(params["p"])
+        p = params.p
         g = geometry(w, p, params)
         (low, high), rows = g.rows.interior, tile_rows(g, p)
         last = low + (high - low) // rows * rows
         singly = {*range(low + 1), *range(last, g.rows.out + 1)} - {0}
         return sorted(singly | {*range(low + rows, last, rows)})
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
         """Estimated cycles."""
-        p, nv = int(params["p"]), int(params["nv"])
+        p, nv = params.p, params.nv
         g = _cut(w, params)
         tiles = image_cycles(target.machine, g, p, nv, g.depth, stored_weights(w).widening(target))
-        return g.batch * g.supers * tiles * _locality(w, target.machine, g, nv, int(params["rb"]))
+        return g.batch * g.supers * tiles * _locality(w, target.machine, g, nv, params.rb)
 
 
-def _cut(w: Workload, params: Params) -> Geometry:
+def _cut(w: Workload[ConvBlocked], params: DirectParams) -> Geometry:
     """Return the geometry of direct tiles; blocks of rows along one axis are rows made of it."""
-    p = int(params["p"])
+    p = params.p
     g = geometry(w, p, params)
-    return in_rows(g, p) if params["rb"] else g
+    return in_rows(g, p) if params.rb else g
 
 
 def _locality(w: Workload, machine: Machine, g: Geometry, nv: int, rb: int) -> float:
     """Return a factor for what is read again from beyond L2: inputs, or weights."""
-    assert w.inputs[0] is not None
     weights = g.mb * g.block * g.depth * 4
-    again = len(panels(g.mb, nv)) > 1 and w.inputs[0].nbytes > machine.l2.size // 2
+    again = len(panels(g.mb, nv)) > 1 and w.input(0).nbytes > machine.l2.size // 2
     pays = again and weights <= BESIDE * machine.l2.size
     if rb:
         return 1.0 if pays else 1.03

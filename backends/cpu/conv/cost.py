@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import chain
 
-from atc.backends.cpu.render.tile_geometry import Geometry, cut_columns, panels, tile_row_counts
 from atc.backends.machine import Machine
+from atc.backends.render.tile_geometry import Geometry, cut_columns, panels, tile_row_counts
 
 CALL = 12.0
 """Cycles to enter and leave a tile."""

@@ -7,7 +7,7 @@ that it concerns. Tiles at the borders simply lack the taps that meet padding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 
@@ -15,12 +15,12 @@ import numpy as np
 
 from atc.backends.cpu.conv.blocked import cheapest, is_depthwise
 from atc.backends.cpu.conv.cost import CALL
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.expr import literal
-from atc.backends.cpu.render.tile_geometry import NO_PARAMS, Axis, Columns, Geometry, cut_columns
-from atc.backends.cpu.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload, striped
+from atc.backends.kernel import Kernel, Pack, ParamsT, Stripable, StripedParams, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.expr import literal
+from atc.backends.render.tile_geometry import Axis, Columns, Geometry, cut_columns
+from atc.backends.render.vector_expr import BYTES, LOADS, lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.expr import Input, cast
 from atc.ir.graph import Array, DType
@@ -87,10 +87,20 @@ class Tile:
         ]
 
 
-def channelwise(w: Workload, params: Params = NO_PARAMS) -> Geometry:
+Windowed = ConvBlocked | Pool
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowParams(StripedParams):
+    """Those of tiles of r x c outputs."""
+
+    r: int
+    c: int
+
+
+def channelwise(w: Workload[Windowed], params: WindowParams | None = None) -> Geometry:
     """Return the geometry of a window over a blocked tensor, whose every block is a group."""
-    x, y, window = w.inputs[0], w.outputs[0], w.op.window  # type: ignore[attr-defined]
-    assert x is not None
+    x, y, window = w.input(0), w.outputs[0], w.op.window
     block = y.shape[-1]
     rank = len(y.shape) - 3
     axes = [
@@ -101,7 +111,7 @@ def channelwise(w: Workload, params: Params = NO_PARAMS) -> Geometry:
         )
     ]  # fmt: skip
     rows, cols = axes if rank == 2 else (Axis(1, 1, 1, 1, 1, 0), axes[0])
-    bands = [int(params[k]) for k in ("x_rows", "y_rows") if k in params]
+    bands = params.bands if params else ()
     return Geometry(y.shape[0], block, y.shape[1], block, 1, rows, cols, False, False, *bands)
 
 
@@ -116,13 +126,13 @@ def tiles_of(g: Geometry, rows: int, cols: int) -> tuple[list[Columns], list[Col
     return down, across, tiles
 
 
-def shapes(g: Geometry, target: Target) -> list[Params]:
+def shapes(g: Geometry, target: Target) -> list[WindowParams]:
     """Return the tiles worth trying, by rows and columns."""
     wide = ((2, 7), (1, 7), (1, 14), (2, 4), (4, 4), (2, 2), (1, 1))
     narrow = ((1, 4), (2, 3), (1, 6), (2, 2), (1, 1))
     found = wide if target.vector_registers >= 32 else narrow
     return [
-        {"r": r, "c": c}
+        WindowParams(r=r, c=c)
         for r, c in found
         if r * c * g.taps <= UNROLLED and _length(g, r, c) <= LINES
     ]
@@ -134,10 +144,10 @@ def _length(g: Geometry, rows: int, cols: int) -> int:
     return sum(d.width for d in down) * sum(a.width for a in across) * g.taps
 
 
-def window_cycles(g: Geometry, params: Params, target: Target) -> float:
+def window_cycles(g: Geometry, params: WindowParams, target: Target) -> float:
     """Estimate the cycles of a windowed kernel: arithmetic, loads, and what spills."""
     return _window_cycles(
-        target.machine, g, int(params["r"]), int(params["c"]), target.vector_registers
+        target.machine, g, params.r, params.c, target.vector_registers
     )
 
 
@@ -158,37 +168,37 @@ def _window_cycles(
     return g.batch * g.supers * total
 
 
-class WindowTiles(Kernel):
+class WindowTiles(Stripable[Windowed, WindowParams]):
     """Kernels of whole tiles, r x c outputs at a time."""
 
     def striped_params(
-        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
-    ) -> Params | None:
+        self, w: Workload[Windowed], params: WindowParams, target: Target,
+        x_rows: int, y_rows: int,
+    ) -> WindowParams | None:  # fmt: skip
         """Return the same tiles, which may stand anywhere between the borders."""
         if len(w.outputs[0].shape) != 5:
             return None
         late = isinstance(w.op, ConvBlocked) and not typed_epilogue(w.op.epilogue, w, 2)
-        return None if late else striped(params, x_rows, y_rows)
+        return None if late else replace(params, x_rows=x_rows, y_rows=y_rows)
 
-    def stripe_ends(self, w: Workload, params: Params, target: Target) -> Sequence[int]:
+    def stripe_ends(
+        self, w: Workload[Windowed], params: WindowParams, target: Target
+    ) -> Sequence[int]:
         """Bands end where tiles do."""
-        tiles = cut_columns(channelwise(w).rows, int(params["r"]))
+        tiles = cut_columns(channelwise(w).rows, params.r)
         return [t.first + (k + 1) * t.width for t in tiles for k in range(t.count)]
 
 
-class DepthwiseTiles(WindowTiles):
-    """Depthwise convolution, r x c outputs at a time."""
+class Depthwise(Kernel[ConvBlocked, ParamsT]):
+    """Depthwise convolution in vectors of channels."""
 
-    name = "conv_depthwise"
     op = ConvBlocked
-    template = "cpu/conv/depthwise.c.j2"
     portable = False
     batches = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """One filter per channel, known weights, blocks as wide as vectors."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
         wide = w.outputs[0].shape[-1] == lanes(target) > 1
         fits = wide and op.window.rank <= 2 and w.constant[1] and is_depthwise(w)
         if not is_bytes(w):
@@ -196,27 +206,41 @@ class DepthwiseTiles(WindowTiles):
         exact = prod(op.window.kernel) <= EXACT_TAPS
         return fits and exact and typed_epilogue(op.epilogue, w, 2)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[ParamsT]:
         """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 4)
 
-    def sets(self, w: Workload, target: Target) -> list[Params]:
-        """Return all parameter sets: tiles that fit the registers."""
-        return shapes(channelwise(w), target)
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[ParamsT]:
+        """Return all parameter sets."""
+        raise NotImplementedError
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: ParamsT, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights as [block][tap][lane]."""
         block = w.outputs[0].shape[-1]
         if is_bytes(w):
             return {1: lambda q: pack_lanes(q.astype(np.float32), block).view(np.int8)}
         return {1: lambda weights: pack_lanes(weights, block)}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+
+class DepthwiseTiles(Depthwise[WindowParams], WindowTiles):
+    """Depthwise convolution, r x c outputs at a time."""
+
+    name = "conv_depthwise"
+    template = "cpu/conv/depthwise.c.j2"
+
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[WindowParams]:
+        """Return all parameter sets: tiles that fit the registers."""
+        return shapes(channelwise(w), target)
+
+    def values(
+        self, w: Workload[ConvBlocked], params: WindowParams, target: Target
+    ) -> dict[str, object]:
         """Return the tiles; each tap is a multiplication."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
         g = channelwise(w, params)
-        down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
+        down, across, tiles = tiles_of(g, params.r, params.c)
         return {
             "g": g, "down": down, "across": across, "tiles": tiles, "weighted": True,
             "combine": "v_fmadd_acc({0}, s, w{1})", "averaged": False,
@@ -225,20 +249,19 @@ class DepthwiseTiles(WindowTiles):
             **element_values(w, op.zero, "v_cvt_i32({0})" if is_bytes(w) else "{0}"),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: WindowParams, target: Target) -> float:
         """Estimated cycles."""
         return window_cycles(channelwise(w), params, target)
 
 
-def is_bytes(w: Workload) -> bool:
+def is_bytes(w: Workload[Windowed]) -> bool:
     """Return whether a convolution sums integers."""
     return isinstance(w.op, ConvBlocked) and w.op.accumulator is DType.INT32
 
 
-def element_values(w: Workload, zero: int, result: str) -> dict[str, object]:
+def element_values(w: Workload[Windowed], zero: int, result: str) -> dict[str, object]:
     """Return what the template needs to read and write elements: C types, loads, results."""
-    assert w.inputs[0] is not None
-    element = w.inputs[0].dtype
+    element = w.input(0).dtype
     load = f"{LOADS[element]}({{0}})"
 
     def outputs(tile: Tile) -> list[tuple[str, int, int, int, int]]:
@@ -259,19 +282,16 @@ def pack_lanes(w: Array, block: int) -> Array:
     return np.ascontiguousarray(padded.reshape(-1, block, w[0].size).swapaxes(1, 2))
 
 
-class PoolTiles(WindowTiles):
+class Pooling(Kernel[Pool, ParamsT]):
     """Maximum and average pooling of a blocked tensor, whose last axis the window leaves alone."""
 
-    name = "pool_simd"
     op = Pool
-    template = "cpu/conv/depthwise.c.j2"
     portable = False
     batches = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Pool], target: Target) -> bool:
         """Floats with lanes along the last axis, one or two axes to pool over, no indices."""
         op, y = w.op, w.outputs[0]
-        assert isinstance(op, Pool)
         kind = op.how in ("Max", "Average") and len(w.outputs) == 1 and y.dtype in FLOATS
         kind = kind or op.how == "Max" and len(w.outputs) == 1 and y.dtype in BYTES
         lane = y.shape[-1] == lanes(target) > 1 and op.window.rank in (2, 3)
@@ -280,20 +300,30 @@ class PoolTiles(WindowTiles):
         fits = kind and lane and free
         return fits and (op.how == "Max" or not op.count_include_pad or _inside_pads(op, w))
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[Pool], target: Target) -> Sequence[ParamsT]:
         """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 4)
 
-    def sets(self, w: Workload, target: Target) -> list[Params]:
+    def sets(self, w: Workload[Pool], target: Target) -> list[ParamsT]:
+        """Return all parameter sets."""
+        raise NotImplementedError
+
+
+class PoolTiles(Pooling[WindowParams], WindowTiles):
+    """Pooling, r x c outputs at a time."""
+
+    name = "pool_simd"
+    template = "cpu/conv/depthwise.c.j2"
+
+    def sets(self, w: Workload[Pool], target: Target) -> list[WindowParams]:
         """Return all parameter sets: tiles that fit the registers."""
         return shapes(channelwise(w), target)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Pool], params: WindowParams, target: Target) -> dict[str, object]:
         """Return the tiles; each tap is a maximum or a sum, which is divided at the end."""
         op = w.op
-        assert isinstance(op, Pool)
         g, y = channelwise(w, params), w.outputs[0]
-        down, across, tiles = tiles_of(g, int(params["r"]), int(params["c"]))
+        down, across, tiles = tiles_of(g, params.r, params.c)
         largest = op.how == "Max"
 
         def scale(inside: int) -> str:
@@ -309,7 +339,7 @@ class PoolTiles(WindowTiles):
             **element_values(w, 0, "{0}"),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Pool], params: WindowParams, target: Target) -> float:
         """Estimated cycles."""
         return window_cycles(channelwise(w), params, target)
 
@@ -321,7 +351,7 @@ def as_stored(dtype: DType) -> Epilogue:
     )
 
 
-def _inside_pads(op: Pool, w: Workload) -> bool:
+def _inside_pads(op: Pool, w: Workload[Pool]) -> bool:
     """Tell whether every window lies inside the padded input: all average as many elements."""
     g = channelwise(w)
     return all(

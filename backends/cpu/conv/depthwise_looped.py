@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from atc.backends.cpu.conv.cost import CALL
 from atc.backends.cpu.conv.depthwise import (
-    DepthwiseTiles,
-    PoolTiles,
+    Depthwise,
+    Pooling,
     as_stored,
     channelwise,
     is_bytes,
 )
 from atc.backends.cpu.conv.dynamic_shape import interior
-from atc.backends.cpu.render.epilogue import TileEpilogue
-from atc.backends.cpu.render.tile_geometry import Geometry
-from atc.backends.cpu.render.vector_expr import LOADS
-from atc.backends.kernel import Params, Workload
+from atc.backends.kernel import KernelParams, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue
+from atc.backends.render.tile_geometry import Geometry
+from atc.backends.render.vector_expr import LOADS
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic
 from atc.ir.ops import ConvBlocked, Pool
 from atc.ir.ops.blocked import FLOATS
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopParams(KernelParams):
+    """Those of loops over windows."""
+
+    c: int
+    """Outputs of a row that are computed at a time."""
 
 
 def loop_values(g: Geometry, c: int) -> dict[str, object]:
@@ -45,79 +55,70 @@ def loop_cycles(machine: Machine, g: Geometry, c: int) -> float:
 
 def c_type(w: Workload) -> str:
     """Return the C type of the elements of x."""
-    assert w.inputs[0] is not None
-    return w.inputs[0].dtype.c
+    return w.input(0).dtype.c
 
 
 def vector_load(w: Workload) -> str:
     """Return the format of what reads a vector of x at {1}."""
-    assert w.inputs[0] is not None
-    return f"{LOADS[w.inputs[0].dtype]}({{1}})"
+    return f"{LOADS[w.input(0).dtype]}({{1}})"
 
 
-class DepthwiseLoops(DepthwiseTiles):
+class DepthwiseLoops(Depthwise[LoopParams]):
     """Depthwise convolution, c outputs of a row at a time, loops over the window."""
 
     name = "conv_depthwise_loops"
     template = "cpu/conv/depthwise_looped.c.j2"
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Floats only."""
         return super().accepts(w, target) and not is_bytes(w)
 
-    def sets(self, w: Workload, target: Target) -> list[Params]:
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[LoopParams]:
         """Return enough accumulators to hide the latency of an addition."""
-        return [{"c": 8}, {"c": 4}]
+        return [LoopParams(c=8), LoopParams(c=4)]
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: LoopParams, target: Target
+    ) -> dict[str, object]:
         """Each tap is a multiplication."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
         g = channelwise(w)
         return {
-            **loop_values(g, int(params["c"])), "weighted": True, "start": None, "average": "",
+            **loop_values(g, params.c), "weighted": True, "start": None, "average": "",
             "combine": f"v_fmadd_acc({{0}}, {vector_load(w)}, tap)", "element": c_type(w),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
-    def striped_params(
-        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
-    ) -> Params | None:
-        """Return the values of loops over all rows."""
-        return None
-
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: LoopParams, target: Target) -> float:
         """Estimated cycles."""
-        return loop_cycles(target.machine, channelwise(w), int(params["c"]))
+        return loop_cycles(target.machine, channelwise(w), params.c)
 
 
-class PoolLoops(PoolTiles):
+class PoolLoops(Pooling[LoopParams]):
     """Pooling, c outputs of a row at a time, loops over the window."""
 
     name = "pool_simd_loops"
     template = "cpu/conv/depthwise_looped.c.j2"
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Pool], target: Target) -> bool:
         """Floats only."""
         op = w.op
-        assert isinstance(op, Pool)
         counted = op.how == "Max" or not op.count_include_pad or not is_dynamic(w.outputs[0].shape)
         return w.outputs[0].dtype in FLOATS and counted and super().accepts(w, target)
 
-    def sets(self, w: Workload, target: Target) -> list[Params]:
+    def sets(self, w: Workload[Pool], target: Target) -> list[LoopParams]:
         """Return enough accumulators to hide the latency of an addition."""
-        return [{"c": 8}, {"c": 4}]
+        return [LoopParams(c=8), LoopParams(c=4)]
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Pool], params: LoopParams, target: Target) -> dict[str, object]:
         """Each tap is a maximum or a sum, which is divided at the end."""
         op = w.op
-        assert isinstance(op, Pool)
         g, largest = channelwise(w), op.how == "Max"
         every = str(g.taps) if op.count_include_pad else "(kh1 - kh0) * (kw1 - kw0)"
         return {
-            **loop_values(g, int(params["c"])), "weighted": False,
+            **loop_values(g, params.c), "weighted": False,
             "start": "v_set1(-INFINITY)" if largest else "v_zero()",
             "average": "" if largest else every,
             "combine": f"{'v_max' if largest else 'v_add'}({{0}}, {vector_load(w)})",
@@ -125,15 +126,9 @@ class PoolLoops(PoolTiles):
             "element": c_type(w),
         }  # fmt: skip
 
-    def striped_params(
-        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
-    ) -> Params | None:
-        """Return the values of loops over all rows."""
-        return None
-
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Pool], params: LoopParams, target: Target) -> float:
         """Estimated cycles."""
-        return loop_cycles(target.machine, channelwise(w), int(params["c"]))
+        return loop_cycles(target.machine, channelwise(w), params.c)
 
 
 KERNELS = (DepthwiseLoops(), PoolLoops())

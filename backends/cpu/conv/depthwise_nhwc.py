@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
-from atc.backends.cpu.conv.depthwise import channelwise
-from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, PoolLoops
-from atc.backends.cpu.render.epilogue import TileEpilogue, deferred_epilogue
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.cpu.conv.depthwise import Windowed, channelwise
+from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, LoopParams, PoolLoops
+from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.epilogue import TileEpilogue, deferred_epilogue
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import TensorType
-from atc.ir.ops import ConvBlocked, Epilogue, identity_epilogue
+from atc.ir.ops import ConvBlocked, Epilogue, Pool, identity_epilogue
 from atc.ir.view import View
+
+WindowedT = TypeVar("WindowedT", bound=Windowed)
 
 
 def has_channels_last(w: Workload, target: Target) -> bool:
@@ -27,7 +29,7 @@ def has_channels_last(w: Workload, target: Target) -> bool:
     return len(shape) > 3 and shape[1] == 1 and shape[-1] > wide > 1 and shape[-1] % wide == 0
 
 
-def in_blocks(w: Workload, target: Target) -> Workload:
+def in_blocks(w: Workload[WindowedT], target: Target) -> Workload[WindowedT]:
     """Return the same workload with its channels in blocks as wide as vectors."""
     x, op, wide = cast(TensorType, w.inputs[0]), w.op, lanes(target)
     if isinstance(op, ConvBlocked):
@@ -46,23 +48,27 @@ def _in_blocks(type_: TensorType, wide: int) -> TensorType:
     return TensorType(type_.dtype, (batch, channels // wide, *spatial, wide))
 
 
-class _ChannelsLast(Kernel):
+class _ChannelsLast(Kernel[WindowedT, LoopParams]):
     """A kernel of channel blocks, told that its blocks lie beside each other in every pixel."""
 
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[WindowedT], target: Target) -> bool:
         """Whole vectors of channels, and what the kernel of channel blocks accepts."""
         x = w.inputs[0]
         alike = x is not None and x.shape[-1] == w.outputs[0].shape[-1] and x.shape[1] == 1
         last = alike and has_channels_last(w, target)
         return last and super().accepts(in_blocks(w, target), target)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[WindowedT], params: LoopParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights as [block][tap][lane]."""
         return super().packs(in_blocks(w, target), params, target)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[WindowedT], params: LoopParams, target: Target
+    ) -> dict[str, object]:
         """Return the values for channel blocks, with other steps."""
         channels = w.outputs[0].shape[-1]
         inner = in_blocks(w, target)
@@ -77,18 +83,18 @@ class _ChannelsLast(Kernel):
             **values, "epilogue": epilogue, "pixel": channels, "x_block": wide, "y_block": wide,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[WindowedT], params: LoopParams, target: Target) -> float:
         """Estimated cycles."""
         return super().cost(in_blocks(w, target), params, target)
 
 
-class DepthwiseLast(_ChannelsLast, DepthwiseLoops):
+class DepthwiseLast(_ChannelsLast[ConvBlocked], DepthwiseLoops):
     """Depthwise convolution, c outputs of a row at a time."""
 
     name = "conv_depthwise_last"
 
 
-class PoolLast(_ChannelsLast, PoolLoops):
+class PoolLast(_ChannelsLast[Pool], PoolLoops):
     """Pooling, c outputs of a row at a time."""
 
     name = "pool_last"

@@ -11,9 +11,11 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import NARROW, WIDE, Tile, tile_name
+from atc.backends.cpu.conv.blocked import NARROW, WIDE, PanelParams, Tile, tile_name
 from atc.backends.cpu.conv.cost import image_cycles
-from atc.backends.cpu.render.tile_geometry import (
+from atc.backends.kernel import Workload
+from atc.backends.machine import Machine
+from atc.backends.render.tile_geometry import (
     Geometry,
     cut_columns,
     geometry,
@@ -22,10 +24,9 @@ from atc.backends.cpu.render.tile_geometry import (
     tile_rows,
     unroll,
 )  # fmt: skip
-from atc.backends.kernel import Params, Workload
-from atc.backends.machine import Machine
 from atc.backends.target import Target
 from atc.ir.graph import Array
+from atc.ir.ops import ConvBlocked
 
 LINE = 64
 """Bytes of a cache line."""
@@ -126,13 +127,13 @@ class Words:
         return g.batch * g.supers * image_cycles(machine, g, self.p, self.nv, self.depth)
 
 
-def in_words(w: Workload, params: Params, per: int) -> Words:
+def in_words(w: Workload[ConvBlocked], params: PanelParams, per: int) -> Words:
     """Return the convolution as a kernel's parameters cut it."""
-    p, nv = int(params["p"]), int(params["nv"])
+    p, nv = params.p, params.nv
     return Words(geometry(w, p), p, nv, per)
 
 
-def tile_sets(w: Workload, target: Target) -> list[Params]:
+def tile_sets(w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
     """Return all parameter sets: tiles that fit the registers."""
     shapes = WIDE if target.vector_registers >= 32 else NARROW
-    return [{"p": p, "nv": nv} for p, nv in shapes if nv <= geometry(w, p).mb]
+    return [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]

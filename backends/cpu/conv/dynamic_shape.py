@@ -12,6 +12,7 @@ from itertools import groupby, pairwise
 
 from atc.backends.cpu.conv.blocked import (
     NARROW,
+    PanelParams,
     Tile,
     cheapest,
     input_blocks,
@@ -20,10 +21,10 @@ from atc.backends.cpu.conv.blocked import (
     packed_panels,
 )  # fmt: skip
 from atc.backends.cpu.conv.cost import tile_cycles
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.tile_geometry import Axis, Columns, Geometry, geometry, panels
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.tile_geometry import Axis, Columns, Geometry, geometry, panels
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum, minimum
 from atc.ir.graph import DType
@@ -33,7 +34,7 @@ WIDE = ((14, 2), (8, 3), (6, 4), (28, 1))
 """Pixels and vectors of a tile for 32 registers."""
 
 
-class ConvOpen(Kernel):
+class ConvOpen(Kernel[ConvBlocked, PanelParams]):
     """Direct convolution with tiles of p pixels x nv vectors of images of any size."""
 
     name = "conv_open"
@@ -42,34 +43,35 @@ class ConvOpen(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Floats, known weights, an image whose extents aren't."""
-        op, x = w.op, w.inputs[0]
-        assert isinstance(op, ConvBlocked)
-        assert x is not None
+        x = w.input(0)
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w)
         floats = wide and w.outputs[0].dtype is DType.FLOAT and w.constant[1]
         return floats and is_dynamic(x.shape[1:]) and not is_depthwise(w)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
         shapes = WIDE if target.vector_registers >= 32 else NARROW
-        sets: list[Params] = [{"p": p, "nv": nv} for p, nv in shapes if nv <= geometry(w, p).mb]
+        sets = [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
         return cheapest(self, sets, w, target, 3)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights in the order of use."""
         return packed_panels(w, params)
 
-    def packing(self, w: Workload, params: Params, target: Target) -> str:
+    def packing(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> str:
         """Of panels."""
         return name_of_panels(w, params)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> dict[str, object]:
         """Return the geometry, the tiles by their width and vectors, and the loops over them."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
-        p, nv = int(params["p"]), int(params["nv"])
+        p, nv = params.p, params.nv
         g = geometry(w, p)
         widths = [p, *rests(p)]
         sizes = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
@@ -83,9 +85,9 @@ class ConvOpen(Kernel):
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
-        p, nv = int(params["p"]), int(params["nv"])
+        p, nv = params.p, params.nv
         g = geometry(w, p)
         low, high = g.cols.interior
         rest = (high - low) % p

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from atc.backends.cpu.conv.bf16 import PAIR, ROUNDING, to_bf16
-from atc.backends.cpu.conv.blocked import cheapest, ungrouped
+from atc.backends.cpu.conv.blocked import PanelParams, cheapest, ungrouped
 from atc.backends.cpu.conv.dot_product import Words, tile_sets
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.tile_geometry import Geometry, geometry, panels
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.tile_geometry import Geometry, geometry, panels
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
@@ -87,9 +87,9 @@ def rounded(g: Geometry) -> Rounded:
     return Rounded(height, width + width % PAIR, rows.pad, left, skip, kept)
 
 
-def in_pixels(w: Workload, params: Params) -> PixelWords:
+def in_pixels(w: Workload[ConvBlocked], params: PanelParams) -> PixelWords:
     """Return the convolution of the rounded image as parameters cut it."""
-    p, nv = int(params["p"]), int(params["nv"])
+    p, nv = params.p, params.nv
     g = geometry(w, p)
     image = rounded(g)
     rows = replace(g.rows, size=image.height, pad=0)
@@ -98,7 +98,7 @@ def in_pixels(w: Workload, params: Params) -> PixelWords:
     return PixelWords(replace(g, rows=rows, cols=cols), p, nv, PAIR)
 
 
-class ConvBf16Few(Kernel):
+class ConvBf16Few(Kernel[ConvBlocked, PanelParams]):
     """Direct convolution of few plain channels, p pixels x nv vectors, products in bfloat16."""
 
     name = "conv_bf16_few"
@@ -109,10 +109,9 @@ class ConvBf16Few(Kernel):
     headers = ("bf16",)
     precision = "bf16"
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Plain floats, known weights of one group, two spatial axes or one, dense taps across."""
         op, y = w.op, w.outputs[0]
-        assert isinstance(op, ConvBlocked)
         able = "avx512_bf16" in target.features and y.shape[-1] == lanes(target)
         fits = able and op.window.rank <= 2 and w.constant[1] and sums_floats(w)
         if not fits or op.group != 1:
@@ -120,11 +119,13 @@ class ConvBf16Few(Kernel):
         g = geometry(w, 1)
         return g.plain and g.cols.dilation == 1 and g.cols.kernel > 1
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
         return cheapest(self, tile_sets(w, target), w, target, 4)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Pairs of weights in the order of use, two to a float of the result."""
         words, g = in_pixels(w, params), geometry(w, 1)
 
@@ -135,16 +136,17 @@ class ConvBf16Few(Kernel):
 
         return {1: pack}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> int:
         """One image in bfloat16."""
         g = geometry(w, 1)
         image = rounded(g)
         return g.ic * image.height * image.width * 2
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> dict[str, object]:
         """Return the tiles, and where the rounded image lies."""
         op, g = w.op, geometry(w, 1)
-        assert isinstance(op, ConvBlocked)
         words, image = in_pixels(w, params), rounded(g)
         epilogue = TileEpilogue(op.epilogue, w, words.g, target)
         return {
@@ -158,7 +160,7 @@ class ConvBf16Few(Kernel):
             "epilogue": epilogue, "image": image, "axes": g,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
         words, g = in_pixels(w, params), geometry(w, 1)
         rounding = g.batch * g.ic * g.rows.size * (g.cols.size / g.block + 4) * ROUNDING

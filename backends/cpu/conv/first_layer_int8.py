@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from atc.backends.cpu.conv.blocked import cheapest, ungrouped
+from atc.backends.cpu.conv.blocked import PanelParams, cheapest, ungrouped
 from atc.backends.cpu.conv.dot_product import Words
 from atc.backends.cpu.conv.first_layer_bf16 import PixelWords
 from atc.backends.cpu.conv.int8 import (
@@ -24,8 +24,8 @@ from atc.backends.cpu.conv.int8 import (
     packed_int8x4,
     unsigned_zero,
 )
-from atc.backends.cpu.render.tile_geometry import Geometry, geometry
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.tile_geometry import Geometry, geometry
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
@@ -57,9 +57,9 @@ def copied(g: Geometry) -> Copied:
     return Copied(height, width, min(rows.pad, height), min(cols.pad, width), kept, columns)
 
 
-def in_pixels(w: Workload, params: Params, target: Target) -> Words:
+def in_pixels(w: Workload[ConvBlocked], params: PanelParams, target: Target) -> Words:
     """Return the convolution of the copied image as parameters cut it."""
-    p, nv = int(params["p"]), int(params["nv"])
+    p, nv = params.p, params.nv
     g = geometry(w, p)
     image = copied(g)
     rows = replace(g.rows, size=image.height, pad=0)
@@ -68,7 +68,7 @@ def in_pixels(w: Workload, params: Params, target: Target) -> Words:
     return in_int8x4(PixelWords(replace(g, rows=rows, cols=cols), p, nv, QUAD), target)
 
 
-class ConvBytesFew(Kernel):
+class ConvBytesFew(Kernel[ConvBlocked, PanelParams]):
     """Direct convolution of few plain channels of bytes, p pixels x nv vectors."""
 
     name = "conv_bytes_few"
@@ -77,23 +77,22 @@ class ConvBytesFew(Kernel):
     portable = False
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Plain bytes, known weights of one group, two spatial axes or one, dense taps across."""
-        op = in_whole_words(w, target)
-        if op is None or op.group != 1:
+        if not in_whole_words(w, target) or w.op.group != 1:
             return False
         g = geometry(w, 1)
         return g.plain and g.cols.dilation == 1 and g.cols.kernel > 1
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
         return cheapest(self, int8x4_sets(w, target), w, target, 4)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Words of weights in the order of use, behind what the sums start with."""
-        words, g, op = in_pixels(w, params, target), geometry(w, 1), w.op
-        assert isinstance(op, ConvBlocked)
-        zero = unsigned_zero(w, op)
+        words, g, zero = in_pixels(w, params, target), geometry(w, 1), unsigned_zero(w)
 
         def pack(weights: Array) -> Array:
             dense = ungrouped(weights, g, 1)
@@ -102,23 +101,24 @@ class ConvBytesFew(Kernel):
 
         return {1: pack}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> int:
         """One image."""
         g = geometry(w, 1)
         image = copied(g)
         return g.ic * image.height * image.width
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> dict[str, object]:
         """Return the tiles, and where the image lies."""
         op, g = w.op, geometry(w, 1)
-        assert isinstance(op, ConvBlocked)
         return {
             **byte_values(w, in_pixels(w, params, target), target),
             "source": "image", "converted": True, "image": copied(g), "axes": g,
             "padding": op.zero & 255,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
         copying = COPIED * w.outputs[0].shape[0] * self.scratch(w, params, target)
         return int8x4_cycles(target.machine, in_pixels(w, params, target)) + copying

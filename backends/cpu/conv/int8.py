@@ -15,14 +15,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import cheapest, is_depthwise, ungrouped
+from atc.backends.cpu.conv.blocked import PanelParams, cheapest, is_depthwise, ungrouped
 from atc.backends.cpu.conv.dot_product import WORD, Words, in_words, tile_sets
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES
-from atc.backends.cpu.render.epilogue import TileEpilogue
-from atc.backends.cpu.render.tile_geometry import Axis, geometry
-from atc.backends.cpu.render.vector_expr import lanes, typed_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue
+from atc.backends.render.tile_geometry import Axis, geometry
+from atc.backends.render.vector_expr import lanes, typed_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked
@@ -34,16 +34,9 @@ SPLIT_NARROW = ((2, 4), (4, 2), (3, 2), (1, 4), (6, 1), (4, 1))
 """Pixels and vectors of a tile of split words, for 32 and for 16 registers."""
 
 
-def conv_of_bytes(w: Workload) -> ConvBlocked | None:
-    """Return the op of a workload that is a blocked convolution of bytes."""
-    op = w.op
-    return op if isinstance(op, ConvBlocked) and op.accumulator is DType.INT32 else None
-
-
-def unsigned_zero(w: Workload, op: ConvBlocked) -> int:
+def unsigned_zero(w: Workload[ConvBlocked]) -> int:
     """Return the zero point of x, its bytes read as unsigned."""
-    assert w.inputs[0] is not None
-    return op.zero + (128 if w.inputs[0].dtype is DType.INT8 else 0)
+    return w.op.zero + (128 if w.input(0).dtype is DType.INT8 else 0)
 
 
 def splits(target: Target) -> bool:
@@ -56,12 +49,12 @@ def in_int8x4(words: Words, target: Target) -> Words:
     return replace(words, size=2 * WORD) if splits(target) else words
 
 
-def int8x4_sets(w: Workload, target: Target) -> list[Params]:
+def int8x4_sets(w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
     """Return all parameter sets: tiles that fit the registers."""
     if not splits(target):
         return tile_sets(w, target)
     shapes = SPLIT_WIDE if target.vector_registers >= 32 else SPLIT_NARROW
-    return [{"p": p, "nv": nv} for p, nv in shapes if nv <= geometry(w, p).mb]
+    return [PanelParams(p=p, nv=nv) for p, nv in shapes if nv <= geometry(w, p).mb]
 
 
 def int8x4_cycles(machine: Machine, words: Words) -> float:
@@ -96,16 +89,16 @@ def behind_starts(packed: Array, dense: Array, zero: int) -> Array:
     return np.concatenate([starts.astype(np.int32).reshape(-1).view(np.int8), packed])
 
 
-def in_whole_words(w: Workload, target: Target) -> ConvBlocked | None:
-    """Return the convolution of bytes that a workload is, if vectors of words can compute it."""
-    op = conv_of_bytes(w)
-    if op is None or not w.constant[1] or w.outputs[0].shape[-1] != lanes(target):
-        return None
-    wide = lanes(target) > 1 and lanes(target) % QUAD == 0 and op.window.rank <= 2
-    return op if wide and typed_epilogue(op.epilogue, w, 2) else None
+def in_whole_words(w: Workload[ConvBlocked], target: Target) -> bool:
+    """Return whether vectors of words can compute a convolution, which must be one of bytes."""
+    bytes_ = w.op.accumulator is DType.INT32 and w.constant[1]
+    if not bytes_ or w.outputs[0].shape[-1] != lanes(target):
+        return False
+    wide = lanes(target) > 1 and lanes(target) % QUAD == 0 and w.op.window.rank <= 2
+    return wide and typed_epilogue(w.op.epilogue, w, 2)
 
 
-class ConvBytes(Kernel):
+class ConvBytes(Kernel[ConvBlocked, PanelParams]):
     """Convolution of u8 or s8 by s8 with tiles of p pixels x nv vectors."""
 
     name = "conv_bytes"
@@ -115,51 +108,51 @@ class ConvBytes(Kernel):
     batches = True
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Known weights, blocks as wide as vectors; where taps meet padding, a zero point of 0."""
-        op = in_whole_words(w, target)
-        if op is None or is_depthwise(w):
+        if not in_whole_words(w, target) or is_depthwise(w):
             return False
         g = geometry(w, 1)
         inside = all(_never_padded(a) for a in (g.rows, g.cols))
-        return not g.plain and (inside or unsigned_zero(w, op) == 0)
+        return not g.plain and (inside or unsigned_zero(w) == 0)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[PanelParams]:
         """Return the most promising sets."""
         return cheapest(self, int8x4_sets(w, target), w, target, 5)
 
-    def sets(self, w: Workload, target: Target) -> list[Params]:
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[PanelParams]:
         """Return all parameter sets."""
         return int8x4_sets(w, target)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights in the order of use, behind what the sums start with."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
-        words, zero = in_int8x4(in_words(w, params, QUAD), target), unsigned_zero(w, op)
+        words, zero = in_int8x4(in_words(w, params, QUAD), target), unsigned_zero(w)
         return {1: lambda weights: pack_bytes(weights, words, op.group, zero)}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: PanelParams, target: Target
+    ) -> dict[str, object]:
         """Return the tiles; signed bytes become unsigned as they are read."""
         return byte_values(w, in_int8x4(in_words(w, params, QUAD), target), target)
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: PanelParams, target: Target) -> float:
         """Estimated cycles."""
         return int8x4_cycles(target.machine, in_int8x4(in_words(w, params, QUAD), target))
 
 
-def byte_values(w: Workload, words: Words, target: Target) -> dict[str, object]:
+def byte_values(w: Workload[ConvBlocked], words: Words, target: Target) -> dict[str, object]:
     """Return what the template wants to know of a convolution of bytes, cut into words."""
     op = w.op
-    assert isinstance(op, ConvBlocked)
-    assert w.inputs[0] is not None
-    g, signed = words.g, w.inputs[0].dtype is DType.INT8
+    g, signed = words.g, w.input(0).dtype is DType.INT8
     epilogue = TileEpilogue(op.epilogue, w, g, target, DType.INT32)
-    started, halves = unsigned_zero(w, op) != 0, words.size > WORD
+    started, halves = unsigned_zero(w) != 0, words.size > WORD
     read, starts = "v_i32_broadcast({})", g.supers * g.mb * g.block * 4
     packed = f"(const int16_t *)(const void *)(x1 + {starts})" if halves else "x1"
     return {
-        **words.values(), "element": w.inputs[0].dtype.c, "halves": halves,
+        **words.values(), "element": w.input(0).dtype.c, "halves": halves,
         "weight": "int16_t" if halves else "int8_t", "dot": "v_dot2" if halves else "v_dot4",
         "result": w.outputs[0].dtype.c, "sums": "vi32",
         "broadcast": f"v_i32_xor({read}, flip)" if signed else read,

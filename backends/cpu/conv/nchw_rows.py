@@ -14,10 +14,18 @@ from math import ceil, prod
 
 from atc.backends.cpu.conv.blocked import cheapest
 from atc.backends.cpu.conv.portable import operand_types
-from atc.backends.cpu.matmul.cost import CALL, LATE, Panel, Tile, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import (
+    CALL,
+    LATE,
+    Panel,
+    Tile,
+    TileParams,
+    column_panels,
+    row_tiles,
+)
 from atc.backends.cpu.matmul.text import TileFinish, plus, spot, wrapped
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import Kernel, Workload
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops import Conv, Epilogue, Window
@@ -129,10 +137,9 @@ class Planes:
         return found
 
 
-def planes_of(w: Workload, target: Target) -> Planes:
+def planes_of(w: Workload[Conv], target: Target) -> Planes:
     """Return the convolution of a workload of one or two spatial axes."""
     op = w.op
-    assert isinstance(op, Conv)
     x, weights = operand_types(w)
     y = w.outputs[0]
     axes = _lines(op.window, x.shape[2:], y.shape[2:])
@@ -149,7 +156,7 @@ def _lines(window: Window, size: tuple[int, ...], out: tuple[int, ...]) -> list[
                                   window.pads, strict=True)]  # fmt: skip
 
 
-class ConvLines(Kernel):
+class ConvLines(Kernel[Conv, TileParams]):
     """float Conv over one or two axes, tiles of mr filters x nv vectors."""
 
     name = "conv_lines"
@@ -158,57 +165,55 @@ class ConvLines(Kernel):
     portable = False
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Conv], target: Target) -> bool:
         """Floats, and an epilogue in vectors."""
         op = w.op
-        assert isinstance(op, Conv)
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
         some = all(prod(t.shape) for t in (*operand_types(w), w.outputs[0]))
         fits = op.window.rank <= 2 and not op.zero_points and floats and some
         return fits and vector_epilogue(op.epilogue, w, target, op.operands)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[Conv], target: Target) -> Sequence[TileParams]:
         """Tiles that fill the registers."""
         p = planes_of(w, target)
-        sets: list[Params] = []
+        sets: list[TileParams] = []
         for nv in VECTORS:
             high = min((target.vector_registers - 1 - nv) // nv, p.filters)
             if high >= 1 and nv <= p.whole // p.lanes:
-                sets.append({"mr": row_tiles(p.filters, high)[0].rows, "nv": nv})
+                sets.append(TileParams(mr=row_tiles(p.filters, high)[0].rows, nv=nv))
         return cheapest(self, sets, w, target, 3)
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Conv], params: TileParams, target: Target) -> int:
         """Reserve a band of all channels of a group."""
         p = planes_of(w, target)
         return 0 if p.direct else p.channels * p.plane * 4
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Conv], params: TileParams, target: Target) -> dict[str, object]:
         """Return the planes, the tiles and how they are called."""
         op = w.op
-        assert isinstance(op, Conv)
         p = planes_of(w, target)
-        tiles = row_tiles(p.filters, int(params["mr"]))
-        panels = column_panels(p.cols.out, int(params["nv"]), p.lanes)
+        tiles = row_tiles(p.filters, params.mr)
+        panels = column_panels(p.cols.out, params.nv, p.lanes)
         finish = TileFinish(_by_rows(op.epilogue), ("n", "r"), op.operands)
         whole = any(c.vectors > 1 or not c.part for c in panels)
         filters = p.group * p.filters
         row = f"({'n' if filters == 1 else f'n * {filters}'} + i) * {p.rows.out} + r"
         given = [*finish.places, f"y0 + ({row}) * {p.cols.out} + j", *finish.extras]
         return {
-            "p": p, "tiles": tiles, "panels": panels, "width": int(params["nv"]) * p.lanes,
+            "p": p, "tiles": tiles, "panels": panels, "width": params.nv * p.lanes,
             "functions": [_function(p, finish, c, t) for c in panels for t in tiles],
             "finishes": finish.functions(whole, any(c.part for c in panels)),
             "arguments": ", ".join(given), "places": [p.place(k) for k in range(p.cols.kernel)],
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Conv], params: TileParams, target: Target) -> float:
         """Estimated cycles."""
         p = planes_of(w, target)
-        panels = column_panels(p.cols.out, int(params["nv"]), p.lanes)
+        panels = column_panels(p.cols.out, params.nv, p.lanes)
         row = sum(
             c.count * t.count * (CALL + p.taps * _tap_cycles(target, t.rows, c.vectors))
             for c in panels
-            for t in row_tiles(p.filters, int(params["mr"]))
+            for t in row_tiles(p.filters, params.mr)
         )
         bands = -(-p.rows.out // p.band)
         rate = COPIED if p.cols.stride == 1 else APART

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.render.vector_expr import BYTES, lanes
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.vector_expr import BYTES, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -36,7 +36,7 @@ class Span:
         return min(first, self.out), max(min(first, self.out), min(last, self.out))
 
 
-class PoolBytes(Kernel):
+class PoolBytes(Kernel[Pool]):
     """The largest byte of each window, of blocked and of plain tensors."""
 
     name = "pool_bytes"
@@ -44,24 +44,22 @@ class PoolBytes(Kernel):
     template = "cpu/conv/pool_int8.c.j2"
     portable = False
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Pool], target: Target) -> bool:
         """Bytes, one or two axes to pool over, no dilation, no indices, no empty window."""
         op, y = w.op, w.outputs[0]
-        assert isinstance(op, Pool)
         if op.how != "Max" or len(w.outputs) > 1 or y.dtype not in BYTES or lanes(target) < 2:
             return False
-        assert w.inputs[0] is not None
-        if is_dynamic((*w.inputs[0].shape, *y.shape)) or set(op.window.dilations) != {1}:
+        if is_dynamic((*w.input(0).shape, *y.shape)) or set(op.window.dilations) != {1}:
             return False
         axes, _ = _axes(w)
         return 0 < len(axes) <= 2 and y.size > 0 and all(a.covered for a in axes)
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Pool], params: Params, target: Target) -> int:
         """Reserve a row of maxima."""
         axes, inner = _axes(w)
         return axes[-1].size * inner
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
         """Rows and columns, and the outputs that each tap across reaches."""
         axes, inner = _axes(w)
         down, across = axes if len(axes) == 2 else [Span(1, 1, 1, 1, 0), *axes]
@@ -72,18 +70,16 @@ class PoolBytes(Kernel):
             "element": y.dtype.c, "lowest": "0" if y.dtype is DType.UINT8 else "INT8_MIN",
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Pool], params: Params, target: Target) -> float:
         """Estimated cycles: vectors of bytes, down and across."""
         axes, inner = _axes(w)
         taps = sum(a.kernel for a in axes)
         return prod(w.outputs[0].shape) * taps / (24.0 if inner > 1 else 4.0)
 
 
-def _axes(w: Workload) -> tuple[list[Span], int]:
+def _axes(w: Workload[Pool]) -> tuple[list[Span], int]:
     """Return the axes that are pooled over, and the elements behind each of their places."""
-    op, x, y = w.op, w.inputs[0], w.outputs[0]
-    assert isinstance(op, Pool)
-    assert x is not None
+    op, x, y = w.op, w.input(0), w.outputs[0]
     window = op.window
     spans = [
         Span(*numbers)

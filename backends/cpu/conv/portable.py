@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from atc.backends.cpu.render.expr import address, load, store, value_type
-from atc.backends.cpu.render.loops import finish
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, load, store, value_type
+from atc.backends.render.loops import finish
 from atc.backends.target import Target
 from atc.dims import is_dynamic, maximum, minimum
 from atc.ir.graph import TensorType
@@ -17,6 +17,8 @@ from atc.ir.view import View, dense
 
 ROW, PRODUCTS = 4.0, 0.8
 """Cycles to begin a row, and products per cycle in it."""
+SMALL = 0.12
+"""The latter on a small core, which takes one instruction after the other."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,12 @@ def tap_ranges(axis: Axis) -> dict[str, list[int]]:
     return {"low": low, "high": high, "shift": shift}
 
 
-def operand_types(w: Workload) -> tuple[TensorType, TensorType]:
+def operand_types(w: Workload[Conv | ConvTranspose]) -> tuple[TensorType, TensorType]:
     """Return the types of x and w."""
-    x, weights = w.inputs[0], w.inputs[1]
-    assert x is not None
-    assert weights is not None
-    return x, weights
+    return w.input(0), w.input(1)
 
 
-class ConvRows(Kernel):
+class ConvRows(Kernel[Conv]):
     """Any Conv in plain C, one row of outputs at a time."""
 
     name = "conv_rows"
@@ -75,16 +74,14 @@ class ConvRows(Kernel):
     template = "cpu/conv/portable.c.j2"
     dynamic = True
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Conv], params: Params, target: Target) -> int:
         """One row of accumulators."""
         op = w.op
-        assert isinstance(op, Conv)
         return maximum(1, w.outputs[0].shape[-1]) * op.accumulator.itemsize
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Conv], params: Params, target: Target) -> dict[str, object]:
         """Loop bounds, the tables of the last axis and the epilogue."""
         op = w.op
-        assert isinstance(op, Conv)
         x, weights = operand_types(w)
         y = w.outputs[0]
         axes = axes_of(op.window, x.shape[2:], y.shape[2:])
@@ -104,20 +101,19 @@ class ConvRows(Kernel):
             "after": after, "value": value, "target": address(dense(y.shape), indices),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Conv], params: Params, target: Target) -> float:
         """Estimated cycles: each tap begins a row anew, and goes along it number by number."""
         _, weights = operand_types(w)
         across = max(w.outputs[0].shape[-1], 1)
         rows = w.outputs[0].size / across * prod(weights.shape[1:])
-        return rows * (ROW + across / PRODUCTS)
+        return rows * (ROW + across / (SMALL if target.bytes_last else PRODUCTS))
 
 
 def _minus_zero_point(op: Conv, w: Workload, index: int, value: str) -> str:
     """Subtract zero point `index`: one number, or one per output channel."""
-    if not op.zero_points or w.inputs[index] is None:
+    point = w.inputs[index] if op.zero_points else None
+    if point is None:
         return value
-    point = w.inputs[index]
-    assert point is not None
     place = "m" if index == 3 and point.size > 1 else "0"
     return f"{value} - x{index}[{place}]"
 
@@ -130,7 +126,7 @@ def _step(op: Conv, w: Workload, value: str) -> str:
     return f"row[q] = ({op.accumulator.c})(({wide})row[q] + ({wide})weight * ({wide})({value}));"
 
 
-class ConvTransposeScatter(Kernel):
+class ConvTransposeScatter(Kernel[ConvTranspose]):
     """Any ConvTranspose in plain C: every input row is scattered into one output plane."""
 
     name = "conv_transpose"
@@ -138,14 +134,15 @@ class ConvTransposeScatter(Kernel):
     template = "cpu/conv/transposed.c.j2"
     dynamic = True
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[ConvTranspose], params: Params, target: Target) -> int:
         """Reserve the accumulators of one output channel."""
         return maximum(1, prod(w.outputs[0].shape[2:])) * operand_types(w)[0].dtype.itemsize
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvTranspose], params: Params, target: Target
+    ) -> dict[str, object]:
         """Loop bounds with the roles of input and output exchanged."""
         op = w.op
-        assert isinstance(op, ConvTranspose)
         x, weights = operand_types(w)
         y = w.outputs[0]
         # Seen from the output, tap k of input i lands on o = i * stride + k * dilation - pad: the
@@ -170,7 +167,7 @@ class ConvTransposeScatter(Kernel):
             "after": after, "value": value, "target": address(dense(y.shape), _plane_indices(y)),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvTranspose], params: Params, target: Target) -> float:
         """Return a cycle for each multiplication."""
         x, weights = operand_types(w)
         return float(x.size * prod(weights.shape[1:]))
@@ -180,7 +177,7 @@ def _plane_indices(y: TensorType) -> list[str]:
     return ["n", "m", *[f"p{d}" for d in range(len(y.shape) - 2)]]
 
 
-class PoolWindows(Kernel):
+class PoolWindows(Kernel[Pool]):
     """Any Pool in plain C, one window at a time."""
 
     name = "pool"
@@ -188,11 +185,9 @@ class PoolWindows(Kernel):
     template = "cpu/conv/pool.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
         """Loop bounds and what happens per element."""
-        op, x = w.op, w.inputs[0]
-        assert isinstance(op, Pool)
-        assert x is not None
+        op, x = w.op, w.input(0)
         y = w.outputs[0]
         axes = axes_of(op.window, x.shape[2:], y.shape[2:])
         return {
@@ -206,9 +201,8 @@ class PoolWindows(Kernel):
                             [a.inp for a in axes]),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Pool], params: Params, target: Target) -> float:
         """Return some cycles for each element of a window."""
-        assert isinstance(w.op, Pool)
         return 4.0 * w.outputs[0].size * prod(w.op.window.kernel)
 
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import ConvDirect, Tile
+from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams, Tile
 from atc.backends.cpu.conv.cost import CALL
-from atc.backends.cpu.render.tile_geometry import Geometry, cut_columns, geometry, tile_row_counts
-from atc.backends.kernel import Pack, Params, Workload
+from atc.backends.kernel import Pack, Workload
+from atc.backends.render.tile_geometry import Geometry, cut_columns, geometry, tile_row_counts
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
@@ -31,35 +31,36 @@ class ConvNarrow(ConvDirect):
     name = "conv_narrow"
     accepts_16_bit_weights = False
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Accept ConvDirect's workloads in groups of as many channels in as out, whole blocks."""
         if not super().accepts(w, target):
             return False
-        op, x, weights = w.op, w.inputs[0], w.inputs[1]
-        assert isinstance(op, ConvBlocked)
-        assert x is not None
-        assert weights is not None
+        op, x, weights = w.op, w.input(0), w.input(1)
         width, block = weights.shape[1], w.outputs[0].shape[-1]
         square = weights.shape[0] == op.group * width and block % width == 0
         whole = op.group * width % block == 0 and width < block
         fits = _most(w, target) >= SUMS and block >= LEAST
         return square and whole and fits and len(x.shape) > op.plain
 
-    def sets(self, w: Workload, target: Target) -> list[Params]:
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[DirectParams]:
         """Return tiles that leave registers for a row of weights, an input and its permutation."""
         most = _most(w, target)
         sizes = sorted({most, 14, 12, 10, 8, 7, 4, 2, 1}, reverse=True)
-        return [{"p": p, "nv": 1, "u": 1, "rb": 0, "pf": False} for p in sizes if p <= most]
+        return [DirectParams(p=p, nv=1, u=1, rb=0, pf=False) for p in sizes if p <= most]
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights as [block][tap][channel of the group][lane]."""
         return {1: lambda weights: pack_groups(weights, w.outputs[0].shape[-1])}
 
-    def packing(self, w: Workload, params: Params, target: Target) -> str:
+    def packing(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> str:
         """Return the reasons for the parameters: groups are the same for any image."""
         return f"groups of {w.inputs[1]}"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> dict[str, object]:
         """Return the values for ConvDirect's loops; only the channels of a group are summed."""
         common, width = super().values(w, params, target), _width(w)
         g = common["g"]
@@ -72,9 +73,9 @@ class ConvNarrow(ConvDirect):
             "columns_of": columns_of, "taps_of": taps_of,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
         """Estimated cycles: those of products, or of permutations."""
-        p, width = int(params["p"]), _width(w)
+        p, width = params.p, _width(w)
         g = geometry(w, p, params)
         total, rate = 0.0, target.machine.fma_rate(target.vector_bytes)
         for c in cut_columns(g.cols, p):
@@ -89,13 +90,11 @@ class ConvNarrow(ConvDirect):
 
 
 def _width(w: Workload) -> int:
-    assert w.inputs[1] is not None
-    return w.inputs[1].shape[1]
+    return w.input(1).shape[1]
 
 
-def _most(w: Workload, target: Target) -> int:
+def _most(w: Workload[ConvBlocked], target: Target) -> int:
     op = w.op
-    assert isinstance(op, ConvBlocked)
     return target.vector_registers - 3 - op.window.kernel[-1]
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import ConvDirect, cheapest
-from atc.backends.cpu.render.tile_geometry import Geometry, cut_columns, geometry, tile_row_counts
-from atc.backends.kernel import Pack, Params, Workload
+from atc.backends.cpu.conv.blocked import ConvDirect, DirectParams, cheapest
+from atc.backends.kernel import Pack, Workload
+from atc.backends.render.tile_geometry import Geometry, cut_columns, geometry, tile_row_counts
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
@@ -30,55 +30,57 @@ class ConvFew(ConvDirect):
     template = "cpu/conv/small_oc.c.j2"
     accepts_16_bit_weights = False
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Accept ConvDirect's workloads, from blocks, in one group, to few channels."""
         if not super().accepts(w, target):
             return False
-        op, x, weights = w.op, w.inputs[0], w.inputs[1]
-        assert isinstance(op, ConvBlocked)
-        assert x is not None
-        assert weights is not None
+        op, x, weights = w.op, w.input(0), w.input(1)
         y = w.outputs[0]
         few = 4 * weights.shape[0] <= y.shape[-1] and y.dtype is x.dtype
         return few and op.group == 1 and len(x.shape) > op.plain
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[DirectParams]:
         """Return the most promising sets."""
         return cheapest(self, self.sets(w, target), w, target, 3)
 
-    def sets(self, w: Workload, target: Target) -> list[Params]:
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[DirectParams]:
         """Return tiles whose sums leave registers for the weights of a tap and an input."""
         filters = _filters(w)
         most = (target.vector_registers - 2 - filters) // filters
         sizes = sorted({most, most // 2, 4, 2, 1} - {0}, reverse=True)
-        return [{"p": p, "nv": 1, "u": 1, "rb": 0, "pf": False} for p in sizes if p <= most]
+        return [DirectParams(p=p, nv=1, u=1, rb=0, pf=False) for p in sizes if p <= most]
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights as [input block][tap][filter][lane]."""
-        g = geometry(w, int(params["p"]))
+        g = geometry(w, params.p)
         return {1: lambda weights: pack_lanes(weights, g)}
 
-    def packing(self, w: Workload, params: Params, target: Target) -> str:
+    def packing(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> str:
         """Lanes are the same for any image."""
         return f"lanes of {w.inputs[1]}"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target
+    ) -> dict[str, object]:
         """Return ConvDirect's values, and blocks of inputs: [(first, count, lanes)]."""
-        g = geometry(w, int(params["p"]))
+        g = geometry(w, params.p)
         whole, rest = divmod(g.ic, g.block)
         blocks = [(0, whole, 0)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0)
         common = super().values(w, params, target)
         return common | {"filters": _filters(w), "blocks": blocks}
 
     def striped_params(
-        self, w: Workload, params: Params, target: Target, x_rows: int, y_rows: int
-    ) -> Params | None:
+        self, w: Workload[ConvBlocked], params: DirectParams, target: Target,
+        x_rows: int, y_rows: int,
+    ) -> DirectParams | None:
         """Images are results: nothing reads their rows next."""
         return None
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
         """Estimated cycles: the loads or products of taps, what is more, and the ends of tiles."""
-        p, filters = int(params["p"]), _filters(w)
+        p, filters = params.p, _filters(w)
         g = geometry(w, p)
         machine, total = target.machine, 0.0
         products = machine.fma_rate(target.vector_bytes)
@@ -93,8 +95,7 @@ class ConvFew(ConvDirect):
 
 
 def _filters(w: Workload) -> int:
-    assert w.inputs[1] is not None
-    return w.inputs[1].shape[0]
+    return w.input(1).shape[0]
 
 
 def pack_lanes(w: Array, g: Geometry) -> Array:

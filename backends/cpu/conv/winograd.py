@@ -8,12 +8,20 @@ makes them (m + 2)^2 / 9 times as large, or in each run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
-from atc.backends.cpu.conv.blocked import LINE, PART, Run, cheapest, name_of_panels, packed_panels
+from atc.backends.cpu.conv.blocked import (
+    LINE,
+    PART,
+    PanelParams,
+    Run,
+    cheapest,
+    name_of_panels,
+    packed_panels,
+)
 from atc.backends.cpu.conv.cost import FAR, NEAR, tile_cycles
 from atc.backends.cpu.conv.winograd_matrices import (
     by_points,
@@ -21,9 +29,11 @@ from atc.backends.cpu.conv.winograd_matrices import (
     matrices,
     transform_filters,
 )
-from atc.backends.cpu.render.epilogue import TileEpilogue, sums_floats
-from atc.backends.cpu.render.stored_weights import stored_weights
-from atc.backends.cpu.render.tile_geometry import (
+from atc.backends.kernel import Kernel, Pack, Workload, weight_type
+from atc.backends.machine import Machine
+from atc.backends.render.epilogue import TileEpilogue, sums_floats
+from atc.backends.render.stored_weights import stored_weights
+from atc.backends.render.tile_geometry import (
     Axis,
     Geometry,
     cut_columns,
@@ -31,9 +41,7 @@ from atc.backends.cpu.render.tile_geometry import (
     panels,
     unroll,
 )
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
-from atc.backends.machine import Machine
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
@@ -102,11 +110,24 @@ class RawFilters:
     """The one-dimensional transform d -> v in C."""
 
 
-class ConvWinograd(Kernel):
-    """F(m x m, 3 x 3), `rows` rows of tiles at a time, products in tiles of p x nv.
+@dataclass(frozen=True, kw_only=True)
+class WinogradParams(PanelParams):
+    """Those of tiles of products, and of what is transformed at a time."""
 
-    `raw`: each run transforms the filters, which take no more memory than a direct convolution's.
-    """
+    m: int
+    """Rows and columns of a tile of results."""
+    rows: int
+    """Rows of tiles that are transformed at a time."""
+    u: int
+    """Steps of the innermost loop that are unrolled."""
+    pf: bool
+    """Whether the next panel is prefetched."""
+    raw: bool = False
+    """Whether each run transforms the filters, so that they take no more memory than they do."""
+
+
+class ConvWinograd(Kernel[ConvBlocked, WinogradParams]):
+    """F(m x m, 3 x 3), products in tiles of p x nv."""
 
     name = "conv_winograd"
     op = ConvBlocked
@@ -115,76 +136,79 @@ class ConvWinograd(Kernel):
     batches = True
     accepts_16_bit_weights = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """3x3 windows without strides over many channels, known weights."""
-        op, x = w.op, w.inputs[0]
-        assert isinstance(op, ConvBlocked)
-        assert x is not None
+        op, x = w.op, w.input(0)
         window = op.window
         square = (window.kernel, window.strides, window.dilations) == ((3, 3), (1, 1), (1, 1))
         wide = w.outputs[0].shape[-1] == lanes(target) > 1 and len(x.shape) > op.plain
         wide = wide and sums_floats(w)
         return square and wide and op.group == 1 and w.constant[1] and max(window.pads) <= 2
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[ConvBlocked], target: Target) -> Sequence[WinogradParams]:
         """Return the best sets of each size, with filters as they are and transformed."""
         sets = self.sets(w, target)
         kinds = [(m, raw) for raw in (False, True) for m in SIZES]
-        of_kinds = ([p for p in sets if (p["m"], "raw" in p) == kind] for kind in kinds)
+        of_kinds = ([p for p in sets if (p.m, p.raw) == kind] for kind in kinds)
         return [p for kind in of_kinds for p in cheapest(self, kind, w, target, 2)]
 
-    def sets(self, w: Workload, target: Target) -> list[Params]:
+    def sets(self, w: Workload[ConvBlocked], target: Target) -> list[WinogradParams]:
         """Return all parameter sets: tile sizes, blocks of tiles, shapes of the products.
 
         Filters of 16 bits are transformed in the run: transformed, 16 bits no longer hold them.
         """
         g = geometry(w, 1)
         shapes = WIDE if target.vector_registers >= 32 else NARROW
-        found: list[Params] = []
+        found: list[WinogradParams] = []
         for m in SIZES:
             down, across = -(-g.rows.out // m), -(-g.cols.out // m)
             wanted = sorted({min(down, -(-n // across)) for n in (12, 24, 48)})
             for rows in wanted:
                 for p, nv in shapes:
                     if nv <= g.mb:
-                        found.append({"m": m, "rows": rows, "p": p, "nv": nv, "u": 4, "pf": True})
-        raw: list[Params] = [{**p, "raw": True} for p in found]
+                        found.append(WinogradParams(m=m, rows=rows, p=p, nv=nv, u=4, pf=True))
+        raw: list[WinogradParams] = [replace(p, raw=True) for p in found]
         return raw if weight_type(w) else [*found, *raw]
 
-    def exact(self, params: Params) -> bool:
+    def exact(self, params: WinogradParams) -> bool:
         """F(2 x 2) errs no more than direct convolution; larger tiles some times as much."""
-        return params["m"] == 2
+        return params.m == 2
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[ConvBlocked], params: WinogradParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Return transformed filters in the order of use, or panels of taps."""
-        if params.get("raw"):
+        if params.raw:
             return packed_panels(w, params)
-        g, m, nv = geometry(w, 1), int(params["m"]), int(params["nv"])
+        g, m, nv = geometry(w, 1), params.m, params.nv
         return {1: lambda weights: pack_filters(weights, g, m, nv)}
 
-    def packing(self, w: Workload, params: Params, target: Target) -> str:
+    def packing(self, w: Workload[ConvBlocked], params: WinogradParams, target: Target) -> str:
         """Of panels, transformed or not."""
         name = name_of_panels(w, params)
-        return name if params.get("raw") else f"{name}, F({params['m']})"
+        return name if params.raw else f"{name}, F({params.m})"
 
-    def packing_overhead(self, w: Workload, params: Params, target: Target) -> int:
+    def packing_overhead(
+        self, w: Workload[ConvBlocked], params: WinogradParams, target: Target
+    ) -> int:
         """(m + 2)^2 components in the place of nine taps."""
-        g, m = geometry(w, 1), int(params["m"])
-        return 0 if params.get("raw") else 4 * ((m + 2) ** 2 - 9) * g.ic * g.mb * g.block
+        g, m = geometry(w, 1), params.m
+        return 0 if params.raw else 4 * ((m + 2) ** 2 - 9) * g.ic * g.mb * g.block
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[ConvBlocked], params: WinogradParams, target: Target) -> int:
         """One block of transformed inputs and of products; filters that the run transforms."""
-        g, m = geometry(w, 1), int(params["m"])
+        g, m = geometry(w, 1), params.m
         v, y = strides(g, grid(g, params))
         raw = raw_filters(g, params)
         panels = 0 if raw is None else 1 if raw.once else -(-g.mb // raw.vectors)
         return 4 * (m + 2) ** 2 * (v + y + (raw.stride * panels if raw else 0))
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ConvBlocked], params: WinogradParams, target: Target
+    ) -> dict[str, object]:
         """Return transforms, products and the loops over blocks of tiles."""
         op = w.op
-        assert isinstance(op, ConvBlocked)
-        m, p, nv, u = (int(params[k]) for k in ("m", "p", "nv", "u"))
+        m, p, nv, u = params.m, params.p, params.nv, params.u
         g = geometry(w, 1)
         tiles = grid(g, params)
         widths = [(n, len(list(same))) for n, same in groupby(panels(g.mb, nv))]
@@ -198,7 +222,7 @@ class ConvWinograd(Kernel):
             if count and steps
         ]
         passes, line = sum(c.count for c in cuts[tiles.block]), stored_weights(w).line
-        lines = -(-u * nv * g.block // (line * passes)) if params["pf"] and passes <= 16 else 0
+        lines = -(-u * nv * g.block // (line * passes)) if params.pf and passes <= 16 else 0
         raw = raw_filters(g, params)
         if raw:  # the next panel of taps while all components of this one are multiplied
             lines = -(-9 * lines // (m + 2) ** 2) if raw.once else 0
@@ -212,24 +236,26 @@ class ConvWinograd(Kernel):
             "bodies": bodies, "lines": lines, "share": share, "v_stride": v, "m_stride": y,
             "into": combinations(mats.input, "d", "v"), "back": by_points(mats.output, "d", "r"),
             "epilogue": TileEpilogue(op.epilogue, w, g, target),
-            "part": PART // g.block if params.get("exact") and g.ic > PART else 0, "raw": raw,
+            "part": PART // g.block if params.exact and g.ic > PART else 0, "raw": raw,
             "weights": stored_weights(w),
         }  # fmt: skip
 
-    def precise_params(self, w: Workload, params: Params, target: Target) -> Params:
+    def precise_params(
+        self, w: Workload[ConvBlocked], params: WinogradParams, target: Target
+    ) -> WinogradParams:
         """Long sums are made of parts, too."""
         long = geometry(w, 1).ic > PART
-        return {**params, "exact": True} if long else super().precise_params(w, params, target)
+        return replace(params, exact=True) if long else super().precise_params(w, params, target)
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[ConvBlocked], params: WinogradParams, target: Target) -> float:
         """Estimated cycles."""
         return winograd_cycles(target.machine, w, params)
 
 
-def grid(g: Geometry, params: Params) -> Grid:
+def grid(g: Geometry, params: WinogradParams) -> Grid:
     """Return the tiles of an image."""
-    m = int(params["m"])
-    return Grid(-(-g.rows.out // m), -(-g.cols.out // m), int(params["rows"]))
+    m = params.m
+    return Grid(-(-g.rows.out // m), -(-g.cols.out // m), params.rows)
 
 
 def strides(g: Geometry, tiles: Grid) -> tuple[int, int]:
@@ -241,11 +267,11 @@ def strides(g: Geometry, tiles: Grid) -> tuple[int, int]:
     return g.icb * size + LINE, g.mb * size + LINE
 
 
-def raw_filters(g: Geometry, params: Params) -> RawFilters | None:
+def raw_filters(g: Geometry, params: WinogradParams) -> RawFilters | None:
     """Return how a run transforms the filters; None where that was done when compiling."""
-    if not params.get("raw"):
+    if not params.raw:
         return None
-    m, nv, tiles = int(params["m"]), int(params["nv"]), grid(g, params)
+    m, nv, tiles = params.m, params.nv, grid(g, params)
     once = g.batch == 1 and tiles.rows >= tiles.down
     lines = tuple(combinations(matrices(m).filter, "d", "v"))
     stride = g.ic * nv * g.block + LINE
@@ -274,9 +300,9 @@ STREAM = 0.7
 """Part of memory's rate at which filters come from beyond L2."""
 
 
-def winograd_cycles(machine: Machine, w: Workload, params: Params) -> float:
+def winograd_cycles(machine: Machine, w: Workload[ConvBlocked], params: WinogradParams) -> float:
     """Estimate cycles: transforms, products, or the filters' way from memory if it is longer."""
-    g, m, p, nv = geometry(w, 1), int(params["m"]), int(params["p"]), int(params["nv"])
+    g, m, p, nv = geometry(w, 1), params.m, params.p, params.nv
     tiles = grid(g, params)
     n = (m + 2) ** 2
     flat = Geometry(1, g.block, 1, g.ic, g.mb, g.rows, g.cols, plain=False)

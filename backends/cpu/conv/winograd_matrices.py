@@ -15,7 +15,7 @@ from functools import cache
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import literal
+from atc.backends.render.expr import literal
 from atc.ir.graph import Array, DType
 
 _HALF = Fraction(1, 2)

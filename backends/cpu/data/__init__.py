@@ -4,8 +4,8 @@ Portable kernels only. May import `render` and `map`.
 """
 
 from atc.backends.cpu.data import data_dependent, movement, sort
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *movement.KERNELS, *sort.KERNELS, *data_dependent.KERNELS,
 )  # fmt: skip

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import address, load, value_type
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, load, value_type
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops.data_dependent import NonMaxSuppression, NonZero, ReadExtents, ResolveSlice, Unique
 from atc.ir.view import dense
 
 
-class ReadExtentsInts(Kernel):
+class ReadExtentsInts(Kernel[ReadExtents]):
     """Integers of a tensor as extents."""
 
     name = "read_extents"
@@ -19,13 +18,12 @@ class ReadExtentsInts(Kernel):
     template = "cpu/data/read_extents.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[ReadExtents], params: Params, target: Target) -> dict[str, object]:
         """Return their number."""
-        assert isinstance(w.op, ReadExtents)
         return {"count": len(w.op.extents)}
 
 
-class ResolveSliceEnds(Kernel):
+class ResolveSliceEnds(Kernel[ResolveSlice]):
     """The ends of a slice, by numpy's rules."""
 
     name = "resolve_slice"
@@ -33,12 +31,14 @@ class ResolveSliceEnds(Kernel):
     template = "cpu/data/resolve_slice.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[ResolveSlice], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the op."""
         return {"op": w.op}
 
 
-class NonZeroTwice(Kernel):
+class NonZeroTwice(Kernel[NonZero]):
     """NonZero in two passes: count, then write."""
 
     name = "non_zero"
@@ -46,16 +46,15 @@ class NonZeroTwice(Kernel):
     template = "cpu/data/non_zero.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[NonZero], params: Params, target: Target) -> dict[str, object]:
         """Loops and the read."""
-        op, dtype = w.op, operand(w, 0).dtype
-        assert isinstance(op, NonZero)
+        op, dtype = w.op, w.input(0).dtype
         names = [f"i{d}" for d in range(len(op.shape))]
         place = f"x0[{address(dense(op.shape), names)}]"
         return {"loops": list(zip(names, op.shape, strict=True)), "value": load(dtype, place)}
 
 
-class UniqueSorted(Kernel):
+class UniqueSorted(Kernel[Unique]):
     """Unique by a heap sort of the rows' numbers."""
 
     name = "unique"
@@ -63,21 +62,20 @@ class UniqueSorted(Kernel):
     template = "cpu/data/unique.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Unique], params: Params, target: Target) -> dict[str, object]:
         """Return the comparison of two elements."""
-        op, dtype = w.op, operand(w, 0).dtype
+        op, dtype = w.op, w.input(0).dtype
         return {
             "op": op, "element": dtype.c, "type": value_type(dtype), "real": dtype.is_float,
             "text": dtype is DType.STRING, "a": load(dtype, "a[k]"), "b": load(dtype, "b[k]"),
         }  # fmt: skip
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Unique], params: Params, target: Target) -> int:
         """Reserve the order of the rows, and the group of each."""
-        assert isinstance(w.op, Unique)
         return 16 * w.op.rows
 
 
-class NonMaxSuppressionGreedy(Kernel):
+class NonMaxSuppressionGreedy(Kernel[NonMaxSuppression]):
     """NonMaxSuppression: the best box left is taken unless it overlaps one taken before."""
 
     name = "non_max_suppression"
@@ -85,14 +83,15 @@ class NonMaxSuppressionGreedy(Kernel):
     template = "cpu/data/non_max_suppression.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[NonMaxSuppression], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the operands that are there."""
         given = [k < len(w.inputs) and w.inputs[k] is not None for k in range(5)]
         return {"op": w.op, "most": given[2], "overlap": given[3], "least": given[4]}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[NonMaxSuppression], params: Params, target: Target) -> int:
         """Reserve a flag for each box that is still to be looked at."""
-        assert isinstance(w.op, NonMaxSuppression)
         return w.op.boxes
 
 

@@ -6,24 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cpu.render.expr import address, load, render_expr, store
-from atc.backends.cpu.render.loops import loop_names, reader
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, load, render_expr, store
+from atc.backends.render.loops import loop_names, reader
 from atc.backends.target import Target
 from atc.ir.expr import Expr, Input
-from atc.ir.graph import TensorType, row_major
+from atc.ir.graph import row_major
 from atc.ir.ops.data import Concat, Gather, Pad, Scatter, WriteExtents, source_index
 from atc.ir.view import View, dense
 
 
-def operand(w: Workload, index: int) -> TensorType:
-    """Return the type of an operand that is there."""
-    type_ = w.inputs[index]
-    assert type_ is not None
-    return type_
-
-
-class WriteExtentsInts(Kernel):
+class WriteExtentsInts(Kernel[WriteExtents]):
     """Extents of run-time shapes, written as a tensor."""
 
     name = "extents"
@@ -31,14 +24,15 @@ class WriteExtentsInts(Kernel):
     template = "cpu/data/extents.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[WriteExtents], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the extents and their type."""
         op = w.op
-        assert isinstance(op, WriteExtents)
         return {"extents": op.values, "type": w.outputs[0].dtype.c}
 
 
-class ConcatCopy(Kernel):
+class ConcatCopy(Kernel[Concat]):
     """Concat as one memcpy per operand and outer index."""
 
     name = "concat"
@@ -46,10 +40,9 @@ class ConcatCopy(Kernel):
     template = "cpu/data/concat.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Concat], params: Params, target: Target) -> dict[str, object]:
         """Extents and where each part begins in a row of the result."""
         op = w.op
-        assert isinstance(op, Concat)
         begins = [sum(op.parts[:k]) for k in range(len(op.parts))]
         return {
             "outer": op.outer, "row": sum(op.parts),
@@ -74,7 +67,7 @@ class PadAxis:
         return self.extent != self.size
 
 
-class PadRows(Kernel):
+class PadRows(Kernel[Pad]):
     """Pad row by row, a row being the last padded axis with all that lies behind it."""
 
     name = "pad"
@@ -82,10 +75,9 @@ class PadRows(Kernel):
     template = "cpu/data/pad.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Pad], params: Params, target: Target) -> dict[str, object]:
         """Outer axes, and the row: `run` elements behind the last padded axis."""
         op = w.op
-        assert isinstance(op, Pad)
         last = max(d for d in range(len(op.shape)) if op.begins[d] or op.ends[d])
         run = prod(op.shape[last + 1 :])
         begin, size, end = op.begins[last], op.shape[last], op.ends[last]
@@ -141,7 +133,7 @@ def _flat(shape: Sequence[int], run: int, loops: Sequence[tuple[str, int]]) -> s
     return address(view, [v for v, _ in loops])
 
 
-class GatherLoops(Kernel):
+class GatherLoops(Kernel[Gather]):
     """Gather as a loop nest around a copy."""
 
     name = "gather"
@@ -149,15 +141,14 @@ class GatherLoops(Kernel):
     template = "cpu/data/gather.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Gather], params: Params, target: Target) -> dict[str, object]:
         """Loops, address and place of the result."""
         op = w.op
-        assert isinstance(op, Gather)
-        loops, values = address_values(w, op, 1, operand(w, 0).size)
+        loops, values = address_values(w, op, 1, w.input(0).size)
         return {**values, "target": _flat(op.shape, op.run, loops)}
 
 
-class ScatterLoops(Kernel):
+class ScatterLoops(Kernel[Scatter]):
     """Scatter as a copy of the data, unless it lies in place, and a loop nest over the updates."""
 
     name = "scatter"
@@ -165,10 +156,9 @@ class ScatterLoops(Kernel):
     template = "cpu/data/scatter.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Scatter], params: Params, target: Target) -> dict[str, object]:
         """Loops, address and the statement that stores one update."""
         op = w.op
-        assert isinstance(op, Scatter)
         loops, values = address_values(w, op, 2, w.outputs[0].size)
         inner = " + j" if op.run > 1 else ""
         lines, value = combined(op.combine, w, f"y0[at{inner}]", f"x1[from{inner}]")
@@ -178,7 +168,7 @@ class ScatterLoops(Kernel):
             "value": value,
         }  # fmt: skip
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Scatter]) -> tuple[int, ...]:
         """Let the data be updated where it lies."""
         return (0,)
 

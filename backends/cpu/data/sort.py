@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import load, value_type
-from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import load, value_type
+from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops.data import Cumulate, TopK
 
 
-class TopKHeap(Kernel):
+class TopKHeap(Kernel[TopK]):
     """TopK by a heap of the k best so far, the worst of them on top."""
 
     name = "top_k"
@@ -19,10 +18,9 @@ class TopKHeap(Kernel):
     template = "cpu/data/top_k.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[TopK], params: Params, target: Target) -> dict[str, object]:
         """Return the order of two elements, NaN being the largest."""
-        op, dtype = w.op, operand(w, 0).dtype
-        assert isinstance(op, TopK)
+        op, dtype = w.op, w.input(0).dtype
         sign = ">" if op.largest else "<"
         return {
             "op": op,
@@ -34,9 +32,8 @@ class TopKHeap(Kernel):
             "b": load(dtype, f"x[j * {op.inner}]"),
         }
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[TopK], params: Params, target: Target) -> int:
         """Reserve the heap: k indices of at most 8 bytes."""
-        assert isinstance(w.op, TopK)
         return 8 * w.op.k
 
 
@@ -48,7 +45,7 @@ def _comes_first(a: str, b: str, sign: str, dtype: DType) -> str:
     return f"{a} {sign} {b} || (isnan({nan}) && !isnan({number}))"
 
 
-class CumulateRows(Kernel):
+class CumulateRows(Kernel[Cumulate]):
     """Cumulate step by step along the axis, all inner elements at once."""
 
     name = "cumulate"
@@ -56,10 +53,9 @@ class CumulateRows(Kernel):
     template = "cpu/data/cumulate.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Cumulate], params: Params, target: Target) -> dict[str, object]:
         """Extents, the start and the statement that adds one element to `total`."""
         op, dtype = w.op, w.outputs[0].dtype
-        assert isinstance(op, Cumulate)
         return {
             "op": op,
             "type": dtype.c,

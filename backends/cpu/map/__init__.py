@@ -4,9 +4,9 @@ Kernels of Map, Reduce, ArgReduce, Block and Unblock. May import `render`.
 """
 
 from atc.backends.cpu.map import lookup_table, portable, reduce, reorder, transpose, vectors
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *reduce.KERNELS, *reorder.KERNELS, *vectors.KERNELS, *transpose.KERNELS,
     *lookup_table.KERNELS,
 )  # fmt: skip

@@ -8,10 +8,10 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.map.portable import in_place_operands
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Pack, Params, Workload, loop_cycles
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.expr import Call, Input
@@ -46,7 +46,7 @@ def _loops(op: Map) -> dict[str, object]:
     }  # fmt: skip
 
 
-class MapCopy(Kernel):
+class MapCopy(Kernel[Map]):
     """Movement in runs of neighbours."""
 
     name = "map_copy"
@@ -54,27 +54,25 @@ class MapCopy(Kernel):
     template = "cpu/map/copy.c.j2"
     portable = False
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
         """One operand that nothing is computed of, of a type that map_simd hasn't."""
         op = w.op
-        assert isinstance(op, Map)
         moves = op.is_movement and len(w.inputs) == 1 and not is_dynamic(op.shape)
         if not moves or lanes(target) < 2 or prod(op.shape) == 0:
             return False
         dtype = w.outputs[0].dtype
         return dtype is not DType.FLOAT and run_of(op)[1] * dtype.itemsize >= SHORTEST
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Loops, and where a run is read and written."""
-        assert isinstance(w.op, Map)
         return _loops(w.op)
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Map], params: Params, target: Target) -> float:
         """Return a part of the scalar loops' cycles."""
         return 0.3 * loop_cycles(w)
 
 
-class MapTable(Kernel):
+class MapTable(Kernel[Map]):
     """A table of a byte's results over runs of neighbours."""
 
     name = "map_table"
@@ -82,10 +80,9 @@ class MapTable(Kernel):
     template = "cpu/map/lookup_table.c.j2"
     portable = False
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Bytes to bytes, read in runs, by a known table."""
         op = w.op
-        assert isinstance(op, Map)
         match op.expr:
             case Call(fn="Lookup", args=(Input(index=1) as table, Input(index=0) as x)):
                 bytes_ = table.dtype in BYTES and x.dtype in BYTES
@@ -95,22 +92,20 @@ class MapTable(Kernel):
             return False
         return bytes_ and run_of(op)[1] >= SHORTEST and w.constant[1] and lanes(target) > 1
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(self, w: Workload[Map], params: Params, target: Target) -> Mapping[int, Pack]:
         """Return the table in the order of the bits that stand for a byte."""
-        assert w.inputs[0] is not None
-        turn = 128 if w.inputs[0].dtype is DType.INT8 else 0
+        turn = 128 if w.input(0).dtype is DType.INT8 else 0
         return {1: lambda table: np.roll(table, turn)}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Loops, and where a run is read and written."""
-        assert isinstance(w.op, Map)
         return _loops(w.op)
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
         """Let the result overwrite the operand."""
         return in_place_operands(w)
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Map], params: Params, target: Target) -> float:
         """Return a part of the scalar loops' cycles."""
         return 0.1 * loop_cycles(w)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from atc.backends.cpu.render.expr import address, load, render_expr, store, value_type
-from atc.backends.cpu.render.loops import finish, loop_names, reader
-from atc.backends.cpu.render.reduction import accumulate, neutral
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, load, render_expr, store, value_type
+from atc.backends.render.loops import finish, loop_names, reader
+from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
 from atc.ir.expr import Expr, Input
 from atc.ir.ops import ArgReduce, Map, Reduce
 from atc.ir.view import dense
 
 
-class MapLoops(Kernel):
+class MapLoops(Kernel[Map]):
     """Any Map as a scalar loop nest."""
 
     name = "map"
@@ -20,10 +20,9 @@ class MapLoops(Kernel):
     template = "cpu/map/portable.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Loops, declarations and the stored value."""
         op = w.op
-        assert isinstance(op, Map)
         loops = loop_names("i", op.shape)
         indices = [v for v, _ in loops]
         views = (*op.views, *op.coordinates)
@@ -36,15 +35,14 @@ class MapLoops(Kernel):
             "target": address(dense(op.shape), indices),
         }
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
         """Operands read densely at the very place that is written, with the same element size."""
         return in_place_operands(w)
 
 
-def in_place_operands(w: Workload) -> tuple[int, ...]:
+def in_place_operands(w: Workload[Map]) -> tuple[int, ...]:
     """Return the Map operands whose element is read only where the result goes."""
     op = w.op
-    assert isinstance(op, Map)
     out = w.outputs[0]
     return tuple(
         k
@@ -57,7 +55,7 @@ def in_place_operands(w: Workload) -> tuple[int, ...]:
     )
 
 
-class ReduceLoops(Kernel):
+class ReduceLoops(Kernel[Reduce]):
     """Any Reduce as a scalar loop nest with one accumulator."""
 
     name = "reduce"
@@ -65,10 +63,9 @@ class ReduceLoops(Kernel):
     template = "cpu/map/reduce_portable.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
         """Loops, accumulator and the stored value."""
         op = w.op
-        assert isinstance(op, Reduce)
         outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
         indices = [v for v, _ in (*outer, *inner)]
         first, views = len(op.views), (*op.views, *op.coordinates)
@@ -90,7 +87,7 @@ def _operand(expr: Expr, text: str) -> str:
     return text if simple else f"({text})"
 
 
-class ArgReduceLoops(Kernel):
+class ArgReduceLoops(Kernel[ArgReduce]):
     """ArgMax and ArgMin as a scalar loop nest; NaN wins, as in numpy."""
 
     name = "arg_reduce"
@@ -98,11 +95,9 @@ class ArgReduceLoops(Kernel):
     template = "cpu/map/arg_reduce.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[ArgReduce], params: Params, target: Target) -> dict[str, object]:
         """Extents and the comparison."""
-        op, x = w.op, w.inputs[0]
-        assert isinstance(op, ArgReduce)
-        assert x is not None
+        op, x = w.op, w.input(0)
         sign = ">" if op.how == "Max" else "<"
         better = f"value {sign}{'=' if op.last else ''} best"
         if x.dtype.is_float:

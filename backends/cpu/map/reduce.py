@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import finish, loop_names
-from atc.backends.cpu.render.reduction import neutral
-from atc.backends.cpu.render.vector_expr import (
+from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
+from atc.backends.render.expr import address
+from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.reduction import neutral
+from atc.backends.render.vector_expr import (
     BYTES,
     lanes,
     readable_typed,
@@ -20,7 +21,6 @@ from atc.backends.cpu.render.vector_expr import (
     vector_reader,
     vectorisable,
 )
-from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.target import Target
 from atc.dims import most
 from atc.ir.expr import Call, Expr, Input, call, cast, const, cost
@@ -120,7 +120,7 @@ def _total(op: Reduce, text: str) -> str:
     return text if kind is DType.FLOAT else f"({kind.c}){text}"
 
 
-class ReduceRows(Kernel):
+class ReduceRows(Kernel[Reduce]):
     """A Reduce whose operands are dense or constant along the last reduced loop."""
 
     name = "reduce_rows"
@@ -129,18 +129,16 @@ class ReduceRows(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Reduce], target: Target) -> bool:
         """Floats or bytes, a last reduced loop of half a vector or more."""
-        assert isinstance(w.op, Reduce)
         if not _fits(w, w.op, target):
             return False
         op = merged(w.op)
         wide = bool(op.reduced) and 2 * most(op.reduced[-1]) >= lanes(target)
         return wide and readable_typed(op.views, w.inputs[: len(op.views)])
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
         """Loops, the bodies of each stretch of the last loop, and the stored value."""
-        assert isinstance(w.op, Reduce)
         op, width = merged(w.op), lanes(target)
         outer, inner = loop_names("i", op.shape), loop_names("j", op.reduced)
         kept = [v for v, _ in outer]
@@ -156,9 +154,8 @@ class ReduceRows(Kernel):
             "after": after, "value": value, "target": address(dense(op.shape), kept),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Reduce], params: Params, target: Target) -> float:
         """Return a part of the scalar loops' cycles: lanes, and the sum across them."""
-        assert isinstance(w.op, Reduce)
         part = 0.5 / lanes(target) + min(0.4, 5 / prod(merged(w.op).reduced))
         return part * loop_cycles(w)
 
@@ -179,7 +176,7 @@ def _bodies(
     return bodies
 
 
-class ReduceColumns(Kernel):
+class ReduceColumns(Kernel[Reduce]):
     """A Reduce whose operands are dense or constant along the last kept loop."""
 
     name = "reduce_columns"
@@ -188,9 +185,8 @@ class ReduceColumns(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Reduce], target: Target) -> bool:
         """Floats or bytes, a last kept loop of half a vector or more, an epilogue in vectors."""
-        assert isinstance(w.op, Reduce)
         if not _fits(w, w.op, target):
             return False
         op = merged(w.op)
@@ -201,9 +197,8 @@ class ReduceColumns(Kernel):
             op.epilogue, w, len(op.views)
         )
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Reduce], params: Params, target: Target) -> dict[str, object]:
         """Loops, and element, epilogue and place of each stretch of columns."""
-        assert isinstance(w.op, Reduce)
         op, width = merged(w.op), lanes(target)
         outer, inner = loop_names("i", op.shape[:-1]), loop_names("j", op.reduced)
         cheap = cost(op.expr) <= CHEAP
@@ -214,9 +209,8 @@ class ReduceColumns(Kernel):
             "parts": [(s, _columns(w, op, outer, inner, s, width)) for s in parts],
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Reduce], params: Params, target: Target) -> float:
         """Return a part of the scalar loops' cycles."""
-        assert isinstance(w.op, Reduce)
         part = 0.7 / lanes(target) + min(0.4, 1 / prod(w.op.reduced))
         return part * loop_cycles(w)
 

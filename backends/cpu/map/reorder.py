@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.backends.cpu.render.vector_expr import BYTES, lanes
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.vector_expr import BYTES, lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType, TensorType
@@ -18,18 +18,21 @@ WORD = 4
 """Bytes in a word."""
 
 
-class _Reorder(Kernel):
+Relayout = Block | Unblock
+
+
+class _Reorder(Kernel[Relayout]):
     template = "cpu/map/reorder.c.j2"
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Relayout], target: Target) -> bool:
         """Floats or bytes in blocks as wide as vectors, or in one block of all channels."""
         plain, blocked = _sides(w)
         known = blocked.dtype in (DType.FLOAT, *BYTES) and lanes(target) > 1
         return known and blocked.shape[-1] in (lanes(target), plain.shape[1])
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Relayout], params: Params, target: Target) -> dict[str, object]:
         """Extents, steps in the blocked tensor, and which way the data goes."""
         plain, blocked = _sides(w)
         channels, block, wide = plain.shape[1], blocked.shape[-1], lanes(target)
@@ -43,7 +46,7 @@ class _Reorder(Kernel):
             "padded": block == wide,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Relayout], params: Params, target: Target) -> float:
         """Cycles of squares and of what is left over."""
         plain, _ = _sides(w)
         channels, pixels, wide = plain.shape[1], prod(plain.shape[2:]), lanes(target)
@@ -66,7 +69,7 @@ class UnblockChannels(_Reorder):
     op = Unblock
 
 
-class _Bytes(Kernel):
+class _Bytes(Kernel[Relayout]):
     """Relayouts of bytes, four channels of a vector of pixels in words at a time."""
 
     template = "cpu/map/reorder_int8.c.j2"
@@ -74,13 +77,13 @@ class _Bytes(Kernel):
     pixel = 2.2
     byte = 0.0
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Relayout], target: Target) -> bool:
         """Bytes in blocks as wide as vectors, of whole words."""
         plain, blocked = _sides(w)
         lane = blocked.shape[-1] == lanes(target) > 1 and lanes(target) % WORD == 0
         return blocked.dtype in BYTES and lane and not is_dynamic(plain.shape)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Relayout], params: Params, target: Target) -> dict[str, object]:
         """Extents; the blocks by how many channels they have: (first, last, channels)."""
         plain, blocked = _sides(w)
         channels, block = plain.shape[1], blocked.shape[-1]
@@ -93,7 +96,7 @@ class _Bytes(Kernel):
             "whole": pixels // block * block, "parts": [p for p in parts if p[1] > p[0] and p[2]],
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Relayout], params: Params, target: Target) -> float:
         """Cycles of every pixel of a block and of its bytes, as they were measured."""
         plain, blocked = _sides(w)
         pixels = plain.shape[0] * prod(plain.shape[2:])
@@ -118,10 +121,9 @@ class UnblockBytes(_Bytes):
     op = Unblock
 
 
-def _sides(w: Workload) -> tuple[TensorType, TensorType]:
+def _sides(w: Workload[Relayout]) -> tuple[TensorType, TensorType]:
     """Return the types of the plain and the blocked tensor."""
-    x = w.inputs[0]
-    assert x is not None
+    x = w.input(0)
     return (x, w.outputs[0]) if isinstance(w.op, Block) else (w.outputs[0], x)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -15,7 +15,7 @@ from atc.ir.ops import Map
 from atc.ir.view import View, dense
 
 
-class MapTurn(Kernel):
+class MapTurn(Kernel[Map]):
     """Movement whose operand is dense along another loop than the last one."""
 
     name = "map_turn"
@@ -23,20 +23,18 @@ class MapTurn(Kernel):
     template = "cpu/map/transpose.c.j2"
     portable = False
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
         """One operand of floats that nothing is computed of, at least a square of it."""
         op = w.op
-        assert isinstance(op, Map)
         moves = op.is_movement and len(w.inputs) == 1 and not is_dynamic(op)
         if not moves or prod(op.shape) == 0 or lanes(target) < 2:
             return False
         floats = w.outputs[0].dtype is DType.FLOAT
         return floats and turned_loop(op, lanes(target)) is not None
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return the loops around, both loops of a square, and where it is read and written."""
         op = w.op
-        assert isinstance(op, Map)
         d = turned_loop(op, lanes(target))
         assert d is not None
         names = loop_names("i", op.shape)
@@ -50,7 +48,7 @@ class MapTurn(Kernel):
             "target": address(View(tuple(steps[k] for k in kept)), variables),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Map], params: Params, target: Target) -> float:
         """Return a part of the scalar loops' cycles."""
         return 0.2 * loop_cycles(w)
 

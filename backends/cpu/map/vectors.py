@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from atc.backends.cpu.map.portable import in_place_operands
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import (
+from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import (
     lanes,
     readable,
     readable_typed,
@@ -17,7 +18,6 @@ from atc.backends.cpu.render.vector_expr import (
     vector_reader,
     vectorisable,
 )  # fmt: skip
-from atc.backends.kernel import Kernel, Params, Workload, loop_cycles
 from atc.backends.target import Target
 from atc.dims import most
 from atc.ir.expr import Input, walk
@@ -26,7 +26,7 @@ from atc.ir.ops import Map
 from atc.ir.view import dense
 
 
-class MapVectors(Kernel):
+class MapVectors(Kernel[Map]):
     """A Map whose operands are dense or constant along the last loop."""
 
     name = "map_simd"
@@ -35,10 +35,9 @@ class MapVectors(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
         """Floats, bytes and INT32 read as such, a last loop of half a vector or more."""
         op = w.op
-        assert isinstance(op, Map)
         wide = lanes(target) > 1 and bool(op.shape) and 2 * most(op.shape[-1]) >= lanes(target)
         value = stored(op.expr)
         if op.coordinates or not wide or prod(op.shape) == 0:
@@ -49,10 +48,9 @@ class MapVectors(Kernel):
             return True
         return readable_typed(op.views, w.inputs)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Outer loops, what is read once per row, the bodies for whole vectors and for the rest."""
         op = w.op
-        assert isinstance(op, Map)
         outer = loop_names("i", op.shape[:-1])
         indices = [v for v, _ in outer]
         fixed, moving = _sorted_operands(op)
@@ -74,11 +72,11 @@ class MapVectors(Kernel):
             "tail": body(str(whole * lanes(target)), str(rest)) if rest else None,
         }  # fmt: skip
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
         """Operands read densely at the very place that is written."""
         return in_place_operands(w)
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Map], params: Params, target: Target) -> float:
         """Return a part of the scalar loops' cycles."""
         return 0.5 * loop_cycles(w)
 

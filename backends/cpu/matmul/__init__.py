@@ -13,9 +13,9 @@ from atc.backends.cpu.matmul import (
     portable,
     tile,
 )
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *tile.KERNELS, *dot.KERNELS, *bf16.KERNELS, *int8.KERNELS,
     *packed.KERNELS, *packed_tile.KERNELS, *packed_int8.KERNELS,
 )  # fmt: skip

@@ -16,19 +16,20 @@ import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
     Panel,
+    PhasedParams,
     Tile,
     column_panels,
     row_tiles,
     streamed,
     tile_cycles,
 )
-from atc.backends.cpu.matmul.operands import matmul, read_mode
+from atc.backends.cpu.matmul.operands import read_mode
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import Machine
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import MatMul
@@ -42,9 +43,9 @@ CONVERTED = {"rows": 2.0, "columns": 4.0, "any": 40.0}
 """Cycles to turn 16 numbers into pairs, by how they lie."""
 
 
-def is_float_product(w: Workload) -> bool:
+def is_float_product(w: Workload[MatMul]) -> bool:
     """Return whether a workload multiplies matrices of floats that aren't empty."""
-    op = matmul(w)
+    op = w.op
     floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
     return floats and op.k > 0 and prod(op.loops) > 0
 
@@ -71,7 +72,7 @@ def pack_bf16x2(op: MatMul, b: Array, width: int) -> Array:
     return np.ascontiguousarray(split).view(np.float32)[..., 0]
 
 
-class MatMulBf16(Kernel):
+class MatMulBf16(Kernel[MatMul, PhasedParams]):
     """float MatMul in bf16, mr x nv register tiles; `phases` are partial sums of a small tile."""
 
     name = "matmul_bf16"
@@ -81,15 +82,15 @@ class MatMulBf16(Kernel):
     precision = "bf16"
     headers = ("bf16",)
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Floats, and an epilogue in vectors."""
         able = "avx512_bf16" in target.features and is_float_product(w)
-        return able and vector_epilogue(matmul(w).epilogue, w, target, 2)
+        return able and vector_epilogue(w.op.epilogue, w, target, 2)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[PhasedParams]:
         """Tiles that fill the registers."""
-        op, width = matmul(w), lanes(target)
-        found: list[Params] = []
+        op, width = w.op, lanes(target)
+        found: list[PhasedParams] = []
         for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
             free = target.vector_registers - 1 - nv
             high = min(free // nv, op.m)
@@ -97,25 +98,29 @@ class MatMulBf16(Kernel):
                 continue
             mr = row_tiles(op.m, high)[0].rows
             phases = max(1, min(-(-12 // (mr * nv)), free // (mr * nv), 4, op.k // 2))
-            found.append({"mr": mr, "nv": nv, "phases": phases})
+            found.append(PhasedParams(mr=mr, nv=nv, phases=phases))
         return found
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[MatMul], params: PhasedParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Pack constant B into panels of pairs."""
-        op, width = matmul(w), int(params["nv"]) * lanes(target)
+        op, width = w.op, params.nv * lanes(target)
         return {1: lambda b: pack_bf16x2(op, b, width)} if w.constant[1] else {}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> int:
         """Reserve a block of A's rows, and a panel of B where it isn't packed."""
         shape = _shape(w, params, target)
         return 4 * (shape.block * shape.stride + shape.panel_room)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[MatMul], params: PhasedParams, target: Target
+    ) -> dict[str, object]:
         """Blocks, panels, tiles, how both operands are read, and the epilogue."""
-        op, mode, shape = matmul(w), read_mode(w), _shape(w, params, target)
+        op, mode, shape = w.op, read_mode(w), _shape(w, params, target)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
-        panels = column_panels(op.n, int(params["nv"]), lanes(target))
+        panels = column_panels(op.n, params.nv, lanes(target))
         finish = TileFinish(op.epilogue, tuple(outer), 2)
         pairs, width = shape.pairs, shape.width
         prefetch = _prefetch(w, shape, target.machine)
@@ -123,9 +128,9 @@ class MatMulBf16(Kernel):
         tiles = {t.rows: t for b in shape.blocks for t in b.tiles}.values()
         bk, bn = op.b_view.strides[-2:]
         size = pairs * width * -(-op.n // width)
-        steps = prefetch.every if prefetch else int(params["phases"])
+        steps = prefetch.every if prefetch else params.phases
         return {
-            "batch": batch, "op": op, "phases": params["phases"], "width": width, "mode": mode,
+            "batch": batch, "op": op, "phases": params.phases, "width": width, "mode": mode,
             "lanes": lanes(target), "pairs": pairs, "stride": shape.stride, "steps": steps,
             "blocks": shape.blocks, "room": shape.block * shape.stride, "panels": panels,
             "functions": [text.function(p, t) for p in panels for t in tiles],
@@ -140,10 +145,10 @@ class MatMulBf16(Kernel):
             "panel_step": pairs * width if mode == "packed" else width * bn, "prefetch": prefetch,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> float:
         """Cycles of all tiles, of rounding both operands, and of what memory delivers late."""
-        op, mode, shape = matmul(w), read_mode(w), _shape(w, params, target)
-        nv, phases, wide = int(params["nv"]), int(params["phases"]), lanes(target)
+        op, mode, shape = w.op, read_mode(w), _shape(w, params, target)
+        nv, phases, wide = params.nv, params.phases, lanes(target)
         machine = target.machine
         far = int(shape.block * shape.stride * 4 > machine.l1_kept)
         columns = -(-op.n // shape.width) * shape.width
@@ -159,7 +164,7 @@ class MatMulBf16(Kernel):
                 tiles += 0.5 * b.rows * shape.stride * 4 / machine.l2.rate * columns / shape.width
             copied = 0 if mode == "packed" else op.k * columns / wide * CONVERTED[mode]
             stream = shape.pairs * columns * 4
-            if mode == "packed" and stream > streamed(machine) and int(params["mr"]) < b.rows:
+            if mode == "packed" and stream > streamed(machine) and params.mr < b.rows:
                 tiles += 0.1 * (nv - 1) * stream / machine.memory  # late for tiles that share it
             cycles += b.count * (copied + tiles)
         return prod(op.batch) * cycles
@@ -188,8 +193,8 @@ class _Shape:
     panel_room: int
 
 
-def _shape(w: Workload, params: Params, target: Target) -> _Shape:
-    op, mr, width = matmul(w), int(params["mr"]), int(params["nv"]) * lanes(target)
+def _shape(w: Workload[MatMul], params: PhasedParams, target: Target) -> _Shape:
+    op, mr, width = w.op, params.mr, params.nv * lanes(target)
     pairs = -(-op.k // 2)
     whole = -(-pairs // lanes(target)) * lanes(target)
     stride = whole + lanes(target) * (whole % 1024 == 0)  # rows a page apart would crowd
@@ -214,8 +219,8 @@ class _Prefetch:
     share: int
 
 
-def _prefetch(w: Workload, shape: _Shape, machine: Machine) -> _Prefetch | None:
-    if read_mode(w) != "packed" or matmul(w).k * matmul(w).n * 2 <= streamed(machine):
+def _prefetch(w: Workload[MatMul], shape: _Shape, machine: Machine) -> _Prefetch | None:
+    if read_mode(w) != "packed" or w.op.k * w.op.n * 2 <= streamed(machine):
         return None
     tiles = sum(t.count for t in shape.blocks[0].tiles)
     lines = shape.width // 16

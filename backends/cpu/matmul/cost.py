@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atc.backends.kernel import KernelParams
 from atc.backends.machine import PAGE, Machine
 from atc.dims import Dim, not_equal
 
@@ -13,6 +14,21 @@ LATE = 1.1
 """How much longer than the FMA's latency a sum waits for the one before."""
 AWAITED = 2.0
 """Cycles beyond the L2 cache's latency until a row of A that isn't in the L1 cache arrives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileParams(KernelParams):
+    """Those of tiles of mr rows x nv vectors."""
+
+    mr: int
+    nv: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasedParams(TileParams):
+    """Those of tiles with `phases` partial sums of each result."""
+
+    phases: int
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,17 @@ finished sums are added across lanes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import CALL, LATE, Tile, row_tiles
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic, most
 from atc.ir.graph import Array, DType
@@ -31,7 +32,16 @@ FAR = 1.1
 """How much longer than the L2 cache's rate has it a dot product reads a vector from there."""
 
 
-class MatMulDot(Kernel):
+@dataclass(frozen=True, kw_only=True)
+class DotParams(KernelParams):
+    """Those of tiles of mr rows x nr columns, with `phases` partial sums of each result."""
+
+    mr: int
+    nr: int
+    phases: int
+
+
+class MatMulDot(Kernel[MatMul, DotParams]):
     """float MatMul by dot products along a depth that lies densely in both operands."""
 
     name = "matmul_dot"
@@ -40,13 +50,12 @@ class MatMulDot(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Floats; rows of A and columns of B dense (constant B becomes so).
 
         Only batches and rows may be for the run to know.
         """
         op = w.op
-        assert isinstance(op, MatMul)
         if is_dynamic((op.k, op.n, op.a_view.strides[-2:], op.b_view.strides[-2:])):
             return False
         floats = all(t is not None and t.dtype is DType.FLOAT for t in w.inputs)
@@ -54,40 +63,37 @@ class MatMulDot(Kernel):
         read = op.a_view.strides[-1] == 1 and (w.constant[1] or op.b_view.strides[-2] == 1)
         return floats and long and read and vector_epilogue(op.epilogue, w, target, 2)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[DotParams]:
         """Tiles of about as many accumulators as there are registers left."""
         op = w.op
-        assert isinstance(op, MatMul)
-        busy, found = target.machine.sums(target.vector_bytes), list[Params]()
+        busy, found = target.machine.sums(target.vector_bytes), list[DotParams]()
         for nr in COLUMNS:
             high = min((target.vector_registers - 1 - nr) // nr, 8, most(op.m))
             if nr <= op.n:
                 mr = row_tiles(op.m, high)[0].rows
                 spare = (target.vector_registers - 1 - nr) // (mr * nr)
                 phases = max(1, min(-(-busy // (mr * nr)), spare, op.k // lanes(target)))
-                found.append({"mr": mr, "nr": nr, "phases": phases})
+                found.append(DotParams(mr=mr, nr=nr, phases=phases))
         return found
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(self, w: Workload[MatMul], params: DotParams, target: Target) -> Mapping[int, Pack]:
         """Lay the columns of constant B densely."""
         op = w.op
-        assert isinstance(op, MatMul)
         return {1: lambda b: _columns(op, b)} if w.constant[1] else {}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[MatMul], params: DotParams, target: Target) -> dict[str, object]:
         """Tiles, the operands' addresses and the epilogue."""
         op = w.op
-        assert isinstance(op, MatMul)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
-        nr, phases, width = int(params["nr"]), int(params["phases"]), lanes(target)
+        nr, phases, width = params.nr, params.phases, lanes(target)
         finish = TileFinish(op.epilogue, tuple(outer), 2)
         strides = op.b_view.strides
         b_base, bn = View(strides[:-2], op.b_view.offset), strides[-1]
         if w.constant[1]:
             b_base, bn = _packed_base(op), op.k
         y = address(dense(op.loops), [*outer, "i", "j"])
-        rows = row_tiles(op.m, int(params["mr"]))
+        rows = row_tiles(op.m, params.mr)
         shapes = [(c, t) for c in _column_tiles(op.n, nr) for t in rows]
         return {
             "batch": batch, "op": op, "phases": phases, "lanes": width,
@@ -99,11 +105,10 @@ class MatMulDot(Kernel):
             "arguments": ", ".join((*finish.places, f"y0 + {y}", *finish.extras)),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMul], params: DotParams, target: Target) -> float:
         """Cycles of products, loads and sums across lanes."""
         op = w.op
-        assert isinstance(op, MatMul)
-        mr, nr, phases = (int(params[k]) for k in ("mr", "nr", "phases"))
+        mr, nr, phases = params.mr, params.nr, params.phases
         machine, size = target.machine, target.vector_bytes
         far_a, far_b = op.m * op.k * 4 > machine.l1_kept, nr * op.k * 4 > machine.l1_kept
         again = op.n > nr and op.m * op.k * 4 > machine.l2.size // 2  # A passes by, from beyond L2

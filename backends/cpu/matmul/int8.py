@@ -18,17 +18,18 @@ from math import prod
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
+    PhasedParams,
     column_panels,
     crowding,
     row_tiles,
     tile_cycles,
 )
 from atc.backends.cpu.matmul.int8_text import BytesFinish, TileText, typed_finish
-from atc.backends.cpu.matmul.operands import matmul, read_mode
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.cpu.matmul.operands import read_mode
+from atc.backends.kernel import Kernel, Pack, Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
@@ -52,27 +53,25 @@ SPARE, SPARE_SPLIT = 2, 5
 """Registers beside sums and B: a word and a mask, and those that a v_dot4 of more needs."""
 
 
-def operand_type(w: Workload, index: int) -> DType:
+def operand_type(w: Workload[MatMul], index: int) -> DType:
     """Return the type of operand `index`."""
-    type_ = w.inputs[index]
-    assert type_ is not None
-    return type_.dtype
+    return w.input(index).dtype
 
 
-def zeros(w: Workload) -> tuple[int, int]:
+def zeros(w: Workload[MatMul]) -> tuple[int, int]:
     """Return the zero points of A read as unsigned bytes and of B read as signed ones."""
-    op = matmul(w)
+    op = w.op
     p = op.a_zero + (128 if operand_type(w, 0) is DType.INT8 else 0)
     return p, op.b_zero - (128 if operand_type(w, 1) is DType.UINT8 else 0)
 
 
-def pack_int8x4(w: Workload, b: Array, width: int) -> Array:
+def pack_int8x4(w: Workload[MatMul], b: Array, width: int) -> Array:
     """Return constant B as bytes [*batch][INT32 starts [n], panels [n / width][k / 4][width][4]].
 
     The starts are there where A's zero point isn't 0. Batches that B broadcasts over are kept once;
     columns and depth are filled up with zeros.
     """
-    op, (p, q) = matmul(w), zeros(w)
+    op, (p, q) = w.op, zeros(w)
     batch = tuple(1 if s == 0 else n for n, s in zip(op.batch, op.b_view.strides, strict=False))
     full = gather_view(b, (*batch, op.k, op.n), op.b_view).astype(np.int64)
     signed = full - 128 if operand_type(w, 1) is DType.UINT8 else full
@@ -88,7 +87,7 @@ def pack_int8x4(w: Workload, b: Array, width: int) -> Array:
     return np.ascontiguousarray(np.concatenate(parts, 1)).view(b.dtype)
 
 
-class MatMulBytes(Kernel):
+class MatMulBytes(Kernel[MatMul, PhasedParams]):
     """MatMul of bytes, mr x nv register tiles; `phases` are partial sums of a small tile."""
 
     name = "matmul_bytes"
@@ -97,9 +96,9 @@ class MatMulBytes(Kernel):
     portable = False
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Bytes, zero points that a byte holds, and an epilogue in vectors."""
-        op = matmul(w)
+        op = w.op
         types = {None if t is None else t.dtype for t in w.inputs[:2]}
         if lanes(target) < 2 or op.accumulator is not DType.INT32 or not types <= BYTES:
             return False
@@ -109,11 +108,11 @@ class MatMulBytes(Kernel):
         small = 0 <= p < 256 and -128 <= q < 128 and (q == 0 or op.k <= DEEPEST)
         return small and typed_finish(op.epilogue, w, 2)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[PhasedParams]:
         """Tiles that fill the registers."""
-        op, width = matmul(w), lanes(target)
+        op, width = w.op, lanes(target)
         native = bool(DOT_FEATURES & target.features)
-        busy, found = target.machine.sums(target.vector_bytes), list[Params]()
+        busy, found = target.machine.sums(target.vector_bytes), list[PhasedParams]()
         for nv in STREAMING_WIDTHS if op.m <= 2 else WIDTHS:
             spare = SPARE + nv if LEAN_FEATURES & target.features else SPARE_SPLIT + 2 * nv
             high = min((target.vector_registers - spare) // nv, op.m)
@@ -122,27 +121,31 @@ class MatMulBytes(Kernel):
             mr = row_tiles(op.m, high)[0].rows
             room = (target.vector_registers - spare) // (mr * nv)
             phases = max(1, min(-(-busy // (mr * nv)), room, 4, op.k // QUAD))
-            found.append({"mr": mr, "nv": nv, "phases": phases if native else 1})
+            found.append(PhasedParams(mr=mr, nv=nv, phases=phases if native else 1))
         return found
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[MatMul], params: PhasedParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Words of constant B in the order of use."""
-        width = int(params["nv"]) * lanes(target)
+        width = params.nv * lanes(target)
         return {1: lambda b: pack_int8x4(w, b, width)} if w.constant[1] else {}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> int:
         """Reserve a panel of B with its starts, the starts of rows, and A where its rows aren't
         dense."""
-        return _Scratch(w, int(params["nv"]) * lanes(target)).size
+        return _Scratch(w, params.nv * lanes(target)).size
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[MatMul], params: PhasedParams, target: Target
+    ) -> dict[str, object]:
         """Panels, tiles, how both operands are read, and the epilogue."""
-        op, (p, q) = matmul(w), zeros(w)
+        op, (p, q) = w.op, zeros(w)
         batch = loop_names("b", op.batch)
         outer = tuple(v for v, _ in batch)
-        width = int(params["nv"]) * lanes(target)
-        panels = column_panels(op.n, int(params["nv"]), lanes(target))
-        tiles = row_tiles(op.m, int(params["mr"]))
+        width = params.nv * lanes(target)
+        panels = column_panels(op.n, params.nv, lanes(target))
+        tiles = row_tiles(op.m, params.mr)
         finish, memory = BytesFinish(op.epilogue, w, outer, 2), _Scratch(w, width)
         text = TileText(finish, w, lanes(target), p != 0, q != 0)
         y = address(dense(op.loops), [*outer, "i", "j"])
@@ -151,7 +154,7 @@ class MatMulBytes(Kernel):
         whole = any(p.vectors > 1 or not p.part for p in panels)
         return {
             "batch": batch, "op": op, "p": p, "q": q, "width": width, "mode": read_mode(w),
-            "lanes": lanes(target), "phases": params["phases"], "quads": quads, "quad": QUAD,
+            "lanes": lanes(target), "phases": params.phases, "quads": quads, "quad": QUAD,
             "whole": op.k // QUAD, "rest": op.k % QUAD, "memory": memory, "tiles": tiles,
             "panels": panels, "functions": [text.function(p, t) for p in panels for t in tiles],
             "finishes": finish.functions(whole, partial),
@@ -164,9 +167,9 @@ class MatMulBytes(Kernel):
             "am": memory.row, "start_bytes": 4 * memory.columns,
         }  # fmt: skip
 
-    def _b_base(self, w: Workload, outer: tuple[str, ...], width: int) -> str:
+    def _b_base(self, w: Workload[MatMul], outer: tuple[str, ...], width: int) -> str:
         """Return where a batch of B begins, in packed B or in the operand."""
-        op = matmul(w)
+        op = w.op
         strides = op.b_view.strides[:-2]
         if not w.constant[1]:
             return address(View(strides, op.b_view.offset), outer)
@@ -176,10 +179,10 @@ class MatMulBytes(Kernel):
         steps = tuple(0 if s == 0 else t * size for s, t in zip(strides, kept, strict=True))
         return address(View(steps), outer)
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMul], params: PhasedParams, target: Target) -> float:
         """Cycles of all tiles, of packing, and of what memory delivers late."""
-        op, mode = matmul(w), read_mode(w)
-        mr, nv, phases = (int(params[k]) for k in ("mr", "nv", "phases"))
+        op, mode = w.op, read_mode(w)
+        mr, nv, phases = params.mr, params.nv, params.phases
         native = bool(DOT_FEATURES & target.features)
         quads, width = -(-op.k // QUAD), lanes(target)
         machine, rate = target.machine, target.machine.fma_rate(width * 4)
@@ -207,8 +210,8 @@ class MatMulBytes(Kernel):
 class _Scratch:
     """The layout of scratch, in bytes; `row` is the distance between rows of A."""
 
-    def __init__(self, w: Workload, width: int) -> None:
-        op, (p, q) = matmul(w), zeros(w)
+    def __init__(self, w: Workload[MatMul], width: int) -> None:
+        op, (p, q) = w.op, zeros(w)
         copied, quads = not w.constant[1], -(-op.k // QUAD)
         self.columns = -(-op.n // width) * width
         self.copies_a = op.a_view.strides[-1] != 1 and op.k > 1

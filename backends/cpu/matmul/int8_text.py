@@ -8,7 +8,8 @@ from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
 from atc.backends.cpu.matmul.text import plus, wrapped
-from atc.backends.cpu.render.vector_expr import (
+from atc.backends.kernel import Workload
+from atc.backends.render.vector_expr import (
     integral,
     readable_typed,
     render_vector,
@@ -17,13 +18,12 @@ from atc.backends.cpu.render.vector_expr import (
     vector_reader,
     vectorisable,
 )  # fmt: skip
-from atc.backends.kernel import Workload
 from atc.ir.expr import Expr, Input
 from atc.ir.graph import DType
-from atc.ir.ops import Epilogue
+from atc.ir.ops import Epilogue, MatMul
 
 
-def typed_finish(epilogue: Epilogue, w: Workload, first: int) -> bool:
+def typed_finish(epilogue: Epilogue, w: Workload[MatMul], first: int) -> bool:
     """Return whether vectors can compute and store an epilogue over INT32 sums."""
     value = stored(epilogue.expr)
     fits = integral(epilogue.expr) or (value is not None and vectorisable(value))
@@ -36,7 +36,7 @@ class BytesFinish:
     `finish_part` for part of a vector."""
 
     epilogue: Epilogue
-    w: Workload
+    w: Workload[MatMul]
     outer: tuple[str, ...]
     """Variables of the batch loops."""
     first: int
@@ -117,15 +117,14 @@ class TileText:
     with numbers of their column and of their row."""
 
     finish: BytesFinish
-    w: Workload
+    w: Workload[MatMul]
     lanes: int
     started: bool
     rows: bool
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
-        a, finish = self.w.inputs[0], self.finish
-        assert a is not None
+        a, finish = self.w.input(0), self.finish
         parameters = [f"const {a.dtype.c} *a", "const int8_t *b"]
         parameters += ["const int32_t *starts"] * self.started
         parameters += ["const int32_t *rows"] * self.rows
@@ -149,7 +148,7 @@ class TileText:
         name, column = f"c{row}_{vector}", vector * self.lanes
         part = panel.part if vector == panel.vectors - 1 else 0
         op = self.finish.w.op
-        place = plus("y", row * op.n + column)  # type: ignore[attr-defined]
+        place = plus("y", row * op.n + column)
         store = self.finish.store(place, name, row, column, part)
         start = f"v_i32_load(starts + {column})" if self.started else "v_i32_set1(0)"
         own = f"v_i32_set1(rows[{row}])"

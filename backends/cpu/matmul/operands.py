@@ -6,16 +6,10 @@ from atc.backends.kernel import Workload
 from atc.ir.ops import MatMul
 
 
-def matmul(w: Workload) -> MatMul:
-    """Return the op of a workload that is a MatMul."""
-    assert isinstance(w.op, MatMul)
-    return w.op
-
-
-def read_mode(w: Workload) -> str:
+def read_mode(w: Workload[MatMul]) -> str:
     """Return how B is read: `packed` when compiling, or copied into scratch from dense `rows`,
     from dense `columns`, or from `any`thing."""
-    row, column = matmul(w).b_view.strides[-2:]
+    row, column = w.op.b_view.strides[-2:]
     if w.constant[1]:
         return "packed"
     return "rows" if column == 1 else "columns" if row == 1 else "any"

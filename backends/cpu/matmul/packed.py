@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from atc.backends.cpu.matmul.portable import PRODUCTS
-from atc.backends.cpu.render.expr import load
-from atc.backends.cpu.render.loops import finish
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import load
+from atc.backends.render.loops import finish
 from atc.backends.target import Target
 from atc.ir.ops.quantize import MatMulPacked
 
@@ -13,23 +13,23 @@ LANES = 16
 """Partial sums of a dot product, which a compiler can keep in vectors."""
 
 
-class MatMulUnpacking(Kernel):
+class MatMulUnpacking(Kernel[MatMulPacked]):
     """MatMulPacked in plain C."""
 
     name = "matmul_packed"
     op = MatMulPacked
     template = "cpu/matmul/packed.c.j2"
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[MatMulPacked], params: Params, target: Target) -> int:
         """One row of unpacked weights, in whole blocks."""
         op = w.op
-        assert isinstance(op, MatMulPacked)
         return op.blocks * op.block * 4
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[MatMulPacked], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the unpacking of a byte."""
         op, zeros = w.op, w.inputs[3]
-        assert isinstance(op, MatMulPacked)
         zero = str(1 << (op.bits - 1)) if zeros is None else load(zeros.dtype, "x3[at]")
         after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
         return {
@@ -38,10 +38,9 @@ class MatMulUnpacking(Kernel):
             "after": after, "value": value,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMulPacked], params: Params, target: Target) -> float:
         """Cycles of the multiplications and of the weights that are unpacked."""
         op = w.op
-        assert isinstance(op, MatMulPacked)
         return (op.m + 1) * op.n * op.k / PRODUCTS
 
 

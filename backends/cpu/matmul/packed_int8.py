@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import CALL, column_panels, row_tiles
+from atc.backends.cpu.matmul.cost import CALL, TileParams, column_panels, row_tiles
 from atc.backends.cpu.matmul.int8 import DOT_FEATURES, LEAN_FEATURES
-from atc.backends.cpu.matmul.packed_tile import block_packs, packed, tile_function
+from atc.backends.cpu.matmul.packed_tile import block_packs, tile_function
 from atc.backends.cpu.matmul.portable import PRODUCTS
 from atc.backends.cpu.matmul.text import TileFinish
-from atc.backends.cpu.render.loops import finish
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.loops import finish
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array, DType
@@ -36,9 +36,9 @@ SPLIT = 3.0
 """How much longer a v_dot4 of small numbers takes than one instruction."""
 
 
-def takes(w: Workload) -> bool:
+def takes(w: Workload[MatMulPacked]) -> bool:
     """Return whether a workload may be rounded, and has weights whose words this file knows."""
-    op, zeros = packed(w), w.inputs[3]
+    op, zeros = w.op, w.inputs[3]
     fits = op.bits in (4, 8) and op.block % 8 == 0 and not is_dynamic((op.m, op.n, op.k))
     return op.rounds and fits and (zeros is None or zeros.dtype is DType.UINT8) and op.m > 0
 
@@ -50,7 +50,7 @@ def scratch_parts(op: MatMulPacked) -> tuple[int, int, int]:
     return scales, sums, sums + 4 * op.m * op.blocks
 
 
-class MatMulRounding(Kernel):
+class MatMulRounding(Kernel[MatMulPacked]):
     """MatMulPacked of rounded rows in plain C."""
 
     name = "matmul_packed_bytes"
@@ -58,27 +58,29 @@ class MatMulRounding(Kernel):
     template = "cpu/matmul/packed_int8.c.j2"
     precision = "int8"
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Rows that may be rounded, weights of 4 or 8 bits."""
         return takes(w)
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[MatMulPacked], params: Params, target: Target) -> int:
         """Reserve the rounded rows, their scales and sums, and one row of unpacked weights."""
-        op = packed(w)
+        op = w.op
         return scratch_parts(op)[2] + op.blocks * op.block
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[MatMulPacked], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the unpacking of a byte."""
-        op = packed(w)
+        op = w.op
         after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
         return {
             "op": op, "parts": scratch_parts(op), "after": after, "value": value,
             "zero": str(1 << (op.bits - 1)) if w.inputs[3] is None else "x3[at]",
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMulPacked], params: Params, target: Target) -> float:
         """Cycles: fewer than of the kernel that unpacks floats."""
-        op = packed(w)
+        op = w.op
         return 0.8 * (op.m + 1) * op.n * op.k / PRODUCTS
 
 
@@ -99,7 +101,7 @@ def pack_nibbles(op: MatMulPacked, q: Array, width: int) -> Array:
     return np.ascontiguousarray(ordered).reshape(-1)
 
 
-class MatMulRoundingTile(Kernel):
+class MatMulRoundingTile(Kernel[MatMulPacked, TileParams]):
     """MatMulPacked of rounded rows, mr x nv register tiles."""
 
     name = "matmul_packed_bytes_tile"
@@ -109,41 +111,45 @@ class MatMulRoundingTile(Kernel):
     precision = "int8"
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Rows that may be rounded, constant weights, and an epilogue in vectors."""
         known = all(k for k, t in zip(w.constant[1:4], w.inputs[1:4], strict=True) if t is not None)
         return (
             takes(w)
             and known
             and lanes(target) > 1
-            and vector_epilogue(packed(w).epilogue, w, target, 4)
+            and vector_epilogue(w.op.epilogue, w, target, 4)
         )
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[MatMulPacked], target: Target) -> Sequence[TileParams]:
         """Tiles that fill the registers: a sum of integers and one of floats each."""
-        op, found = packed(w), []
+        op, found = w.op, []
         spare = SPARE if LEAN_FEATURES & target.features else SPARE_SPLIT
         for nv in WIDTHS:
             each = 2 * nv  # words, and their scales
             high = min((target.vector_registers - spare - each) // (2 * nv), op.m)
             if high >= 1 and nv <= -(-op.n // lanes(target)):
-                found.append({"mr": row_tiles(op.m, high)[0].rows, "nv": nv})
+                found.append(TileParams(mr=row_tiles(op.m, high)[0].rows, nv=nv))
         return found
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[MatMulPacked], params: TileParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights, scales and zero points in the order of use."""
-        op, width = packed(w), int(params["nv"]) * lanes(target)
+        op, width = w.op, params.nv * lanes(target)
         return {1: lambda q: pack_nibbles(op, q, width), **block_packs(w, width)}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:
         """Reserve the rounded rows, their scales and sums."""
-        return scratch_parts(packed(w))[2]
+        return scratch_parts(w.op)[2]
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[MatMulPacked], params: TileParams, target: Target
+    ) -> dict[str, object]:
         """Panels, tiles, the words of a block, and the epilogue."""
-        op, nv = packed(w), int(params["nv"])
+        op, nv = w.op, params.nv
         panels = column_panels(op.n, nv, lanes(target))
-        tiles = row_tiles(op.m, int(params["mr"]))
+        tiles = row_tiles(op.m, params.mr)
         last = TileFinish(op.epilogue, (), 4)
         parameters = [
             "const int8_t *x", "const float *steps", "const int32_t *sums", "const uint8_t *words",
@@ -164,14 +170,14 @@ class MatMulRoundingTile(Kernel):
             "parts": scratch_parts(op),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:
         """Cycles of rounding and of all tiles, and of what memory delivers late."""
-        op, nv = packed(w), int(params["nv"])
+        op, nv = w.op, params.nv
         dot = 0.5 if DOT_FEATURES & target.features else 0.5 * SPLIT
         cycles = op.m * op.k * ROUNDING
         tiles = 0.0
         for panel in column_panels(op.n, nv, lanes(target)):
-            for tile in row_tiles(op.m, int(params["mr"])):
+            for tile in row_tiles(op.m, params.mr):
                 sums = tile.rows * panel.vectors
                 unpacking = panel.vectors * op.block / 8 * (2.0 if op.bits == 4 else 1.0)
                 block = op.block / QUAD * max(sums * dot, 1.2) + unpacking + 2.5 * sums + 4

@@ -16,13 +16,14 @@ from atc.backends.cpu.matmul.cost import (
     LATE,
     Panel,
     Tile,
+    TileParams,
     column_panels,
     row_tiles,
 )  # fmt: skip
 from atc.backends.cpu.matmul.text import TileFinish, plus, wrapped
-from atc.backends.cpu.render.vector_expr import LOADS, lanes, vector_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.machine import PAGE
+from atc.backends.render.vector_expr import LOADS, lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import Array
@@ -34,12 +35,6 @@ SPARE, EACH = 3, 3
 """Registers beside sums: for all vectors, and for each one."""
 UNPACKING = 2.2
 """Cycles to make floats of a vector of weights."""
-
-
-def packed(w: Workload) -> MatMulPacked:
-    """Return the op of a workload that is a MatMulPacked."""
-    assert isinstance(w.op, MatMulPacked)
-    return w.op
 
 
 def pack_words(op: MatMulPacked, q: Array, width: int) -> Array:
@@ -65,14 +60,14 @@ def pack_blocks(op: MatMulPacked, values: Array, width: int) -> Array:
     return np.ascontiguousarray(padded.reshape(panels, width, -1).swapaxes(1, 2))
 
 
-def block_packs(w: Workload, width: int) -> dict[int, Pack]:
+def block_packs(w: Workload[MatMulPacked], width: int) -> dict[int, Pack]:
     """Return how scales are packed, and zero points where there are some."""
-    op = packed(w)
+    op = w.op
     operands = (2,) if w.inputs[3] is None else (2, 3)
     return dict.fromkeys(operands, lambda values: pack_blocks(op, values, width))
 
 
-class MatMulUnpackingTile(Kernel):
+class MatMulUnpackingTile(Kernel[MatMulPacked, TileParams]):
     """MatMulPacked, mr x nv register tiles."""
 
     name = "matmul_packed_tile"
@@ -81,9 +76,9 @@ class MatMulUnpackingTile(Kernel):
     portable = False
     bitwise_reproducible = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
         """Constant weights in whole words a block, and an epilogue in vectors."""
-        op = packed(w)
+        op = w.op
         known = all(k for k, t in zip(w.constant[1:4], w.inputs[1:4], strict=True) if t is not None)
         types = [t.dtype for t in w.inputs[2:4] if t is not None]
         if is_dynamic((op.m, op.n, op.k)) or not known or lanes(target) < 2:
@@ -91,30 +86,34 @@ class MatMulUnpackingTile(Kernel):
         whole = op.block * op.bits % 32 == 0 and all(t in LOADS for t in types)
         return whole and op.m > 0 and vector_epilogue(op.epilogue, w, target, 4)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[MatMulPacked], target: Target) -> Sequence[TileParams]:
         """Tiles that fill the registers."""
-        op, found = packed(w), []
+        op, found = w.op, []
         for nv in WIDTHS:
             high = min((target.vector_registers - SPARE - EACH * nv) // nv, op.m)
             if high >= 1 and nv <= -(-op.n // lanes(target)):
-                found.append({"mr": row_tiles(op.m, high)[0].rows, "nv": nv})
+                found.append(TileParams(mr=row_tiles(op.m, high)[0].rows, nv=nv))
         return found
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[MatMulPacked], params: TileParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Weights, scales and zero points in the order of use."""
-        op, width = packed(w), int(params["nv"]) * lanes(target)
+        op, width = w.op, params.nv * lanes(target)
         return {1: lambda q: pack_words(op, q, width), **block_packs(w, width)}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> int:
         """Reserve the rows of x interleaved, where they would crowd in the cache."""
-        op = packed(w)
+        op = w.op
         return op.m * op.k * 4 if _crowd(op) else 0
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[MatMulPacked], params: TileParams, target: Target
+    ) -> dict[str, object]:
         """Panels, tiles, the words of a block and of the last one, and the epilogue."""
-        op, nv = packed(w), int(params["nv"])
+        op, nv = w.op, params.nv
         panels = column_panels(op.n, nv, lanes(target))
-        tiles = row_tiles(op.m, int(params["mr"]))
+        tiles = row_tiles(op.m, params.mr)
         finish = TileFinish(op.epilogue, (), 4)
         zeros = w.inputs[3]
         whole, rest = divmod(op.k, op.block)
@@ -136,13 +135,13 @@ class MatMulUnpackingTile(Kernel):
             "copied": _crowd(op), "words": op.block * op.bits // 32,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMulPacked], params: TileParams, target: Target) -> float:
         """Cycles of all tiles, and of what memory delivers late."""
-        op, nv = packed(w), int(params["nv"])
+        op, nv = w.op, params.nv
         machine, width, cycles = target.machine, lanes(target), 0.0
         products, vectors = machine.fma_rate(4 * width), machine.load_rate(4 * width)
         for panel in column_panels(op.n, nv, width):
-            for tile in row_tiles(op.m, int(params["mr"])):
+            for tile in row_tiles(op.m, params.mr):
                 sums = tile.rows * panel.vectors
                 unpacking = UNPACKING * panel.vectors
                 loads = tile.rows / machine.loads + panel.vectors / 8 / vectors

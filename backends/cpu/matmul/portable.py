@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import address, load
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.render.expr import address, load
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
@@ -19,12 +19,13 @@ COLUMNS = 16
 """Columns computed together: one cache line of floats."""
 PRODUCTS, RATE = 10.0, 9.0
 """Multiply-adds, and bytes of B, per cycle of a loop that compilers make vectors of."""
+SMALL = 0.15
+"""The former on a small core, which takes one instruction after the other."""
 
 
-def multiply_add(w: Workload, accumulator: str, a: str, b: str) -> str:
+def multiply_add(w: Workload[MatMul], accumulator: str, a: str, b: str) -> str:
     """Return the C statement `accumulator += a * b`; integers wrap instead of overflowing."""
     op = w.op
-    assert isinstance(op, MatMul)
     if op.accumulator.is_float:
         return f"{accumulator} += {a} * {b};"
     wide = f"uint{max(32, 8 * op.accumulator.itemsize)}_t"
@@ -49,7 +50,7 @@ def pack_columns(op: MatMul, b: Array, nb: int) -> Array:
     return panels
 
 
-class MatMulRows(Kernel):
+class MatMulRows(Kernel[MatMul]):
     """Any MatMul in plain C: a row of A times a panel of B, accumulated in a small array."""
 
     name = "matmul_rows"
@@ -57,21 +58,17 @@ class MatMulRows(Kernel):
     template = "cpu/matmul/portable.c.j2"
     dynamic = True
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Pack constant B into panels."""
         op = w.op
-        assert isinstance(op, MatMul)
         if not w.constant[1]:
             return {}
         return {1: lambda b: pack_columns(op, b, COLUMNS)}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[MatMul], params: Params, target: Target) -> dict[str, object]:
         """Addresses of both operands and the epilogue."""
         op = w.op
-        assert isinstance(op, MatMul)
-        x0, x1 = w.inputs[0], w.inputs[1]
-        assert x0 is not None
-        assert x1 is not None
+        x0, x1 = w.input(0), w.input(1)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         packed = w.constant[1]
@@ -89,13 +86,13 @@ class MatMulRows(Kernel):
             "target": address(dense(op.loops), [*outer, "i", "(j0 + j)"]),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMul], params: Params, target: Target) -> float:
         """Cycles of the multiplications of whole panels, more where none are packed."""
         op = w.op
-        assert isinstance(op, MatMul)
         factor = 1 if w.constant[1] else 2 if op.b_view.strides[-1] == 1 else 8
         products = op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor
-        return prod(op.batch) * max(products / PRODUCTS, op.k * op.n * 4 / RATE)
+        rate = SMALL if target.bytes_last else PRODUCTS
+        return prod(op.batch) * max(products / rate, op.k * op.n * 4 / RATE)
 
 
 def _centred(value: str, zero: int) -> str:

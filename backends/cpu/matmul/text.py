@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.vector_expr import vector_finish
+from atc.backends.render.expr import address
+from atc.backends.render.vector_expr import vector_finish
 from atc.dims import Dim, is_dynamic, is_open
 from atc.ir.expr import Input
 from atc.ir.ops import Epilogue

@@ -10,11 +10,12 @@ time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from atc.backends.cpu.matmul.cost import (
     Panel,
+    PhasedParams,
     Tile,
     column_panels,
     crowding,
@@ -23,15 +24,14 @@ from atc.backends.cpu.matmul.cost import (
     streamed,
     tile_cycles,
 )
-from atc.backends.cpu.matmul.operands import matmul
 from atc.backends.cpu.matmul.portable import pack_columns
 from atc.backends.cpu.matmul.text import TileFinish, spot, wrapped
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.stored_weights import Weights, stored_weights
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue
-from atc.backends.kernel import Kernel, Pack, Params, Workload, weight_type
+from atc.backends.kernel import Kernel, Pack, Workload, weight_type
 from atc.backends.machine import Machine
+from atc.backends.render.expr import address
+from atc.backends.render.loops import loop_names
+from atc.backends.render.stored_weights import Weights, stored_weights
+from atc.backends.render.vector_expr import lanes, vector_epilogue
 from atc.backends.target import Target
 from atc.dims import Dim, is_dynamic, most
 from atc.ir.expr import cost
@@ -50,21 +50,31 @@ HEAVY, SPILLED = 8, 24.0
 """An epilogue above this cost needs registers of its own, or spills for so many cycles a vector."""
 
 
-def read_mode(w: Workload, params: Params) -> str:
+def read_mode(w: Workload[MatMul], copy: bool) -> str:
     """Return how B is read.
 
-    `packed` when compiling; `direct` in place; copied into scratch from dense `rows`, from dense
-    `columns`, or from `any`thing.
+    `packed` when compiling; `direct` in place, unless it is to be a `copy`; copied into scratch
+    from dense `rows`, from dense `columns`, or from `any`thing.
     """
-    op = matmul(w)
+    op = w.op
     if w.constant[1]:
         return "packed"
     if op.b_view.strides[-1] == 1 or op.n == 1:
-        return "rows" if params.get("copy") else "direct"
+        return "rows" if copy else "direct"
     return "columns" if op.b_view.strides[-2] == 1 else "any"
 
 
-class MatMulTile(Kernel):
+@dataclass(frozen=True, kw_only=True)
+class TiledParams(PhasedParams):
+    """Those of tiles, and of how B is read."""
+
+    copy: bool = False
+    """Whether B is copied into scratch where it could be read in place."""
+    kb: int | None = None
+    """The depth that is summed at a time; None: all of it."""
+
+
+class MatMulTile(Kernel[MatMul, TiledParams]):
     """float MatMul, mr x nv register tiles; constant B may have 16 bits.
 
     `kb` blocks the depth, so that the block of A stays in the L2 cache; `phases` are partial sums
@@ -78,9 +88,9 @@ class MatMulTile(Kernel):
     dynamic = True
     accepts_16_bit_weights = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[MatMul], target: Target) -> bool:
         """Floats, and an epilogue in vectors; constant B has known rows and columns."""
-        op = matmul(w)
+        op = w.op
         if w.constant[1] and is_dynamic((op.k, op.n, op.b_view)):
             return False
         half = weight_type(w)
@@ -88,10 +98,10 @@ class MatMulTile(Kernel):
         some = op.k != 0 and prod(op.loops) != 0
         return floats and some and vector_epilogue(op.epilogue, w, target, 2)
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[MatMul], target: Target) -> Sequence[TiledParams]:
         """Tiles that fill the registers, as high as they go and so that they divide the rows."""
-        op, width = matmul(w), lanes(target)
-        busy, found = target.machine.sums(target.vector_bytes), list[Params]()
+        op, width = w.op, lanes(target)
+        busy, found = target.machine.sums(target.vector_bytes), list[TiledParams]()
         for nv in STREAMING_WIDTHS if most(op.m) <= 2 else WIDTHS:
             free = target.vector_registers - 1 - nv
             high = min(free // nv, most(op.m))
@@ -99,45 +109,45 @@ class MatMulTile(Kernel):
                 continue
             for mr in _heights(op.m, high):
                 phases = _phases(busy, mr * nv, free // (mr * nv))
-                found.append({"mr": mr, "nv": nv, "phases": phases})
+                found.append(TiledParams(mr=mr, nv=nv, phases=phases))
         if is_dynamic((op.m, op.k)):
             return found
-        blocked = [{**p, "kb": kb} for kb in _depth_blocks(op, target.machine) for p in found]
-        copied = [{**p, "copy": True} for p in found if _worth_copying(w, int(p["mr"]))]
+        blocked = [replace(p, kb=kb) for kb in _depth_blocks(op, target.machine) for p in found]
+        copied = [replace(p, copy=True) for p in found if _worth_copying(w, int(p.mr))]
         return (*found, *blocked, *copied)
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(self, w: Workload[MatMul], params: TiledParams, target: Target) -> Mapping[int, Pack]:
         """Pack constant B into panels of nv vectors."""
-        op = matmul(w)
+        op = w.op
         if not w.constant[1]:
             return {}
-        width = int(params["nv"]) * lanes(target)
+        width = params.nv * lanes(target)
         return {1: lambda b: pack_columns(op, b, width)}
 
-    def packing(self, w: Workload, params: Params, target: Target) -> str:
+    def packing(self, w: Workload[MatMul], params: TiledParams, target: Target) -> str:
         """Panels of as many columns are the same for any rows."""
-        op = matmul(w)
-        width = int(params["nv"]) * lanes(target)
+        op = w.op
+        width = params.nv * lanes(target)
         return f"panels of {width} of {op.b_view} {op.k}x{op.n}" if w.constant[1] else ""
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[MatMul], params: TiledParams, target: Target) -> int:
         """One panel of B where it has to be packed at run time."""
-        if read_mode(w, params) in ("packed", "direct"):
+        if read_mode(w, params.copy) in ("packed", "direct"):
             return 0
-        return self._depth(w, params) * int(params["nv"]) * lanes(target) * 4
+        return self._depth(w, params) * params.nv * lanes(target) * 4
 
-    def _depth(self, w: Workload, params: Params) -> int:
-        return int(params["kb"]) if "kb" in params else matmul(w).k
+    def _depth(self, w: Workload[MatMul], params: TiledParams) -> int:
+        return params.kb or w.op.k
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[MatMul], params: TiledParams, target: Target) -> dict[str, object]:
         """Panels, tiles, how both operands are read, and the epilogue."""
-        op, mode = matmul(w), read_mode(w, params)
+        op, mode = w.op, read_mode(w, params.copy)
         batch = loop_names("b", op.batch)
         outer = [v for v, _ in batch]
         depth = self._depth(w, params)
-        width = int(params["nv"]) * lanes(target)
-        tiles = row_tiles(op.m, int(params["mr"]))
-        panels = column_panels(op.n, int(params["nv"]), lanes(target))
+        width = params.nv * lanes(target)
+        tiles = row_tiles(op.m, params.mr)
+        panels = column_panels(op.n, params.nv, lanes(target))
         bk, bn = op.b_view.strides[-2:]
         am, ak = op.a_view.strides[-2:]
         inside = is_dynamic((depth, am, ak, op.n, bk if mode == "direct" else width))
@@ -147,10 +157,10 @@ class MatMulTile(Kernel):
         prefetch = _prefetch(w, target, tiles, width, depth, weights) if packed else None
         shared = prefetch is not None and prefetch.next
         y = address(dense(op.loops), [*outer, "i", "j"])
-        free = target.vector_registers - 1 - int(params["nv"]) if is_dynamic(op.m) else 0
+        free = target.vector_registers - 1 - params.nv if is_dynamic(op.m) else 0
         text = _TileText(
             finish, f"y0 + {y}", weights, op.n, lanes(target), op.k - depth, shared,
-            int(params["phases"]), free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
+            params.phases, free, tuple(t.nbytes for t in w.inputs[2:] if t is not None),
             target.machine.nearby, target.machine.sums(target.vector_bytes),
         )  # fmt: skip
         return {
@@ -170,11 +180,11 @@ class MatMulTile(Kernel):
             "copies_open": is_dynamic((depth, bk, bn)),
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[MatMul], params: TiledParams, target: Target) -> float:
         """Cycles of all tiles, of copying B, and of what memory delivers late."""
-        op, mode, machine = matmul(w), read_mode(w, params), target.machine
-        mr, nv, phases = (int(params[k]) for k in ("mr", "nv", "phases"))
-        depth, width = int(params.get("kb", op.k)), lanes(target)
+        op, mode, machine = w.op, read_mode(w, params.copy), target.machine
+        mr, nv, phases = params.mr, params.nv, params.phases
+        depth, width = params.kb or op.k, lanes(target)
         near = op.m * depth * 4 <= machine.l1_kept
         far = 0 if near else 1 if depth == op.k else 3  # reloaded results too
         panels = column_panels(op.n, nv, lanes(target))
@@ -225,9 +235,9 @@ class _Prefetch:
 
 
 def _prefetch(
-    w: Workload, target: Target, tiles: list[Tile], width: int, depth: int, weights: Weights
+    w: Workload[MatMul], target: Target, tiles: list[Tile], width: int, depth: int, weights: Weights
 ) -> _Prefetch | None:
-    op, line, size = matmul(w), weights.line, weights.dtype.itemsize
+    op, line, size = w.op, weights.line, weights.dtype.itemsize
     if op.k * op.n * size <= streamed(target.machine):
         return None
     count = most(sum(t.count for t in tiles))
@@ -261,10 +271,10 @@ def _depth_blocks(op: MatMul, machine: Machine) -> list[int]:
     return [kb] if 128 <= kb < op.k else []
 
 
-def _worth_copying(w: Workload, mr: int) -> bool:
+def _worth_copying(w: Workload[MatMul], mr: int) -> bool:
     """Return whether B is read in place by so many row tiles that a dense copy may pay."""
-    op = matmul(w)
-    return read_mode(w, {}) == "direct" and op.m >= 4 * mr and op.b_view.strides[-2] >= 256
+    op = w.op
+    return read_mode(w, copy=False) == "direct" and op.m >= 4 * mr and op.b_view.strides[-2] >= 256
 
 
 def _b_base(op: MatMul, outer: list[str], width: int) -> str:

@@ -9,37 +9,37 @@ from collections.abc import Sequence
 from math import gcd, prod
 
 from atc.backends.cpu.normalize.portable import overwrites_operand
-from atc.backends.cpu.render.epilogue import deferred_epilogue
-from atc.backends.cpu.render.expr import address, literal
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.epilogue import deferred_epilogue
+from atc.backends.render.expr import address, literal
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops import Epilogue, NormalizeBlocked
 from atc.ir.view import View, dense
 
 
-class _Normalize(Kernel):
+class _Normalize(Kernel[NormalizeBlocked]):
     op = NormalizeBlocked
     portable = False
     batches = True
     single: bool
 
-    def pixel(self, w: Workload) -> str:
+    def pixel(self, w: Workload[NormalizeBlocked]) -> str:
         """Return where a pixel lies along the last loop."""
         return _loops(w)[-1][0]
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[NormalizeBlocked], target: Target) -> bool:
         """Blocks as wide as vectors."""
         op = w.op
-        assert isinstance(op, NormalizeBlocked)
         return op.single is self.single and w.outputs[0].shape[-1] == lanes(target) > 1
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[NormalizeBlocked], params: Params, target: Target
+    ) -> dict[str, object]:
         """Extents, the formulas of mean and scale, and how a vector is finished."""
         op, shape = w.op, w.outputs[0].shape
-        assert isinstance(op, NormalizeBlocked)
         pixels = prod(shape[2:-1])
         size = op.count * (1 if op.single else pixels)
         epsilon = literal(op.epsilon, DType.FLOAT if op.single else DType.DOUBLE)
@@ -50,10 +50,9 @@ class _Normalize(Kernel):
             "finish": self._finish(w, target),
         }  # fmt: skip
 
-    def _finish(self, w: Workload, target: Target) -> dict[str, object]:
+    def _finish(self, w: Workload[NormalizeBlocked], target: Target) -> dict[str, object]:
         """Return how a vector `value` of block `b` and of a pixel becomes what is stored."""
         op = w.op
-        assert isinstance(op, NormalizeBlocked)
         if not vector_epilogue(op.epilogue, w, target, 1):
             return {"lines": (), "value": "value", "late": deferred_epilogue(op.epilogue, w)}
         epilogue, _ = _flattened(op.epilogue, w.outputs[0].shape)
@@ -61,7 +60,7 @@ class _Normalize(Kernel):
         lines, value = vector_finish(epilogue, "value", ["n", "b", *pixel, "0"], 1)
         return {"lines": lines, "value": value, "late": None}
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[NormalizeBlocked]) -> tuple[int, ...]:
         """x, which the last pass reads where it writes."""
         return overwrites_operand(w)
 
@@ -73,11 +72,13 @@ class NormalizeGroups(_Normalize):
     template = "cpu/normalize/normalize_groups.c.j2"
     single = False
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[NormalizeBlocked], params: Params, target: Target) -> int:
         """Three numbers for each channel of the blocks that are done together."""
         return 3 * 4 * _span(w) * w.outputs[0].shape[-1]
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[NormalizeBlocked], params: Params, target: Target
+    ) -> dict[str, object]:
         """Loops over the pixels, and the blocks that whole groups fill."""
         common, loops = super().values(w, params, target), _loops(w)
         block = (*(n for _, n in loops), w.outputs[0].shape[-1])
@@ -92,22 +93,23 @@ class NormalizePixels(_Normalize):
     template = "cpu/normalize/normalize_pixels.c.j2"
     single = True
 
-    def pixel(self, w: Workload) -> str:
+    def pixel(self, w: Workload[NormalizeBlocked]) -> str:
         """Behind the first one of a vector."""
         return "(first + k)"
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[NormalizeBlocked], params: Params, target: Target) -> int:
         """Two squares, to turn sums of lanes into sums of pixels, and two vectors of statistics."""
         lanes_ = w.outputs[0].shape[-1]
         return 4 * (2 * lanes_ + 2) * lanes_
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[NormalizeBlocked], params: Params, target: Target
+    ) -> dict[str, object]:
         """Loops over the pixels, the last one over a run of them."""
         common, loops = super().values(w, params, target), _loops(w)
         run = loops[-1][1]
         begin = address(dense([n for _, n in loops]), [*(v for v, _ in loops[:-1]), "0"])
         row = f"{begin} + " if len(loops) > 1 else ""
-        assert isinstance(w.op, NormalizeBlocked)
         rest = w.op.channels % w.outputs[0].shape[-1]
         return common | {"loops": loops, "run": run, "row": row, "rest": rest}
 
@@ -132,17 +134,15 @@ def _flattened(epilogue: Epilogue, shape: Sequence[int]) -> tuple[Epilogue, tupl
     return Epilogue(epilogue.expr, views), (batch, blocks, *kept, block)
 
 
-def _loops(w: Workload) -> list[tuple[str, int]]:
+def _loops(w: Workload[NormalizeBlocked]) -> list[tuple[str, int]]:
     """Return the loops over pixels, as few as the epilogue allows."""
-    assert isinstance(w.op, NormalizeBlocked)
     _, shape = _flattened(w.op.epilogue, w.outputs[0].shape)
     return loop_names("p", shape[2:-1])
 
 
-def _span(w: Workload) -> int:
+def _span(w: Workload[NormalizeBlocked]) -> int:
     """Return the least number of blocks that hold whole groups."""
     op, y = w.op, w.outputs[0]
-    assert isinstance(op, NormalizeBlocked)
     return min(op.group // gcd(op.group, y.shape[-1]), y.shape[1])
 
 

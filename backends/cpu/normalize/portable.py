@@ -9,30 +9,23 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import address, literal
-from atc.backends.cpu.render.loops import finish, loop_names
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, literal
+from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
 from atc.dims import Dim
-from atc.ir.graph import DType, TensorType
+from atc.ir.graph import DType
 from atc.ir.ops import Normalize, Softmax
 from atc.ir.view import dense
 
 
-def operand(w: Workload) -> TensorType:
-    """Return the type of x."""
-    x = w.inputs[0]
-    assert x is not None
-    return x
-
-
 def overwrites_operand(w: Workload) -> tuple[int, ...]:
     """Return (0,) where the result may take x's place: same element, and no other operand is x."""
-    x = operand(w)
+    x = w.input(0)
     return (0,) if w.outputs[0].dtype is x.dtype and x not in w.inputs[1:] else ()
 
 
-class SoftmaxRows(Kernel):
+class SoftmaxRows(Kernel[Softmax]):
     """Softmax and LogSoftmax of contiguous rows: maximum, exponentials with their sum, result."""
 
     name = "softmax_rows"
@@ -42,21 +35,19 @@ class SoftmaxRows(Kernel):
     column, columns = "", "k"
     """How C addresses the statistics of a row, and its element in the second pass."""
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Softmax], target: Target) -> bool:
         """Rows must be contiguous."""
         return isinstance(w.op, Softmax) and w.op.inner == 1
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Softmax], params: Params, target: Target) -> int:
         """Reserve room for the exponentials where y can't hold them."""
-        op, x = w.op, operand(w)
-        assert isinstance(op, Softmax)
+        op, x = w.op, w.input(0)
         kept = op.log or w.outputs[0].dtype is x.dtype
         return 0 if kept else op.axis * op.inner * x.dtype.itemsize
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
         """Return the formulas of each pass."""
-        op, x = w.op, operand(w)
-        assert isinstance(op, Softmax)
+        op, x = w.op, w.input(0)
         type_, at, place = x.dtype.c, self.column, self.columns
         final = "k" if op.inner == 1 else f"k * {op.inner} + i"
         result = f"e[{final}] * ({type_})total{at}"
@@ -72,15 +63,14 @@ class SoftmaxRows(Kernel):
             "result": result, "after": after, "value": value,
         }  # fmt: skip
 
-    def _store(self, w: Workload) -> str:
+    def _store(self, w: Workload[Softmax]) -> str:
         """Return the C address of the exponentials of row `o`."""
-        op, x = w.op, operand(w)
-        assert isinstance(op, Softmax)
+        op, x = w.op, w.input(0)
         if w.outputs[0].dtype is x.dtype:
             return f"y0 + o * {op.axis * op.inner}"
         return "scratch" if op.inner == 1 else f"maximum + {op.inner}"
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
         """x, which each pass reads where it then writes."""
         return overwrites_operand(w)
 
@@ -109,14 +99,13 @@ class SoftmaxColumns(SoftmaxRows):
         """Any."""
         return isinstance(w.op, Softmax) and w.op.inner != 1
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Softmax], params: Params, target: Target) -> int:
         """Reserve a row of maxima and one of sums besides."""
         op = w.op
-        assert isinstance(op, Softmax)
-        return op.inner * (8 + operand(w).dtype.itemsize) + super().scratch(w, params, target)
+        return op.inner * (8 + w.input(0).dtype.itemsize) + super().scratch(w, params, target)
 
 
-class NormalizeRows(Kernel):
+class NormalizeRows(Kernel[Normalize]):
     """Normalize of contiguous rows, the variance in two passes around the mean."""
 
     name = "normalize_rows"
@@ -124,14 +113,13 @@ class NormalizeRows(Kernel):
     template = "cpu/normalize/normalize_rows.c.j2"
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Normalize], target: Target) -> bool:
         """Rows must be contiguous."""
         return isinstance(w.op, Normalize) and prod(w.op.inner) == 1
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Normalize], params: Params, target: Target) -> dict[str, object]:
         """Loops and formulas."""
-        op, x = w.op, operand(w)
-        assert isinstance(op, Normalize)
+        op, x = w.op, w.input(0)
         outer = loop_names("o", op.outer)
         inner = loop_names("i", op.inner)
         nest = (*loop_names("k", op.axis), *inner)
@@ -154,7 +142,7 @@ class NormalizeRows(Kernel):
             "target": target_,
         }  # fmt: skip
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Normalize]) -> tuple[int, ...]:
         """x, which the last pass reads where it writes."""
         return overwrites_operand(w)
 
@@ -186,11 +174,10 @@ class NormalizeColumns(NormalizeRows):
         """Several columns."""
         return isinstance(w.op, Normalize) and prod(w.op.inner) != 1
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Normalize], params: Params, target: Target) -> int:
         """Two statistics per column, in double and as they are applied."""
         op = w.op
-        assert isinstance(op, Normalize)
-        return prod(op.inner) * (16 + 2 * operand(w).dtype.itemsize)
+        return prod(op.inner) * (16 + 2 * w.input(0).dtype.itemsize)
 
 
 KERNELS = (SoftmaxRows(), SoftmaxColumns(), NormalizeRows(), NormalizeColumns())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from atc.backends.cpu.normalize.portable import lowest, operand, overwrites_operand, real
-from atc.backends.cpu.render.expr import address, literal
-from atc.backends.cpu.render.loops import loop_names
-from atc.backends.cpu.render.vector_expr import lanes, vector_epilogue, vector_finish
+from atc.backends.cpu.normalize.portable import lowest, overwrites_operand, real
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import address, literal
+from atc.backends.render.loops import loop_names
+from atc.backends.render.vector_expr import lanes, vector_epilogue, vector_finish
 from atc.backends.target import Target
 from atc.dims import Dim, most
 from atc.ir.graph import DType
@@ -39,7 +39,7 @@ def _start(op: Softmax) -> str:
     return lowest(DType.FLOAT) if op.masked else "-INFINITY"
 
 
-class SoftmaxRowVectors(Kernel):
+class SoftmaxRowVectors(Kernel[Softmax]):
     """Softmax and LogSoftmax of contiguous rows, in the passes of SoftmaxRows."""
 
     name = "softmax_rows_simd"
@@ -49,19 +49,17 @@ class SoftmaxRowVectors(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Softmax], target: Target) -> bool:
         """Floats, rows of half a vector or more."""
         op = w.op
-        assert isinstance(op, Softmax)
         wide = op.inner == 1 and 2 * most(op.axis) >= lanes(target)
-        if not wide or operand(w).dtype is not DType.FLOAT:
+        if not wide or w.input(0).dtype is not DType.FLOAT:
             return False
         return vector_epilogue(_without_last_loop(op.epilogue), w, target, 1)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
         """Whole vectors and the rest of a row."""
         op = w.op
-        assert isinstance(op, Softmax)
         whole = op.axis // lanes(target) * lanes(target)
         rest = op.axis - whole
         last = "value" if op.log else "v_mul(value, scale)"
@@ -71,12 +69,12 @@ class SoftmaxRowVectors(Kernel):
             "start": _start(op), "store": not op.log,
         }  # fmt: skip
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
         """x, which each pass reads where it then writes."""
         return overwrites_operand(w)
 
 
-class SoftmaxColumnVectors(Kernel):
+class SoftmaxColumnVectors(Kernel[Softmax]):
     """Softmax and LogSoftmax down columns: each vector of columns keeps its statistics."""
 
     name = "softmax_columns_simd"
@@ -86,18 +84,16 @@ class SoftmaxColumnVectors(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Softmax], target: Target) -> bool:
         """Floats, half a vector of columns or more."""
         op = w.op
-        assert isinstance(op, Softmax)
         wide = op.inner != 1 and 2 * most(op.inner) >= lanes(target)
-        floats = operand(w).dtype is DType.FLOAT
+        floats = w.input(0).dtype is DType.FLOAT
         return wide and floats and vector_epilogue(op.epilogue, w, target, 1)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Softmax], params: Params, target: Target) -> dict[str, object]:
         """Whole vectors of columns and the rest."""
         op = w.op
-        assert isinstance(op, Softmax)
         whole = op.inner // lanes(target) * lanes(target)
         rest = op.inner - whole
         last = "value" if op.log else "v_mul(value, scale)"
@@ -107,12 +103,12 @@ class SoftmaxColumnVectors(Kernel):
             "op": op, "whole": whole, "parts": parts, "start": _start(op), "store": not op.log,
         }  # fmt: skip
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Softmax]) -> tuple[int, ...]:
         """x, which each pass reads where it then writes."""
         return overwrites_operand(w)
 
 
-class NormalizeRowVectors(Kernel):
+class NormalizeRowVectors(Kernel[Normalize]):
     """Normalize of contiguous rows: sums in lanes, the variance by the corrected two-pass formula.
 
     The second pass also sums the differences, which corrects the mean and the variance for what
@@ -125,19 +121,17 @@ class NormalizeRowVectors(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Normalize], target: Target) -> bool:
         """Floats, rows whose innermost loop fills half a vector or more."""
         op = w.op
-        assert isinstance(op, Normalize)
-        if prod(op.inner) != 1 or op.inner or operand(w).dtype is not DType.FLOAT:
+        if prod(op.inner) != 1 or op.inner or w.input(0).dtype is not DType.FLOAT:
             return False
         wide = bool(op.axis) and 2 * most(op.axis[-1]) >= lanes(target)
         return wide and vector_epilogue(op.epilogue, w, target, 1)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Normalize], params: Params, target: Target) -> dict[str, object]:
         """Loops, whole vectors and the rest of the row and of its innermost loop."""
         op = w.op
-        assert isinstance(op, Normalize)
         outer, axis = loop_names("o", op.outer), loop_names("k", op.axis[:-1])
         names = [v for v, _ in (*outer, *axis)]
         size, step, last = prod(op.axis), lanes(target), op.axis[-1]
@@ -154,7 +148,7 @@ class NormalizeRowVectors(Kernel):
             "scale": _scale(op),
         }  # fmt: skip
 
-    def in_place(self, w: Workload) -> tuple[int, ...]:
+    def in_place(self, w: Workload[Normalize]) -> tuple[int, ...]:
         """x, which the last pass reads where it writes."""
         return overwrites_operand(w)
 

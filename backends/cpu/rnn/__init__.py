@@ -4,8 +4,8 @@ Kernels of Recurrent. May import `render` and `matmul`.
 """
 
 from atc.backends.cpu.rnn import batch, portable, vectors
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *portable.KERNELS, *vectors.KERNELS, *batch.KERNELS,
 )  # fmt: skip

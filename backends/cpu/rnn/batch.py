@@ -8,16 +8,27 @@ bfloat16, for the cells write the next one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import ml_dtypes
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import row_tiles, tile_cycles
-from atc.backends.cpu.render.vector_expr import lanes, vectorisable
-from atc.backends.cpu.rnn.cells import Phase, cells_of, kind_of, recurrent, resets_of, size_of
-from atc.backends.cpu.rnn.portable import LINE, Cut, cut_of, cuts, padded, products, work_split_of
+from atc.backends.cpu.rnn.cells import Phase, cells_of, kind_of, resets_of, size_of
+from atc.backends.cpu.rnn.portable import (
+    LINE,
+    Cut,
+    CutParams,
+    cut_of,
+    cuts,
+    padded,
+    products,
+    work_split_of,
+)
 from atc.backends.cpu.rnn.vectors import streaming_cycles
-from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
+from atc.backends.kernel import Kernel, Pack, Splittable, Workload, WorkSplit
+from atc.backends.render.vector_expr import lanes, vectorisable
 from atc.backends.target import Target
 from atc.dims import Dim, concrete
 from atc.ir.graph import Array, DType
@@ -60,7 +71,25 @@ def grouped(op: Recurrent, r: Array, cut: Cut, units: int, lane: int) -> list[Ar
     ]
 
 
-class RecurrentTogether(Kernel):
+@dataclass(frozen=True, kw_only=True)
+class GroupParams(CutParams):
+    """Those of groups of u vectors of units."""
+
+    u: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchParams(GroupParams):
+    """Those of register tiles of mr rows by nv vectors."""
+
+    nv: int
+    mr: int
+
+
+GroupT = TypeVar("GroupT", bound=GroupParams)
+
+
+class RecurrentTogether(Kernel[Recurrent, GroupT], Splittable[Recurrent, GroupT]):
     """The common part of kernels that compute all rows of a step together."""
 
     op = Recurrent
@@ -69,9 +98,9 @@ class RecurrentTogether(Kernel):
     fewest = 2
     """Rows from which on it pays."""
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
         """Floats, constant weights, a known number of rows, cells in vectors."""
-        op = recurrent(w)
+        op = w.op
         if isinstance(op.batch, Dim) or op.batch < self.fewest or op.scales:
             return False
         operands = (*w.inputs[:2], *w.outputs)
@@ -80,26 +109,27 @@ class RecurrentTogether(Kernel):
         wide = lanes(target) > 1 and 2 * op.hidden >= lanes(target)
         return floats and w.constant[1] and wide and all(map(vectorisable, cells))
 
-    def phases(self, w: Workload, params: Params, target: Target) -> tuple[Phase, ...]:
+    def phases(self, w: Workload[Recurrent], params: GroupT, target: Target) -> tuple[Phase, ...]:
         """Return the products of a step."""
-        return phases_of(recurrent(w), int(params["u"]), int(params["nv"]))
+        raise NotImplementedError
 
-    def cut(self, w: Workload, params: Params, target: Target) -> Cut:
+    def cut(self, w: Workload[Recurrent], params: GroupT, target: Target) -> Cut:
         """Return the pieces of a call, parts of units in whole groups."""
-        return cut_of(recurrent(w), params, int(params["u"]) * lanes(target))
+        return cut_of(w.op, params, params.u * lanes(target))
 
-    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
+    def cuts(
+        self, w: Workload[Recurrent], params: GroupT, target: Target, threads: int
+    ) -> Sequence[GroupT]:
         """Into directions, rows, or groups of units."""
-        op, weights = recurrent(w), w.inputs[1]
-        assert weights is not None
-        found = cuts(target.machine, op, weights, threads, int(params["u"]) * lanes(target))
-        return [{**params, **cut} for cut in found]
+        op, weights = w.op, w.input(1)
+        found = cuts(target.machine, op, weights, threads, params.u * lanes(target))
+        return [cut.cut(params) for cut in found]
 
-    def work_split(self, w: Workload, params: Params, target: Target) -> WorkSplit:
+    def work_split(self, w: Workload[Recurrent], params: GroupT, target: Target) -> WorkSplit:
         """Pieces of units wait for each other at each step."""
-        return work_split_of(recurrent(w), self.cut(w, params, target))
+        return work_split_of(w.op, self.cut(w, params, target))
 
-    def taken(self, w: Workload, params: Params, target: Target) -> int:
+    def taken(self, w: Workload[Recurrent], params: GroupT, target: Target) -> int:
         """Return the floats that rows of h take which a piece multiplies, and its waiting sums."""
         raise NotImplementedError
 
@@ -107,17 +137,17 @@ class RecurrentTogether(Kernel):
         """Return the floats of a group's weights."""
         raise NotImplementedError
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Recurrent], params: GroupT, target: Target) -> int:
         """Rows of h for each piece; behind them what all share: the h of a step and of the next
         one for parts of units, the reset h and the sums that its cells wait with."""
-        op, cut = recurrent(w), self.cut(w, params, target)
+        op, cut = w.op, self.cut(w, params, target)
         own = padded(self.taken(w, params, target), LINE // 4)
         return 4 * (cut.pieces * own + (2 * (cut.units > 1) + resets_of(op)) * size_of(op))
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Recurrent], params: GroupT, target: Target) -> dict[str, object]:
         """Sizes and strides, what the pieces have, and the cells."""
-        op, cut, lane = recurrent(w), self.cut(w, params, target), lanes(target)
-        phases, units = self.phases(w, params, target), int(params["u"]) * lane
+        op, cut, lane = w.op, self.cut(w, params, target), lanes(target)
+        phases, units = self.phases(w, params, target), params.u * lane
         directions, hidden = len(op.cells), op.hidden
         rows = part_rows(op, cut)
         kinds = list(dict.fromkeys(kind_of(c) for c in op.cells))
@@ -138,7 +168,7 @@ class RecurrentTogether(Kernel):
             "initial": [w.inputs[i] is not None for i in (4, 5)],
             "lengths": w.inputs[3] is not None, "last": len(w.outputs) - 1,
             "cells": [
-                {"kind": k, "phase": n, **cells_of(op, cell, p, n, int(params["u"]), cut, lane)}
+                {"kind": k, "phase": n, **cells_of(op, cell, p, n, params.u, cut, lane)}
                 for k, cell in enumerate(kinds) for n, p in enumerate(phases)
             ],
             "kind_of": [kinds.index(kind_of(c)) for c in op.cells],
@@ -151,18 +181,24 @@ def part_rows(op: Recurrent, cut: Cut) -> list[int]:
     return list(dict.fromkeys((each, op.batch - (cut.rows - 1) * each)))
 
 
-class RecurrentBatch(RecurrentTogether):
+class RecurrentBatch(RecurrentTogether[BatchParams]):
     """Floats in register tiles of mr rows by nv vectors; a group is u vectors of units."""
 
     name = "recurrent_batch"
     template = "cpu/rnn/batch.c.j2"
     pairs = False
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[Recurrent], target: Target) -> Sequence[BatchParams]:
         """Tiles that fill the registers."""
         largest = concrete(w)
-        sets = list(_tiles(recurrent(w), target))
+        sets = list(_tiles(w.op, target))
         return sorted(sets, key=lambda p: self.cost(largest, p, target))[:MOST]
+
+    def phases(
+        self, w: Workload[Recurrent], params: BatchParams, target: Target
+    ) -> tuple[Phase, ...]:
+        """Return the products of a step."""
+        return phases_of(w.op, params.u, params.nv)
 
     def depth(self, op: Recurrent) -> int:
         """Return the steps of a sum."""
@@ -173,14 +209,14 @@ class RecurrentBatch(RecurrentTogether):
         whole = padded(self.depth(op), lane)
         return whole + lane * (whole % 1024 == 0)
 
-    def taken(self, w: Workload, params: Params, target: Target) -> int:
+    def taken(self, w: Workload[Recurrent], params: BatchParams, target: Target) -> int:
         """Return the floats of rows of h, and of a tile's sums."""
         widest = max(p.vectors for p in self.phases(w, params, target))
-        sums = int(params["mr"]) * widest * lanes(target)
+        sums = params.mr * widest * lanes(target)
         return self._rows(w, params, target) + sums
 
-    def _rows(self, w: Workload, params: Params, target: Target) -> int:
-        op = recurrent(w)
+    def _rows(self, w: Workload[Recurrent], params: BatchParams, target: Target) -> int:
+        op = w.op
         rows = part_rows(op, self.cut(w, params, target))[0]
         return rows * self.stride(op, lanes(target))
 
@@ -188,27 +224,31 @@ class RecurrentBatch(RecurrentTogether):
         """Return the floats of a group's weights."""
         return self.depth(op) * phase.vectors * lane
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[Recurrent], params: BatchParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Pack the weights by groups."""
         return {1: lambda r: self._pack(w, params, target, r)}
 
-    def _pack(self, w: Workload, params: Params, target: Target, r: Array) -> Array:
+    def _pack(self, w: Workload[Recurrent], params: BatchParams, target: Target, r: Array) -> Array:
         """Return R as [parts * D][phases][groups][passes][depth][vectors of a pass]."""
-        op, cut, lane = recurrent(w), self.cut(w, params, target), lanes(target)
+        op, cut, lane = w.op, self.cut(w, params, target), lanes(target)
         parts = []
         phases = self.phases(w, params, target)
-        by_phase = grouped(op, r, cut, int(params["u"]) * lane, lane)
+        by_phase = grouped(op, r, cut, params.u * lane, lane)
         for phase, own in zip(phases, by_phase, strict=True):
             deep = _in_pairs(own) if self.pairs else own
             split = deep.reshape(*deep.shape[:3], phase.passes, phase.width * lane)
             parts.append(np.moveaxis(split, 3, 2).reshape(len(own), -1))
         return np.concatenate(parts, 1)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[Recurrent], params: BatchParams, target: Target
+    ) -> dict[str, object]:
         """Return the tiles beside what all kernels of rows together have."""
-        op, lane = recurrent(w), lanes(target)
+        op, lane = w.op, lanes(target)
         found = super().values(w, params, target)
-        cut, mr = self.cut(w, params, target), int(params["mr"])
+        cut, mr = self.cut(w, params, target), params.mr
         tiles = [row_tiles(n, mr) for n in part_rows(op, cut)]
         heights = sorted({t.rows for each in tiles for t in each})
         shapes = {(p.width, p.vectors) for p in self.phases(w, params, target)}
@@ -219,13 +259,13 @@ class RecurrentBatch(RecurrentTogether):
             "hidden_whole": op.hidden // (2 * lane) * 2 * lane, "pairs": self.pairs,
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Recurrent], params: BatchParams, target: Target) -> float:
         """Cycles of all tiles, or of reading the weights; cells cost the same in all kernels."""
-        op, lane, mr = recurrent(w), lanes(target), int(params["mr"])
+        op, lane, mr = w.op, lanes(target), params.mr
         depth = self.depth(op)
         machine = target.machine
         far = int(op.batch * self.stride(op, lane) * 4 > machine.l1_kept)
-        groups = -(-op.hidden // (int(params["u"]) * lane))
+        groups = -(-op.hidden // (params.u * lane))
         cycles = nbytes = 0.0
         for phase in self.phases(w, params, target):
             tiles = sum(
@@ -248,12 +288,12 @@ class RecurrentBf16(RecurrentBatch):
     pairs = True
     fewest = 1
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
         """Accept the workloads of the float kernel."""
         return "avx512_bf16" in target.features and super().accepts(w, target)
 
 
-def _tiles(op: Recurrent, target: Target) -> Iterator[Params]:
+def _tiles(op: Recurrent, target: Target) -> Iterator[BatchParams]:
     """Yield tiles of at most as many sums as there are registers beside those of the weights."""
     seen = set()
     for nv in WIDTHS:
@@ -266,7 +306,7 @@ def _tiles(op: Recurrent, target: Target) -> Iterator[Params]:
             if high < 1 or (u, key := tuple(p.width for p in phases)) in seen:
                 continue
             seen.add((u, key))
-            yield {"u": u, "nv": widest, "mr": row_tiles(op.batch, high)[0].rows}
+            yield BatchParams(u=u, nv=widest, mr=row_tiles(op.batch, high)[0].rows)
 
 
 def _in_pairs(own: Array) -> Array:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from atc.backends.cpu.render.expr import address
-from atc.backends.cpu.render.vector_expr import render_vector
 from atc.backends.cpu.rnn.portable import Cut
-from atc.backends.kernel import Workload
+from atc.backends.render.expr import address
+from atc.backends.render.vector_expr import render_vector
 from atc.ir.expr import Expr, Input, walk
 from atc.ir.ops import Cell, Recurrent
 from atc.ir.view import View
-
-
-def recurrent(w: Workload) -> Recurrent:
-    """Return the op of a workload that is a Recurrent."""
-    assert isinstance(w.op, Recurrent)
-    return w.op
 
 
 @dataclass(frozen=True)

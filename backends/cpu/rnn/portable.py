@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
-from atc.backends.cpu.render.expr import address, literal, render_expr
-from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
+from atc.backends.kernel import Kernel, KernelParams, Pack, Splittable, Workload, WorkSplit
 from atc.backends.machine import Machine
+from atc.backends.render.expr import address, literal, render_expr
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Cell, Recurrent
@@ -48,27 +49,43 @@ class Cut:
         return self.sides * self.rows * self.units
 
 
-def cut_of(op: Recurrent, params: Params, step: int) -> Cut:
+@dataclass(frozen=True, kw_only=True)
+class CutParams(KernelParams):
+    """Those of a layer in pieces, see `Cut`."""
+
+    sides: int = 1
+    rows: int = 1
+    units: int = 1
+
+    def cut(self, params: CutT) -> CutT:
+        """Return other parameters with this one's pieces."""
+        return replace(params, sides=self.sides, rows=self.rows, units=self.units)
+
+
+CutT = TypeVar("CutT", bound=CutParams)
+
+
+def cut_of(op: Recurrent, params: CutParams, step: int) -> Cut:
     """Return the cut that parameters say; parts of the units begin at multiples of `step`."""
-    sides, rows, units = (int(params.get(name, 1)) for name in ("sides", "rows", "units"))
+    sides, rows, units = params.sides, params.rows, params.units
     block = padded(-(-op.hidden // units), step) if units > 1 else op.hidden
     return Cut(sides, rows, units, block)
 
 
 def cuts(
     machine: Machine, op: Recurrent, weights: TensorType, threads: int, step: int
-) -> list[Params]:
+) -> list[CutParams]:
     """Return the parameters of cuts into at most so many pieces, the best first."""
     directions = len(op.cells)
     sides = directions if threads % directions == 0 else 1
     each = threads // sides
     rows = _parts(op.batch, each)
     units = _parts(-(-op.hidden // step), each)
-    apart, together = {"sides": sides, "rows": rows}, {"sides": sides, "units": units}
+    apart, together = CutParams(sides=sides, rows=rows), CutParams(sides=sides, units=units)
     kept = weights.nbytes // directions <= machine.l2.size // 2  # from step to step
     near = rows == each and kept
     ordered = [apart, together] if near or each == 1 else [together, apart]
-    return [{k: n for k, n in p.items() if n > 1} for p in (*ordered, {"sides": directions})]
+    return [*ordered, CutParams(sides=directions)]
 
 
 def _parts(extent: int, most: int) -> int:
@@ -158,7 +175,7 @@ class Room:
         return cut.pieces * self.own + self.shared
 
 
-class RecurrentRows(Kernel):
+class RecurrentRows(Kernel[Recurrent, CutParams], Splittable[Recurrent, CutParams]):
     """Any Recurrent in plain C; constant weights are packed into column panels."""
 
     name = "recurrent"
@@ -166,38 +183,42 @@ class RecurrentRows(Kernel):
     template = "cpu/rnn/portable.c.j2"
     dynamic = True
 
-    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
-        """Into directions, rows, or units of constant weights."""
-        op, weights = w.op, w.inputs[1]
-        assert isinstance(op, Recurrent)
-        assert weights is not None
-        found = cuts(target.machine, op, weights, threads, COLUMNS)
-        return [p for p in found if w.constant[1] or "units" not in p]
+    def parameters(self, w: Workload[Recurrent], target: Target) -> Sequence[CutParams]:
+        """Return the whole as one piece."""
+        return (CutParams(),)
 
-    def work_split(self, w: Workload, params: Params, target: Target) -> WorkSplit:
+    def cuts(
+        self, w: Workload[Recurrent], params: CutParams, target: Target, threads: int
+    ) -> Sequence[CutParams]:
+        """Into directions, rows, or units of constant weights."""
+        op, weights = w.op, w.input(1)
+        found = cuts(target.machine, op, weights, threads, COLUMNS)
+        return [p for p in found if w.constant[1] or p.units == 1]
+
+    def work_split(self, w: Workload[Recurrent], params: CutParams, target: Target) -> WorkSplit:
         """Pieces of units wait for each other at each step."""
         op = w.op
-        assert isinstance(op, Recurrent)
         return work_split_of(op, cut_of(op, params, COLUMNS))
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Recurrent], params: CutParams, target: Target) -> int:
         """Reserve the recurrent shares of one row, its reset h, and h in bytes; see Room."""
         op, itemsize = w.op, w.outputs[0].dtype.itemsize
-        assert isinstance(op, Recurrent)
         cut = cut_of(op, params, COLUMNS)
         return Room.of(op, cut, COLUMNS, itemsize).elements(cut) * itemsize
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[Recurrent], params: CutParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Pack constant weights."""
         op = w.op
-        assert isinstance(op, Recurrent)
         cut = cut_of(op, params, COLUMNS)
         return {1: lambda r: pack_panels(op, r, cut)} if w.constant[1] else {}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[Recurrent], params: CutParams, target: Target
+    ) -> dict[str, object]:
         """Addresses of the operands, and each direction's formulas."""
         op = w.op
-        assert isinstance(op, Recurrent)
         packed, cut = w.constant[1], cut_of(op, params, COLUMNS)
         weights = (shares(op, cut.block) if packed else op.gates * op.hidden) * op.hidden
         return {
@@ -216,17 +237,15 @@ class RecurrentRows(Kernel):
             ],
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Recurrent], params: CutParams, target: Target) -> float:
         """Return a cycle for each multiplication."""
         op = w.op
-        assert isinstance(op, Recurrent)
         return float(op.steps * op.batch * len(op.cells) * op.gates * op.hidden**2)
 
 
-def frame(w: Workload, cut: Cut, width: int) -> dict[str, object]:
+def frame(w: Workload[Recurrent], cut: Cut, width: int) -> dict[str, object]:
     """Return what the template needs beside products and directions."""
     op, type_ = w.op, w.outputs[0].dtype
-    assert isinstance(op, Recurrent)
     room = Room.of(op, cut, width, type_.itemsize)
     return {
         "op": op, "type": type_.c, "weight": "int8_t" if op.scales else type_.c,
@@ -265,7 +284,9 @@ def places(op: Recurrent, d: int) -> dict[str, object]:
     }
 
 
-def _formulas(op: Recurrent, w: Workload, d: int, cell: Cell, cut: Cut) -> dict[str, object]:
+def _formulas(
+    op: Recurrent, w: Workload[Recurrent], d: int, cell: Cell, cut: Cut
+) -> dict[str, object]:
     """Return the rendered expressions of one direction."""
     read = _reader(op, d, cut)
     reset_lines, reset = render_expr(cell.reset, read, "r") if cell.reset else ([], "")

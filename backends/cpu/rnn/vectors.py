@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import CALL
-from atc.backends.cpu.render.vector_expr import lanes, render_vector, vectorisable
 from atc.backends.cpu.rnn.portable import (
     Cut,
+    CutParams,
     Room,
     cut_of,
     cuts,
@@ -23,8 +24,9 @@ from atc.backends.cpu.rnn.portable import (
     shares,
     work_split_of,
 )
-from atc.backends.kernel import Kernel, Pack, Params, Workload, WorkSplit
+from atc.backends.kernel import Kernel, Pack, Splittable, Workload, WorkSplit
 from atc.backends.machine import Machine
+from atc.backends.render.vector_expr import lanes, render_vector, vectorisable
 from atc.backends.target import Target
 from atc.dims import concrete
 from atc.ir.expr import Expr
@@ -37,12 +39,19 @@ DEEPEST = 1 << 15
 """Units up to which sums of products of bytes fit 32 bits."""
 
 
-def _width(params: Params, target: Target) -> int:
+@dataclass(frozen=True, kw_only=True)
+class PanelParams(CutParams):
+    """Those of panels of nv vectors."""
+
+    nv: int
+
+
+def _width(params: PanelParams, target: Target) -> int:
     """Return the columns of a panel."""
-    return int(params["nv"]) * lanes(target)
+    return params.nv * lanes(target)
 
 
-class RecurrentVectors(Kernel):
+class RecurrentVectors(Kernel[Recurrent, PanelParams], Splittable[Recurrent, PanelParams]):
     """A Recurrent of floats with constant weights."""
 
     name = "recurrent_simd"
@@ -51,66 +60,63 @@ class RecurrentVectors(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
         """Constant weights, cells of functions that the vocabulary has."""
         op = w.op
-        assert isinstance(op, Recurrent)
         floats = all(t.dtype is DType.FLOAT for t in w.outputs) and op.hidden <= DEEPEST
         cells = (e for c in op.cells for e in (c.hidden, c.memory, c.reset) if e is not None)
         wide = lanes(target) > 1 and 2 * op.hidden >= lanes(target)
         return floats and w.constant[1] and wide and all(map(vectorisable, cells))
 
-    def parameters(self, w: Workload, target: Target) -> Sequence[Params]:
+    def parameters(self, w: Workload[Recurrent], target: Target) -> Sequence[PanelParams]:
         """Vectors of a panel: as many as fill the pipeline, unless padding outweighs it."""
-        op = w.op
-        assert isinstance(op, Recurrent)
-        sets = [{"nv": nv} for nv in _WAITING]
+        sets = [PanelParams(nv=nv) for nv in _WAITING]
         largest = concrete(w)
         return sorted(sets, key=lambda p: self.cost(largest, p, target))
 
-    def cuts(self, w: Workload, params: Params, target: Target, threads: int) -> Sequence[Params]:
+    def cuts(
+        self, w: Workload[Recurrent], params: PanelParams, target: Target, threads: int
+    ) -> Sequence[PanelParams]:
         """Into directions, rows, or units, with panels for so many units."""
-        op, weights = w.op, w.inputs[1]
-        assert isinstance(op, Recurrent)
-        assert weights is not None
+        op, weights = w.op, w.input(1)
         found = []
         for cut in cuts(target.machine, op, weights, threads, lanes(target)):
             block = cut_of(op, cut, lanes(target)).block
-            sets = ({**params, "nv": nv, **cut} for nv in _WAITING)
+            sets = (cut.cut(replace(params, nv=nv)) for nv in _WAITING)
             found.append(min(sets, key=lambda p: _work(op, block, p, target)))
         return found
 
-    def work_split(self, w: Workload, params: Params, target: Target) -> WorkSplit:
+    def work_split(self, w: Workload[Recurrent], params: PanelParams, target: Target) -> WorkSplit:
         """Pieces of units wait for each other at each step."""
         op = w.op
-        assert isinstance(op, Recurrent)
         return work_split_of(op, cut_of(op, params, lanes(target)))
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Recurrent], params: PanelParams, target: Target) -> int:
         """Reserve the recurrent shares of one row, its reset h, and h in bytes; see Room."""
         op = w.op
-        assert isinstance(op, Recurrent)
         cut = cut_of(op, params, lanes(target))
         return Room.of(op, cut, _width(params, target), 4).elements(cut) * 4
 
-    def packs(self, w: Workload, params: Params, target: Target) -> Mapping[int, Pack]:
+    def packs(
+        self, w: Workload[Recurrent], params: PanelParams, target: Target
+    ) -> Mapping[int, Pack]:
         """Pack the weights."""
         op = w.op
-        assert isinstance(op, Recurrent)
         pack, cut = pack_int8x4 if op.scales else pack_panels, cut_of(op, params, lanes(target))
         return {1: lambda r: pack(op, r, cut, _width(params, target))}
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[Recurrent], params: PanelParams, target: Target
+    ) -> dict[str, object]:
         """Addresses of the operands, and each direction's formulas."""
         op = w.op
-        assert isinstance(op, Recurrent)
         width, cut = _width(params, target), cut_of(op, params, lanes(target))
         quads = -(-op.hidden // QUAD)
         depth = QUAD * (quads + 1) if op.scales else op.hidden  # of a column in its panel
         rest = (op.hidden - (cut.units - 1) * cut.block) % lanes(target)
         hidden_rest = op.hidden % lanes(target)
         return {
-            **frame(w, cut, width), "nv": params["nv"], "lanes": lanes(target), "width": width,
+            **frame(w, cut, width), "nv": params.nv, "lanes": lanes(target), "width": width,
             "products": [
                 (p.operand, p.weights // op.hidden * depth, padded(p.gates * cut.block, width),
                  p.result)
@@ -125,16 +131,15 @@ class RecurrentVectors(Kernel):
             ],
         }  # fmt: skip
 
-    def cost(self, w: Workload, params: Params, target: Target) -> float:
+    def cost(self, w: Workload[Recurrent], params: PanelParams, target: Target) -> float:
         """Cycles: few accumulators wait for each other, weights may come from far, panels begin."""
         op = w.op
-        assert isinstance(op, Recurrent)
         columns = shares(op, op.hidden, _width(params, target))
         each = (4 if op.scales else 1) * target.machine.fma_rate(target.vector_bytes)
         work = _work(op, op.hidden, params, target) / (each * lanes(target))
         size = columns * op.hidden * (1 if op.scales else 4)
         reading = streaming_cycles(target.machine, size, len(op.cells))
-        panels = columns / _width(params, target) * (CALL + 1.5 * int(params["nv"]))
+        panels = columns / _width(params, target) * (CALL + 1.5 * params.nv)
         return op.steps * op.batch * len(op.cells) * (work + reading + panels)
 
 
@@ -151,9 +156,9 @@ _WAITING = {8: 1.0, 6: 1.15, 4: 1.5, 3: 2.1, 2: 2.7, 1: 5.2}
 """How many times longer a product takes with so many vectors of a panel."""
 
 
-def _work(op: Recurrent, units: int, params: Params, target: Target) -> float:
+def _work(op: Recurrent, units: int, params: PanelParams, target: Target) -> float:
     """Return the multiplications of a step for so many units, longer where they wait."""
-    return shares(op, units, _width(params, target)) * op.hidden * _WAITING[int(params["nv"])]
+    return shares(op, units, _width(params, target)) * op.hidden * _WAITING[params.nv]
 
 
 def pack_int8x4(op: Recurrent, r: Array, cut: Cut, width: int) -> Array:

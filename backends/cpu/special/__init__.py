@@ -15,9 +15,9 @@ from atc.backends.cpu.special import (
     svm,
     trees,
 )
-from atc.backends.kernel import Kernel
+from atc.backends.kernel import AnyKernel
 
-KERNELS: tuple[Kernel, ...] = (
+KERNELS: tuple[AnyKernel, ...] = (
     *linalg.KERNELS, *trees.KERNELS, *resize.KERNELS, *sampling.KERNELS, *signal.KERNELS,
     *strings.KERNELS, *image.KERNELS, *ngrams.KERNELS, *external.KERNELS, *svm.KERNELS,
 )  # fmt: skip

@@ -7,17 +7,16 @@ from atc.backends.target import Target
 from atc.ir.ops.external import External
 
 
-class ExternalCall(Kernel):
+class ExternalCall(Kernel[External]):
     """Hands all operands on."""
 
     name = "external"
     op = External
     template = "cpu/special/external.c.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[External], params: Params, target: Target) -> dict[str, object]:
         """Return the function, its attributes, and the tensors with their C names."""
         op = w.op
-        assert isinstance(op, External)
         named = [(f"x{i}" if t else "NULL", t) for i, t in enumerate(w.inputs)]
         return {
             "function": op.symbol, "attributes": _literal(op.attributes), "inputs": named,

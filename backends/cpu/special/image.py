@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from atc.backends.cpu.data.movement import operand
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.target import Target
 from atc.ir.ops.image import DecodeImage
@@ -39,7 +38,7 @@ def inverse_dct() -> list[list[int]]:
     return rows
 
 
-class ImageDecoder(Kernel):
+class ImageDecoder(Kernel[DecodeImage]):
     """Decoders of all formats in one function; the file's first bytes choose."""
 
     name = "image_decoder"
@@ -47,19 +46,17 @@ class ImageDecoder(Kernel):
     template = "cpu/special/image_decoder.c.j2"
     fallible = ("FORMAT", "IMAGE")
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[DecodeImage], params: Params, target: Target) -> int:
         """Reserve the lines of a PNG (at most 8 bytes per pixel), or the planes of a JPEG."""
         op = w.op
-        assert isinstance(op, DecodeImage)
         lines = 8 * op.height * op.width + 4 * op.height + 32
         return max(lines, 3 * _plane(op))
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[DecodeImage], params: Params, target: Target) -> dict[str, object]:
         """Return the file's size, and how a JPEG's planes lie in scratch."""
         op = w.op
-        assert isinstance(op, DecodeImage)
         return {
-            "op": op, "size": operand(w, 0).size, "plane": _plane(op), "stride": _whole(op.width),
+            "op": op, "size": w.input(0).size, "plane": _plane(op), "stride": _whole(op.width),
             "basis": inverse_dct(),
         }  # fmt: skip
 

@@ -7,16 +7,16 @@ from atc.backends.target import Target
 from atc.ir.ops.linalg import Determinant, Inverse
 
 
-class Elimination(Kernel):
+class Elimination(Kernel[Inverse | Determinant]):
     """The common part of both: a copy of one matrix is reduced in scratch."""
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Inverse | Determinant], params: Params, target: Target) -> int:
         """One matrix."""
-        op = w.op
-        assert isinstance(op, Inverse | Determinant)
-        return max(1, op.n**2) * w.outputs[0].dtype.itemsize
+        return max(1, w.op.n**2) * w.outputs[0].dtype.itemsize
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[Inverse | Determinant], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the matrices' extents and type."""
         dtype = w.outputs[0].dtype
         return {"op": w.op, "type": dtype.c, "abs": "fabsf" if dtype.itemsize == 4 else "fabs"}

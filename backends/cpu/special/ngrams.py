@@ -7,14 +7,14 @@ from atc.backends.target import Target
 from atc.ir.ops.ngrams import NGrams
 
 
-class NGramWalk(Kernel):
+class NGramWalk(Kernel[NGrams]):
     """NGrams in plain C."""
 
     name = "ngrams"
     op = NGrams
     template = "cpu/special/ngrams.c.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[NGrams], params: Params, target: Target) -> dict[str, object]:
         """Extents and lengths."""
         return {"op": w.op}
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import load
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import load
 from atc.backends.target import Target
 from atc.ir.ops.sampling import Resample
 
@@ -12,7 +11,7 @@ UNROLLED = 4
 """Taps up to which the sum is one expression: linear and cubic interpolation."""
 
 
-class ResampleRows(Kernel):
+class ResampleRows(Kernel[Resample]):
     """Resample as a sum of rows of `inner` elements; of single ones where the axis is the last."""
 
     name = "resample"
@@ -20,10 +19,9 @@ class ResampleRows(Kernel):
     template = "cpu/special/resample.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Resample], params: Params, target: Target) -> dict[str, object]:
         """Extents and the terms of the sum."""
-        op, x = w.op, operand(w, 0).dtype
-        assert isinstance(op, Resample)
+        op, x = w.op, w.input(0).dtype
         out = w.outputs[0].dtype
         convert = "" if x is out or x.is_half and out.label == "f32" else f"({out.c})"
         at = "i" if op.inner != 1 else "0"

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import literal, load, store
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import literal, load, store
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, row_major
 from atc.ir.ops.data import source_index
@@ -49,17 +48,16 @@ def grid_axes(op: GridSample) -> list[GridAxis]:
     return axes
 
 
-class GridSampleTaps(Kernel):
+class GridSampleTaps(Kernel[GridSample]):
     """GridSample point by point: neighbours and weights once, then a sum per channel."""
 
     name = "grid_sample"
     op = GridSample
     template = "cpu/special/grid_sample.c.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[GridSample], params: Params, target: Target) -> dict[str, object]:
         """Axes, and how coordinates become indices."""
-        op, x, grid = w.op, operand(w, 0).dtype, operand(w, 1).dtype
-        assert isinstance(op, GridSample)
+        op, x, grid = w.op, w.input(0).dtype, w.input(1).dtype
         work = DType.DOUBLE if DType.DOUBLE in (x, grid) else DType.FLOAT
         taps, rank = TAPS[op.mode], len(op.shape)
         return {
@@ -82,7 +80,7 @@ class GridSampleTaps(Kernel):
         }
 
 
-class RoiAlignBins(Kernel):
+class RoiAlignBins(Kernel[RoiAlign]):
     """RoiAlign bin by bin, in float or double."""
 
     name = "roi_align"
@@ -90,12 +88,12 @@ class RoiAlignBins(Kernel):
     template = "cpu/special/roi_align.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[RoiAlign], params: Params, target: Target) -> dict[str, object]:
         """Extents and the reads."""
         return region_values(w)
 
 
-class RoiPoolBins(Kernel):
+class RoiPoolBins(Kernel[RoiPool]):
     """RoiPool bin by bin."""
 
     name = "roi_pool"
@@ -103,16 +101,15 @@ class RoiPoolBins(Kernel):
     template = "cpu/special/roi_pool.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[RoiPool], params: Params, target: Target) -> dict[str, object]:
         """Extents and the reads."""
         return region_values(w)
 
 
-def region_values(w: Workload) -> dict[str, object]:
+def region_values(w: Workload[RoiAlign | RoiPool]) -> dict[str, object]:
     """Return what the templates of both region ops need."""
     dtype = w.outputs[0].dtype
     work = DType.DOUBLE if dtype is DType.DOUBLE else DType.FLOAT
-    assert isinstance(w.op, RoiAlign | RoiPool)
     return {
         "op": w.op, "element": dtype.c, "type": work.c, "f": "" if work is DType.DOUBLE else "f",
         "scale": literal(w.op.scale, work), "half": literal(0.5, work),

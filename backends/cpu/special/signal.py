@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atc.backends.cpu.data.movement import operand
-from atc.backends.cpu.render.expr import load, store
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.expr import load, store
 from atc.backends.target import Target
 from atc.ir.graph import DType
 from atc.ir.ops.signal import Dft
@@ -38,10 +37,10 @@ def stages(length: int) -> list[Stage]:
 
 def work(w: Workload) -> DType:
     """Return the type that a transform is computed in: that of its roots."""
-    return operand(w, 1).dtype
+    return w.input(1).dtype
 
 
-class DftStockham(Kernel):
+class DftStockham(Kernel[Dft]):
     """Dft in two buffers that take turns, so that no reordering is needed.
 
     D. H. Bailey, "A High-Performance FFT Algorithm for Vector Supercomputers", 1988. A prime
@@ -52,10 +51,9 @@ class DftStockham(Kernel):
     op = Dft
     template = "cpu/special/dft.c.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[Dft], params: Params, target: Target) -> dict[str, object]:
         """Return the passes and what is loaded and stored around them."""
         op = w.op
-        assert isinstance(op, Dft)
         passes = stages(op.length)
         half = op.length // 2 + 1
         loaded = min(op.size, half if op.symmetric else op.length)
@@ -74,9 +72,8 @@ class DftStockham(Kernel):
             "writes": [store(dtype, f"{done}[2 * k{part}]{divide}") for part in ("", " + 1")],
         }
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[Dft], params: Params, target: Target) -> int:
         """Two complex buffers."""
-        assert isinstance(w.op, Dft)
         return 4 * w.op.length * work(w).itemsize
 
 

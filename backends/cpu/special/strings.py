@@ -17,7 +17,7 @@ from atc.ir.ops.strings import (
 )
 
 
-class ConcatStrings(Kernel):
+class ConcatStrings(Kernel[StringConcat]):
     """One string after another."""
 
     name = "string_concat"
@@ -25,12 +25,14 @@ class ConcatStrings(Kernel):
     template = "cpu/special/string_concat.c.j2"
     fallible = ("STRING",)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[StringConcat], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the number of strings."""
         return {"count": w.outputs[0].size}
 
 
-class RewriteStrings(Kernel):
+class RewriteStrings(Kernel[StringRewrite]):
     """Code points replaced by a table, which is searched by halves."""
 
     name = "string_rewrite"
@@ -38,45 +40,44 @@ class RewriteStrings(Kernel):
     template = "cpu/special/string_rewrite.c.j2"
     fallible = ("STRING",)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[StringRewrite], params: Params, target: Target
+    ) -> dict[str, object]:
         """Sizes of the data and of the table."""
         op = w.op
-        assert isinstance(op, StringRewrite)
         return {"count": w.outputs[0].size, "codes": op.codes, "width": 1 + op.longest}
 
 
-class MatchStrings(Kernel):
+class MatchStrings(Kernel[StringMatch]):
     """A deterministic automaton over bytes."""
 
     name = "string_match"
     op = StringMatch
     template = "cpu/special/string_match.c.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[StringMatch], params: Params, target: Target) -> dict[str, object]:
         """Return the numbers of strings and of classes of bytes."""
         op = w.op
-        assert isinstance(op, StringMatch)
         return {"count": w.outputs[0].size, "classes": op.classes}
 
 
-class WriteNumbers(Kernel):
+class WriteNumbers(Kernel[StringOf]):
     """Numbers as decimal text, exactly rounded."""
 
     name = "string_of"
     op = StringOf
     template = "cpu/special/string_of.c.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[StringOf], params: Params, target: Target) -> dict[str, object]:
         """Return the kind of numbers, and how an element is read."""
-        x = w.inputs[0]
-        assert x is not None
+        x = w.input(0)
         kind = "float" if x.dtype.is_float else "signed" if x.dtype.is_signed else "unsigned"
         return {
             "count": w.outputs[0].size, "kind": kind, "value": "x0[i]", "digits": FLOAT_DIGITS
         }  # fmt: skip
 
 
-class ReadNumbers(Kernel):
+class ReadNumbers(Kernel[StringValue]):
     """Decimal text as numbers."""
 
     name = "string_value"
@@ -84,7 +85,7 @@ class ReadNumbers(Kernel):
     template = "cpu/special/string_value.c.j2"
     fallible = ("NUMBER",)
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[StringValue], params: Params, target: Target) -> dict[str, object]:
         """Return the operand's type and the conversion."""
         dtype = w.outputs[0].dtype
         kind = "signed" if dtype.is_signed else "unsigned"
@@ -99,7 +100,7 @@ class ReadNumbers(Kernel):
         }  # fmt: skip
 
 
-class SplitStrings(Kernel):
+class SplitStrings(Kernel[StringPieces]):
     """The parts between delimiters, counted first."""
 
     name = "string_pieces"
@@ -107,15 +108,16 @@ class SplitStrings(Kernel):
     template = "cpu/special/string_pieces.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[StringPieces], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the op, how many strings there are, and the delimiter as C's bytes."""
         op = w.op
-        assert isinstance(op, StringPieces)
         codes = ", ".join(f"0x{byte:02x}" for byte in op.delimiter)
         return {"op": op, "count": w.outputs[1].size, "codes": codes, "size": len(op.delimiter)}
 
 
-class FindTokens(Kernel):
+class FindTokens(Kernel[StringTokens]):
     """The tokens that a deterministic automaton finds, counted first."""
 
     name = "string_tokens"
@@ -123,10 +125,11 @@ class FindTokens(Kernel):
     template = "cpu/special/string_tokens.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[StringTokens], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the op and how many strings there are."""
-        x = w.inputs[0]
-        assert x is not None
+        x = w.input(0)
         return {"op": w.op, "count": x.size}
 
 

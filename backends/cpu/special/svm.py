@@ -7,20 +7,19 @@ from atc.backends.target import Target
 from atc.ir.ops.svm import CouplePairs
 
 
-class CouplePairsIteration(Kernel):
+class CouplePairsIteration(Kernel[CouplePairs]):
     """A fixed-point iteration per row."""
 
     name = "couple_pairs"
     op = CouplePairs
     template = "cpu/special/couple_pairs.c.j2"
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(self, w: Workload[CouplePairs], params: Params, target: Target) -> dict[str, object]:
         """Return the op."""
         return {"op": w.op}
 
-    def scratch(self, w: Workload, params: Params, target: Target) -> int:
+    def scratch(self, w: Workload[CouplePairs], params: Params, target: Target) -> int:
         """Reserve a square matrix and a vector."""
-        assert isinstance(w.op, CouplePairs)
         return 4 * w.op.classes * (w.op.classes + 1)
 
 

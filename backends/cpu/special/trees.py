@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
@@ -17,7 +17,7 @@ _BLOCK = 256
 """Rows, whole vectors, that go down one tree after another: they and it stay in the caches."""
 
 
-class TreeWalk(Kernel):
+class TreeWalk(Kernel[TreeEnsemble]):
     """TreeEnsemble in plain C."""
 
     name = "tree_ensemble"
@@ -25,14 +25,15 @@ class TreeWalk(Kernel):
     template = "cpu/special/tree_ensemble.c.j2"
     dynamic = True
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[TreeEnsemble], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the comparisons and the aggregate."""
         op = w.op
-        assert isinstance(op, TreeEnsemble)
         return {"missing": MISSING, "modes": [(m, MODES[m]) for m in op.modes], **_tables(w)}
 
 
-class TreeWalkVectors(Kernel):
+class TreeWalkVectors(Kernel[TreeEnsemble]):
     """TreeEnsemble, as many walks at a time as some vectors have lanes.
 
     They are those of rows down one tree, or, of rows too few for that, of a row down many trees.
@@ -45,22 +46,20 @@ class TreeWalkVectors(Kernel):
     portable = False
     dynamic = True
 
-    def accepts(self, w: Workload, target: Target) -> bool:
+    def accepts(self, w: Workload[TreeEnsemble], target: Target) -> bool:
         """Floats, one comparison, nothing of NaNs; targets that gather; enough walks."""
-        op, x, nodes = w.op, w.inputs[0], w.inputs[1]
-        assert isinstance(op, TreeEnsemble)
-        assert x is not None
-        assert nodes is not None
+        op, x, nodes = w.op, w.input(0), w.input(1)
         plain = not op.missing and len(op.modes) == 1 and op.modes[0] in _COMPARISONS
         small = nodes.size < 2**30 and lanes(target) * op.features < 2**31
         floats = x.dtype is DType.FLOAT is w.outputs[0].dtype
         walks = op.features > 0 and _grouping(w, target) is not None
         return plain and small and floats and walks
 
-    def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
+    def values(
+        self, w: Workload[TreeEnsemble], params: Params, target: Target
+    ) -> dict[str, object]:
         """Return the comparison, the aggregate, and what the walks of a group are."""
         op, grouping = w.op, _grouping(w, target)
-        assert isinstance(op, TreeEnsemble)
         assert grouping is not None
         vectors, by_rows = grouping
         return {
@@ -69,14 +68,12 @@ class TreeWalkVectors(Kernel):
         }  # fmt: skip
 
 
-def _grouping(w: Workload, target: Target) -> tuple[int, bool] | None:
+def _grouping(w: Workload[TreeEnsemble], target: Target) -> tuple[int, bool] | None:
     """Return how many vectors walk at a time, and whether by rows; None where too few would.
 
     Of rows known only at run time each goes down many trees.
     """
-    op, roots, width = w.op, w.inputs[5], lanes(target)
-    assert isinstance(op, TreeEnsemble)
-    assert roots is not None
+    op, roots, width = w.op, w.input(5), lanes(target)
     rows = 0 if is_dynamic(w) else op.rows
     for vectors in _VECTORS if width >= 8 else ():
         for by_rows, enough in ((True, rows), (False, 2 * roots.size)):
@@ -85,11 +82,8 @@ def _grouping(w: Workload, target: Target) -> tuple[int, bool] | None:
     return None
 
 
-def _tables(w: Workload) -> dict[str, object]:
-    op, x, roots = w.op, w.inputs[0], w.inputs[5]
-    assert isinstance(op, TreeEnsemble)
-    assert x is not None
-    assert roots is not None
+def _tables(w: Workload[TreeEnsemble]) -> dict[str, object]:
+    op, x, roots = w.op, w.input(0), w.input(5)
     start = {"SUM": "0", "MIN": "INFINITY", "MAX": "-INFINITY"}[op.aggregate]
     total = "y[x6[i]]"
     step = {"SUM": f"{total} += x7[i];", "MIN": f"if (x7[i] < {total}) {total} = x7[i];",

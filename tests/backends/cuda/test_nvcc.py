@@ -10,7 +10,7 @@ import pytest
 from cuda_cases import CASES, kernels_of
 
 from atc.backends.cuda.targets import ARCHITECTURES
-from atc.backends.kernel import KernelSource
+from atc.backends.kernel_source import KernelSource
 from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.toolchain import Job, compile_many
 from atc.errors import AtcError, ToolchainError

@@ -17,9 +17,16 @@ from quantized_convs import expected, model, parts
 from simd_program import find
 from tile_convs import AMX, ROUNDING, fed
 
-from atc.backends.cpu.amx.conv import ConvTiles, ConvTilesBf16, ConvTilesBf16x3, ConvTilesBytes
+from atc.backends.cpu.amx.conv import (
+    ConvTiles,
+    ConvTilesBf16,
+    ConvTilesBf16x3,
+    ConvTilesBytes,
+    TilesParams,
+)
 from atc.backends.cpu.conv.bf16 import ConvBf16
-from atc.backends.kernel import Candidate, Kernel, Params, render_kernel, workload_of
+from atc.backends.kernel import AnyKernel, Candidate, workload_of
+from atc.backends.kernel_source import render_kernel
 from atc.backends.targets import get_target
 from atc.ir.graph import Array
 from atc.ir.ops import ConvBlocked
@@ -95,7 +102,7 @@ def stretch(array: Array, part: partition.Range | None) -> Array:
 
 @pytest.mark.parametrize("kernel", [ConvTilesBf16x3(), ConvBf16()], ids=lambda k: k.name)
 def test_pieces_for_threads_give_the_same_bits(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    kernel: AnyKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "WORTH", 0)
     target, case = vector_target(AMX), Case(48, 80, (9, 8), epilogue="residual")
@@ -192,7 +199,7 @@ def test_compiles_with_the_machines_own_tiles(compiler: str, tmp_path: Path) -> 
                          ("simd_tiles", "simd/tiles")):  # fmt: skip
         (tmp_path / f"{name}.h").write_text(verbatim(f"{header}.h"))
     (tmp_path / "src").mkdir()
-    texts = [source_of(ConvTilesBf16x3(), {"rb": 0, "tall": False})]
+    texts = [source_of(ConvTilesBf16x3(), TilesParams(rb=0, tall=False))]
     _, call = byte_calls()[0]
     texts.append(render_kernel(Candidate(call.kernel, call.params), call.workload, target).text)
     for k, text in enumerate(texts):
@@ -202,7 +209,7 @@ def test_compiles_with_the_machines_own_tiles(compiler: str, tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
 
 
-def source_of(kernel: ConvTiles, params: Params) -> str:
+def source_of(kernel: ConvTiles, params: TilesParams) -> str:
     """Return the C of a kernel for a case."""
     graph, _, _ = build(CASES["7x7"], 16)
     w = workload_of(graph, graph.nodes[0], graph.constants)

@@ -12,7 +12,13 @@ from math import sqrt
 
 import numpy as np
 
-from atc.backends.cpu.amx.conv import ConvTiles, ConvTilesBf16, ConvTilesBf16x3, ConvTilesBytes
+from atc.backends.cpu.amx.conv import (
+    ConvTiles,
+    ConvTilesBf16,
+    ConvTilesBf16x3,
+    ConvTilesBytes,
+    TilesParams,
+)
 from atc.backends.cpu.amx.cost import FINISHED, MOVED, RESIDENT, far_cycles
 from atc.backends.kernel import Workload
 from atc.backends.machines import MACHINES
@@ -61,9 +67,9 @@ def workload(channels: int, filters: int, size: int, kernel: int) -> Workload:
 
 def estimated(kernel: ConvTiles, w: Workload, kernel_size: int, size: int, adds: bool) -> float:
     """Return the cycles of a convolution as it was measured."""
-    cut = kernel.cut(w, {"tall": False})
+    cut = kernel.cut(w, TilesParams(rb=0, tall=False))
     if kernel_size == 3 and cut.flat.rows <= 64 and size > 1:
-        cut = kernel.cut(w, {"tall": True})
+        cut = kernel.cut(w, TilesParams(rb=0, tall=True))
     by_panels = cut.panels * cut.panel_bytes > RESIDENT
     end = FINISHED + 16 * size * (1 + adds) / MOVED + (SPLITTING if size == 4 else 0)
     return cut.cycles(by_panels, end) + far_cycles(MACHINE, cut.steps * cut.plane)

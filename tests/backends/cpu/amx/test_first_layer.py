@@ -23,7 +23,8 @@ from atc.backends.cpu.amx.first_layer import (
     FirstTilesBf16x3,
     FirstTilesBytes,
 )
-from atc.backends.kernel import Candidate, render_kernel, workload_of
+from atc.backends.kernel import Candidate, workload_of
+from atc.backends.kernel_source import render_kernel
 from atc.backends.targets import get_target
 from atc.ir.graph import Array, DType
 from atc.ir.ops import ConvBlocked, Window

@@ -17,8 +17,8 @@ from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops
 from atc.backends.cpu.conv.first_layer_bf16 import ConvBf16Few
 from atc.backends.cpu.conv.winograd import ConvWinograd
-from atc.backends.cpu.render.vector_expr import lanes
-from atc.backends.kernel import Kernel, workload_of
+from atc.backends.kernel import AnyKernel, Kernel, workload_of
+from atc.backends.render.vector_expr import lanes
 from atc.ir.graph import Array, DType, TensorType
 from atc.passes.layout.store_bf16 import typed
 
@@ -45,7 +45,7 @@ def calls_of(name: str, most: int) -> list[tuple[Call, Array, int]]:
     case = CASES[name]
     graph, feeds, expected = build(case, lanes(target), rounded)
     w = workload_of(graph, graph.nodes[0], graph.constants)
-    kernel: Kernel = ConvBf16Few() if case.plain else ConvBf16()
+    kernel: AnyKernel = ConvBf16Few() if case.plain else ConvBf16()
     assert kernel.accepts(w, target), name
     given = dict(zip(graph.inputs, feeds, strict=True)) | graph.constants
     operands = [given[i] for i in graph.nodes[0].inputs]
@@ -86,7 +86,7 @@ STORED: tuple[tuple[Kernel, Sequence[Case]], ...] = (
 """Kernels that read tensors of bfloat16, or store them, and for what."""
 
 
-def both(kernel: Kernel, case: Case) -> list[Call]:
+def both(kernel: AnyKernel, case: Case) -> list[Call]:
     """Return the calls for floats that are bfloat16, and for these stored as such, where it can."""
     target = vector_target("x86-64-avx512-bf16")
     graph, feeds, _ = build(case, lanes(target))

@@ -21,7 +21,7 @@ from blocked_convs import (
 )  # fmt: skip
 
 from atc.backends.cpu.conv.blocked import ConvDirect
-from atc.backends.cpu.conv.depthwise import DepthwiseTiles, PoolTiles
+from atc.backends.cpu.conv.depthwise import DepthwiseTiles, PoolTiles, WindowParams
 from atc.backends.cpu.conv.depthwise_looped import DepthwiseLoops, PoolLoops
 from atc.backends.cpu.conv.small_group import ConvNarrow
 from atc.backends.cpu.conv.small_oc import ConvFew
@@ -62,7 +62,7 @@ def check(
         tried = tried[: None if turn % every == 0 else 1]
         exact = [p for p in known if kernel.exact(p)]
         finer = [kernel.precise_params(w, p, record) for p in exact[turn % len(exact) :][:1]]
-        for params in [*tried, *(p for p in finer if "exact" in p)]:
+        for params in [*tried, *(p for p in finer if p.exact)]:
             jobs.append((graph, Candidate(kernel, params)))
             wanted.append((case, feeds, expected))
     runners = compile_candidates(jobs, record)
@@ -111,11 +111,11 @@ def test_a_long_axis_is_cut_into_rows_for_all_channels(name: str) -> None:
     graph, _, _ = build(DIRECT[name], 16)
     workload = workload_of(graph, graph.nodes[0], graph.constants)
     kernel = ConvDirect()
-    blocks = {int(params["rb"]) for params in kernel.sets(workload, target)}
+    blocks = {params.rb for params in kernel.sets(workload, target)}
     assert len(blocks) > 1
     for params in kernel.sets(workload, target):
         assert kernel.values(workload, params, target)["g"].plane == (
-            DIRECT[name].size[0] if params["rb"] else 0
+            DIRECT[name].size[0] if params.rb else 0
         )
 
 
@@ -218,7 +218,8 @@ def test_a_maximum_over_nan_is_nan() -> None:
     op = Pool("Max", Window((3, 3, 1), (3, 3, 1), (1, 1, 1), (0, 0, 0)), (0, 0, 0))
     types = {"x": type_of(x), "y": TensorType(F, (1, 1, 1, 1, shape[-1]))}
     graph = Graph("g", ("x",), ("y",), (Node(op, ("x",), ("y",)),), types)
-    (runner,) = compile_candidates([(graph, Candidate(PoolTiles(), {"r": 1, "c": 1}))], record)
+    candidate = Candidate(PoolTiles(), WindowParams(r=1, c=1))
+    (runner,) = compile_candidates([(graph, candidate)], record)
     assert isinstance(runner, Runner), runner
     (y,) = runner([x])
     assert np.isnan(y[..., 3]).all()

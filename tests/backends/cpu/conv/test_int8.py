@@ -16,8 +16,8 @@ from atc.backends.cpu.amx.conv import ConvTilesBytes
 from atc.backends.cpu.conv.depthwise import DepthwiseTiles
 from atc.backends.cpu.conv.first_layer_int8 import ConvBytesFew
 from atc.backends.cpu.conv.int8 import ConvBytes
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Kernel, Workload, workload_of
+from atc.backends.render.vector_expr import lanes
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import ConvBlocked
 from atc.passes import run_passes

@@ -11,8 +11,8 @@ from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
 from atc.backends.cpu.conv.pool_int8 import PoolBytes
 from atc.backends.cpu.map.lookup_table import MapCopy, MapTable
 from atc.backends.cpu.map.reorder import BlockBytes, UnblockBytes
-from atc.backends.cpu.render.vector_expr import lanes
 from atc.backends.kernel import Workload
+from atc.backends.render.vector_expr import lanes
 from atc.ir.expr import Input, call
 from atc.ir.graph import Array, DType, TensorType, type_of
 from atc.ir.ops import Block, Map, Pool, Unblock, Window

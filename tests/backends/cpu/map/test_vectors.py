@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from atc.backends.cpu.map.vectors import MapVectors
-from atc.backends.cpu.render.vector_expr import FUNCTIONS, render_vector, vectorisable
 from atc.backends.kernel import Candidate, workload_of
+from atc.backends.render.vector_expr import FUNCTIONS, render_vector, vectorisable
 from atc.backends.targets import get_target
 from atc.ir.expr import Call, Const, Expr, Input, call, cast, const, operands_of
 from atc.ir.graph import DType, Graph, Node, TensorType

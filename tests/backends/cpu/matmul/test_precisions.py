@@ -14,7 +14,7 @@ from matmul_workloads import TRUTH, operands, workload
 from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit
 from atc.backends.cpu.matmul.bf16 import MatMulBf16
 from atc.backends.cpu.matmul.operands import read_mode
-from atc.backends.kernel import Candidate, Kernel, Workload
+from atc.backends.kernel import AnyKernel, Candidate, Kernel, Workload
 from atc.backends.targets import get_target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul
@@ -88,7 +88,7 @@ SHAPES = [(1, 1, 1), (1, 5, 40), (1, 100, 7), (2, 33, 64), (3, 16, 5), (13, 64, 
 """(m, n, k) below, at and above the tiles, few that they divide."""
 
 
-def every_call(shapes: Sequence[tuple[int, int, int]], target: str, kernel: Kernel) -> list[Any]:
+def every_call(shapes: Sequence[tuple[int, int, int]], target: str, kernel: AnyKernel) -> list[Any]:
     record = vector_target(target)
     found = []
     for m, n, k in shapes:
@@ -101,7 +101,7 @@ def every_call(shapes: Sequence[tuple[int, int, int]], target: str, kernel: Kern
 
 
 @EVERY
-def test_sizes_around_the_tiles_and_ways_to_read_them(target: str, kernel: Kernel) -> None:
+def test_sizes_around_the_tiles_and_ways_to_read_them(target: str, kernel: AnyKernel) -> None:
     kinds = len(list(workloads(2, 2, 2)))
     each = [every_call([shape], target, kernel) for shape in SHAPES]
     found = [calls[(4 * k) % kinds * (len(calls) // kinds)] for k, calls in enumerate(each)]
@@ -112,13 +112,13 @@ def test_sizes_around_the_tiles_and_ways_to_read_them(target: str, kernel: Kerne
 
 @pytest.mark.slow
 @EVERY
-def test_every_parameter_set_of_every_shape_and_view(target: str, kernel: Kernel) -> None:
+def test_every_parameter_set_of_every_shape_and_view(target: str, kernel: AnyKernel) -> None:
     check(every_call(SHAPES, target, kernel), target)
 
 
 @pytest.mark.slow
 @EVERY
-def test_large_products_in_blocks_with_prefetch(target: str, kernel: Kernel) -> None:
+def test_large_products_in_blocks_with_prefetch(target: str, kernel: AnyKernel) -> None:
     record = vector_target(target)
     found = []
     for m, n, k in ((1, 300, 900), (40, 140, 2000), (560, 20, 1000)):
@@ -129,7 +129,7 @@ def test_large_products_in_blocks_with_prefetch(target: str, kernel: Kernel) -> 
 
 
 @EVERY
-def test_nan_and_infinity_reach_the_results_they_belong_to(target: str, kernel: Kernel) -> None:
+def test_nan_and_infinity_reach_the_results_they_belong_to(target: str, kernel: AnyKernel) -> None:
     record = vector_target(target)
     w = workload((), 6, 20, 19, View((19, 1)), View((1, 19)), "none")
     a, b = operands(w, 3)
@@ -167,7 +167,7 @@ def test_infinite_weights_and_sums_that_only_rounding_overflows(deep: int) -> No
 
 @EVERY
 def test_pieces_for_threads_give_the_same_bits(
-    target: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    target: str, kernel: AnyKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "WORTH", 0)
     record = vector_target(target)
@@ -200,7 +200,7 @@ def test_what_the_target_lacks_is_refused() -> None:
 
 
 @EVERY
-def test_bigger_products_cost_more(target: str, kernel: Kernel) -> None:
+def test_bigger_products_cost_more(target: str, kernel: AnyKernel) -> None:
     record = get_target(target)
     costs = []
     for m, n, k in ((8, 16, 16), (8, 64, 64), (64, 64, 64), (128, 768, 768)):

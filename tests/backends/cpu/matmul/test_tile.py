@@ -14,15 +14,15 @@ from matmul_workloads import TRUTH, operands, workload
 
 from atc.backends.cpu.matmul.cost import column_panels, largest_divisor, row_tiles
 from atc.backends.cpu.matmul.dot import MatMulDot
-from atc.backends.cpu.matmul.tile import MatMulTile, read_mode
-from atc.backends.kernel import Kernel, Workload
+from atc.backends.cpu.matmul.tile import MatMulTile, TiledParams, read_mode
+from atc.backends.kernel import AnyKernel, Workload
 from atc.backends.machines import MACHINES
 from atc.backends.targets import get_target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul
 from atc.ir.view import View, gather_view
 
-KERNELS: tuple[Kernel, ...] = (MatMulTile(), MatMulDot())
+KERNELS: tuple[AnyKernel, ...] = (MatMulTile(), MatMulDot())
 SHAPES = [(1, 1, 1), (1, 5, 40), (1, 100, 7), (2, 33, 64), (3, 16, 5), (4, 3, 70), (5, 50, 33),
           (13, 64, 31), (15, 17, 16), (29, 40, 8), (70, 2, 48), (31, 100, 20)]  # fmt: skip
 """(m, n, k) below, at and above the tiles, few that they divide."""
@@ -85,7 +85,8 @@ def every_call(shapes: Sequence[tuple[int, int, int]], target: str) -> list[tupl
 def test_sizes_around_the_tiles_and_ways_to_read_them(target: str) -> None:
     found = every_call(SHAPES, target)
     chosen = found[::31]
-    assert {read_mode(c.workload, c.params) for _, c in chosen} >= {"packed", "direct", "columns"}
+    modes = {read_mode(c.workload, getattr(c.params, "copy", False)) for _, c in chosen}
+    assert modes >= {"packed", "direct", "columns"}
     assert {c.kernel.name for _, c in chosen} == {k.name for k in KERNELS}
     check(chosen, target)
 
@@ -106,25 +107,25 @@ def test_weights_that_are_streamed_and_blocks_of_the_depth(target: str) -> None:
         arrays = operands(w, m)
         kernel = MatMulTile()
         parameters = kernel.parameters(w, record)
-        blocked = [p for p in parameters if "kb" in p][:1]
+        blocked = [p for p in parameters if p.kb][:1]
         found += [("bias, relu", Call(kernel, p, w, arrays)) for p in (*parameters[:2], *blocked)]
-    assert any("kb" in c.params for _, c in found)
+    assert any(c.params.kb for _, c in found)
     rows = View((20 * 300, 300, 1))
     for w in (
         workload((2,), 20, 45, 300, rows, View((0, 45, 1)), "residual", True),
         workload((2,), 20, 45, 300, rows, View((0, 50, 1)), "residual"),
         workload((2,), 20, 45, 300, View((20 * 300, 1, 20)), View((0, 1, 300)), "residual"),
     ):
-        params = {"mr": 7, "nv": 2, "phases": 2, "kb": 75}
+        params = TiledParams(mr=7, nv=2, phases=2, kb=75)
         found.append(("residual", Call(MatMulTile(), params, w, operands(w, 1))))
     check(found, target)
 
 
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_a_panel_of_b_is_copied_where_asked(target: str) -> None:
-    params = {"mr": 4, "nv": 2, "phases": 1, "copy": True}
+    params = TiledParams(mr=4, nv=2, phases=1, copy=True)
     w = workload((2,), 9, 43, 21, View((9 * 21, 21, 1)), View((0, 50, 1)), "none")
-    assert read_mode(w, params) == "rows"
+    assert read_mode(w, params.copy) == "rows"
     check([("none", Call(MatMulTile(), params, w, operands(w, 1)))], target)
 
 

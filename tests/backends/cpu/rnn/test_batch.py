@@ -19,8 +19,9 @@ from simd_program import find
 
 import atc
 from atc.backends.cpu.amx.rnn import RecurrentAmx, RecurrentAmxSplit
-from atc.backends.cpu.rnn.batch import RecurrentBatch, RecurrentBf16, RecurrentTogether
-from atc.backends.kernel import Candidate, Workload, render_kernel, workload_of
+from atc.backends.cpu.rnn.batch import GroupParams, RecurrentBatch, RecurrentBf16, RecurrentTogether
+from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.kernel_source import render_kernel
 from atc.backends.targets import get_target
 from atc.ir.ops import Recurrent
 from atc.passes import run_passes
@@ -31,7 +32,7 @@ from support import compile_graph
 Array = NDArray[Any]
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 STEPS, WIDTH = 5, 6
-KERNELS: Sequence[tuple[str, RecurrentTogether]] = (
+KERNELS: Sequence[tuple[str, RecurrentTogether[Any]]] = (
     ("x86-64-sse2", RecurrentBatch()),
     ("x86-64-avx2", RecurrentBatch()),
     ("aarch64-neon", RecurrentBatch()),
@@ -200,7 +201,7 @@ def workload(layer: Layer) -> tuple[Workload, tuple[Any, ...]]:
     return workload_of(graph, node, graph.constants), tuple(operands)
 
 
-def call(layer: Layer, kernel: RecurrentTogether, target: str, turn: int = 0) -> Call:
+def call(layer: Layer, kernel: RecurrentTogether[Any], target: str, turn: int = 0) -> Call:
     """Return a call with the parameters that come `turn`-th."""
     w, operands = workload(layer)
     record = get_target(target)
@@ -218,7 +219,7 @@ def check(layers: Sequence[Layer], calls: Sequence[Call], target: str) -> None:
             assert error <= ERRORS[each.kernel.precision], f"{each}: {error}"
 
 
-def suited(kernel: RecurrentTogether, target: str) -> list[Layer]:
+def suited(kernel: RecurrentTogether[Any], target: str) -> list[Layer]:
     record = get_target(target)
     return [x for x in LAYERS.values() if kernel.accepts(workload(x)[0], record)]
 
@@ -245,7 +246,7 @@ def test_weights_beyond_the_cache_equal_float64(target: str, kernel: RecurrentTo
     check(layers, [call(x, kernel, target) for x in layers], target)
 
 
-def check_pieces(target: str, kernel: RecurrentTogether, names: Sequence[str]) -> None:
+def check_pieces(target: str, kernel: RecurrentTogether[Any], names: Sequence[str]) -> None:
     record, calls = get_target(target), []
     for name in names:
         w, operands = workload(LAYERS[name])
@@ -256,7 +257,7 @@ def check_pieces(target: str, kernel: RecurrentTogether, names: Sequence[str]) -
     whole: list[Array] = []
     kinds = set()
     for each, got in zip(calls, run_calls(calls, vector_target(target)), strict=True):
-        cut = {*each.params} & {"sides", "rows", "units"}
+        cut = {*each.params.shown()} & {"sides", "rows", "units"}
         kinds |= cut
         whole = whole if cut else got
         for a, b in zip(got, whole, strict=True):
@@ -348,7 +349,7 @@ def test_kernels_are_chosen_by_rows() -> None:
 def test_compiles_with_the_machines_own_tiles(compiler: str, tmp_path: Path) -> None:
     find(compiler)
     target = get_target("x86-64-amx")
-    candidate = Candidate(RecurrentAmxSplit(), {"u": 1})
+    candidate = Candidate(RecurrentAmxSplit(), GroupParams(u=1))
     source = render_kernel(candidate, workload(LAYERS["reset"])[0], target)
     for name, header in (("kernel", "cpu/kernel"), ("simd", "simd/avx512"),
                          ("simd_math", "simd/math"), ("simd_bf16", "simd/bf16"),

@@ -1,0 +1,154 @@
+"""States: inputs and outputs that a network carries from run to run itself.
+
+A state is a pair: what a run computes in the output is what the next run reads in the input.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from atc.errors import OptionError
+
+STATES = "atc.states"
+"""The model's property that holds its states, as `states_of` reads them."""
+
+_NAMES = (
+    (r"past_key_values\.(.+)", (r"present.\1", r"present_key_values.\1")),
+    (r"past([._].+|)", (r"present\1",)),
+    (r"(.+)_in", (r"\1_out",)),
+    (r"(.+)_in([._]?\d+)", (r"\1_out\2",)),
+    (r"in_(.+)", (r"out_\1",)),
+    (r"([hc])_?0?", (r"\1n", r"\1_n", r"\1_out", r"\1_new", r"new_\1")),
+    (r"(.*(?:state|cache|hidden|memory|hx|cx).*|[hc]\d*)",
+     (r"\1N", r"\1n", r"\1_n", r"\1_out", r"\1_new", r"\1_next", r"new_\1", r"next_\1", r"out_\1",
+      r"\1_output", r"output_\1", r"updated_\1")),
+)  # fmt: skip
+"""Patterns of exporters: an input's name, and what the output that belongs to it may be called."""
+
+
+def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
+    """Let the model carry the states that `--state` names, or those it finds if that is "auto".
+
+    Returns what is to be told: which were found, or, without the option, which look like states.
+    Raises OptionError for what is no pair of an input and an output of one type.
+    """
+    if tuple(wanted) == ("auto",):
+        pairs = likely_states(model)
+        if not pairs:
+            raise OptionError(
+                "no input and output look like a state", where="--state=auto",
+                hint="name them: --state=\"input:output;...\"",
+            )  # fmt: skip
+        told = [f"--state=auto took {_listed(pairs)}"]
+    elif wanted:
+        pairs, told = list(_named(model, wanted)), []
+    else:
+        pairs, likely = [], likely_states(model)
+        told = [
+            f"{_listed(likely)} look like states; --state=auto lets the library carry them from "
+            "run to run"
+        ] if likely else []  # fmt: skip
+    for side in zip(*pairs, strict=True):
+        for name in side:
+            if side.count(name) > 1:
+                raise OptionError(f"'{name}' belongs to two states", where="--state")
+    if pairs:
+        model.metadata_props[STATES] = json.dumps(pairs)
+    return told
+
+
+def states_of(model: ir.Model) -> tuple[tuple[str, str], ...]:
+    """Return the states that a model carries: the names of an input and of an output each."""
+    found = json.loads(model.metadata_props.get(STATES, "[]"))
+    return tuple((given, computed) for given, computed in found)
+
+
+def initial_states(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
+    """Return what the first run finds in the states, by the names of their inputs: zeros."""
+    inputs = {v.name: v for v in _inputs(model)}
+    found: dict[str, npt.NDArray[np.generic]] = {}
+    for name, _ in states_of(model):
+        dtype, shape = inputs[name].dtype, inputs[name].shape or ()
+        assert dtype is not None, "the importer gives inputs types"
+        found[name] = np.zeros([n for n in shape if isinstance(n, int)], dtype.numpy())
+    return found
+
+
+def likely_states(model: ir.Model) -> list[tuple[str, str]]:
+    """Return pairs of inputs and outputs whose names and types are those of states."""
+    outputs = {v.name or "": v for v in model.graph.outputs}
+    found: list[tuple[str, str]] = []
+    for value in _inputs(model):
+        free = [n for n in outputs if n not in {computed for _, computed in found}]
+        name = next((n for n in _partners(value.name or "") if n in free), None)
+        if name is not None and _alike(value, outputs[name]):
+            found.append((value.name or "", name))
+    return found
+
+
+def _partners(name: str) -> Iterator[str]:
+    for pattern, outputs in _NAMES:
+        match = re.fullmatch(pattern, name)
+        if match is not None:
+            yield from (match.expand(output) for output in outputs)
+
+
+def _alike(given: ir.Value, computed: ir.Value) -> bool:
+    """Return whether an output may be what an input is in the next run, as far as is declared."""
+    a, b = given.shape, computed.shape
+    if given.dtype is None or computed.dtype not in (None, given.dtype) or a is None:
+        return False
+    known = b is None or (
+        len(a) == len(b)
+        and all(x == y for x, y in zip(a, b, strict=True) if isinstance(y, int))
+    )  # what the lowering finds is compared again
+    return known and all(isinstance(n, int) for n in a)
+
+
+def _named(model: ir.Model, parts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that are written as `input:output`; the names may hold colons, too."""
+    inputs = [v.name or "" for v in _inputs(model)]
+    outputs = [v.name or "" for v in model.graph.outputs]
+    for part in parts:
+        cuts = [m.start() for m in re.finditer(":", part)]
+        found = [(part[:k], part[k + 1 :]) for k in cuts]
+        pair = next(((a, b) for a, b in found if a in inputs and b in outputs), None)
+        if pair is None:
+            raise _unknown(part, found, inputs, outputs)
+        yield pair
+
+
+def _unknown(
+    part: str, found: Sequence[tuple[str, str]], inputs: Sequence[str], outputs: Sequence[str]
+) -> OptionError:
+    if not found:
+        return OptionError(
+            f"'{part}' is not a pair of an input and an output", where="--state",
+            hint='as in --state="h_in:h_out;c_in:c_out", or auto',
+        )  # fmt: skip
+    given, computed = next(((a, b) for a, b in found if a in inputs), found[0])
+    side, name, known = (
+        ("output", computed, outputs) if given in inputs else ("input", given, inputs)
+    )
+    near = get_close_matches(name, known, n=1)
+    return OptionError(
+        f"'{name}' is not an {side} of the model; the {side}s are "
+        + ", ".join(f"'{n}'" for n in known[:8]) + (", ..." if len(known) > 8 else ""),
+        where="--state", hint=f"did you mean '{near[0]}'?" if near else "", code="E10016",
+    )  # fmt: skip
+
+
+def _inputs(model: ir.Model) -> list[ir.Value]:
+    return [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+
+
+def _listed(pairs: Sequence[tuple[str, str]]) -> str:
+    shown = ", ".join(f"{a} -> {b}" for a, b in pairs[:4])
+    return shown if len(pairs) <= 4 else f"{shown} and {len(pairs) - 4} more"

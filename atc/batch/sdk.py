@@ -1,0 +1,167 @@
+"""One library of several networks, `--sdk=NAME`: equal kernels and equal weights stand in it once.
+
+A kernel's name is a digest of its text, so that equal files of two projects are one file. Weights
+are shared by the file: those of two networks that are the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from atc.backends.compiler import LOADS, THREADS
+from atc.backends.target import Target
+from atc.backends.toolchain import Compiler, Log, no_log
+from atc.build.library import (
+    BuildContext,
+    ObjectCache,
+    Unit,
+    build_library,
+    library_flags,
+    work_folder,
+)
+from atc.build.output_folder import network_name, write_tree
+from atc.errors import OptionError
+
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+_HEADER = """\
+/* All networks of {name}. */
+#ifndef {guard}
+#define {guard}
+
+{includes}
+
+#endif
+"""
+_WEIGHTS = """\
+/* The constants of {names}, little-endian. */
+  .section .rodata.{first}_weights,"a",%progbits
+  .balign 64
+{symbols}
+  .incbin "{first}_weights.bin"
+  .balign 8
+  .section .note.GNU-stack,"",%progbits
+"""
+_SYMBOL = """\
+  .globl {name}_weights_data
+  .hidden {name}_weights_data
+  .type {name}_weights_data, %object
+{name}_weights_data:"""
+
+
+@dataclass(frozen=True)
+class Sdk:
+    """A library of several networks: its folder, and how many kernels the networks have, and it."""
+
+    folder: Path
+    networks: tuple[str, ...]
+    kernels: int
+    distinct: int
+    library: int
+
+
+def make_sdk(
+    output: Path, projects: Sequence[Path], target: Target, compiler: Compiler,
+    cache: ObjectCache, flags: tuple[str, ...] = (), log: Log = no_log,
+) -> Sdk:  # fmt: skip
+    """Write the library of these networks' output folders into the folder `output`.
+
+    Raises OptionError where their files contradict each other, as with other options.
+    """
+    name = network_name(output)
+    names = tuple(network_name(project) for project in projects)
+    again = next((n for k, n in enumerate(names) if n in (name, *names[:k])), None)
+    if again is not None:
+        raise OptionError(f"two networks are called {again}", where="--sdk", hint="rename one")
+    files: dict[str, bytes] = {}
+    origin: dict[str, Path] = {}
+    kernels = 0
+    for project in projects:
+        for path, data in _sources(project).items():
+            if files.setdefault(path, data) != data:
+                raise OptionError(
+                    f"{project} and {origin[path]} differ in {path}", where="--sdk",
+                    hint="compile both with the same options",
+                )  # fmt: skip
+            origin.setdefault(path, project)
+            kernels += path.startswith("src/kernels/")
+    sources = [path for path in files if path.endswith(".c")]
+    distinct = sum(path.startswith("src/kernels/") for path in sources)
+    weights = _weights(projects, names)
+    files[f"include/{name}.h"] = _header(name, names).encode()
+    text = b"".join(files[path] for path in sources)
+    linking = (THREADS,) * (b"pthread.h" in text) + (LOADS,) * (b"dlopen(" in text)
+    own = (*flags, *linking)
+    context = BuildContext(
+        target, compiler, (*library_flags(compiler, target), *own), cache, os.cpu_count() or 1, log
+    )
+    units = [Unit(path, PurePosixPath(path).stem, _includes(path, files)) for path in sources]
+    for path in (p for p in weights if p.endswith(".S")):
+        included = (path.removesuffix(".S") + ".bin",)
+        units.append(Unit(path, PurePosixPath(path).stem, included, cacheable=False))
+    with work_folder() as cwd:
+        made, _ = build_library(cwd, {**files, **weights}, units, name, context)
+        write_tree({**files, **weights, **made}, output)
+    size = (output / f"lib{name}.so").stat().st_size
+    return Sdk(output, names, kernels, distinct, size)
+
+
+def _sources(project: Path) -> dict[str, bytes]:
+    """Return the sources and headers of a project by path."""
+    found = [*project.glob("src/**/*.[ch]"), *project.glob("include/*.h")]
+    if not found or (project / "targets").is_dir() or list(project.glob("src/**/*.cu")):
+        raise OptionError(
+            f"{project} is no project that a library is made of", where="--sdk",
+            hint="compile for one CPU target at a time",
+        )  # fmt: skip
+    return {p.relative_to(project).as_posix(): p.read_bytes() for p in sorted(found)}
+
+
+def _weights(projects: Sequence[Path], names: Sequence[str]) -> dict[str, bytes]:
+    """Return the constants of the networks, equal ones once, and what includes them."""
+    groups: dict[str, list[str]] = {}
+    blobs: dict[str, bytes] = {}
+    for project, name in zip(projects, names, strict=True):
+        data, source = project / f"{name}_weights.bin", project / f"{name}_weights.S"
+        if data.exists() and not source.exists():
+            raise OptionError(
+                f"{project} has its weights beside it", where="--sdk",
+                hint="compile it without --external_weight",
+            )  # fmt: skip
+        if data.exists():
+            blob = data.read_bytes()
+            digest = hashlib.sha256(blob).hexdigest()
+            groups.setdefault(digest, []).append(name)
+            blobs.setdefault(digest, blob)
+    files = {}
+    for digest, users in groups.items():
+        symbols = "\n".join(_SYMBOL.format(name=name) for name in users)
+        text = _WEIGHTS.format(names=", ".join(users), first=users[0], symbols=symbols)
+        files[f"{users[0]}_weights.bin"] = blobs[digest]
+        files[f"{users[0]}_weights.S"] = text.encode()
+    return files
+
+
+def _header(name: str, names: Sequence[str]) -> str:
+    includes = "\n".join(f'#include "{each}.h"' for each in names)
+    return _HEADER.format(name=name, guard=f"{name.upper()}_H", includes=includes)
+
+
+def _includes(path: str, files: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Return all headers that a source reads, in the folders that its compiler looks into."""
+    found: dict[str, None] = {}
+    todo = [path]
+    while todo:
+        source = todo.pop()
+        for name in _INCLUDE.findall(files[source].decode("utf-8", "replace")):
+            beside = posixpath.normpath(f"{PurePosixPath(source).parent}/{name}")
+            header = next((p for p in (beside, f"include/{name}", name) if p in files), None)
+            if header is not None and header not in found:
+                found[header] = None
+                todo.append(header)
+    return tuple(found)

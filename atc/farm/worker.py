@@ -1,0 +1,88 @@
+"""The work of a worker: compiling one source, running one program. Nothing here knows of dask."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+from atc import __version__
+from atc.backends.compiler import Compiler, Kind
+from atc.backends.running import Running
+from atc.backends.toolchain import compile_object
+from atc.build.library import RemoteJob
+from atc.build.output_folder import write_files
+from atc.errors import ToolchainError
+from atc.files.temporary import temporary_folder
+
+POLL = 0.2
+"""Seconds between two looks at whether work is still wanted."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A source to compile, with all that its object depends on; to be sent."""
+
+    version: str
+    argv: tuple[str, ...]
+    kind: Kind
+    compiler_version: str
+    machine: str
+    identity: bytes
+    timeout: float
+    flags: tuple[str, ...]
+    source: str
+    files: Mapping[str, bytes]
+
+
+def order_of(job: RemoteJob) -> Order:
+    """Return what is sent to have a source compiled; its files are compressed."""
+    compiler = job.compiler
+    files = {path: zlib.compress(data, 1) for path, data in job.files.items()}
+    return Order(
+        __version__, compiler.argv, compiler.kind, compiler.version, compiler.machine,
+        compiler.identity(), compiler.timeout, job.flags, job.source, files,
+    )  # fmt: skip
+
+
+def compile_order(order: Order, wanted: Callable[[], bool] = lambda: True) -> bytes:
+    """Compile a source here and return its object; ended once it isn't wanted any more.
+
+    Raises ToolchainError where this machine's atc or compiler is another one, or the compiler
+    fails.
+    """
+    running = Running()
+    compiler = Compiler(
+        order.argv, order.kind, order.compiler_version, order.machine, order.timeout, running
+    )
+    if order.version != __version__:
+        raise ToolchainError(f"the worker has atc {__version__} instead of {order.version}")
+    if compiler.identity() != order.identity:
+        raise ToolchainError(f"the worker has another {order.argv[0]}")
+    files = {path: zlib.decompress(data) for path, data in order.files.items()}
+    with temporary_folder("worker") as folder, _ended_unless(wanted, running):
+        write_files(Path(folder), files)
+        return compile_object(compiler, order.flags, order.source, Path(folder))
+
+
+@contextmanager
+def _ended_unless(wanted: Callable[[], bool], running: Running) -> Iterator[None]:
+    """End what runs as soon as nobody wants it any more."""
+    done = Event()
+
+    def watch() -> None:
+        while not done.wait(POLL):
+            if not wanted():
+                running.end()
+                return
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

@@ -1,0 +1,56 @@
+"""States of a program: which of them a call may replace in place, when nothing reads them later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from atc.ir.graph import TensorType
+from atc.program.steps import State, Step, calls, touched
+
+
+def carried(
+    pairs: Sequence[tuple[str, str]], steps: Sequence[Step], types: Mapping[str, TensorType],
+    storage: Mapping[str, str],
+) -> tuple[State, ...]:  # fmt: skip
+    """Return the states of pairs of a value and the result that it is in the next run.
+
+    The next value is the result itself where that may be made in the state's memory, else a copy
+    of it, to be made when all steps are done.
+    """
+    return tuple(
+        State(
+            value, result if may_replace(value, result, steps, types, storage) else f"{value}#next"
+        )
+        for value, result in pairs
+    )
+
+
+def may_replace(
+    value: str, result: str, steps: Sequence[Step], types: Mapping[str, TensorType],
+    storage: Mapping[str, str],
+) -> bool:  # fmt: skip
+    """Return whether one call writes all of a result where a value is read no more."""
+
+    def home(name: str) -> str:
+        while name in storage:
+            name = storage[name]
+        return name
+
+    writers = [
+        (k, call)
+        for k, step in enumerate(steps)
+        for call in calls([step])
+        if any(home(o) == result for o in call.node.outputs)
+    ]
+    if result in storage or len(writers) != 1:
+        return False
+    at, call = writers[0]
+    if steps[at] is not call or call.node.outputs[0] != result or call.slot is not None:
+        return False
+    if any(home(name) == value for step in steps[at + 1 :] for name in touched(step)):
+        return False
+    return all(
+        types[name].nbytes == types[result].nbytes and name in call.in_place
+        for name in call.arguments
+        if home(name) == value
+    )

@@ -1,4 +1,0 @@
-"""Text that kernels share: expressions as scalar C and in the vector vocabulary, epilogues, loops.
-
-May import the IR and `backends`, no family of kernels.
-"""

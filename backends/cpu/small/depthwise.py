@@ -1,0 +1,79 @@
+"""Depthwise convolution of bytes with the channels last: four channels of a pixel at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from atc.backends.cpu.small.conv import dims, spatial_axes, takes_bytes_last
+from atc.backends.cpu.small.requantize import requantization, result_lines
+from atc.backends.cpu.small.runs import PIXEL, instructions
+from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.target import Target
+from atc.ir.graph import Array, DType
+from atc.ir.ops import ConvBlocked
+
+QUAD = 4
+MOST_UNROLLED = 12
+"""Windows of up to so many taps are one straight line of code."""
+
+
+class DepthwiseQuads(Kernel[ConvBlocked, Params]):
+    """One filter per channel, of u8 or s8 by s8."""
+
+    name = "conv_depthwise_quads"
+    op = ConvBlocked
+    template = "cpu/small/depthwise.c.j2"
+    headers = ("small",)
+    bitwise_reproducible = True
+
+    def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
+        """Known weights, as many filters as channels."""
+        group = w.op.group
+        own = group > 1 and w.input(1).shape[:2] == (group, 1)
+        return own and takes_bytes_last(w, target)
+
+    def packs(
+        self, w: Workload[ConvBlocked], params: Params, target: Target
+    ) -> Mapping[int, Pack]:
+        """Weights as [quad][tap][channel]."""
+        return {1: _packed}
+
+    def values(
+        self, w: Workload[ConvBlocked], params: Params, target: Target
+    ) -> dict[str, object]:
+        """Return geometry and epilogue."""
+        op, y = w.op, w.outputs[0]
+        rows, cols = spatial_axes(w)
+        taps = rows.kernel * cols.kernel
+        return {
+            "rows": rows, "cols": cols, "channels": y.shape[-1], "batch": y.shape[0],
+            "taps": taps, "straight": taps <= MOST_UNROLLED, "kind": instructions(target),
+            "inside": all(a.interior == (0, a.out) for a in (rows, cols)),
+            "zero": op.zero, "unsigned": w.input(0).dtype is DType.UINT8,
+            "known": requantization(op.epilogue, w, 2), "result": y.dtype.c,
+            "epilogue": lambda total, m: result_lines(
+                op.epilogue, w, 2, [m if i == "m" else i for i in dims(w)], total, m
+            ),
+        }  # fmt: skip
+
+    def cost(self, w: Workload[ConvBlocked], params: Params, target: Target) -> float:
+        """Estimated instructions."""
+        taps, kind = prod(w.op.window.kernel), instructions(target)
+        each = {"mve": 0.8, "dsp": 2.5, "c": 4.0}[kind]
+        return w.outputs[0].size * (taps * each + (PIXEL / 4 if kind == "mve" else PIXEL))
+
+
+def _packed(weights: Array) -> Array:
+    filters = weights.shape[0]
+    taps = weights.reshape(filters, -1)
+    quads = -(-filters // QUAD)
+    full = np.zeros((quads * QUAD, taps.shape[1]), np.int8)
+    full[:filters] = taps
+    order = full.reshape(quads, QUAD, taps.shape[1]).transpose(0, 2, 1)
+    return np.ascontiguousarray(order).reshape(-1)
+
+
+KERNELS = (DepthwiseQuads(),)

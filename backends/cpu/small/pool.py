@@ -1,0 +1,72 @@
+"""Maximum pooling of bytes with the channels last: four or sixteen channels at a time."""
+
+from __future__ import annotations
+
+from math import prod
+
+from atc.backends.cpu.small.runs import Axis, instructions
+from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.target import Target
+from atc.dims import is_dynamic
+from atc.ir.graph import DType
+from atc.ir.ops import Pool
+from atc.ir.ops.blocked import BYTES
+
+WIDTHS = {"mve": 16, "dsp": 4, "c": 1}
+"""Channels that one instruction compares."""
+
+
+class PoolLastBytes(Kernel[Pool, Params]):
+    """The largest byte of each window, every channel for itself."""
+
+    name = "pool_last_bytes"
+    op = Pool
+    template = "cpu/small/pool.c.j2"
+    headers = ("small",)
+    bitwise_reproducible = True
+
+    def accepts(self, w: Workload[Pool], target: Target) -> bool:
+        """Return whether it is a maximum over rows and columns, and no window is empty."""
+        op, y = w.op, w.outputs[0]
+        if not target.bytes_last or op.how != "Max" or len(w.outputs) > 1 or is_dynamic(w):
+            return False
+        if y.dtype not in BYTES or op.window.rank != 3 or len(y.shape) != 5 or 0 in y.shape:
+            return False
+        own, inner = op.window, (op.window.kernel[2], op.window.strides[2], op.window.pads[2])
+        return inner == (1, 1, 0) and set(own.dilations) == {1} and all(map(_met, _axes(w)))
+
+    def values(self, w: Workload[Pool], params: Params, target: Target) -> dict[str, object]:
+        """Return the geometry."""
+        y, kind = w.outputs[0], instructions(target)
+        rows, cols = _axes(w)
+        return {
+            "outer": prod(y.shape[:2]), "rows": rows, "cols": cols, "channels": y.shape[-1],
+            "element": y.dtype.c, "sign": "u" if y.dtype is DType.UINT8 else "s", "kind": kind,
+            "wide": WIDTHS[kind],
+            "inside": all(a.interior == (0, a.out) for a in (rows, cols)),
+        }  # fmt: skip
+
+    def cost(self, w: Workload[Pool], params: Params, target: Target) -> float:
+        """Estimated instructions."""
+        rows, cols = _axes(w)
+        taps, wide = rows.kernel * cols.kernel, WIDTHS[instructions(target)]
+        return w.outputs[0].size / wide * (3.5 * taps + 5)
+
+
+def _axes(w: Workload[Pool]) -> tuple[Axis, Axis]:
+    """Return rows and columns."""
+    window, x, y = w.op.window, w.input(0), w.outputs[0]
+    rows, cols = (
+        Axis(*numbers)
+        for numbers in zip(x.shape[2:4], y.shape[2:4], window.kernel[:2], window.strides[:2],
+                           window.dilations[:2], window.pads[:2], strict=True)
+    )  # fmt: skip
+    return rows, cols
+
+
+def _met(axis: Axis) -> bool:
+    """Return whether every window meets the input."""
+    return axis.pad < axis.kernel and (axis.out - 1) * axis.stride - axis.pad < axis.size
+
+
+KERNELS = (PoolLastBytes(),)

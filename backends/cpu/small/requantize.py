@@ -1,0 +1,214 @@
+"""Sums that become bytes again: the common epilogue is a call, any other one its expression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import frexp
+
+from atc.backends.kernel import Workload
+from atc.backends.render.expr import literal
+from atc.backends.render.loops import finish
+from atc.ir.expr import Call, Const, Expr, Input, walk
+from atc.ir.graph import DType
+from atc.ir.ops import Epilogue
+from atc.ir.ops.blocked import BYTES
+
+MOST = 512
+"""A result may have a zero point and bounds up to it."""
+
+
+@dataclass(frozen=True)
+class Requantize:
+    """`round((sum + bias) * scale) + zero`, saturated: operands as C, None where there are none.
+
+    `bias` and `scale` are the operands' indices among the inputs of the kernel; `factor` is the
+    scale where it is one number.
+    """
+
+    bias: int | None
+    scale: int | None
+    factor: str
+    zero: int
+    dtype: DType
+    low: int
+    """The least whole number that the product may round to."""
+    high: int
+    """The greatest."""
+
+
+def requantization(epilogue: Epilogue, w: Workload, first: int) -> Requantize | None:
+    """Return the requantization that an epilogue is, its operands from input `first` on.
+
+    None where it is another one, or where bias or scale vary along another axis than the last.
+    """
+    match epilogue.expr:
+        case Call(fn="CastSaturate", args=(Call(fn="Add", args=(rounded, Const() as point)),)):
+            zero = float(point.value)
+        case Call(fn="CastSaturate", args=(rounded,)):
+            zero = 0.0
+        case _:
+            return None
+    dtype = epilogue.expr.dtype
+    if dtype not in BYTES or not zero.is_integer() or abs(zero) > 255:
+        return None
+    low = (-128 if dtype is DType.INT8 else 0) - int(zero)
+    high = low + 255
+    if not isinstance(rounded, Call) or rounded.fn != "Round":
+        return None
+    (value,) = rounded.args
+    while isinstance(value, Call) and value.fn in ("Max", "Min"):  # of a Relu: rounding keeps order
+        fn, (value, bound) = value.fn, value.args
+        if not isinstance(bound, Const) or not abs(float(bound.value)) < MOST:
+            return None
+        limit = round(float(bound.value))  # to even, as C does
+        low, high = (max(low, limit), high) if fn == "Max" else (low, min(high, limit))
+    if low > high:
+        return None
+    value, halvings = _halved(value)
+    match value:
+        case Call(fn="Mul", args=(whole, scale)) if not halvings or isinstance(scale, Const):
+            pass
+        case _:
+            return None
+    match whole:
+        case Call(fn="Cast", dtype=DType.FLOAT, args=(Input(DType.INT32, 0),)):
+            bias = 0
+        case Call(fn="Cast", dtype=DType.FLOAT, args=(
+            Call(fn="Add", args=(Input(DType.INT32, 0), Input(DType.INT32, k))),
+        )):  # fmt: skip
+            bias = k
+        case _:
+            return None
+    index, factor = _scale(scale, 0.5**halvings)
+    if not factor and index is None:
+        return None
+    for k in (bias, index or 0):
+        if k and not _by_column(epilogue, w, k, first):
+            return None
+    return Requantize(
+        first + bias - 1 if bias else None, None if index is None else first + index - 1,
+        factor, int(zero), dtype, low, high,
+    )  # fmt: skip
+
+
+def _halved(value: Expr) -> tuple[Expr, int]:
+    """Return what is divided by a power of two, as averages of 2 x 2 are, and by which."""
+    match value:
+        case Call(fn="Div", args=(whole, Const() as count)):
+            mantissa, exponent = frexp(float(count.value))
+            return (whole, exponent - 1) if mantissa == 0.5 and 0 < exponent < 16 else (value, 0)
+        case _:
+            return value, 0
+
+
+def _scale(scale: Expr, part: float) -> tuple[int | None, str]:
+    match scale:
+        case Const() if 2.0**-100 < float(scale.value) < float("inf"):  # its halves are exact
+            return None, literal(float(scale.value) * part, DType.FLOAT)
+        case Input(DType.FLOAT, k) if k > 0:
+            return k, ""
+        case _:
+            return None, ""
+
+
+def _by_column(epilogue: Epilogue, w: Workload, k: int, first: int) -> bool:
+    """Return whether a constant operand has one number for each index of the last axis."""
+    view, known = epilogue.views[k - 1], w.constant[first + k - 1]
+    axes = zip(view.strides[:-1], w.outputs[0].shape, strict=False)
+    still = not any(stride for stride, extent in axes if extent > 1)
+    return known and still and view.strides[-1] == 1 and not view.offset
+
+
+def result_lines(
+    epilogue: Epilogue, w: Workload, first: int, indices: Sequence[str], total: str, column: str
+) -> tuple[list[str], str]:
+    """Return the C lines and the stored value of one result with the sum `total`.
+
+    `indices` run over the result, the last of them is `column`.
+    """
+    known = requantization(epilogue, w, first)
+    if known is None:
+        return _any_result(epilogue, w, first, indices, total)
+    if known.bias is not None:
+        total = f"{total} + x{known.bias}[{column}]"
+    scale = known.factor or f"x{known.scale}[{column}]"
+    value = f"q_requantize({total}, {scale}, {known.low}, {known.high})"
+    zero = f" + {known.zero}" if known.zero > 0 else f" - {-known.zero}" if known.zero else ""
+    return [], f"({known.dtype.c})({value}{zero})"
+
+
+def _any_result(
+    epilogue: Epilogue, w: Workload, first: int, indices: Sequence[str], total: str
+) -> tuple[list[str], str]:
+    """Return lines and value of an epilogue that is no mere requantization.
+
+    Where no operand can be NaN, what is rounded and then brought into a byte's range is so as an
+    integer; elsewhere it is rounded without a call of the library.
+    """
+    whole = _rounded_last(epilogue, w, first)
+    if whole is None:
+        lines, value = finish(epilogue, w, total, indices, first)
+        turned = [text.replace("rintf(", "q_rounded(") for text in (*lines, value)]
+        return turned[:-1], turned[-1]
+    rounded, zero, dtype = whole
+    lines, text = finish(Epilogue(rounded, epilogue.views), w, total, indices, first)
+    fn = "q_near(" if _all_clamped(rounded) else "q_rounded("
+    low = (-128 if dtype is DType.INT8 else 0) - zero
+    text = f"q_clamp(q_round({text}), {low}, {low + 255})"
+    shifted = f"{text} + {zero}" if zero > 0 else f"{text} - {-zero}" if zero else text
+    turned = [text.replace("rintf(", fn) for text in (*lines, f"({dtype.c})({shifted})")]
+    return turned[:-1], turned[-1]
+
+
+def _rounded_last(epilogue: Epilogue, w: Workload, first: int) -> tuple[Expr, int, DType] | None:
+    """Return what is rounded at the end, the zero point then added, and the byte that it becomes.
+
+    None where it is something else, or may be NaN: with computed floats, or by a division.
+    """
+    match epilogue.expr:
+        case Call(fn="CastSaturate", args=(
+            Call(fn="Add", args=(Call(fn="Round", args=(value,)), Const() as point)),
+        )):  # fmt: skip
+            zero = float(point.value)
+        case Call(fn="CastSaturate", args=(Call(fn="Round", args=(value,)),)):
+            zero = 0.0
+        case _:
+            return None
+    dtype = epilogue.expr.dtype
+    if dtype not in BYTES or not zero.is_integer() or abs(zero) > 255:
+        return None
+    if value.dtype is not DType.FLOAT:
+        return None
+    for e in walk(value):
+        match e:
+            case Const():
+                sound = abs(float(e.value)) < float("inf")
+            case Input(_, k) if k > 0:
+                sound = not e.dtype.is_float or w.constant[first + k - 1]
+            case Call(fn=fn):
+                sound = fn in _FINITE
+            case _:
+                sound = True
+        if not sound:
+            return None
+    return value, int(zero), dtype
+
+
+_FINITE = frozenset(["Add", "Sub", "Mul", "Max", "Min", "Round", "Cast"])
+
+
+def _all_clamped(value: Expr) -> bool:
+    """Return whether all that is rounded in an expression is brought into a byte's range there."""
+    rounded = sum(isinstance(e, Call) and e.fn == "Round" for e in walk(value))
+    clamped = 0
+    for e in walk(value):
+        match e:
+            case Call(fn="Min", args=(Call(fn="Max", args=(x, Const() as low)), Const() as high)):
+                small = max(abs(float(low.value)), abs(float(high.value))) < MOST
+                if isinstance(x, Call) and x.fn == "Add" and isinstance(x.args[1], Const):
+                    x = x.args[0]
+                clamped += small and isinstance(x, Call) and x.fn == "Round"
+            case _:
+                pass
+    return rounded == clamped

@@ -1,0 +1,160 @@
+"""C functions of kernels: a candidate rendered for a workload, with its symbol and arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from atc.backends.kernel import (
+    Candidate,
+    Launch,
+    Workload,
+    WorkSplit,
+    split_of,
+    stripe_names,
+)
+from atc.backends.target import Target
+from atc.dims import bind_tokens
+from atc.ir.graph import TensorType
+from atc.templates import render
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One pointer parameter of a C kernel function."""
+
+    type: str
+    name: str
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A rendered C function. Equal text means equal symbol, so equal kernels are one function."""
+
+    symbol: str
+    text: str
+    arguments: tuple[Argument, ...]
+    scratch: int = field(compare=False)
+    portable: bool
+    fallible: tuple[str, ...] = ()
+    dims: tuple[str, ...] = field(default=(), compare=False)
+    """C expressions of the extents that a call hands over, over the network's table `d`."""
+    headers: tuple[str, ...] = ()
+    work_split: WorkSplit = field(default=WorkSplit(), compare=False)
+    launch: Launch | None = None
+    """How a GPU runs it; None: it is a C function."""
+
+    @property
+    def tiles(self) -> bool:
+        """Whether it needs the permission to use AMX's tiles."""
+        return "tiles" in self.headers
+
+    @property
+    def path(self) -> str:
+        """The path of the file in the generated project."""
+        return f"src/kernels/{self.symbol}.{'cu' if self.launch else 'c'}"
+
+    @property
+    def prototype(self) -> str:
+        """The C declaration without the semicolon."""
+        parameters = ", ".join(f"{a.type}{a.name}" for a in self.arguments)
+        return f"{'int' if self.fallible else 'void'} {self.symbol}({parameters})"
+
+
+FAILURES = {
+    "STRING": (-6, "a string is too long for its cell"),
+    "NUMBER": (-11, "a text is no number"),
+    "FORMAT": (-12, "a file is no image of a format that is read: BMP, JPEG, PNG, PNM, TIFF"),
+    "IMAGE": (-13, "an image is damaged, of another size than the model's, or of a kind of its "
+              "format that isn't read"),
+}  # fmt: skip
+"""Statuses of networks that kernels return (`enum k_failure` in `kernel.h`), and what they mean."""
+
+_PLACEHOLDER = "ATC_SYMBOL"
+_FUNCTION = re.compile(r"(?P<head>^[^\n]*\)\n{\n)(?P<body>.*?)(?=^})", re.DOTALL | re.MULTILINE)
+
+
+def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSource:
+    """Render the C function of a candidate for a workload."""
+    kernel, params = candidate.kernel, candidate.params
+    scratch = kernel.scratch(w, params, target)
+    work_split, launch = split_of(kernel, w, params, target), kernel.launch(w, params, target)
+    arguments = _arguments(
+        candidate, w, scratch, work_split, "__restrict__" if launch else "restrict"
+    )
+    text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
+    if dims:
+        arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
+        text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
+        text = _FUNCTION.sub(_with_dims, text)
+    dtype = w.outputs[0].dtype.label
+    # The target too: two networks with different compiler flags may meet in one program.
+    digest = hashlib.sha256(f"{target.name}\n{text}".encode()).hexdigest()[:12]
+    symbol = f"atc_{kernel.name}_{dtype}_{digest}"
+    return KernelSource(
+        symbol, text.replace(_PLACEHOLDER, symbol), arguments, scratch, kernel.portable,
+        kernel.fallible, dims, candidate.headers, work_split, launch,
+    )  # fmt: skip
+
+
+def _with_dims(function: re.Match[str]) -> str:
+    """Return a C function with the extents that it uses read from `dims` first."""
+    head, body = function["head"], function["body"]
+    used = sorted({int(k) for k in re.findall(r"\bdim(\d+)\b", body)})
+    lines = [f"  const ptrdiff_t dim{k} = (ptrdiff_t)dims[{k}];\n" for k in used]
+    if head.endswith("dims)\n{\n") and not used and not re.search(r"\bdims\b", body):
+        lines = ["  (void)dims; /* this one needs none */\n"]
+    return head + "".join(lines) + body
+
+
+def _parameters(arguments: Sequence[Argument]) -> str:
+    return ",\n    ".join(f"{a.type}{a.name}" for a in arguments)
+
+
+def _text(
+    candidate: Candidate, w: Workload, target: Target, arguments: Sequence[Argument]
+) -> str:
+    kernel, params = candidate.kernel, candidate.params
+    types = [w.inputs[i] for i in range(len(w.inputs))]
+    values: dict[str, object] = {
+        "symbol": _PLACEHOLDER,
+        "parameters": _parameters(arguments),
+        "kernel": kernel,
+        "params": params,
+        "label": candidate.label,
+        "portable": kernel.portable,
+        "headers": candidate.headers,
+        "arguments": arguments,
+        "launch": kernel.launch(w, params, target),
+        "operands": [f"x{i} {_shown(t)}" for i, t in enumerate(types) if t is not None],
+        "results": [f"y{i} {_shown(t)}" for i, t in enumerate(w.outputs)],
+        **kernel.values(w, params, target),
+    }
+    return render(kernel.template, values)
+
+
+def _shown(type_: TensorType) -> str:
+    return f"{type_.dtype.label}[{','.join(map(str, type_.shape))}]"
+
+
+def _arguments(
+    candidate: Candidate, w: Workload, scratch: int, work_split: WorkSplit, restrict: str
+) -> tuple[Argument, ...]:
+    shared = candidate.kernel.in_place(w)
+    arguments = []
+    for i, type_ in enumerate(w.inputs):
+        if type_ is not None:
+            qualifier = "" if i in shared else f"{restrict} "
+            arguments.append(Argument(f"const {type_.dtype.c} *{qualifier}", f"x{i}"))
+    for i, out in enumerate(w.outputs):
+        qualifier = "" if shared and i == 0 else f"{restrict} "
+        arguments.append(Argument(f"{out.dtype.c} *{qualifier}", f"y{i}"))
+    if scratch:
+        arguments.append(Argument(f"void *{restrict} ", "scratch"))
+    for k in range(len(w.op.written)):
+        arguments.append(Argument("int64_t *restrict ", f"count{k}"))
+    arguments += (Argument("ptrdiff_t ", name) for name in stripe_names(candidate.params))
+    arguments += (Argument("int ", name) for name in work_split.names)
+    return tuple(arguments)

@@ -1,0 +1,281 @@
+"""Epilogues of blocked convolutions: what becomes of a tile's results before they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from atc.backends.kernel import Workload
+from atc.backends.render.expr import address
+from atc.backends.render.loops import finish, loop_names
+from atc.backends.render.tile_geometry import Geometry, spatial_strides
+from atc.backends.render.vector_expr import (
+    BYTES,
+    lanes,
+    read_vector,
+    render_vector,
+    store_vector,
+    stored,
+    typed_epilogue,
+)  # fmt: skip
+from atc.backends.target import Target
+from atc.ir.expr import Call, Const, Expr, Input, call, const, cost, walk
+from atc.ir.graph import DType
+from atc.ir.ops import ConvBlocked, Epilogue, identity_epilogue
+from atc.ir.view import View, dense
+
+Output = tuple[str, int, int, int, int]
+"""Accumulator, row, column, vector and place in y of a tile's result."""
+
+LONG = 8
+"""Cost of an epilogue from which it gets a loop of its own: unrolled for all accumulators it would
+be long code, and its constants would push them out of their registers."""
+
+
+def leading_bias(epilogue: Epilogue, sums: DType = DType.FLOAT) -> tuple[int | None, Expr]:
+    """Take a first addition of a per-channel operand to the `sums` out of an epilogue.
+
+    Returns the operand's index, with which accumulators may start, and the rest of the expression.
+    """
+    users = [e for e in walk(epilogue.expr) if isinstance(e, Call) and _reads_result(e)]
+    if len(users) != 1 or users[0].fn != "Add" or users[0].dtype is not sums:
+        return None, epilogue.expr
+    others = [a for a in users[0].args if isinstance(a, Input) and a.index > 0]
+    if len(others) != 1:
+        return None, epilogue.expr
+    k = others[0].index
+    if any(epilogue.views[k - 1].strides[2:-1]):
+        return None, epilogue.expr
+    return k, _with(epilogue.expr, users[0], Input(sums, 0))
+
+
+def _reads_result(e: Call) -> bool:
+    return any(isinstance(a, Input) and a.index == 0 for a in e.args)
+
+
+def _with(expr: Expr, old: Expr, new: Expr) -> Expr:
+    done: dict[Expr, Expr] = {}
+    for e in walk(expr):
+        args = tuple(done[a] for a in e.args) if isinstance(e, Call) else ()
+        done[e] = new if e == old else Call(e.dtype, e.fn, args) if isinstance(e, Call) else e
+    return done[expr]
+
+
+def shorter(e: Expr) -> Expr:
+    """Return a float expression that gives the same bytes, stored as such, in fewer steps.
+
+    What stores bytes rounds as well. What is rounded, clamped around a zero point and moved back
+    may be clamped around 0: where the additions are not exact, both clamp. (Zeros may differ in
+    sign, which no byte shows.)
+    """
+    return _around_zero(e.args[0] if isinstance(e, Call) and e.fn == "Round" else e)
+
+
+def _around_zero(expr: Expr) -> Expr:
+    done: dict[Expr, Expr] = {}
+    for e in walk(expr):
+        if isinstance(e, Call):
+            done[e] = _step_around_zero(e, tuple(done[a] for a in e.args))
+        else:
+            done[e] = e
+    return done[expr]
+
+
+def _step_around_zero(e: Call, args: tuple[Expr, ...]) -> Expr:
+    match args:
+        case (Call(fn="Min", args=(Call(fn="Max", args=(Call(fn="Add", args=(x, z)), low)), high)),
+              Const() as zero) if e.fn == "Sub" and z == zero:  # fmt: skip
+            bounds = [_whole(v) for v in (zero, low, high)]
+            if isinstance(x, Call) and x.fn == "Round" and all(b is not None for b in bounds):
+                point, least, most = (b or 0 for b in bounds)
+                held = call("Max", x, const(least - point, DType.FLOAT))
+                return call("Min", held, const(most - point, DType.FLOAT))
+    return Call(e.dtype, e.fn, args)
+
+
+def _whole(e: Expr) -> int | None:
+    """Return the value of a constant that is a small whole number."""
+    if isinstance(e, Const) and e.dtype is DType.FLOAT and abs(float(e.value)) <= 255:
+        return int(float(e.value)) if float(e.value).is_integer() else None
+    return None
+
+
+@dataclass(frozen=True)
+class DeferredEpilogue:
+    """An epilogue that vectors can't do: applied to all of y at the end, number by number."""
+
+    loops: Sequence[tuple[str, int]]
+    lines: Sequence[str]
+    value: str
+    place: str
+
+
+def deferred_epilogue(epilogue: Epilogue, w: Workload) -> DeferredEpilogue:
+    """Return the loops over y that apply an epilogue to the results stored there."""
+    shape = w.outputs[0].shape
+    loops = loop_names("i", shape)
+    indices = [v for v, _ in loops]
+    place = address(dense(shape), indices)
+    first = len(w.inputs) - len(epilogue.views)
+    lines, value = finish(epilogue, w, f"y0[{place}]", indices, first)
+    return DeferredEpilogue(loops, lines, value, place)
+
+
+def sums_floats(w: Workload[ConvBlocked], kinds: Container[DType] = (DType.FLOAT,)) -> bool:
+    """Tell whether a blocked convolution sums floats of one of these `kinds` in memory, and its
+    tiles can store the results."""
+    op, x = w.op, w.inputs[0]
+    sums = op.accumulator is DType.FLOAT and x is not None and x.dtype in kinds
+    return sums and (w.outputs[0].dtype is DType.FLOAT or typed_epilogue(op.epilogue, w, 2))
+
+
+class TileEpilogue:
+    """The treatment of a tile's accumulators, and the operands it needs for that."""
+
+    def __init__(
+        self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target,
+        sums: DType = DType.FLOAT,
+    ) -> None:  # fmt: skip
+        self.late: DeferredEpilogue | None = None
+        first = len(w.inputs) - len(epilogue.views)
+        self.types = [t.dtype for t in w.inputs[first:] if t is not None]
+        self.sizes = [t.nbytes for t in w.inputs[first:] if t is not None]
+        self.nearby = target.machine.nearby
+        self.out = w.outputs[0].dtype
+        if lanes(target) < 2 or not typed_epilogue(epilogue, w, first):
+            self.late = deferred_epilogue(epilogue, w)
+            epilogue = identity_epilogue(DType.FLOAT)
+        self.views, self.g = epilogue.views, g
+        self.bias, self.expr = leading_bias(epilogue, sums)
+        self.sums = sums
+        self.expr = stored(self.expr) or self.expr
+        if self.out in BYTES:
+            self.expr = shorter(self.expr)
+        rest = {e.index for e in walk(self.expr) if isinstance(e, Input)}
+        self.rest = sorted(rest - {0})
+        self.used = sorted((rest | {self.bias or 0}) - {0})
+        floats = Input(DType.INT32, 0) not in set(walk(self.expr)) and self.out not in BYTES
+        self.rolled = cost(self.expr) > LONG and floats
+        self.bytes = self.out in BYTES
+        self.apart = self.out is not DType.FLOAT
+        """Whether sums can't wait in y for a rolled epilogue."""
+
+    def parameters(self) -> str:
+        """Return the operands as parameters of a tile function."""
+        return "".join(f", const {self.types[k - 1].c} *x{k + 1}" for k in self.used)
+
+    def arguments(self) -> str:
+        """Return the operands at the first pixel and block of a tile."""
+        texts = []
+        for k in self.used:
+            view = self.views[k - 1]
+            row, column = spatial_strides(view, self.g)
+            place = View((view.strides[0], view.strides[1], row, column), view.offset)
+            texts.append(f", x{k + 1} + {address(place, ('n', 'block', 'row', 'col'))}")
+        return "".join(texts)
+
+    def block_arguments(self) -> str:
+        """Return the operands at the first pixel of a block, by the C variables n and block."""
+        return "".join(f", x{k + 1} + {self._block(k)}" for k in self.used)
+
+    def _block(self, k: int) -> str:
+        view = self.views[k - 1]
+        return address(View(view.strides[:2], view.offset), ("n", "block"))
+
+    def names(self) -> str:
+        """Return the operands as arguments of a function that has them as parameters."""
+        return "".join(f", x{k + 1}" for k in self.used)
+
+    def dense_bias(self) -> int | None:
+        """Return the operand that sums may start with, if its vectors lie in memory so."""
+        if self.bias is None or self.views[self.bias - 1].strides[-1] != 1:
+            return None
+        return self.bias if self.types[self.bias - 1] is self.sums else None
+
+    def forget_bias(self) -> None:
+        """Leave out of the operands a bias that only the first value of sums needs."""
+        self.used = self.rest
+
+    def bias_at(self, block: str) -> str:
+        """Return the place of a block of the bias, by the C variable n."""
+        assert self.bias is not None
+        view = self.views[self.bias - 1]
+        place = address(View(view.strides[:2], view.offset), ("n", f"({block})"))
+        return f"x{self.bias + 1} + {place}"
+
+    def bias_step(self) -> int:
+        """Numbers from one block of the bias to the next."""
+        assert self.bias is not None
+        return self.views[self.bias - 1].strides[1]
+
+    def start(self, vector: int) -> str:
+        """Return the first value of an accumulator."""
+        if self.bias is None:
+            return "v_zero()" if self.sums is DType.FLOAT else "v_i32_set1(0)"
+        return self._read(self.bias, 0, 0, vector)
+
+    def finish(
+        self, row: int | str, column: int | str, vector: int | str, result: str, prefix: str = "e"
+    ) -> tuple[list[str], str]:
+        """Return the lines and the value to be stored of one result, at numbers or C variables."""
+
+        def read(k: int) -> str:
+            return result if k == 0 else self._read(k, row, column, vector)
+
+        return render_vector(self.expr, read, prefix)
+
+    def store(self, place: str, value: str) -> str:
+        """Return the statement that stores a vector at a place."""
+        return store_vector(self.out, place, value)
+
+    def held(self, value: str) -> str:
+        """Return the C expression of a value that `store_four` takes."""
+        return f"v_select(v_isnan({value}), v_zero(), {value})" if self.out is DType.INT8 else value
+
+    def store_four(self, place: str) -> str:
+        """Return the statement that stores the vectors r0 to r3 as bytes in a row."""
+        return f"v_store4_{'i8' if self.out is DType.INT8 else 'u8'}({place}, r0, r1, r2, r3);"
+
+    def in_fours(self, outputs: Sequence[Output]) -> tuple[list[list[Output]], list[Output]]:
+        """Results of which four at a time lie in a row, and the rest."""
+        fours: list[list[Output]] = []
+        rest: list[Output] = []
+        waiting: list[Output] = []
+        for each in sorted(outputs, key=lambda o: o[-1]):
+            if waiting and each[-1] != waiting[-1][-1] + self.g.block:
+                rest += waiting
+                waiting = []
+            waiting.append(each)
+            if len(waiting) == 4:
+                fours.append(waiting)
+                waiting = []
+        return fours, rest + waiting
+
+    def awaited(self, outputs: Sequence[Output]) -> list[str]:
+        """Return the places that a tile prefetches: of large operands, as far away as y."""
+        operands = [k for k in self.rest if self._is_large(k)]
+        return [
+            self._place(k, row, column, vector)
+            for k in operands
+            for _, row, column, vector, _ in outputs
+        ]
+
+    def _is_large(self, k: int) -> bool:
+        view, floats = self.views[k - 1], self.types[k - 1] is DType.FLOAT
+        vectors = spatial_strides(view, self.g)[1] != 0 and view.strides[-1] == 1
+        return floats and vectors and self.sizes[k - 1] > self.nearby
+
+    def _read(self, k: int, row: int | str, column: int | str, vector: int | str) -> str:
+        place = self._place(k, row, column, vector)
+        return read_vector(self.types[k - 1], place, self.views[k - 1].strides[-1])
+
+    def _place(self, k: int, row: int | str, column: int | str, vector: int | str) -> str:
+        view = self.views[k - 1]
+        by_row, by_column = spatial_strides(view, self.g)
+        offset, place = 0, f"x{k + 1}"
+        for index, stride in ((vector, view.strides[1]), (row, by_row), (column, by_column)):
+            if isinstance(index, int):
+                offset += index * stride
+            elif stride:
+                place += f" + {index} * {stride}"
+        return place + (f" + {offset}" if offset else "")

@@ -1,0 +1,263 @@
+"""The geometry of register tiles: how the outputs of a blocked convolution are cut into them.
+
+A tile is R rows x C columns of outputs times NV vectors of output channels, all in registers. Which
+of its taps fall into the padding is known here, so nothing is copied and nothing is tested at run
+time: a tap of a border tile simply computes fewer pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
+
+from atc.backends.kernel import StripedParams, Workload
+from atc.ir.ops import ConvBlocked
+from atc.ir.view import View
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A spatial axis: output and input extents, and the window along it."""
+
+    out: int
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+    open: bool = False
+    """Whether the next row follows where this one ends, so that no tap meets padding."""
+
+    def valid(self, at: int, tap: int) -> bool:
+        """Return whether a tap of output `at` lies inside the input."""
+        return self.open or 0 <= at * self.stride + tap * self.dilation - self.pad < self.size
+
+    @property
+    def interior(self) -> tuple[int, int]:
+        """The range of outputs whose taps all lie inside the input."""
+        if self.open:
+            return 0, self.out
+        low = max(0, min(self.out, -(-self.pad // self.stride)))
+        last = self.size - 1 - (self.kernel - 1) * self.dilation + self.pad
+        return low, max(low, min(self.out, last // self.stride + 1))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A blocked convolution in numbers; a one-dimensional one has one row.
+
+    `supers` groups are computed one after the other; `ic` and `mb` are the input channels and
+    output blocks of one.
+    """
+
+    batch: int
+    block: int
+    supers: int
+    ic: int
+    mb: int
+    rows: Axis
+    cols: Axis
+    plain: bool
+    flat: bool = False
+    """Whether rows and columns are one dense axis of the tensors, cut anew."""
+    x_rows: int = 0
+    y_rows: int = 0
+    """The rows of x and of y that memory holds; 0: all."""
+    plane: int = 0
+    """The pixels of x, where they aren't those of its rows."""
+
+    @property
+    def icb(self) -> int:
+        """Input blocks of one group."""
+        return -(-self.ic // self.block)
+
+    @property
+    def taps(self) -> int:
+        """Taps of the window."""
+        return self.rows.kernel * self.cols.kernel
+
+    @property
+    def depth(self) -> int:
+        """Products summed for each output."""
+        return self.ic * self.taps
+
+    @property
+    def in_plane(self) -> int:
+        """Elements of one input block, or of one channel where x is plain."""
+        rows = self.x_rows or self.rows.size
+        pixels = self.plane or rows * self.cols.size
+        return pixels * (1 if self.plain else self.block)
+
+    @property
+    def out_plane(self) -> int:
+        """Elements of one output block."""
+        return (self.y_rows or self.rows.out) * self.cols.out * self.block
+
+    @property
+    def first_x(self) -> str:
+        """The number taken off a row of x, in C."""
+        return " - x_first" if self.x_rows else ""
+
+    @property
+    def first_y(self) -> str:
+        """The number taken off a row of y, in C."""
+        return " - y_first" if self.y_rows else ""
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions, padded channels included."""
+        outputs = self.batch * self.supers * self.mb * self.out_plane
+        return 2 * outputs * self.depth
+
+
+def super_groups(group: int, ic: int, oc: int, block: int) -> int:
+    """Return how many groups are computed as one dense convolution.
+
+    Both sides of such a bundle fill whole blocks; where no bundle does, all groups are one.
+    """
+    for q in range(1, group + 1):
+        if group % q == 0 and ic * q % block == 0 and oc * q % block == 0:
+            return q
+    return group
+
+
+def geometry(
+    w: Workload[ConvBlocked], pixels: int, params: StripedParams | None = None, *,
+    recut: bool = True,
+) -> Geometry:  # fmt: skip
+    """Return the geometry of a ConvBlocked for tiles of `pixels` outputs.
+
+    Pointwise ones become rows of about that many pixels where that comes out even, else one row;
+    not so without `recut` or where `params` are those of bands.
+    """
+    op, x, weights, y = w.op, w.input(0), w.input(1), w.outputs[0]
+    block, window = y.shape[-1], op.window
+    sizes = zip(
+        y.shape[2:-1], x.shape[2 : 2 + window.rank], window.kernel, window.strides,
+        window.dilations, window.pads, strict=True,
+    )  # fmt: skip
+    axes = [Axis(*numbers) for numbers in sizes]
+    if len(axes) == 1:
+        axes = [Axis(1, 1, 1, 1, 1, 0), *axes]
+    bands = params.bands if params else ()
+    merge = all(_rows_merge(v, axes[-1].out) for v in op.epilogue.views)
+    flat = recut and not bands and _is_flat(axes) and merge
+    rows, cols = _recut(axes[0].out * axes[1].out, pixels) if flat else axes
+    oc = weights.shape[0] // op.group
+    q = super_groups(op.group, weights.shape[1], oc, block)
+    return Geometry(
+        y.shape[0], block, op.group // q, weights.shape[1] * q, -(-oc * q // block), rows, cols,
+        len(x.shape) == op.plain, flat, *bands,
+    )  # fmt: skip
+
+
+def in_rows(g: Geometry, pixels: int) -> Geometry:
+    """Return a convolution along one axis as one of rows of about that many pixels.
+
+    Taps then reach into the next rows. As it was where there is padding or that comes out uneven.
+    """
+    cols = g.cols
+    if g.rows != Axis(1, 1, 1, 1, 1, 0) or g.flat or cols.interior != (0, cols.out):
+        return g
+    rows, row = _recut(cols.out, pixels)
+    if rows.out == 1:
+        return g
+    step = row.out * cols.stride
+    across = Axis(row.out, step, cols.kernel, cols.stride, cols.dilation, 0, True)
+    return replace(g, rows=rows, cols=across, flat=True, plane=cols.size)
+
+
+def _is_flat(axes: Sequence[Axis]) -> bool:
+    return all((a.kernel, a.stride, a.pad) == (1, 1, 0) and a.out == a.size for a in axes)
+
+
+def _rows_merge(view: View, cols: int) -> bool:
+    return len(view.strides) < 5 or view.strides[2] == view.strides[3] * cols
+
+
+def _recut(total: int, pixels: int) -> tuple[Axis, Axis]:
+    widths = [n for n in range(pixels, 2 * pixels // 3, -1) if total % n == 0]
+    width = widths[0] if widths else total
+    rows = total // width
+    return Axis(rows, rows, 1, 1, 1, 0), Axis(width, width, 1, 1, 1, 0)
+
+
+def spatial_strides(view: View, g: Geometry) -> tuple[int, int]:
+    """Return what one row and one column of outputs mean in an operand of the epilogue."""
+    column = view.strides[-2]
+    if g.flat:
+        return column * g.cols.out, column
+    return (view.strides[2] if len(view.strides) == 5 else 0), column
+
+
+@dataclass(frozen=True)
+class Columns:
+    """`count` tiles of `width` columns from column `first`; `taps[k]` are tap k's pixels."""
+
+    first: int
+    count: int
+    width: int
+    taps: tuple[tuple[int, ...], ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every tap meets every pixel."""
+        return all(len(t) == self.width for t in self.taps)
+
+
+def cut_columns(axis: Axis, width: int) -> list[Columns]:
+    """Cut the columns into tiles of at most `width`, as equal as can be, and group equal ones."""
+    return list(_cut_columns(axis, width))
+
+
+@cache  # costs are asked for thousands of times, of some dozen axes
+def _cut_columns(axis: Axis, width: int) -> tuple[Columns, ...]:
+    count = -(-axis.out // width)
+    small, larger = divmod(axis.out, count)
+    tiles = []
+    at = 0
+    for k in range(count):
+        n = small + (k < larger)
+        taps = tuple(
+            tuple(c for c in range(n) if axis.valid(at + c, t)) for t in range(axis.kernel)
+        )
+        tiles.append((at, n, taps))
+        at += n
+    groups = []
+    for (n, taps), members in groupby(tiles, key=lambda t: (t[1], t[2])):
+        same = list(members)
+        groups.append(Columns(same[0][0], len(same), n, taps))
+    return tuple(groups)
+
+
+def tile_rows(g: Geometry, pixels: int) -> int:
+    """Return the rows of a tile: more than one where the rows are short."""
+    low, high = g.rows.interior
+    return max(1, min(pixels // g.cols.out, high - low))
+
+
+def unroll(steps: int, wanted: int) -> int:
+    """Return the largest divisor of `steps` up to `wanted`."""
+    return max(u for u in range(1, wanted + 1) if steps % u == 0)
+
+
+def panels(mb: int, nv: int) -> list[int]:
+    """Return the vectors of each panel of output blocks: all `nv` but the last."""
+    return [min(nv, mb - m) for m in range(0, mb, nv)]
+
+
+def tile_row_counts(g: Geometry, pixels: int) -> list[tuple[int, int]]:
+    """Return (rows of a tile, tiles of that many rows) of one image."""
+    r = tile_rows(g, pixels)
+    low, high = g.rows.interior
+    full = (high - low) // r
+    single = g.rows.out - full * r
+    return [(r, full), (1, single)] if single else [(r, full)]
+
+
+def tile_count(g: Geometry, pixels: int) -> int:
+    """Return the tiles of one image that share a panel of weights."""
+    across = sum(c.count for c in cut_columns(g.cols, pixels))
+    return across * sum(times for _, times in tile_row_counts(g, pixels))

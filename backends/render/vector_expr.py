@@ -1,0 +1,407 @@
+"""Scalar expressions in the vector vocabulary: V_LANES neighbouring results at a time, in float.
+
+Operands must lie densely along the last loop (stride 1: loaded) or not vary along it (stride 0:
+broadcast). BOOL subexpressions are masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from math import isclose, isnan, sqrt
+
+from atc.backends.kernel import Workload
+from atc.backends.render.expr import address, literal
+from atc.backends.target import Target
+from atc.errors import InternalError
+from atc.ir.expr import Call, Const, Expr, Extent, Input, cast, walk
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Epilogue
+from atc.ir.view import View
+
+FUNCTIONS = {
+    "Add": "v_add", "Sub": "v_sub", "Mul": "v_mul", "Div": "v_div", "Max": "v_max", "Min": "v_min",
+    "Abs": "v_abs", "Neg": "v_neg", "Floor": "v_floor", "Ceil": "v_ceil", "Round": "v_round",
+    "Trunc": "v_trunc", "Sqrt": "v_sqrt", "Exp": "v_exp", "Expm1": "v_expm1", "Log": "v_log",
+    "Log1p": "v_log1p", "Sin": "v_sin", "Cos": "v_cos", "Tanh": "v_tanh", "Erf": "v_erf",
+    "Sigmoid": "v_sigmoid", "Softplus": "v_softplus", "Equal": "v_eq", "Less": "v_lt",
+    "LessOrEqual": "v_le", "Greater": "v_gt", "GreaterOrEqual": "v_ge", "IsNaN": "v_isnan",
+    "Where": "v_select",
+}  # fmt: skip
+"""Functions of floats that the vocabulary or its math functions have under one name."""
+
+MASKS = {"And": "v_mask_and", "Or": "v_mask_or", "Not": "v_mask_not"}
+"""Functions of masks."""
+
+COMPOSED = frozenset({"Reciprocal", "Sign", "IsInf", "Cast", "Pow"})
+"""Functions made of several of the vocabulary's."""
+
+
+def lanes(target: Target) -> int:
+    """Return how many floats a vector of the target holds; 1 where it has none."""
+    return target.vector_bytes // 4
+
+
+LOADS = {DType.FLOAT: "v_load", DType.UINT8: "v_load_u8", DType.INT8: "v_load_i8",
+         DType.INT32: "v_i32_load", DType.BFLOAT16: "v_load_bf16"}  # fmt: skip
+"""What reads a vector of a type; bytes and bfloat16 become floats."""
+
+LOADED_PARTS = {
+    DType.FLOAT: "v_load_n", DType.UINT8: "v_load_u8_n", DType.INT8: "v_load_i8_n",
+    DType.INT32: "v_i32_load_n", DType.BFLOAT16: "v_load_bf16_n",
+}  # fmt: skip
+"""What reads the first lanes of a vector."""
+
+STORES = {DType.FLOAT: "v_store", DType.UINT8: "v_store_u8", DType.INT8: "v_store_i8",
+          DType.INT32: "v_i32_store", DType.BFLOAT16: "v_store_bf16"}  # fmt: skip
+
+BYTES = frozenset({DType.UINT8, DType.INT8})
+
+ROUNDED = {DType.BFLOAT16: "v_round_bf16", DType.FLOAT16: "v_round_f16"}
+"""What rounds floats as casting there and back does."""
+
+INTEGER_FUNCTIONS = {"Add": "v_i32_add", "Sub": "v_i32_sub", "Mul": "v_i32_mul"}
+"""Functions of INT32, which wrap."""
+
+
+def vectorisable(expr: Expr) -> bool:
+    """Return whether every subexpression is a float or a mask that the vocabulary can compute.
+
+    Bytes, bfloat16 and INT32 sums may be operands, where the expression makes floats of them first;
+    sums, differences and products of INT32 are computed too.
+    """
+    return expr.dtype is DType.FLOAT and all(_supported(e) for e in walk(expr))
+
+
+def integral(expr: Expr) -> bool:
+    """Return whether an expression is INT32 and the vocabulary can compute it."""
+    return expr.dtype is DType.INT32 and all(_supported(e) for e in walk(expr))
+
+
+def stored(expr: Expr) -> Expr | None:
+    """Return the float expression whose vector is stored for a value; None where there is none.
+
+    Storing bytes saturates: a whole number that is to be saturated is stored as it is. Storing
+    bfloat16 rounds.
+    """
+    match expr:
+        case Input(dtype=DType.BFLOAT16):
+            return cast(expr, DType.FLOAT)
+        case Call(fn="Cast", dtype=DType.BFLOAT16, args=(x,)):
+            return x if x.dtype is DType.FLOAT else None
+        case Call(fn="CastSaturate", args=(x,)) if expr.dtype in BYTES and _whole(x):
+            return x
+        case _:
+            return expr if expr.dtype is DType.FLOAT else None
+
+
+def _whole(e: Expr) -> bool:
+    match e:
+        case Call(fn="Round" | "Floor" | "Ceil" | "Trunc"):
+            return e.dtype is DType.FLOAT
+        case Call(fn="Add" | "Sub" | "Max" | "Min", args=(a, b)):
+            return e.dtype is DType.FLOAT and _whole(a) and _whole(b)
+        case Call(fn="Cast", args=(a,)):
+            return e.dtype is DType.FLOAT and a.dtype in BYTES
+        case Const():
+            return e.dtype is DType.FLOAT and float(e.value).is_integer()
+        case _:
+            return False
+
+
+def store_vector(dtype: DType, place: str, value: str, count: str = "") -> str:
+    """Return the C statement that stores a vector, or `count` lanes of it; NaN as the byte 0."""
+    if dtype is DType.INT8:
+        value = f"v_select(v_isnan({value}), v_zero(), {value})"
+    if count:
+        return f"{STORES[dtype]}_n({place}, {value}, {count});"
+    return f"{STORES[dtype]}({place}, {value});"
+
+
+def read_vector(dtype: DType, place: str, step: int, count: str = "") -> str:
+    """Return the C expression of the vector at a place: of one number where `step` is 0, of
+    `count` lanes where that is given."""
+    if step:
+        return f"{LOADED_PARTS[dtype]}({place}, {count})" if count else f"{LOADS[dtype]}({place})"
+    if dtype is DType.INT32:
+        return f"v_i32_set1(*({place}))"
+    if dtype is DType.BFLOAT16:
+        return f"v_set1(k_load_bf16(*({place})))"
+    return f"v_broadcast({place})" if dtype is DType.FLOAT else f"v_set1((float)*({place}))"
+
+
+def _supported(e: Expr) -> bool:
+    match e:
+        case Input():
+            return e.dtype in LOADS
+        case Call(fn="Cast", args=(Input(dtype=DType.BFLOAT16),)):
+            return e.dtype is DType.FLOAT
+        case Call(fn="Cast", args=(a,)) if a.dtype in BYTES:
+            return e.dtype in (DType.FLOAT, DType.INT32) and isinstance(a, Input)
+        case Call(fn="Cast", args=(a,)) if a.dtype is DType.INT32:
+            return e.dtype is DType.FLOAT
+        case Call(fn="Cast", args=(a,)) if e.dtype in ROUNDED:
+            return a.dtype is DType.FLOAT  # what reads it must be a cast back
+        case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype),)) if dtype in ROUNDED:
+            return e.dtype is DType.FLOAT
+        case Call(fn=fn, dtype=DType.INT32):
+            return fn in INTEGER_FUNCTIONS
+        case Const():
+            return e.dtype in (DType.FLOAT, DType.INT32)
+        case Extent():
+            return e.dtype is DType.FLOAT
+        case Call(fn="Where"):
+            return e.dtype is DType.FLOAT
+        case Call(fn="Cast"):
+            return {e.dtype, e.args[0].dtype} == {DType.FLOAT, DType.BOOL}
+        case Call(fn="Pow"):
+            return isinstance(e.args[1], Const) and e.args[1].value == 2
+        case Call(fn=fn) if fn in MASKS:
+            return all(a.dtype is DType.BOOL for a in e.args)
+        case Call(fn=fn):
+            floats = all(a.dtype is DType.FLOAT for a in e.args)
+            return floats and (fn in FUNCTIONS or fn in COMPOSED)
+        case _:
+            return False
+
+
+def readable(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
+    """Return whether all operands are floats that vectors along the last loop can be read from."""
+    fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
+    floats = all(t is not None and t.dtype is DType.FLOAT for t in types)
+    return fits and floats and len(types) == len(views)
+
+
+def vector_reader(
+    views: Sequence[View], indices: Sequence[str], first: int = 0, count: str = "",
+    types: Sequence[DType] = (),
+) -> Callable[[int], str]:
+    """Return how Input(k) reads operand `first + k` at the loop `indices`.
+
+    The last index is where the vector begins; with `count` only so many lanes are read. All are
+    floats unless `types` says otherwise.
+    """
+
+    def read(k: int) -> str:
+        place = f"x{first + k} + {address(views[k], indices)}"
+        dtype = types[k] if types else DType.FLOAT
+        return read_vector(dtype, place, views[k].strides[-1], count)
+
+    return read
+
+
+def readable_typed(views: Sequence[View], types: Sequence[TensorType | None]) -> bool:
+    """Return whether all operands have types that vectors along the last loop can be read from."""
+    fits = all(v.strides and v.strides[-1] in (0, 1) for v in views)
+    known = all(t is not None and t.dtype in LOADS for t in types)
+    return fits and known and len(types) == len(views)
+
+
+def typed_epilogue(epilogue: Epilogue, w: Workload, first: int) -> bool:
+    """Return whether an epilogue over floats, bytes and INT32 sums can be computed in vectors."""
+    value = stored(epilogue.expr)
+    fits = value is not None and vectorisable(value)
+    return fits and readable_typed(epilogue.views, w.inputs[first:])
+
+
+def vector_epilogue(epilogue: Epilogue, w: Workload, target: Target, first: int) -> bool:
+    """Tell whether vectors can compute an epilogue whose operands start at input `first`."""
+    float_out = w.outputs[0].dtype is DType.FLOAT and lanes(target) > 1
+    return float_out and vectorisable(epilogue.expr) and readable(epilogue.views, w.inputs[first:])
+
+
+def vector_finish(
+    epilogue: Epilogue, result: str, indices: Sequence[str], first: int, count: str = "",
+    prefix: str = "e",
+) -> tuple[list[str], str]:  # fmt: skip
+    """Return the lines and the vector to be stored of an epilogue applied to the vector `result`.
+
+    The epilogue's operands start at input `first`; `indices` run over the output, the last one is
+    where the vector begins.
+    """
+    read = vector_reader(epilogue.views, indices, first, count)
+    return render_vector(epilogue.expr, lambda k: result if k == 0 else read(k - 1), prefix)
+
+
+def render_vector(
+    expr: Expr, read: Callable[[int], str], prefix: str = "v"
+) -> tuple[list[str], str]:
+    """Return C declarations of shared subexpressions, then the C expression of the vector.
+
+    `read(k)` is the C expression of Input(k)'s vector. Subexpressions used more than once and long
+    ones get a `const` variable named by `prefix`.
+    """
+    order, fused = _order(expr)
+    uses: dict[Expr, int] = {}
+    for e in order:
+        for a in _operands(e, fused):
+            uses[a] = uses.get(a, 0) + 1 + _reads_twice(e)
+    lines: list[str] = []
+    done: dict[Expr, str] = {}
+    for e in order:
+        text = _text(e, [done[a] for a in _operands(e, fused)], fused, read)
+        shared = uses.get(e, 0) > 1 and "(" in text
+        if e is not expr and not isinstance(e, Const) and (shared or len(text) > 72):
+            name = f"{prefix}{len(lines)}"
+            kind = {DType.BOOL: "vmask", DType.INT32: "vi32"}.get(e.dtype, "vf32")
+            lines.append(f"const {kind} {name} = {text};")
+            text = name
+        done[e] = text
+    return lines, done[expr]
+
+
+# ---- subexpressions that the math functions know as one ------------------------------------------
+
+
+def _order(expr: Expr) -> tuple[list[Expr], dict[Expr, tuple[str, Expr]]]:
+    """Return the subexpressions to compute, operands first, and those that are one function."""
+    fused: dict[Expr, tuple[str, Expr]] = {}
+    order: list[Expr] = []
+    seen: set[Expr] = set()
+
+    def visit(e: Expr) -> None:
+        if e in seen:
+            return
+        seen.add(e)
+        known = _activation(e)
+        if known is not None:
+            fused[e] = known
+        for a in _operands(e, fused):
+            visit(a)
+        order.append(e)
+
+    visit(expr)
+    return order, fused
+
+
+def _operands(e: Expr, fused: dict[Expr, tuple[str, Expr]]) -> tuple[Expr, ...]:
+    if e in fused:
+        return (fused[e][1],)
+    return e.args if isinstance(e, Call) else ()
+
+
+def _activation(e: Expr) -> tuple[str, Expr] | None:
+    """Recognise x sigmoid(x), x tanh(softplus(x)) and 0.5 x (1 + erf(x / sqrt 2)), in any order.
+
+    And what rounds x to 16 bits.
+    """
+    match e:
+        case Call(fn="Cast", args=(Call(fn="Cast", dtype=dtype, args=(x,)),)) if dtype in ROUNDED:
+            return ROUNDED[dtype], x
+    factors = list(islice(_factors(e), 4))  # as many are none of them
+    for x in factors:
+        rest = [f for f in factors if f is not x]
+        match rest:
+            case [Call(fn="Sigmoid", args=(a,))] if a == x:
+                return "v_silu", x
+            case [Call(fn="Tanh", args=(Call(fn="Softplus", args=(a,)),))] if a == x:
+                return "v_mish", x
+            case [a, b] if _is_half(a) and _is_gate(b, x) or _is_half(b) and _is_gate(a, x):
+                return "v_gelu", x
+    return None
+
+
+def _factors(e: Expr) -> Iterator[Expr]:
+    if isinstance(e, Call) and e.fn == "Mul":
+        for a in e.args:
+            yield from _factors(a)
+    elif isinstance(e, Call) and e.fn == "Div" and _value(e.args[1]) == 2:
+        yield from _factors(e.args[0])
+        yield Const(e.dtype, "0.5")
+    else:
+        yield e
+
+
+def _value(e: Expr) -> float | None:
+    return float(e.value) if isinstance(e, Const) else None
+
+
+def _is_half(e: Expr) -> bool:
+    return _value(e) == 0.5
+
+
+def _is_gate(e: Expr, x: Expr) -> bool:
+    """Return whether e is 1 + erf(x / sqrt 2)."""
+    match e:
+        case Call(fn="Add", args=(a, b)):
+            erf = a if _value(b) == 1 else b if _value(a) == 1 else None
+        case _:
+            return False
+    match erf:
+        case Call(fn="Erf", args=(Call(fn="Div", args=(a, c)),)):
+            return a == x and isclose(_value(c) or 0, sqrt(2), rel_tol=1e-4)
+        case Call(fn="Erf", args=(Call(fn="Mul", args=(a, b)),)):
+            scale = _value(b) if a == x else _value(a) if b == x else None
+            return isclose(scale or 0, sqrt(0.5), rel_tol=1e-4)
+        case _:
+            return False
+
+
+# ---- C text --------------------------------------------------------------------------------------
+
+
+def _reads_twice(e: Expr) -> bool:
+    """Return whether the C text of a function names its operand twice."""
+    return isinstance(e, Call) and e.fn in ("Pow", "Sign")
+
+
+def _text(
+    e: Expr, args: list[str], fused: dict[Expr, tuple[str, Expr]], read: Callable[[int], str]
+) -> str:
+    if e in fused:
+        return f"{fused[e][0]}({args[0]})"
+    match e:
+        case Input():
+            return read(e.index)
+        case Const(dtype=DType.INT32):
+            return f"v_i32_set1({literal(e.value, e.dtype)})"
+        case Const():
+            return "v_zero()" if repr(e.value) == "0.0" else f"v_set1({literal(e.value, e.dtype)})"
+        case Extent():
+            return f"v_set1((float){e.extent})"
+        case Call(fn="Max" | "Min", args=(a, b)):
+            return _extreme(e.fn, a, b, args)
+        case Call(fn="Cast", args=(a,)) if a.dtype in (*BYTES, DType.BFLOAT16, DType.INT32):
+            if e.dtype is a.dtype or (e.dtype is DType.FLOAT and a.dtype is not DType.INT32):
+                return args[0]  # bytes and bfloat16 are read as floats
+            return f"v_cvt_{'f32' if e.dtype is DType.FLOAT else 'i32'}({args[0]})"
+        case Call(fn=fn, dtype=DType.INT32):
+            return f"{INTEGER_FUNCTIONS[fn]}({args[0]}, {args[1]})"
+        case Call(fn=fn) if fn in COMPOSED:
+            return _composed(fn, args, e.dtype)
+        case Call(fn=fn):
+            return f"{FUNCTIONS.get(fn) or MASKS[fn]}({', '.join(args)})"
+        case _:
+            raise InternalError(f"unknown expression {e!r}")
+
+
+def _extreme(fn: str, a: Expr, b: Expr, args: list[str]) -> str:
+    """Write a constant bound, which costs one instruction, first, so that NaN stays."""
+    known = [k for k, e in enumerate((a, b)) if isinstance(e, Const) and not isnan(e.value)]
+    if len(known) != 1:
+        return f"v_{fn.lower()}({args[0]}, {args[1]})"
+    bound, x = args[known[0]], args[1 - known[0]]
+    if fn == "Max" and bound == "v_zero()":
+        return f"v_relu({x})"
+    return f"v_{fn.lower()}_const({bound}, {x})"
+
+
+def _composed(fn: str, args: list[str], dtype: DType) -> str:
+    x = args[0]
+    match fn:
+        case "Reciprocal":
+            return f"v_div(v_set1(1.0f), {x})"
+        case "IsInf":
+            return f"v_eq(v_abs({x}), v_set1(INFINITY))"
+        case "Pow":
+            return f"v_mul({x}, {x})"
+        case "Cast" if dtype is DType.BOOL:
+            return f"v_mask_not(v_eq({x}, v_zero()))"
+        case "Cast":
+            return f"v_select({x}, v_set1(1.0f), v_zero())"
+        case "Sign":  # the sum turns -0 into 0 and keeps NaN
+            one = f"v_copysign(v_set1(1.0f), {x})"
+            different = f"v_mask_or(v_lt({x}, v_zero()), v_gt({x}, v_zero()))"
+            return f"v_select({different}, {one}, v_add({x}, v_zero()))"
+        case _:
+            raise InternalError(f"no vector form of {fn}")

@@ -1,0 +1,123 @@
+"""Targets for small cores: microcontrollers without an operating system, and 32-bit relatives.
+
+Their code is that of the portable tier, and of kernels for `dsp` and `mve`; the names that say
+vectors are flags, with which compilers vectorise loops themselves. qemu runs a program for a
+Cortex-M on a board that has the core, or the next one that it knows: M3 for M0+, M55 for M85.
+"""
+
+from __future__ import annotations
+
+from atc.backends.machines import MACHINES
+from atc.backends.target import Target
+
+_SEMIHOSTING = (
+    *("-display", "none", "-monitor", "none", "-serial", "none"),
+    *("-semihosting-config", "enable=on,target=native", "-kernel"),
+)
+
+
+def _cortex_m(
+    name: str, machine: str, flags: tuple[str, ...], board: str, zig: str, *features: str,
+    float_bits: int = 0,
+) -> Target:  # fmt: skip
+    return Target(
+        name=f"cortex-{name}",
+        arch="arm",
+        simd="scalar",
+        vector_bytes=4,
+        vector_registers=16,
+        machine=MACHINES[machine],
+        features=frozenset(features),
+        cflags=("-mthumb", *flags),
+        compiler="arm-none-eabi-gcc",
+        runner=("qemu-system-arm", "-M", board, *_SEMIHOSTING),
+        zig=zig,
+        bare=True,
+        float_bits=float_bits,
+        alignment=16 if "mve" in features else 8,
+        bytes_last=True,
+    )
+
+
+_SOFT, _HARD = "thumb-freestanding-eabi", "thumb-freestanding-eabihf"
+
+SMALL_TARGETS: tuple[Target, ...] = (
+    _cortex_m("m0plus", "cortex_m0plus", ("-mcpu=cortex-m0plus",), "mps2-an385", _SOFT),
+    _cortex_m("m3", "cortex_m3", ("-mcpu=cortex-m3",), "mps2-an385", _SOFT),
+    _cortex_m("m4f", "cortex_m4",
+              ("-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
+              "mps2-an386", _HARD, "dsp", "fpu", float_bits=32),
+    _cortex_m("m7", "cortex_m7", ("-mcpu=cortex-m7", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
+              "mps2-an500", _HARD, "dsp", "fpu", float_bits=64),
+    _cortex_m("m33", "cortex_m33",
+              ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
+              "mps2-an505", _HARD, "dsp", "fpu", float_bits=32),
+    _cortex_m("m55", "cortex_m55", ("-mcpu=cortex-m55", "-mfloat-abi=hard"),
+              "mps3-an547", _HARD, "dsp", "mve", "fpu", float_bits=64),
+    # By its architecture: GCC 12 doesn't know the name.
+    _cortex_m("m85", "cortex_m85",
+              ("-march=armv8.1-m.main+mve.fp+fp.dp", "-mfloat-abi=hard"),
+              "mps3-an547", _HARD, "dsp", "mve", "fpu", float_bits=64),
+    Target(
+        name="riscv32",
+        arch="riscv32",
+        simd="scalar",
+        vector_bytes=4,
+        vector_registers=16,
+        machine=MACHINES["esp32c3"],
+        cflags=("-march=rv32imac", "-mabi=ilp32"),
+        compiler="riscv64-unknown-elf-gcc",  # which serves both widths
+        runner=("qemu-system-riscv32", "-M", "virt", "-bios", "none", *_SEMIHOSTING),
+        zig="riscv32-freestanding",
+        bare=True,
+        float_bits=0,
+        alignment=8,
+        bytes_last=True,
+    ),
+    Target(
+        name="armv7-neon",
+        arch="arm",
+        simd="scalar",
+        vector_bytes=4,
+        vector_registers=16,
+        machine=MACHINES["cortex_a53"],
+        features=frozenset({"neon"}),
+        cflags=("-march=armv7-a", "-mfpu=neon-vfpv4", "-mfloat-abi=hard"),
+        compiler="arm-linux-gnueabihf-gcc",
+        runner=("qemu-arm-static",),
+        zig="arm-linux-gnueabihf",
+        alignment=16,
+        bytes_last=True,
+    ),
+    Target(
+        name="riscv64-rvv",
+        arch="riscv64",
+        simd="scalar",
+        vector_bytes=4,
+        vector_registers=16,
+        machine=MACHINES["spacemit_x60"],
+        features=frozenset({"v"}),
+        cflags=("-march=rv64gcv",),
+        compiler="clang-19",  # GCC 12 has no vectors
+        compiler_words=("--target=riscv64-linux-gnu",),
+        runner=("qemu-riscv64-static", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0"),
+        zig="riscv64-linux-gnu",
+        bytes_last=True,
+    ),
+    Target(
+        name="wasm32-simd128",
+        arch="wasm32",
+        simd="scalar",
+        vector_bytes=4,
+        vector_registers=16,
+        machine=MACHINES["zen3"],
+        features=frozenset({"simd128"}),
+        cflags=("-msimd128",),
+        compiler="clang-19",
+        compiler_words=("--target=wasm32-wasi",),
+        zig="wasm32-wasi",
+        bare=True,
+        alignment=16,
+        bytes_last=True,
+    ),
+)  # fmt: skip

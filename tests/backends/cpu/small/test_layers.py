@@ -1,0 +1,120 @@
+"""Other layers of bytes for small cores, and whole networks: the bits of the portable kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_program import Call, run_calls
+from numpy.typing import NDArray
+from small_cores import on_host, under_qemu
+
+from atc.backends.cpu.small.matmul import MatMulRuns
+from atc.backends.cpu.small.pool import PoolLastBytes
+from atc.backends.cpu.small.reorder import BlockLast, UnblockLast
+from atc.backends.kernel import Workload
+from atc.backends.target import Target
+from atc.ir.expr import Input, call, cast, const
+from atc.ir.graph import DType, TensorType
+from atc.ir.ops import Block, Epilogue, MatMul, Pool, Unblock, Window
+from atc.ir.view import View
+
+Array = NDArray[Any]
+KINDS = ("cortex-m3", "cortex-m4f", "cortex-m55")
+I8, U8, I32, F32 = DType.INT8, DType.UINT8, DType.INT32, DType.FLOAT
+
+
+def pool(x: Array, kernel: tuple[int, int], stride: int, pads: tuple[int, int]) -> Call:
+    """Return a maximum pooling of x [N, 1, H, W, C]."""
+    n, _, height, width, channels = x.shape
+    out = [(s + 2 * p - k) // stride + 1
+           for s, k, p in zip((height, width), kernel, pads, strict=True)]  # fmt: skip
+    window = Window((*kernel, 1), (stride, stride, 1), (1, 1, 1), (*pads, 0))
+    kind = DType.from_numpy(x.dtype)
+    w = Workload(Pool("Max", window, (*pads, 0)), (TensorType(kind, x.shape),),
+                 (TensorType(kind, (n, 1, *out, channels)),), (False,))  # fmt: skip
+    return Call(PoolLastBytes(), {}, w, [x])
+
+
+def pooled(call_: Call) -> Array:
+    """Return the definition's result of a pooling."""
+    (x,), op, y = call_.inputs, call_.workload.op, call_.workload.outputs[0].shape
+    assert isinstance(op, Pool)
+    assert x is not None
+    (kh, kw, _), (sh, sw, _), (ph, pw, _) = op.window.kernel, op.window.strides, op.window.pads
+    result = np.empty(y, x.dtype)
+    for i, j in np.ndindex(y[2], y[3]):
+        top, left = i * sh - ph, j * sw - pw
+        part = x[:, :, max(top, 0) : top + kh, max(left, 0) : left + kw]
+        result[:, :, i, j] = part.max((2, 3))
+    return result
+
+
+def product(m: int, k: int, n: int, dtype: DType, clamp: bool) -> tuple[Call, Array]:
+    """Return a fully connected layer and its exact result."""
+    rng = np.random.default_rng(m * k + n)
+    info = np.iinfo(dtype.numpy)
+    a = rng.integers(info.min, info.max + 1, (m, k)).astype(dtype.numpy)
+    b = rng.integers(-128, 128, (k, n)).astype(np.int8)
+    bias = rng.integers(-4000, 4000, n).astype(np.int32)
+    scale = (rng.uniform(0.5, 1.5, n) / 160 / k**0.5).astype(np.float32)
+    zero = 7
+    total = cast(call("Add", Input(I32, 0), Input(I32, 1)), F32)
+    value = call("Mul", total, Input(F32, 2))
+    value = call("Max", value, const(0.0, F32)) if clamp else value
+    rounded = call("Add", call("Round", value), const(-11.0, F32))
+    expr = replace(call("CastSaturate", rounded), dtype=I8)
+    column = View((0, 1))
+    op = MatMul((), m, n, k, View((k, 1)), View((n, 1)), Epilogue(expr, (column, column)),
+                accumulator=I32, a_zero=zero)  # fmt: skip
+    types = (TensorType(dtype, (m, k)), TensorType(I8, (k, n)), TensorType(I32, (n,)),
+             TensorType(F32, (n,)))  # fmt: skip
+    w = Workload(op, types, (TensorType(I8, (m, n)),), (False, True, True, True))
+    sums = (a.astype(np.int64) - zero) @ b.astype(np.int64) + bias
+    real = sums.astype(np.float32) * scale
+    real = np.maximum(real, 0) if clamp else real
+    want = np.clip(np.rint(real) - 11, -128, 127).astype(np.int8)
+    return Call(MatMulRuns(), {}, w, [a, b, bias, scale]), want
+
+
+def check_layers(target: Target) -> None:
+    rng = np.random.default_rng(1)
+    calls: list[Call] = []
+    wanted: list[Array] = []
+    for dtype, channels, kernel, stride, pads in (
+        (np.int8, 16, (2, 2), 2, (0, 0)), (np.uint8, 21, (3, 3), 2, (1, 1)),
+        (np.int8, 3, (3, 2), 1, (2, 1)), (np.uint8, 32, (5, 1), 3, (0, 0)),
+    ):  # fmt: skip
+        info = np.iinfo(dtype)
+        x = rng.integers(info.min, info.max + 1, (2, 1, 9, 7, channels)).astype(dtype)
+        calls.append(pool(x, kernel, stride, pads))
+        wanted.append(pooled(calls[-1]))
+    for m, k, n in ((1, 128, 32), (1, 37, 10), (5, 64, 12), (4, 19, 7)):
+        for dtype_, clamp in ((I8, False), (U8, True)):
+            one, want = product(m, k, n, dtype_, clamp)
+            assert one.kernel.accepts(one.workload, target)
+            calls.append(one)
+            wanted.append(want)
+    for channels in (1, 4, 6):
+        planes = rng.integers(-128, 128, (2, channels, 3, 5)).astype(np.int8)
+        last = np.ascontiguousarray(np.moveaxis(planes, 1, -1)[:, None])
+        types = TensorType(I8, planes.shape), TensorType(I8, last.shape)
+        there = Workload(Block(channels), types[:1], types[1:], (False,))
+        back = Workload(Unblock(), types[1:], types[:1], (False,))
+        calls += [Call(BlockLast(), {}, there, [planes]), Call(UnblockLast(), {}, back, [last])]
+        wanted += [last, planes]
+    for one, want, (got,) in zip(calls, wanted, run_calls(calls, target), strict=True):
+        np.testing.assert_array_equal(got, want, err_msg=str(one))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_layers_are_exact_with_emulated_instructions(name: str) -> None:
+    check_layers(on_host(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_layers_are_exact_under_qemu(name: str) -> None:
+    check_layers(under_qemu(name))

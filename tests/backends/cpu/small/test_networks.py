@@ -1,0 +1,57 @@
+"""Quantized networks compiled for small cores: the bits of the portable kernels, on the host."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from projects import build_shared, write_project
+from stages import project_of
+from tiny_networks import NETWORKS
+
+from atc.options.options import Options
+
+Array = NDArray[Any]
+
+
+def result(folder: Path, model: onnx.ModelProto, target: str, x: Array, *flags: str) -> Array:
+    """Compile a network for a target, with the host's compiler, and run it once."""
+    folder.mkdir()
+    onnx.save(model, folder / "m.onnx")
+    options = Options(model=folder / "m.onnx", output=folder / "net", target=target)
+    emission = project_of(options).emission
+    library = ctypes.CDLL(str(build_shared(write_project(folder / "net", emission), level="-O1")))
+    for name in ("context_size", "arena_size"):
+        getattr(library, f"net_{name}").restype = ctypes.c_size_t
+    memory = [np.zeros(getattr(library, f"net_{n}")() + 64, np.uint8)
+              for n in ("context_size", "arena_size")]  # fmt: skip
+    context, arena = (m.ctypes.data + -m.ctypes.data % 64 for m in memory)
+    size = ctypes.c_size_t(library.net_arena_size())
+    assert library.net_init(ctypes.c_void_p(context), ctypes.c_void_p(arena), size) == 0
+    shape = [d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim]
+    y = np.zeros(shape, np.int8)
+    inputs, outputs = (ctypes.c_void_p * 1)(x.ctypes.data), (ctypes.c_void_p * 1)(y.ctypes.data)
+    assert library.net_run_tensors(ctypes.c_void_p(context), inputs, outputs) == 0
+    return y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("keyword spotting", "cortex-m3"), ("keyword spotting", "cortex-m4f"),
+     ("image classification", "cortex-m4f"), ("image classification", "cortex-m55"),
+     ("anomaly detection", "cortex-m55")],
+)  # fmt: skip
+def test_networks_give_the_portable_kernels_bits(name: str, target: str, tmp_path: Path) -> None:
+    model = NETWORKS[name](True)
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    x = np.random.default_rng(4).integers(-128, 128, shape).astype(np.int8)
+    want = result(tmp_path / "c99", model, "c99", x)
+    got = result(tmp_path / "small", model, target, x)
+    assert len(np.unique(want)) > 4
+    np.testing.assert_array_equal(got, want)

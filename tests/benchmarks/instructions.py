@@ -1,0 +1,132 @@
+"""Instructions of quantized layers and networks on Cortex-M cores, as qemu's plugin counts them.
+
+usage: instructions.py [--target=cortex-m4f,...] [--level=O2] [--only=TEXT] [--functions]
+
+Builds every layer and network of tests/support/tiny_networks.py for the targets, in int8 and in
+float32, runs each once and twice on the emulated board, and prints what one run takes, what
+CMSIS-NN takes, and the ratios; changes of the layout at the border count for networks only.
+Needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm.
+
+CMSIS-NN's numbers are those of 99f736a, built with -Ofast by the same compiler, 2026-11-22, with
+weights of the same shapes. Instructions are not cycles: they say nothing of waiting for memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SUPPORT = Path(__file__).parents[1] / "support"
+sys.path.insert(0, str(SUPPORT))
+
+import onnx  # noqa: E402
+from projects import sources, write_project  # noqa: E402
+from small_cores import BARE, PLACES  # noqa: E402
+from stages import project_of  # noqa: E402
+from tiny_networks import LAYERS, NETWORKS  # noqa: E402
+
+from atc.backends.target import Target  # noqa: E402
+from atc.backends.targets import get_target  # noqa: E402
+from atc.options.options import Options  # noqa: E402
+
+CMSIS = {
+    "cortex-m4f": {
+        "1x1 64->64 at 25x5": 1.07e6, "3x3 16->16 at 32x32": 5.49e6,
+        "depthwise 3x3 64 at 25x5": 0.60e6, "first 10x4 1->64": 1.11e6,
+        "1x1 8->16 at 48x48": 1.96e6, "fully connected 128->128": 37e3,
+    },
+    "cortex-m55": {
+        "1x1 64->64 at 25x5": 0.203e6, "3x3 16->16 at 32x32": 0.915e6,
+        "first 10x4 1->64": 0.288e6, "1x1 8->16 at 48x48": 0.642e6,
+        "fully connected 128->128": 9.4e3,
+    },
+}  # fmt: skip
+CMSIS["cortex-m7"] = CMSIS["cortex-m33"] = CMSIS["cortex-m4f"]  # the same instructions
+
+MAIN = """#include "{name}.h"
+static unsigned char arena[{upper}_ARENA_SIZE + 64] __attribute__((aligned(64)));
+static unsigned char inputs[{inputs}] __attribute__((aligned(64)));
+static unsigned char outputs[{outputs}] __attribute__((aligned(64)));
+static {name}_context context;
+int main(int argc, char **argv)
+{{
+  const void *const given[] = {{inputs}};
+  void *const results[] = {{outputs}};
+  (void)argv;
+  int status = {name}_init(&context, arena, sizeof arena);
+  for (int k = 0; k < argc + RUNS - 3; k++) status |= {name}_run_tensors(&context, given, results);
+  return status;
+}}
+"""
+
+
+def counts(model: onnx.ModelProto, target: Target, level: str, folder: Path) -> dict[str, int]:
+    """Return the instructions of each function in one run of a network."""
+    onnx.save(model, folder / "m.onnx")
+    emission = project_of(
+        Options(model=folder / "m.onnx", output=folder / "net", target=target.name)
+    ).emission
+    write_project(folder / "net", emission)
+    sizes = {"inputs": 1 << 18, "outputs": 1 << 18}
+    (folder / "net/main.c").write_text(MAIN.format(name="net", upper="NET", **sizes))
+    start = ("-nostartfiles", "--specs=nano.specs", "--specs=rdimon.specs", str(BARE / "startup.c"))
+    place = (f"-Wl,-T,{BARE / 'link.ld'}", "-Wl,--no-warn-rwx-segments", "-Wl,--no-warn-execstack")
+    flags = ("-std=c99", f"-{level}", "-ffp-contract=off", "-fno-math-errno", "-fno-tree-pre",
+             "-fno-schedule-insns", "-ffunction-sections", "-Wl,--gc-sections")  # fmt: skip
+    found = []
+    for runs in (1, 2):
+        command = [
+            target.compiler, *target.cflags, *flags, *start, *place, *PLACES.get(target.name, ()),
+            f"-DRUNS={runs}", "-Iinclude", "-I.", "main.c", *sources(folder / "net"), "-lm",
+            "-o", "program",
+        ]  # fmt: skip
+        subprocess.run(command, cwd=folder / "net", check=True)
+        plugin = ("-plugin", str(folder / "count.so"), "-d", "plugin", "-D", "counts.txt")
+        subprocess.run(
+            [target.runner[0], *plugin, *target.runner[1:], "program"], cwd=folder / "net",
+            check=True,
+        )  # fmt: skip
+        lines = (folder / "net/counts.txt").read_text().splitlines()
+        found.append({name: int(n) for n, name in (line.split(" ", 1) for line in lines)})
+    once, twice = found
+    each = {name: n - once.get(name, 0) for name, n in twice.items()}
+    return {name: n for name, n in each.items() if n}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default="cortex-m4f,cortex-m7,cortex-m55")
+    parser.add_argument("--level", default="O2")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--functions", action="store_true")
+    parser.add_argument("--no_float", action="store_true")
+    given = parser.parse_args()
+    models = {k: v for k, v in (LAYERS | NETWORKS).items() if given.only in k}
+    for name in given.target.split(","):
+        target = get_target(name)
+        print(f"\n| {name}, -{given.level} | int8 | CMSIS-NN | ratio | float32 | float / int8 |")
+        print("|---|---|---|---|---|---|")
+        for label, made in models.items():
+            row = []
+            for quantized in (True,) if given.no_float else (True, False):
+                with tempfile.TemporaryDirectory() as path:
+                    plugin = ["cc", "-O2", "-shared", "-fPIC", BARE / "count.c"]
+                    subprocess.run([*plugin, "-o", f"{path}/count.so"], check=True)
+                    found = counts(made(quantized), target, given.level, Path(path))
+                own = {k: n for k, n in found.items() if label in NETWORKS or "_bytes_to_" not in k}
+                row.append(sum(own.values()))
+                if given.functions and quantized:
+                    for function, n in sorted(found.items(), key=lambda item: -item[1])[:12]:
+                        print(f"    {n:>12,} {function}")
+            other = CMSIS.get(name, {}).get(label)
+            peer = (f"{other:,.0f}", f"{row[0] / other:.2f}") if other else ("-", "-")
+            rest = (f"{row[1]:,}", f"{row[1] / row[0]:.2f}") if len(row) > 1 else ("-", "-")
+            print("|", " | ".join((label, f"{row[0]:,}", *peer, *rest)), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Sums that become bytes on small cores: in floats and without any, the same whole numbers."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from atc.templates import FOLDER
+
+Array = NDArray[Any]
+CODE = """#include "small.h"
+void requantize(int n, const int32_t *sums, const float *scales, int32_t *y);
+void requantize(int n, const int32_t *sums, const float *scales, int32_t *y)
+{
+  for (int k = 0; k < n; k++) y[k] = q_requantize(sums[k], scales[k], -383, 383);
+}
+void rounded(int n, const float *x, int32_t *whole, float *near);
+void rounded(int n, const float *x, int32_t *whole, float *near)
+{
+  for (int k = 0; k < n; k++) {
+    whole[k] = q_round(x[k]);
+    near[k] = q_rounded(x[k]);
+  }
+}
+"""
+
+
+def library(folder: Path, *flags: str) -> Any:
+    (folder / "a.c").write_text(CODE)
+    options = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fPIC", "-shared")
+    place = (f"-I{FOLDER / 'simd'}", "-o", "a.so", "a.c")
+    subprocess.run(["cc", *options, *flags, *place], cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "a.so"))
+
+
+def pointers(*arrays: Array) -> list[Any]:
+    return [ctypes.c_void_p(a.ctypes.data) for a in arrays]
+
+
+def cases() -> tuple[Array, Array]:
+    """Return sums and scales: anything, products near the middle of two numbers, and extremes."""
+    rng = np.random.default_rng(5)
+    n = 200_000
+    anything = (rng.integers(-(2**31), 2**31, n) >> rng.integers(0, 31, n)).astype(np.int32)
+    scales = np.exp2(rng.uniform(-34, 12, n)).astype(np.float32)
+    sums = rng.integers(1, 2**24, n).astype(np.int32)
+    middle = (rng.integers(-380, 380, n) + 0.5) / sums
+    near = middle.astype(np.float32)
+    for step in (1, -1):  # the floats around, whose products lie on either side of the middle
+        far = np.nextafter(near, np.float32(step * np.inf))
+        anything, scales = np.append(anything, sums), np.append(scales, np.abs(far))
+    halves = rng.integers(-(2**20), 2**20, n).astype(np.int32)
+    anything, scales = np.append(anything, sums), np.append(scales, np.abs(near))
+    anything, scales = np.append(anything, halves), np.append(scales, np.full(n, 0.5, np.float32))
+    ends = np.array([0, 1, -1, 2**31 - 1, -(2**31), 2**24 + 1, 2**24 + 3], np.int32)
+    edges = np.array([1e-45, 1e-38, 2**-24, 1, 255.5, 3e38], np.float32)
+    every = [a.reshape(-1) for a in np.meshgrid(ends, edges)]
+    return np.append(anything, every[0]).astype(np.int32), np.append(scales, every[1])
+
+
+@pytest.mark.parametrize("flags", [(), ("-DATC_EMULATE_SOFT",)], ids=["floats", "integers"])
+def test_requantization_rounds_as_floats_do(flags: tuple[str, ...], tmp_path: Path) -> None:
+    sums, scales = (np.ascontiguousarray(a) for a in cases())
+    got = np.empty_like(sums)
+    library(tmp_path, *flags).requantize(len(sums), *pointers(sums, scales, got))
+    with np.errstate(over="ignore"):
+        product = sums.astype(np.float32) * scales
+    want = np.clip(np.rint(product), -383, 383).astype(np.int32)
+    differ = np.flatnonzero(got != want)
+    assert not differ.size, (sums[differ[:5]], scales[differ[:5]], got[differ[:5]])
+    exact = np.clip(np.rint(sums.astype(np.float64) * scales), -383, 383)
+    assert (exact != want).sum() > 100, "no case needs the first rounding"
+
+
+def test_whole_numbers_next_to_floats(tmp_path: Path) -> None:
+    bits = np.random.default_rng(2).integers(0, 2**32, 300_000, np.uint32)
+    large = [8388607.5, 4194304.5, -4194305.5, 8388609, 2147483648, -3e9, -0.0, 0.5, -1.5]
+    x = np.append(bits.view(np.float32), np.float32(large))
+    whole, near = np.empty(x.shape, np.int32), np.empty_like(x)
+    library(tmp_path).rounded(len(x), *pointers(x, whole, near))
+    real = ~np.isnan(x)
+    want = np.zeros(x.shape, np.float32)
+    want[real] = np.rint(x[real])
+    np.testing.assert_array_equal(near.view(np.uint32)[real], want.view(np.uint32)[real])
+    want = np.clip(want.astype(np.float64), -(2**31), 2**31 - 1)
+    np.testing.assert_array_equal(whole, want.astype(np.int32))
