@@ -8,8 +8,8 @@ model that there is, which `inline` records. Nothing is computed in Python.
 
 from atc.tracing import array_api, functional, optim
 from atc.tracing.configs import DTRConfig, SublinearMemoryConfig
+from atc.tracing.differences import gradcheck
 from atc.tracing.errors import ArgumentError, OperandError, TracingError
-from atc.tracing.gradcheck import gradcheck
 from atc.tracing.gradient import GradManager
 from atc.tracing.parameter import Parameter
 from atc.tracing.tensor import Tensor

@@ -118,7 +118,7 @@ def resized(step: Step) -> list[str]:
         if out[axis] == shape[axis] and (not scales or scales[k] == 1):
             continue
         eye = b.constant(np.eye(shape[axis], dtype=b.type(g).dtype.numpy))
-        scale = b.constant(np.float32([scales[k], 1])) if scales else ""
+        scale = b.constant(np.array([scales[k], 1], np.float32)) if scales else ""
         sizes = "" if scales else step.ints([out[axis], shape[axis]])
         matrix = step.op("Resize", eye, "", scale, sizes, attributes=more)
         g = _along(step, g, axis, matrix)
@@ -176,7 +176,10 @@ def multiplied(step: Step) -> list[str]:
     b, shape, x = step.ctx.b, step.shape(0), step.inputs[0]
     axes = reduction_axes(step.at, 18)
     kept = [1 if d in axes else n for d, n in enumerate(shape)]
-    is_zero = lambda v: cast(call("Equal", v, like(v, 0)), v.dtype)  # noqa: E731
+
+    def is_zero(v: Expr) -> Expr:
+        return cast(call("Equal", v, like(v, 0)), v.dtype)
+
     zeros = reduce_axes(step.ctx, compute(step.ctx, is_zero, x), axes, True, "Sum")
     filled = compute(step.ctx, lambda v: call("Add", v, is_zero(v)), x)
     rest = reduce_axes(step.ctx, filled, axes, True, "Prod")
