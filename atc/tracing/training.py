@@ -254,7 +254,8 @@ def _written(
     arguments: Sequence[str], rate: tuple[str, float],
 ) -> TrainingStep:  # fmt: skip
     """Write the header, the first state and what Python reads beside the library."""
-    spots = in_place(done.program, [(source, result) for source, result, _ in pairs])
+    several = "," in done.options.target  # each target has a program of its own
+    spots = in_place(done.program, [] if several else [(p[0], p[1]) for p in pairs])
     slots, at = list[Slot](), 0
     for source, _, tensor in pairs:
         assert tensor.array is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -104,8 +105,9 @@ def test_frozen_layers_cost_nothing(net: Path, tmp_path: Path) -> None:
     libraries = [step.network._library for step in (whole, last)]
     sizes = [library.function("arena_size")() for library in libraries if library is not None]
     assert sizes[1] < sizes[0]
-    texts = [(tmp_path / f"{n}/{n}.graph.txt").read_text() for n in ("whole", "last")]
-    assert len(texts[1].splitlines()) < len(texts[0].splitlines())
+    reports = [json.loads((tmp_path / f"{n}/{n}.report.json").read_text())
+               for n in ("whole", "last")]  # fmt: skip
+    assert len(reports[1]["nodes"]) < len(reports[0]["nodes"])
     losses = [last(X, LABEL) for _ in range(4)]
     assert losses[3] < losses[0]
 
@@ -152,17 +154,23 @@ int main(int argc, char **argv)
 """
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_step_in_c_has_the_same_bits(optimizer: str, net: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("optimizer", "in_place"), [("sgd", True), ("sgd", False),
+                                                     ("adamw", True)])  # fmt: skip
+def test_a_step_in_c_has_the_same_bits(
+    optimizer: str, in_place: bool, net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
+    if not in_place:
+        monkeypatch.setattr("atc.tracing.training.in_place", lambda *_: frozenset())
     more = {"momentum": 0.9} if optimizer == "sgd" else {"weight_decay": 0.1}
     step = atc.training_step(net, tmp_path / "small", optimizer=optimizer, lr=0.1, clip_norm=1,
                              optimizer_options=more)  # fmt: skip
     header = (tmp_path / "small/include/small_step.h").read_text()
-    count = len(step.names())
-    assert f"{count} of {count} tensors are updated where they lie" in header
+    count, size = len(step.names()), len(step.save())
+    assert f"{count if in_place else 0} of {count} tensors are updated where" in header
+    assert f"SMALL_STATE_SIZE {size if in_place else 2 * size}u" in header
     text = PROGRAM.replace("STEPX", "SMALL").replace("STEP", "small")
     (tmp_path / "main.c").write_text(text)
     (tmp_path / "batch").write_bytes(X.tobytes() + LABEL.tobytes())
@@ -175,6 +183,14 @@ def test_a_step_in_c_has_the_same_bits(optimizer: str, net: Path, tmp_path: Path
         [step(X, LABEL) for _ in range(5)], rel=1e-7
     )
     assert (tmp_path / "after").read_bytes() == step.save()
+
+
+def test_a_library_for_several_targets_replaces_nothing_in_place(
+    net: Path, tmp_path: Path
+) -> None:
+    atc.training_step(net, tmp_path / "both", target="x86-64-sse2,c99", trainable="b2")
+    header = (tmp_path / "both/include/both_step.h").read_text()
+    assert "0 of 1 tensors are updated where" in header
 
 
 def test_a_state_is_saved_and_loaded(net: Path, tmp_path: Path) -> None:
