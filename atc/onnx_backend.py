@@ -7,7 +7,7 @@ outputs = prepare(onnx.load("model.onnx")).run([x])
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ import onnx_ir
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from atc.backends.compiler import compile_flags, source_flags
-from atc.backends.cuda.targets import EMULATED
+from atc.backends.cuda.device import architecture_for, compute_capabilities
+from atc.backends.cuda.targets import EMULATED, PORTABLE
 from atc.backends.find_compiler import find_compiler
+from atc.backends.nvcc import find_nvcc, nvcc_flags
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.backends.toolchain import Job, compile_many, link_shared
+from atc.codegen.cubins import pack_cubins
 from atc.codegen.emit import Emission, emit
 from atc.codegen.weights import included_weights
 from atc.errors import ModelError, UnsupportedError
@@ -34,7 +37,7 @@ from atc.memory.arena import plan_memory
 from atc.passes import run_passes
 from atc.program.build import build_program
 from atc.runtime.network import Network
-from atc.select.select import select
+from atc.select.select import Selection, select
 
 FILE = "the model"
 """What errors call a model that comes from no file."""
@@ -46,34 +49,75 @@ SMALL = 64
 """Elements of an input whose value may be compiled in where a shape depends on it."""
 
 
+GPU = "CUDA"
+"""The device that stands for a GPU of this machine: CUDA:1 for the second one."""
+
 EMULATED_GPU = "CUDA-EMULATED"
 """The device that stands for a GPU imitated by the CPU."""
 
-USE = f"use CPU or {EMULATED_GPU}"
+USE = f"use CPU, {GPU} where there is one, or {EMULATED_GPU}"
 
 
 def target_of(device: str, target: str) -> str:
     """Return the compiler's target for a device; `target` is that for the CPU."""
-    return f"cuda-{EMULATED}" if device.partition(":")[0] == EMULATED_GPU else target
+    kind, number = _device(device)
+    if kind == GPU:
+        architecture = architecture_for(compute_capabilities()[number]) or PORTABLE
+        return "cuda" if architecture == PORTABLE else f"cuda-{architecture.replace('_', '')}"
+    return f"cuda-{EMULATED}" if kind == EMULATED_GPU else target
 
 
-def compile_networks(graphs: Sequence[Graph], target: Target, level: str = "O2") -> list[Network]:
-    """Compile graphs into one library, at an optimisation level of the C compiler, and load it."""
+def _device(device: str) -> tuple[str, int]:
+    """Return a device's kind and number; -1 for what is no number."""
+    kind, _, number = device.partition(":")
+    return kind, int(number or 0) if (number or "0").isdecimal() else -1
+
+
+def compile_networks(
+    graphs: Sequence[Graph], target: Target, level: str = "O2", device_id: int = 0,
+    choose: Callable[[Graph, Target], Selection] = select,
+) -> list[Network]:  # fmt: skip
+    """Compile graphs into one library, at an optimisation level of the C compiler, and load it.
+
+    `choose` takes kernels for a graph.
+    """
     compiler = find_compiler(target, os.environ)
     flags = (*compile_flags(compiler, target, level), "-Iinclude", "-I.")
     with temporary_folder("backend") as temporary:
         folder = Path(temporary).resolve()
-        projects = [_emit(graph, target, f"net{k}") for k, graph in enumerate(graphs)]
+        projects = [_emit(graph, target, f"net{k}", choose) for k, graph in enumerate(graphs)]
         sources = dict.fromkeys(s for project in projects for s in _write(project, folder))
+        if target.device not in ("", EMULATED):
+            of_gpu = [source for source in sources if source.endswith(".cu")]
+            nvcc = find_nvcc(target.device, os.environ)
+            jobs = [Job(nvcc, nvcc_flags(target.device), source, folder) for source in of_gpu]
+            compile_many(jobs, os.cpu_count() or 1)
+            sources = dict.fromkeys(s for s in sources if not s.endswith(".cu"))
+            sources |= dict.fromkeys(_write_cubins(p, folder) for p in projects if p.on_gpu)
         jobs = [Job(compiler, source_flags(flags, source), source, folder) for source in sources]
         compile_many(jobs, os.cpu_count() or 1)
         link_shared(compiler, flags, [f"{source}.o" for source in sources], "nets.so", folder)
-        return [Network(folder / "nets.so", project.name) for project in projects]
+        number = device_id if target.device else None
+        return [
+            Network(folder / "nets.so", each.name, device_id=number if each.on_gpu else None)
+            for each in projects
+        ]
 
 
-def _emit(graph: Graph, target: Target, name: str) -> Emission:
-    graph = run_passes(graph, width=target.vector_bytes // 4)
-    program = build_program(graph, select(graph, target), target)
+def _write_cubins(project: Emission, folder: Path) -> str:
+    """Write the file of a project's compiled kernels; returns the source that includes it."""
+    data, text = f"{project.name}_cubins.bin", f"{project.name}_cubins.S"
+    own = [k.path for k in project.kernels if k.launch]
+    (folder / data).write_bytes(pack_cubins([(folder / f"{p}.o").read_bytes() for p in own]))
+    (folder / text).write_text(included_weights(project.name, data, "cubins"))
+    return text
+
+
+def _emit(
+    graph: Graph, target: Target, name: str, choose: Callable[[Graph, Target], Selection]
+) -> Emission:
+    graph = run_passes(graph, width=target.vector_bytes // 4, device=bool(target.device))
+    program = build_program(graph, choose(graph, target), target)
     return emit(
         program, plan_memory(program), target, name=name, model=FILE, model_hash="", options=""
     )
@@ -96,11 +140,14 @@ def _write(project: Emission, folder: Path) -> Iterator[str]:
 class AtcBackendRep(BackendRep):
     """A model ready to run; each new set of input shapes is compiled once."""
 
-    def __init__(self, model: onnx.ModelProto, target: str = "host", level: str = "O2") -> None:
+    def __init__(
+        self, model: onnx.ModelProto, target: str = "host", level: str = "O2", device_id: int = 0
+    ) -> None:
         """Take a model that onnx's checker accepts."""
         self.model = model
         self.target = get_target(target)
         self.level = level
+        self.device_id = device_id
         initializers = {t.name for t in model.graph.initializer}
         self.inputs = [v.name for v in model.graph.input if v.name not in initializers]
         self._networks: dict[object, Network] = {}
@@ -112,7 +159,7 @@ class AtcBackendRep(BackendRep):
         network = self._networks.get(_signature(arrays)) or self._networks.get(_content(arrays))
         if network is None:
             graph = self.lower(arrays)
-            (network,) = compile_networks([graph], self.target, self.level)
+            (network,) = compile_networks([graph], self.target, self.level, self.device_id)
             self.remember(arrays, network)
         outputs = network.run({v.name: arrays[v.name] for v in network.parameters})
         return self._outputs(*outputs.values())
@@ -250,7 +297,7 @@ class AtcBackend(Backend):
         onnx.checker.check_model(model)
         if not cls.supports_device(device):
             raise UnsupportedError(f"there is no device {device}", hint=USE)
-        return AtcBackendRep(model, target_of(device, target), level)
+        return AtcBackendRep(model, target_of(device, target), level, _device(device)[1])
 
     @classmethod
     def run_node(
@@ -275,12 +322,16 @@ class AtcBackend(Backend):
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
         if not cls.supports_device(device):
             raise UnsupportedError(f"there is no device {device}", hint=USE)
-        return AtcBackendRep(model, target_of(device, "host")).run(arrays)
+        rep = AtcBackendRep(model, target_of(device, "host"), device_id=_device(device)[1])
+        return rep.run(arrays)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Return whether networks can run there: on the CPU, and on a GPU that it imitates."""
-        return device.partition(":")[0] in ("CPU", EMULATED_GPU)
+        """Return whether networks can run there: on the CPU, a GPU, and one that is imitated."""
+        kind, number = _device(device)
+        if kind == GPU:
+            return 0 <= number < len(compute_capabilities())
+        return kind in ("CPU", EMULATED_GPU) and number == 0
 
 
 is_compatible = AtcBackend.is_compatible

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from atc.backends.compiler import Compiler
+from atc.backends.cuda.targets import PORTABLE
 from atc.backends.toolchain import Log, TimedOut, no_log, patience_lost, run_binary
 from atc.errors import OptionError, ToolchainError
 
@@ -19,7 +20,7 @@ HOW = "install the CUDA toolkit, or run: pip install 'atc[cuda]'; NVCC or CUDA_H
 
 
 def find_nvcc(device: str, environ: Mapping[str, str], *, log: Log = no_log) -> Compiler:
-    """Return nvcc: `$NVCC`, that of `$CUDA_HOME`, of PATH, or of NVIDIA's packages for Python.
+    """Return nvcc: `$NVCC`, that of `$CUDA_HOME`, `$CUDA_BIN_PATH`, PATH, or NVIDIA's packages.
 
     Raises ToolchainError where there is none, or it doesn't know the architecture `device`.
     """
@@ -31,7 +32,7 @@ def find_nvcc(device: str, environ: Mapping[str, str], *, log: Log = no_log) -> 
     if version is None:
         raise ToolchainError(f"{shlex.join(argv)} is no nvcc", hint=HOW)
     known = re.findall(r"sm_\d+\w?", _ask(argv, "--list-gpu-code", log))
-    if device not in known:
+    if _real(device) not in known:
         raise ToolchainError(
             f"nvcc of {version[0]} doesn't know {device}; it knows {', '.join(known)}",
             where="--target", hint="choose one of these, or another CUDA toolkit",
@@ -60,6 +61,13 @@ def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
                 f"CUDA_HOME holds no bin/nvcc: {home}", hint="correct or unset CUDA_HOME"
             )
         yield (found,)
+    if folder := environ.get("CUDA_BIN_PATH", ""):
+        found = shutil.which(str(Path(folder, "nvcc")), path=path)
+        if found is None:
+            raise ToolchainError(
+                f"CUDA_BIN_PATH holds no nvcc: {folder}", hint="correct or unset CUDA_BIN_PATH"
+            )
+        yield (found,)
     if found := shutil.which("nvcc", path=path):
         yield (found,)
     spec = importlib.util.find_spec("nvidia")
@@ -79,6 +87,12 @@ def _ask(argv: tuple[str, ...], option: str, log: Log) -> str:
 
 def nvcc_flags(device: str) -> tuple[str, ...]:
     """Return the flags of every kernel: floating point as it is written, as everywhere."""
-    return (
-        "-cubin", f"-arch={device}", "-std=c++17", "-O3", "--fmad=false", "-Werror=all-warnings",
-    )  # fmt: skip
+    kind = ("-cubin", f"-arch={device}")
+    if device == PORTABLE:
+        kind = ("-fatbin", f"-gencode=arch={device},code=[{device},{_real(device)}]")
+    return (*kind, "-std=c++17", "-O3", "--fmad=false", "-Werror=all-warnings")
+
+
+def _real(device: str) -> str:
+    """Return the architecture of the machine code for a device."""
+    return device.replace("compute_", "sm_")

@@ -6,6 +6,7 @@ import difflib
 from dataclasses import replace
 
 from atc.backends.cpu.targets import ALIASES, TARGETS
+from atc.backends.cuda.device import architecture_for, compute_capabilities
 from atc.backends.cuda.targets import CUDA_TARGETS
 from atc.backends.machine import Machine
 from atc.backends.machines import host_machine
@@ -23,13 +24,14 @@ def get_target(
 
     Case doesn't matter, nor do `_` for `-` (`x86_64-avx2`), and the x86-64 psABI's level names are
     known. A target of this machine's own architecture is built with the host's compiler and
-    needs no emulator. Raises OptionError, which lists the names, for any other name; `option` is
+    needs no emulator. `cuda` means this machine's first GPU, and any GPU where there is none.
+    Raises OptionError, which lists the names, for any other name; `option` is
     the one that gave it.
     """
     wanted = name.strip().lower().replace("_", "-")
     if wanted in ("", "host"):
         return _on(host_target(), machine)
-    wanted = ALIASES.get(wanted, wanted)
+    wanted = _of_device() if wanted == "cuda" else ALIASES.get(wanted, wanted)
     for target in (*TARGETS, *CUDA_TARGETS):
         if target.name == wanted:
             return _on(_at_home(target), machine)
@@ -40,6 +42,13 @@ def get_target(
         where=f"--{option}",
         hint=f"did you mean {near[0]}?" if near else "",
     )
+
+
+def _of_device() -> str:
+    """Return the name of the target of this machine's first GPU."""
+    found = compute_capabilities()
+    architecture = architecture_for(found[0]) if found else None
+    return f"cuda-{architecture.replace('_', '')}" if architecture else "cuda"
 
 
 def host_target() -> Target:

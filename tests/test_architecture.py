@@ -76,7 +76,9 @@ KERNELS = [
 ]  # fmt: skip
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 
-CUDA_KERNELS = ["kernel", "elementwise", "products", "windows", "rows", "data"]
+CUDA_KERNELS = [
+    "gpus", "kernel", "elementwise", "products", "tensor", "windows", "rows", "data",
+]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 
 LATE = {"cli", "tools.commands", "tools.verify", "load_and_run", "importers"}
@@ -168,7 +170,8 @@ def test_kinds_of_processors_share_only_what_renders_text() -> None:
 
 def _out_of_order(start: str, families: Sequence[str]) -> list[str]:
     """Return the imports of families below `start` that aren't of lower ones."""
-    rank = {name: k for k, name in enumerate((*families, "catalogue"))} | {"targets": -1}
+    rank = {name: k for k, name in enumerate((*families, "catalogue"))}
+    rank |= {"targets": -2, "device": -1}
     return [
         f"{module} imports {each.module}"
         for module, found in IMPORTS.items()

@@ -60,7 +60,7 @@ def kernel_unit(kernel: KernelSource) -> Unit:
     """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
     headers = ("src/kernel.h",) if kernel.portable else ("src/kernel.h", *VOCABULARY)
     if kernel.launch:
-        headers = (*headers, "src/device.h", "src/emulation.h")
+        headers = (*headers, "src/device.h", "src/tensor.h", "src/emulation.h")
     more = (f"src/simd_{header}.h" for header in kernel.headers)
     return Unit(kernel.path, kernel.symbol, (*headers, *more))
 

@@ -29,6 +29,7 @@ from atc.names import c_string, comment, module_name, network_identifier
 from atc.options.values import Checks
 from atc.program.build import Program, calls
 from atc.program.placement import uses_device
+from atc.runtime import device as runtime_device
 from atc.runtime import interface as runtime_interface
 from atc.runtime import library as runtime_library
 from atc.runtime import network as runtime_network
@@ -84,6 +85,7 @@ def emit(
     log: bool = False,
     checks: Checks | None = None,
     threads: int = 1,
+    device_id: int = 0,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
@@ -93,7 +95,8 @@ def emit(
     in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
-    are left to the caller. A network without weights is never `external_weights`. With
+    are left to the caller. `device_id` is the GPU that `init` takes, of a network for one. A
+    network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
@@ -118,8 +121,8 @@ def emit(
     gpu = None
     if uses_device(program):
         emulated = target.device == EMULATED
-        gpu = make_gpu(program, arena, offsets, name, emulated)
-        has_arena = gpu.hybrid
+        gpu = make_gpu(program, arena, offsets, name, emulated, profile)
+        has_arena, schedule = gpu.hybrid, gpu.schedule
     own_profiles = make_shape_profiles(shape_profiles, name) if shape_profiles else None
     ranges = (
         None if shape_profiles and not general else make_dynamic(program, arena, schedule.uses)
@@ -148,7 +151,7 @@ def emit(
         "states": _states(program, arena),
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": sources,
-        "fat": 0, "parts": (), "gpu": gpu,
+        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id,
     }  # fmt: skip
     runs: dict[str, str] = {}
     for k, run in enumerate(own_profiles.runs if own_profiles else ()):
@@ -228,6 +231,7 @@ def _library(
         f"include/{name}.h": render("project/net.h.j2", values),
         f"src/{name}.c": render("project/net.c.j2", values),
         f"src/{name}_kernels.h": render("project/kernels.h.j2", values),
+        **({"src/gpu_own.h": render("cuda/gpu_own.h.j2", values)} if values["gpu"] else {}),
         **kernel_tree(kernels, target),
     }
 
@@ -249,7 +253,7 @@ def gpu_files(target: Target) -> tuple[str, ...]:
     """Return the names of what every network for a GPU needs in `src/`."""
     emulated = ("emulation.h", "emulated_driver.c")
     own = emulated if target.device == EMULATED else ("driver.c",)
-    return ("device.h", "driver.h", "gpu.h", "gpu.c", *own)
+    return ("device.h", "tensor.h", "driver.h", "gpu.h", "gpu.c", *own)
 
 
 def project_texts(values: dict[str, object]) -> dict[str, str]:
@@ -273,7 +277,10 @@ def project_texts(values: dict[str, object]) -> dict[str, str]:
 @cache
 def _runtime_source(profile: bool) -> str:
     """Return the modules of `atc.runtime` as one, less their docstrings and `from __future__`."""
-    parts = [runtime_values, runtime_interface, runtime_library, runtime_queue, runtime_network]
+    parts = [
+        runtime_values, runtime_interface, runtime_library, runtime_device, runtime_queue,
+        runtime_network,
+    ]  # fmt: skip
     parts += [runtime_profile] if profile else []
     lines = [
         inspect.getsource(module).partition("from __future__ import annotations\n")[2].splitlines()

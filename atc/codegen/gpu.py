@@ -25,6 +25,16 @@ class GpuKernel:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """Launches with nothing of the host between them, in a C function; they become one graph."""
+
+    comment: str
+    lines: tuple[str, ...]
+    tables: frozenset[str]
+    """Which of the tables of inputs (in) and outputs (out) they read."""
+
+
+@dataclass(frozen=True)
 class Gpu:
     """What the templates need beside the schedule; `staged` says it of inputs, then outputs.
 
@@ -32,6 +42,7 @@ class Gpu:
     """
 
     kernels: tuple[GpuKernel, ...]
+    segments: tuple[Segment, ...]
     arena: int
     staged: tuple[bool, ...]
     hybrid: bool
@@ -40,17 +51,20 @@ class Gpu:
 
 
 def make_gpu(
-    program: Program, arena: Arena, weights: Mapping[str, int], network: str, emulated: bool
-) -> Gpu:
-    """Write the calls of a program some of whose steps a GPU runs."""
+    program: Program, arena: Arena, weights: Mapping[str, int], network: str, emulated: bool,
+    timed: bool = False,
+) -> Gpu:  # fmt: skip
+    """Write the calls of a program some of whose steps a GPU runs; with `timed` it times each."""
     sources = [s.source for s in program.steps if isinstance(s, Call) and on_device(s)]
     kernels = tuple(dict.fromkeys(sources))
     hosted, resident = place(program, resident=False), place(program, resident=True)
 
+    segments: list[Segment] = []
     writer = partial(
-        _GpuWriter, weights=weights, kernels=kernels, hosted=hosted, resident=resident
-    )
-    whole = make_schedule(program, arena, weights, network, writer=writer)
+        _GpuWriter, weights=weights, kernels=kernels, hosted=hosted, resident=resident,
+        segments=segments,
+    )  # fmt: skip
+    whole = make_schedule(program, arena, weights, network, timed, writer=writer)
     used = whole.uses.pointers
     schedule = replace(
         whole,
@@ -66,7 +80,7 @@ def make_gpu(
     ports = (*program.inputs, *(program.home(o) for o in program.outputs))
     listed = tuple(_listed(k) for k in kernels)
     return Gpu(
-        listed, arena.plan.size, tuple(p in touched for p in ports),
+        listed, tuple(segments), arena.plan.size, tuple(p in touched for p in ports),
         bool(schedule.values) or whole.uses.arena, emulated, schedule,
     )  # fmt: skip
 
@@ -87,13 +101,15 @@ class _GpuWriter(Scribe):
         self, program: Program, arena: Arena, pointers: Mapping[str, str], timed: bool,
         observed: bool, checked: bool, logged: bool, upper: str, uses: Uses,
         weights: Mapping[str, int], kernels: Sequence[KernelSource],
-        hosted: Placement, resident: Placement,
+        hosted: Placement, resident: Placement, segments: list[Segment],
     ) -> None:  # fmt: skip
         super().__init__(program, arena, pointers, timed, observed, checked, logged, upper, uses)
         self.weights = weights
         self.kernels = kernels
         self.hosted = hosted
         self.resident = resident
+        self.segments = segments
+        self.tables = set[str]()
         offsets = arena.offsets.items()
         self.begins = {program.home(v): at - program.shift(v) for v, at in offsets}
         self.outputs = {program.home(o): k for k, o in enumerate(program.outputs)}
@@ -103,16 +119,47 @@ class _GpuWriter(Scribe):
         if steps is not self.program.steps:
             yield from super().steps(steps)
             return
+        # Inputs are never written: all of them can be moved before anything runs.
+        sides = (self.hosted, self.resident)
+        early, there = (self._of_inputs(each.before) for each in sides)
+        yield from self._moves(early, there, waits=False)
         pairs = zip(self.hosted.before, self.resident.before, strict=True)
+        pending: list[Call] = []
         for step, moves in zip(steps, pairs, strict=True):
-            yield from self._moves(*moves)
-            if isinstance(step, Call) and on_device(step):
-                yield from self._launch(step)
+            hosted = [m for m in moves[0] if m not in early]
+            resident = [m for m in moves[1] if m not in there]
+            launched = isinstance(step, Call) and on_device(step)
+            if hosted or resident or not launched:
+                yield from self._segment(pending)
+                pending = []
+            yield from self._moves(hosted, resident)
+            if isinstance(step, Call) and launched:
+                pending.append(step)
             else:
                 yield from super().steps((step,))
-        yield from self._moves(self.hosted.after, self.resident.after)
+        yield from self._segment(pending)
+        yield from self._moves(self.hosted.after, self.resident.after, waits=False)
 
-    def _launch(self, call: Call) -> Iterator[str]:
+    def _of_inputs(self, before: Sequence[Sequence[Move]]) -> list[Move]:
+        """Return the moves of the network's inputs."""
+        return [m for moves in before for m in moves if m.home in self.program.inputs]
+
+    def _segment(self, launched: Sequence[Call]) -> Iterator[str]:
+        """Yield what queues launches with nothing between them: several are replayed as a graph."""
+        if len(launched) < 2 or self.timed:
+            for call in launched:
+                yield from self._launch(call, f"return {self.upper}_ERROR_GPU;")
+            return
+        first, number = self.number, len(self.segments)
+        self.tables = set()
+        lines = tuple(line for call in launched for line in self._launch(call, "return 0;"))
+        steps = f"Steps {first} to {self.number - 1}."
+        self.segments.append(Segment(steps, lines, frozenset(self.tables)))
+        yield f"/* {first} to {self.number - 1}: a graph */"
+        asked = f"gpu_replay(gpu, stream, {number}, hosted ? 0 : 1, in)"
+        yield f"if (!{asked}) return {self.upper}_ERROR_GPU;"
+
+    def _launch(self, call: Call, failed: str) -> Iterator[str]:
         node = call.node
         reads = ", ".join(comment(i, 32) for i in node.inputs if i)
         writes = ", ".join(comment(o, 32) for o in node.outputs)
@@ -122,7 +169,13 @@ class _GpuWriter(Scribe):
             at.append(f"gpu->arena + {self.arena.scratch[node.outputs[0]]}")
         number = self.kernels.index(call.source)
         table = f"(const CUdeviceptr[]){{{', '.join(at)}}}"
-        yield f"if (!gpu_launch(gpu, stream, {number}, {table})) return {self.upper}_ERROR_GPU;"
+        if self.timed:
+            self.uses.times = self.uses.device_times = True
+            yield "begin = nanoseconds();"
+            yield f"if (!gpu_timed_launch(gpu, stream, {number}, {table}, &took)) {failed}"
+            yield f"add_device_time(ctx, {self.called}, begin, took);"
+        else:
+            yield f"if (!gpu_launch(gpu, stream, {number}, {table})) {failed}"
         self.called += 1
 
     def _device(self, value: str) -> str:
@@ -137,15 +190,26 @@ class _GpuWriter(Scribe):
     def _port(self, home: str, begin: int) -> str:
         inside = home in self.program.inputs
         number = self.program.inputs.index(home) if inside else self.outputs[home]
-        place = f"{'in' if inside else 'out'}[{number}]"
+        table = "in" if inside else "out"
+        self.tables.add(table)
+        place = f"{table}[{number}]"
         return f"{place} + {begin}" if begin else place
 
-    def _moves(self, hosted: Sequence[Move], resident: Sequence[Move]) -> Iterator[str]:
-        """Yield the moves of both ways to run; those of one alone ask which it is."""
+    def _moves(
+        self, hosted: Sequence[Move], resident: Sequence[Move], waits: bool = True
+    ) -> Iterator[str]:
+        """Yield the moves of both ways to run; those of one alone ask which it is.
+
+        The host touches what is moved soon, or lets another run do that: it `waits`. A run on the
+        host's tensors alone waits at its end for the moves of these.
+        """
         for move in dict.fromkeys((*hosted, *resident)):
             both = move in hosted and move in resident
             asked = "" if both else "hosted && " if move in hosted else "!hosted && "
-            yield f"if ({asked}!{self._move(move)}) return {self.upper}_ERROR_GPU;"
+            done = f"!{self._move(move)}"
+            if waits or both or move in resident:
+                done = f"({done} || !gpu_wait(gpu, stream))"
+            yield f"if ({asked}{done}) return {self.upper}_ERROR_GPU;"
 
     def _move(self, move: Move) -> str:
         home, size = move.home, move.end - move.begin

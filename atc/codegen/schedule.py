@@ -54,6 +54,10 @@ class Uses:
     """Whether a buffer's place is read from the table `at` of run time."""
     times: bool = False
     """Whether the run function itself takes times."""
+    host_times: bool = False
+    """Whether any time is that of a call on the processor."""
+    device_times: bool = False
+    """Whether any is that of a kernel on a GPU."""
     stripe_times: bool = False
     """Whether stripes are counted as one run."""
     rolling_buffers: bool = False
@@ -272,7 +276,7 @@ class Scribe:
         if call.source.work_split.pieces > 1:
             lines = self._shared(call, arguments)
         if self.timed:
-            self.uses.times = True
+            self.uses.times = self.uses.host_times = True
             lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
         if self.checked:
             lines = self._checked(lines, seen, arguments[reading : len(call.arguments)])
@@ -381,6 +385,7 @@ class Scribe:
             pointers.append(self._scratch(call))
         line = f"{call.source.symbol}({', '.join((*map(place, pointers), *rows))});"
         if self.timed:
+            self.uses.host_times = True
             yield "begin = nanoseconds();"
             yield line
             yield f"add_time({place('ctx')}, {self.called}, begin);"

@@ -98,6 +98,8 @@ class Options:
     disable_reuse_memory: bool = False
     memory_tries: int = 12
     memory_in_place: bool = True
+    device_id: int = 0
+    tensor_cores: bool = True
     recompute: str = "none"
     memory_budget: int = 0
     recompute_until: int = 0

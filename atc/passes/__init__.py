@@ -29,6 +29,7 @@ from atc.passes.fuse.epilogue import fuse_epilogue, fuse_known_epilogue
 from atc.passes.fuse.fold_affine import fold_affine
 from atc.passes.fuse.merge_branches import merge_branches
 from atc.passes.fuse.merge_convolutions import sum_branches
+from atc.passes.fuse.read_halves import read_halves
 from atc.passes.layout import Layouts, choose_layouts
 from atc.passes.layout.store_bf16 import Storing, store_bf16
 from atc.passes.quantized.fuse_requantize import fold_scales
@@ -107,9 +108,16 @@ def layout_passes(
     return (*last, in_place) if layouts.bytes_last else (in_place,)
 
 
+DEVICE_PASSES: tuple[Pass, ...] = (
+    _rule("read_halves", read_halves),  # last: the kernels of a GPU multiply them as they are
+)
+"""What runs behind all other passes where a GPU computes."""
+
+
 def pass_names() -> tuple[str, ...]:
     """Return what `--fusion_switch_file` calls the passes: those that run again have one name."""
-    passes = (*PASSES, *layout_passes(1, Layouts(bytes_last=True)), *layout_passes(2))
+    small = layout_passes(1, Layouts(bytes_last=True))
+    passes = (*PASSES, *small, *layout_passes(2), *DEVICE_PASSES)
     return tuple(dict.fromkeys(p.name.removesuffix("_again") for p in passes))
 
 
@@ -124,17 +132,20 @@ def run_passes(
     width: int = 1,
     layouts: Layouts = BY_ESTIMATE,
     storing: Storing | None = None,
+    device: bool = False,
 ) -> Graph:
     """Run every pass that isn't skipped; each result is verified and shown to `observe`.
 
     `width` is the number of floats in a vector of the machine, 1 where it has none; `layouts` says
-    how values are laid out where there is a choice, `storing` which may be in bfloat16. A name in
+    how values are laid out where there is a choice, `storing` which may be in bfloat16; with
+    `device` a GPU computes what is in no control flow. A name in
     `skip` leaves out all runs of a pass, one that ends in `_again` only the later one.
     """
     outside = outer or {}
     verify(graph, "lowering")
     observe("lowering", graph)
-    for each in (*PASSES, *layout_passes(width, layouts, storing)):
+    own = DEVICE_PASSES if device else ()
+    for each in (*PASSES, *layout_passes(width, layouts, storing), *own):
         if each.name in skip or each.name.removesuffix("_again") in skip:
             continue
         if RESIDUAL in skip and each.name.startswith("fuse_epilogue"):

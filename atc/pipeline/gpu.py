@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +13,16 @@ from atc.backends.target import Target
 from atc.backends.toolchain import Log
 from atc.build.library import BuildContext, Unit, compile_units
 from atc.build.output_folder import write_files
+from atc.codegen.cubins import pack_cubins
 from atc.codegen.emit import Emission, gpu_files
 from atc.codegen.weights import included_weights
 from atc.errors import OptionError
 from atc.options.options import Options
 
-ALIGNMENT = 64
-"""Bytes at which cubins begin."""
-
 _WITHOUT = (
-    "profile", "hooks", "sanity_check", "runtime_log", "fast_run_algo_policy",
-    "op_bank_path", "state",
+    "hooks", "sanity_check", "runtime_log", "fast_run_algo_policy", "op_bank_path", "state",
 )  # fmt: skip
-"""Options that time, watch or measure kernels of the CPU alone."""
+"""Options that watch or measure kernels of the CPU alone."""
 
 
 def check_device_options(options: Options, target: Target) -> None:
@@ -54,7 +50,8 @@ def by_host(target: Target) -> bool:
 
 def headers_of(target: Target) -> tuple[str, ...]:
     """Return the headers that the network's own source includes."""
-    return tuple(f"src/{file}" for file in gpu_files(target) if file.endswith(".h"))
+    verbatim = (file for file in gpu_files(target) if file.endswith(".h"))
+    return ("src/gpu_own.h", *(f"src/{file}" for file in verbatim))
 
 
 def gpu_units(target: Target, flags: tuple[str, ...]) -> list[Unit]:
@@ -76,20 +73,11 @@ def compiled_cubins(
 
 
 def _cubins(cwd: Path, emission: Emission, nvcc: Compiler, context: BuildContext) -> bytes:
-    """Return the cubins of those kernels that a GPU runs.
-
-    First come 64-bit offsets of the cubins from the begin of it all, in the kernels' order.
-    """
+    """Return the cubins of those kernels that a GPU runs, in the kernels' order."""
     files, own = emission.files, [k for k in emission.kernels if k.launch]
-    units = [Unit(k.path, k.symbol, ("src/device.h", "src/kernel.h")) for k in own]
+    units = [Unit(k.path, k.symbol, ("src/device.h", "src/tensor.h", "src/kernel.h")) for k in own]
     paths = dict.fromkeys(p for unit in units for p in (unit.path, *unit.includes))
     write_files(cwd, {path: files[path] for path in paths})
     context = replace(context, compiler=nvcc, flags=nvcc_flags(context.target.device))
     compile_units(cwd, files, units, context)
-    cubins = [(cwd / f"{unit.path}.o").read_bytes() for unit in units]
-    head = -(-8 * len(cubins) // ALIGNMENT) * ALIGNMENT
-    offsets, body = [], b""
-    for cubin in cubins:
-        offsets.append(head + len(body))
-        body += cubin + bytes(-len(cubin) % ALIGNMENT)
-    return struct.pack(f"<{len(offsets)}Q", *offsets).ljust(head, b"\0") + body
+    return pack_cubins([(cwd / f"{unit.path}.o").read_bytes() for unit in units])

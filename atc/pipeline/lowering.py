@@ -90,7 +90,8 @@ def optimise(
     reports: list[LayoutReport] = []
     layouts = layout_costs.layouts(request.options.layout_transform, reports.append)
     graph = run_passes(
-        graph, observe, request.switches.off, {}, request.width, layouts, layout_costs.storing()
+        graph, observe, request.switches.off, {}, request.width, layouts, layout_costs.storing(),
+        bool(request.target.device),
     )
     graph = compress_weights(graph, layout_costs.target, layout_costs.limits, observe)
     return Optimised(graph, tuple(reports))

@@ -59,6 +59,8 @@ class Part:
     threads: int
     weights: int
     arena_size: int
+    gpu: object
+    """What templates know of a GPU; None where the processor computes all."""
 
     @property
     def upper(self) -> str:
@@ -122,7 +124,7 @@ def _part(index: int, done: Compilation) -> Part:
     assert isinstance(arena_size, int)
     return Part(
         index, done.name, done.target.name, f"targets/{done.name}", done.emission.threads,
-        done.emission.blob.size, arena_size,
+        done.emission.blob.size, arena_size, done.emission.interface["gpu"],
     )  # fmt: skip
 
 
@@ -131,7 +133,8 @@ def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
     threads = max(part.threads for part in parts)
     targets = ", ".join(part.target for part in parts)
     values: dict[str, object] = {
-        **first.interface, "name": name, "upper": name.upper(), "module": module_name(name),
+        **first.interface, "gpu": next((p.gpu for p in parts if p.gpu), None),
+        "name": name, "upper": name.upper(), "module": module_name(name),
         "target": targets, "cflags": (), "checks": (), "tiles": False, "sources": (),
         "weights_size": 0, "arena_size": max(part.arena_size for part in parts),
         "threads": threads, "parts": parts, "fat": _state_size(first.interface, threads),

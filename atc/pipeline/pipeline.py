@@ -102,6 +102,8 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     diagnostics = remembering(listen, warnings)
     for text in options.warnings():
         diagnostics.warn(text)
+    if options.device_id and "cuda" not in options.target.lower():
+        diagnostics.warn(f"--device_id has no effect: {options.target} is no GPU")
     _check_folders(request)
     on_gpu.check_device_options(options, request.target)
     compiler = compiler_of(request.target, options, request.environ, diagnostics.process)

@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
+from atc.backends.cuda.targets import EMULATED
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.errors import InternalError, OptionError
@@ -130,7 +131,7 @@ class Request:
         mode, listed = options.op_select_implmode, options.optypelist_for_implmode
         limits = Limits(
             mode.startswith("high_precision"), workspace, options.kernels, decided.exact_nodes,
-            weight_price=options.weight_price,
+            weight_price=options.weight_price, tensor_cores=options.tensor_cores,
         )  # fmt: skip
         if listed or self.operator_modes is not None:
             exact = exact_nodes(model, mode, listed, self.operator_modes or OperatorModes())
@@ -180,7 +181,7 @@ def _targets(options: Options) -> tuple[Target, ...]:
     """Return the targets that the options list, the best first.
 
     Raises OptionError for an unknown one, one listed twice, those of several
-    architectures, and a GPU among others.
+    architectures, and a real GPU beside an imitated one.
     """
     text, where = options.target, f"--{options.target_option}"
     option, machine = options.target_option, options.machine
@@ -189,10 +190,10 @@ def _targets(options: Options) -> tuple[Target, ...]:
     again = next((name for k, name in enumerate(names) if name in names[:k]), None)
     if again is not None:
         raise OptionError(f"{again} is listed twice", where=where)
-    device = next((target.name for target in targets if target.device), None)
-    if device is not None and len(targets) > 1:
+    devices = {target.device for target in targets if target.device}
+    if EMULATED in devices and len(devices) > 1:
         raise OptionError(
-            f"{device} can't be listed with other targets yet", where=where,
+            f"'{text}' are GPUs and one that is imitated", where=where,
             hint="compile a library for each",
         )  # fmt: skip
     kinds = {target.arch for target in targets if target.arch}

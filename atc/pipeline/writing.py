@@ -44,6 +44,7 @@ def write_project(
         profile=options.profile,
         hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
         threads=max(plans.threads, most_branches(shown.program.steps)),
+        device_id=options.device_id,
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
     )  # fmt: skip
     return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)

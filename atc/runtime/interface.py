@@ -51,6 +51,10 @@ int NET_start_threads(void *ctx);
 void NET_stop_threads(void *ctx);
 int NET_thread_count(void);
 void NET_release(void *ctx);
+int NET_device_id(void);
+int NET_init_on(void *ctx, int device, void *arena, size_t arena_size);
+int NET_run_device_tensors(
+  void *ctx, void *stream, const void *const *inputs, void *const *outputs);
 int NET_reset(void *ctx);
 size_t NET_state_size(void);
 int NET_save_state(const void *ctx, void *state);
@@ -73,55 +77,56 @@ What follows is what cffi's own compiler makes of them (`emit_python_code`).
 """
 
 _TYPES = bytes.fromhex(
-    "0000520d00001c010000000f0000540d000066030000000f0000560d000007010000000f0000560d0000000f"
-    "0000070d000066030000000f0000070d00000c11000059030000000f0000070d00000c1100000c1100001c01"
-    "0000000f0000070d00000c110000040300000c030000000f0000070d00000c11000004110000000f0000070d"
-    "0000041100001c0100005a030000000f0000070d0000041100000c110000000f0000070d0000000f0000590d"
-    "00001c010000000f00005b0d00001c010000000f0000010d000010110000000f0000010d0000000f00005e0d"
-    "00001c010000000f0000600d00001c010000000f0000620d0000000f0000640d00001c010000000f0000040d"
-    "000004110000000f0000660d00000c110000000f0000660d00000c1100001c0100000701000019110000000f"
-    "0000660d00000c110000470300000c110000000f000053030000000900005503000001090000570300000201"
-    "0000150100005a030000170100005c03000002090000010300005f0300000309000061030000040900001601"
-    "00001801000065030000050900000001"
+    "00005e0d00001c010000000f0000600d000072030000000f0000620d000007010000000f0000620d0000000f"
+    "0000070d000072030000000f0000070d00000c110000070100000c1100001c010000000f0000070d00000c11"
+    "000065030000000f0000070d00000c1100000c1100001c010000000f0000070d00000c1100000c1100000403"
+    "00000c030000000f0000070d00000c1100002011000021110000000f0000070d00000c11000004110000000f"
+    "0000070d0000041100001c01000066030000000f0000070d0000041100000c110000000f0000070d0000000f"
+    "0000650d00001c010000000f0000670d00001c010000000f0000010d000016110000000f0000010d0000000f"
+    "00006a0d00001c010000000f00006c0d00001c010000000f00006e0d0000000f0000700d00001c010000000f"
+    "0000040d000004110000000f0000720d00000c110000000f0000720d00000c1100001c010000070100002011"
+    "0000000f0000720d00000c110000530300000c110000000f00005f0300000009000061030000010900006303"
+    "0000020100001501000066030000170100006803000002090000010300006b030000030900006d0300000409"
+    "0000160100001801000071030000050900000001"
 )
 _STRUCTS = (
-    (b"\x00\x00\x00\x53\x00\x00\x00\x02$call_info", b"\x00\x00\x56\x11nodes",
-     b"\x00\x00\x56\x11op", b"\x00\x00\x56\x11kernel", b"\x00\x00\x63\x11operations",
-     b"\x00\x00\x63\x11bytes"),
-    (b"\x00\x00\x00\x55\x00\x00\x00\x02$call_time", b"\x00\x00\x63\x11runs",
-     b"\x00\x00\x63\x11nanoseconds", b"\x00\x00\x63\x11begin"),
-    (b"\x00\x00\x00\x5c\x00\x00\x00\x02$sequence_info", b"\x00\x00\x56\x11name",
-     b"\x00\x00\x58\x11output", b"\x00\x00\x58\x11present", b"\x00\x00\x01\x11first",
+    (b"\x00\x00\x00\x5f\x00\x00\x00\x02$call_info", b"\x00\x00\x62\x11nodes", b"\x00\x00\x62\x11op",
+     b"\x00\x00\x62\x11kernel", b"\x00\x00\x6f\x11operations", b"\x00\x00\x6f\x11bytes"),
+    (b"\x00\x00\x00\x61\x00\x00\x00\x02$call_time", b"\x00\x00\x6f\x11runs",
+     b"\x00\x00\x6f\x11nanoseconds", b"\x00\x00\x6f\x11begin"),
+    (b"\x00\x00\x00\x68\x00\x00\x00\x02$sequence_info", b"\x00\x00\x62\x11name",
+     b"\x00\x00\x64\x11output", b"\x00\x00\x64\x11present", b"\x00\x00\x01\x11first",
      b"\x00\x00\x01\x11count"),
-    (b"\x00\x00\x00\x5f\x00\x00\x00\x02$step", b"\x00\x00\x56\x11nodes", b"\x00\x00\x56\x11op",
-     b"\x00\x00\x56\x11kernel", b"\x00\x00\x01\x11reads", b"\x00\x00\x01\x11writes",
-     b"\x00\x00\x5d\x11values"),
-    (b"\x00\x00\x00\x61\x00\x00\x00\x02$tensor_info", b"\x00\x00\x56\x11name",
-     b"\x00\x00\x58\x11dtype", b"\x00\x00\x58\x11rank", b"\x00\x00\x59\x11shape",
+    (b"\x00\x00\x00\x6b\x00\x00\x00\x02$step", b"\x00\x00\x62\x11nodes", b"\x00\x00\x62\x11op",
+     b"\x00\x00\x62\x11kernel", b"\x00\x00\x01\x11reads", b"\x00\x00\x01\x11writes",
+     b"\x00\x00\x69\x11values"),
+    (b"\x00\x00\x00\x6d\x00\x00\x00\x02$tensor_info", b"\x00\x00\x62\x11name",
+     b"\x00\x00\x64\x11dtype", b"\x00\x00\x64\x11rank", b"\x00\x00\x65\x11shape",
      b"\x00\x00\x01\x11size"),
-    (b"\x00\x00\x00\x65\x00\x00\x00\x02$value", b"\x00\x00\x61\x11tensor", b"\x00\x00\x58\x11kind"),
+    (b"\x00\x00\x00\x71\x00\x00\x00\x02$value", b"\x00\x00\x6d\x11tensor", b"\x00\x00\x64\x11kind"),
 )  # fmt: skip
 _NAMES = (
-    b"\x00\x00\x00\x53call_info", b"\x00\x00\x00\x55call_time", b"\x00\x00\x00\x4fobserver",
-    b"\x00\x00\x00\x5csequence_info", b"\x00\x00\x00\x5fstep", b"\x00\x00\x00\x61tensor_info",
-    b"\x00\x00\x00\x65value",
+    b"\x00\x00\x00\x5fcall_info", b"\x00\x00\x00\x61call_time", b"\x00\x00\x00\x5bobserver",
+    b"\x00\x00\x00\x68sequence_info", b"\x00\x00\x00\x6bstep", b"\x00\x00\x00\x6dtensor_info",
+    b"\x00\x00\x00\x71value",
 )  # fmt: skip
 _FUNCTIONS = (
-    b"\x00\x00\x3c\x23abi_version", b"\x00\x00\x34\x23alignment", b"\x00\x00\x34\x23arena_size",
-    b"\x00\x00\x31\x23arena_size_for", b"\x00\x00\x09\x23build_info",
-    b"\x00\x00\x34\x23context_size", b"\x00\x00\x12\x23init", b"\x00\x00\x34\x23input_count",
-    b"\x00\x00\x39\x23input_info", b"\x00\x00\x2b\x23input_lowest", b"\x00\x00\x41\x23last_fault",
-    b"\x00\x00\x34\x23output_count", b"\x00\x00\x39\x23output_info",
-    b"\x00\x00\x20\x23output_shape", b"\x00\x00\x34\x23profile_count",
-    b"\x00\x00\x00\x23profile_info", b"\x00\x00\x44\x23profile_reset",
-    b"\x00\x00\x03\x23profile_times", b"\x00\x00\x44\x23release", b"\x00\x00\x0b\x23reset",
-    b"\x00\x00\x1c\x23restore_state", b"\x00\x00\x17\x23run_tensors", b"\x00\x00\x25\x23save_state",
-    b"\x00\x00\x2e\x23sequence", b"\x00\x00\x34\x23sequence_count",
-    b"\x00\x00\x0e\x23set_input_shapes", b"\x00\x00\x4d\x23set_observer",
-    b"\x00\x00\x0b\x23start_threads", b"\x00\x00\x34\x23state_size",
-    b"\x00\x00\x06\x23status_string", b"\x00\x00\x34\x23step_count", b"\x00\x00\x36\x23step_info",
-    b"\x00\x00\x44\x23stop_threads", b"\x00\x00\x29\x23thread_count",
-    b"\x00\x00\x34\x23value_count", b"\x00\x00\x3e\x23value_info", b"\x00\x00\x34\x23weights_size",
+    b"\x00\x00\x48\x23abi_version", b"\x00\x00\x40\x23alignment", b"\x00\x00\x40\x23arena_size",
+    b"\x00\x00\x3d\x23arena_size_for", b"\x00\x00\x09\x23build_info",
+    b"\x00\x00\x40\x23context_size", b"\x00\x00\x35\x23device_id", b"\x00\x00\x18\x23init",
+    b"\x00\x00\x0e\x23init_on", b"\x00\x00\x40\x23input_count", b"\x00\x00\x45\x23input_info",
+    b"\x00\x00\x37\x23input_lowest", b"\x00\x00\x4d\x23last_fault", b"\x00\x00\x40\x23output_count",
+    b"\x00\x00\x45\x23output_info", b"\x00\x00\x2c\x23output_shape",
+    b"\x00\x00\x40\x23profile_count", b"\x00\x00\x00\x23profile_info",
+    b"\x00\x00\x50\x23profile_reset", b"\x00\x00\x03\x23profile_times", b"\x00\x00\x50\x23release",
+    b"\x00\x00\x0b\x23reset", b"\x00\x00\x28\x23restore_state",
+    b"\x00\x00\x1d\x23run_device_tensors", b"\x00\x00\x23\x23run_tensors",
+    b"\x00\x00\x31\x23save_state", b"\x00\x00\x3a\x23sequence", b"\x00\x00\x40\x23sequence_count",
+    b"\x00\x00\x14\x23set_input_shapes", b"\x00\x00\x59\x23set_observer",
+    b"\x00\x00\x0b\x23start_threads", b"\x00\x00\x40\x23state_size",
+    b"\x00\x00\x06\x23status_string", b"\x00\x00\x40\x23step_count", b"\x00\x00\x42\x23step_info",
+    b"\x00\x00\x50\x23stop_threads", b"\x00\x00\x35\x23thread_count",
+    b"\x00\x00\x40\x23value_count", b"\x00\x00\x4a\x23value_info", b"\x00\x00\x40\x23weights_size",
 )  # fmt: skip
 """Of each function the number of its type and its name without the network's."""
 

@@ -72,7 +72,7 @@ class Library:
 
     def __init__(
         self, path: str | PathLike[str], prefix: str, weights: str | PathLike[str] | None,
-        huge_pages: bool = False,
+        huge_pages: bool = False, device_id: int | None = None,
     ) -> None:  # fmt: skip
         self.ffi, self.handle = open_interface(path, prefix)
         self.prefix = prefix
@@ -85,6 +85,10 @@ class Library:
         """What says the inputs' shapes, where they have ranges."""
         self.release = self._optional("release")
         """What gives back the memory that a context has on a GPU."""
+        self.run_device = self._optional("run_device_tensors")
+        """What runs on tensors of a GPU, in a library for one."""
+        self.device_id = self._device_id(device_id)
+        """The number of that GPU; None in other libraries."""
         self.kept_plans = self._kept_plans()
         """For how many shapes a context keeps what is settled of them; -1: all."""
         self.settled = 0
@@ -101,6 +105,14 @@ class Library:
         self.idle: list[Context] | _OneContext = _OneContext() if self.state_size else []
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         """All that there are."""
+
+    def _device_id(self, wanted: int | None) -> int | None:
+        """Return the number of the GPU that contexts are made on."""
+        if self.run_device is None:
+            if wanted is not None:
+                raise RuntimeError(f"the network {self.prefix} wasn't compiled for a GPU")
+            return None
+        return int(self.function("device_id")()) if wanted is None else wanted
 
     def _state_size(self) -> int:
         size = self._optional("state_size")
@@ -300,12 +312,14 @@ class Context:
         self._plans: OrderedDict[tuple[tuple[int, ...], ...], _Plan] = OrderedDict()
         self.arguments = (self._context, self._inputs, self._outputs)
         self.buffer = ffi.from_buffer
-        init = library.function("init")
-        extra: tuple[Any, ...] = ()
+        on_gpu = library.device_id is not None
+        init = library.function("init_on" if on_gpu else "init")
+        first, extra = (library.device_id,) if on_gpu else (), tuple[Any, ...]()
         if library.weights is not None:
-            init = ffi.cast("int (*)(void *, void *, size_t, const void *, size_t)", init)
+            number = "int, " if on_gpu else ""
+            init = ffi.cast(f"int (*)(void *, {number}void *, size_t, const void *, size_t)", init)
             extra = (ffi.from_buffer(library.weights), library.weights.size)
-        status = init(self._context, arena, size, *extra)
+        status = init(self._context, *first, arena, size, *extra)
         if status:
             raise library.error(status)
         self._start_threads(library)

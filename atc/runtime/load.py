@@ -30,17 +30,20 @@ _STRINGS = 3
 """The type of sections of names."""
 
 
-def load(path: str | Path, huge_pages: bool = False) -> Network:
+def load(
+    path: str | Path, huge_pages: bool = False, device_id: int | None = None
+) -> Network:
     """Load a network from an output folder or from the shared library in it.
 
     A library that was compiled again since an earlier call is loaded anew. Weights that were
     compiled to be external are read from `<name>_weights.bin`, or from the files in
     `<name>_weights`, beside the library. With `huge_pages` arenas are in large pages where the
-    system has some. With MXNET_PROFILER_AUTOSTART=1, profile.json tells of the network's kernel
+    system has some. A network for a GPU runs on that with the number `device_id`, or the one that
+    it was compiled for. With MXNET_PROFILER_AUTOSTART=1, profile.json tells of the network's kernel
     calls when the process ends. Raises ModelError, which names the path, for anything else than a
     library made by atc, and OptionError for an environment variable that makes no sense.
     """
-    net = open_network(path, huge_pages)
+    net = open_network(path, huge_pages, device_id)
     if profile_wanted() and not profile_at_exit(net):
         warnings.warn(
             f"MXNET_PROFILER_AUTOSTART: {path} was compiled without --profile", stacklevel=2
@@ -48,9 +51,11 @@ def load(path: str | Path, huge_pages: bool = False) -> Network:
     return net
 
 
-def open_network(path: str | Path, huge_pages: bool = False) -> Network:
+def open_network(
+    path: str | Path, huge_pages: bool = False, device_id: int | None = None
+) -> Network:
     """Load a network as `load` does, for a tool: profile.json never tells of it."""
-    return open_library(path, partial(Network, huge_pages=huge_pages))
+    return open_library(path, partial(Network, huge_pages=huge_pages, device_id=device_id))
 
 
 def open_library(path: str | Path, opened: Callable[[Path, str, Path], Loaded]) -> Loaded:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from atc.runtime.queue import CallQueue, captured
+from atc.runtime.device import Streams, checked_tensor, is_on_device, new_tensor, stream_of
 from atc.runtime.library import Context, Library
 from atc.runtime.values import Array, Tensor, Value, by_name, flat, grouped, listed_inputs, to_texts
 
@@ -42,14 +43,18 @@ class Network:
     def __init__(
         self, library: str | PathLike[str], prefix: str,
         weights: str | PathLike[str] | None = None, huge_pages: bool = False,
+        device_id: int | None = None,
     ) -> None:  # fmt: skip
         """Load a shared library whose functions are called `<prefix>_...`.
 
         `weights` is the file of the weights where they are not in the library. With `huge_pages`
-        arenas are in large pages where the system has some. Raises OSError for
-        a file that can't be loaded, RuntimeError for one that can't run here.
+        arenas are in large pages where the system has some. A network for a GPU runs on that with
+        the number `device_id`, or the one that it was compiled for. Raises OSError for a file that
+        can't be loaded, RuntimeError for one that can't run here.
         """
-        self._library: Library | None = Library(library, prefix, weights, huge_pages)
+        self._library: Library | None = Library(
+            library, prefix, weights, huge_pages, device_id
+        )
         self._prefix = prefix
         self.inputs: tuple[Tensor, ...] = self._library.inputs
         self.outputs: tuple[Tensor, ...] = self._library.outputs
@@ -62,15 +67,23 @@ class Network:
         self.build_info: str = self._library.text("build_info")
         self.state_size: int = self._library.state_size
         self._queue = CallQueue(prefix)
+        self._streams: Streams | None = Streams(self._library)
         self._library.idle.append(Context(self._library))  # raises what keeps it from running
 
-    def __call__(self, *inputs: Any, out: Array | Sequence[Array | None] | None = None) -> Any:
+    def __call__(
+        self, *inputs: Any, out: Any | Sequence[Any | None] | None = None, stream: Any = None
+    ) -> Any:
         """Compute the outputs: an array, or a tuple where the network has several.
 
         Arrays of the right type and shape are read where they lie, if contiguous. The outputs are
         new arrays, or those of `out`. Raises TypeError or ValueError naming the tensor.
+
+        A network for a GPU takes tensors that lie there, with `__dlpack__` or
+        `__cuda_array_interface__`, and returns the same kind: nothing is copied. The call is then
+        queued on `stream`, a number or an object of the library that the tensors are of, else on
+        the default one, and its results are there when that has got so far.
         """
-        found = self._computed(inputs, out)
+        found = self._computed(inputs, out, stream)
         return found[0] if len(found) == 1 else tuple(found)
 
     def submit(
@@ -98,28 +111,64 @@ class Network:
         return self._queue.put(call, urgent)
 
     def run(
-        self, inputs: Mapping[str, Any], out: Mapping[str, Array] | None = None
+        self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: Any = None
     ) -> dict[str, Any]:
-        """Compute the outputs by name, in the model's order, from inputs by name."""
+        """Compute the outputs by name, in the model's order, from inputs by name; see a call."""
         if inputs.keys() == {*self._given}:
             listed = [inputs[name] for name in self._given]
         else:
             listed = by_name("input", self.parameters, inputs, complete=True)
         given = by_name("output", self.outputs, out, complete=False) if out else None
-        found = self._computed(listed, given)
+        found = self._computed(listed, given, stream)
         return dict(zip(self._made, found, strict=True))
 
     def _computed(
-        self, inputs: Sequence[Any], out: Array | Sequence[Array | None] | None
+        self, inputs: Sequence[Any], out: Any | Sequence[Any | None] | None, stream: Any = None
     ) -> list[Any]:
         """Return the results for the parameters' values."""
         library = self._library or self._open()
-        if self._direct and out is None:
+        if self._direct and out is None and stream is None:
             found = library.run_directly(inputs)
             if found is not None:
                 return found
+        if library.run_device is not None and any(map(is_on_device, inputs)):
+            return self._computed_there(library, inputs, out, stream)
+        if stream is not None:
+            raise TypeError("stream= is for tensors on a GPU that the network was compiled for")
         arrays = listed_inputs(self.inputs, flat(self.parameters, inputs))
         return grouped(self.results, self._read(library.run(arrays, self._listed(out))))
+
+    def _computed_there(
+        self, library: Library, inputs: Sequence[Any], out: Any, stream: Any
+    ) -> list[Any]:
+        """Queue a run on tensors of the GPU; returns the results, which are there, too."""
+        if len(inputs) != len(self.inputs) or not all(v.is_plain for v in self.parameters):
+            names = [t.name for t in self.inputs]
+            raise TypeError(f"{len(inputs)} inputs given, the network takes {len(names)}: {names}")
+        listed = out if isinstance(out, list | tuple) else [out] * len(self.outputs)
+        if len(listed) != len(self.outputs):
+            raise TypeError(f"{len(listed)} tensors for {len(self.outputs)} outputs")
+        pairs = zip(listed, self.outputs, strict=True)
+        results = [new_tensor(inputs[0], t) if o is None else o for o, t in pairs]
+        queue = stream_of(stream)
+        sides = (("input", inputs, self.inputs), ("output", results, self.outputs))
+        found = [
+            checked_tensor(value, tensor, side, queue)
+            for side, values, tensors in sides
+            for value, tensor in zip(values, tensors, strict=True)
+        ]
+        for each in found:
+            if each.device not in (None, library.device_id):
+                raise ValueError(
+                    f"a tensor is on device {each.device}, the network on {library.device_id}"
+                )
+        given = [each.stream for each in found if each.stream is not None]
+        if stream is None and given:
+            queue = int(given[0])
+        places = [each.pointer for each in found]
+        streams = self._streams or Streams(library)  # closed meanwhile
+        streams.run(places[: len(inputs)], places[len(inputs) :], queue)
+        return results
 
     def reset(self) -> None:
         """Make the states zero, as they are before the first call."""
@@ -156,6 +205,7 @@ class Network:
         Calls that are queued are still run.
         """
         self._library = None
+        self._streams = None
         self._queue.close()
 
     def __enter__(self) -> Network:

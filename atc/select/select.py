@@ -52,7 +52,8 @@ class Limits:
     than `bf16_nodes`, unless those are None; only results of `stored_nodes` may be rounded to be
     stored in bfloat16. `packed` are arrangements of constants that are there
     anyway: kernels that read them are preferred where that takes little time. `weight_price`: the
-    cycles that a byte must save by which constants are larger than the model's.
+    cycles that a byte must save by which constants are larger than the model's. `tensor_cores`:
+    whether those of a GPU may be used.
     """
 
     exact: bool = False
@@ -65,6 +66,7 @@ class Limits:
     stored_nodes: frozenset[str] = frozenset()
     packed: frozenset[str] = frozenset()
     weight_price: float = CYCLES
+    tensor_cores: bool = True
 
     def of(self, node: Node) -> Limits:
         """Return the limits for one node."""
@@ -132,7 +134,9 @@ def consider(
     ]
     if limits.exact:
         able = [_precise(c, w, target) for c in able]
-    wanted = [c for c in able if c.kernel.portable == (limits.tier == "portable")]
+    if not limits.tensor_cores:
+        able = [c for c in able if not c.kernel.tensor_cores]
+    wanted = [c for c in able if _is_portable(c) == (limits.tier == "portable")]
     tier = wanted if wanted and limits.tier != "all" else able
     exact = [
         c
@@ -160,6 +164,10 @@ def consider(
         if c.label not in fits
     )
     return found, excluded
+
+
+def _is_portable(c: Candidate) -> bool:
+    return c.kernel.portable and not c.kernel.tensor_cores
 
 
 def _precise(c: Candidate, w: Workload, target: Target) -> Candidate:

@@ -1,5 +1,5 @@
 """CUDA kernels by family, and the GPUs they are compiled for.
 
-A family imports `backends/render` (C's expressions are CUDA's, too) and those before it: kernel,
-elementwise, products, windows, rows, data, and the catalogue at last.
+A family imports `backends/render` (C's expressions are CUDA's, too) and those before it: gpus,
+kernel, elementwise, products, tensor, windows, rows, data, and the catalogue at last.
 """

@@ -1,8 +1,9 @@
 """CUDA kernels by family; `KERNELS` is the catalogue in order of preference among equals."""
 
-from atc.backends.cuda import data, elementwise, products, rows, windows
+from atc.backends.cuda import data, elementwise, products, rows, tensor, windows
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
-    *elementwise.KERNELS, *products.KERNELS, *windows.KERNELS, *rows.KERNELS, *data.KERNELS,
+    *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *windows.KERNELS, *rows.KERNELS,
+    *data.KERNELS,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""CUDA kernels of Concat, Pad and Gather: a thread for each element of the result."""
+"""CUDA kernels of Concat, Pad, Gather and Resample: a thread for each element of the result."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from atc.backends.render.loops import loop_names, reader
 from atc.backends.target import Target
 from atc.ir.graph import row_major
 from atc.ir.ops.data import Concat, Gather, Pad, source_index
+from atc.ir.ops.sampling import Resample
 
 
 class ConcatElements(ElementKernel[Concat]):
@@ -94,4 +95,21 @@ class GatherElements(ElementKernel[Gather]):
         }  # fmt: skip
 
 
-KERNELS = (ConcatElements(), PadElements(), GatherElements())
+class ResampleElements(ElementKernel[Resample]):
+    """Resample: a thread sums the few elements that its result is made of."""
+
+    name = "cuda_resample"
+    op = Resample
+    template = "cuda/resample.cu.j2"
+
+    def values(self, w: Workload[Resample], params: Params, target: Target) -> dict[str, object]:
+        """Return indices and the element that a weight is multiplied with."""
+        op, x, out = w.op, w.input(0).dtype, w.outputs[0].dtype
+        loops = [("o", op.outer), ("q", op.out), ("i", op.inner)]
+        return {
+            "op": op, "count": w.outputs[0].size, "indices": unravel("at", loops),
+            "type": out.c, "term": f"({out.c}){load(x, 'x0[from]')}",
+        }  # fmt: skip
+
+
+KERNELS = (ConcatElements(), PadElements(), GatherElements(), ResampleElements())

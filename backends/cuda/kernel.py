@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from atc.backends.cuda.gpus import LAUNCH_NS, Gpu
 from atc.backends.kernel import Kernel, Launch, OpT, ParamsT, Workload
 from atc.backends.target import Target
 from atc.ir.graph import DType
@@ -37,7 +38,7 @@ class DeviceKernel(Kernel[OpT, ParamsT]):
         return all(t.size > 0 and t.dtype is not DType.STRING for t in types)
 
     def cost(self, w: Workload[OpT], params: ParamsT, target: Target) -> float:
-        """Return what is always less than the host's copies."""
+        """Return the estimated seconds: always less than the cycles of what the host computes."""
         return 0.0
 
 
@@ -67,6 +68,12 @@ class RowKernel(DeviceKernel[OpT, ParamsT]):
     def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
         """Return a block for each row, up to a limit."""
         return Launch(min(max(self.rows(w), 1), MOST_BLOCKS), self.threads)
+
+
+def seconds(w: Workload, nanoseconds: float, gpu: Gpu) -> float:
+    """Return the time of a kernel that computes so long, and reads and writes memory meanwhile."""
+    size = sum(t.nbytes for t in (*w.inputs, *w.outputs) if t is not None)
+    return 1e-9 * (max(nanoseconds, gpu.memory_ns(size)) + LAUNCH_NS)
 
 
 def unravel(index: str, loops: Sequence[tuple[str, int]]) -> Unravelled:

@@ -1,17 +1,29 @@
-"""CUDA kernels of MatMul: tiles in shared memory, and a thread for each element of slim results."""
+"""CUDA kernels of MatMul and Conv as products of matrices: tiles in shared memory, slim results.
+
+A Conv is the product of its filters with the patches that they meet, which are read where they are.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
-from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, ElementKernel, unravel
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import (
+    MOST_BLOCKS,
+    DeviceKernel,
+    ElementKernel,
+    seconds,
+    unravel,
+)
 from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import finish, loop_names
 from atc.backends.target import Target
-from atc.ir.graph import DType
-from atc.ir.ops import MatMul
-from atc.ir.view import dense
+from atc.ir.graph import DType, row_major
+from atc.ir.ops import Conv, MatMul
+from atc.ir.ops.elementwise import Epilogue
+from atc.ir.view import View, dense
 
 TILE, DEPTH, OWN = 64, 16, 4
 """Rows and columns of a block's tile, products between two loads, rows and columns of a thread."""
@@ -28,65 +40,225 @@ def multiply_add(dtype: DType, total: str, a: str, b: str) -> str:
     return f"{total} = ({dtype.c})(({wide}){total} + ({wide})({a}) * ({wide})({b}));"
 
 
-def _matmul(w: Workload) -> MatMul:
-    assert isinstance(w.op, MatMul)
-    return w.op
+@dataclass(frozen=True)
+class Operand:
+    """An operand of a product as C: of row i, or column j, and depth p of a batch.
+
+    `place` is the index of an element, `inside` whether there is one (else it is 0; '': always),
+    `indices` are what they need. `zero` is C of its zero point. Neighbours in memory are neighbours
+    `along_rows` (of i or j), else along the depth. In `chunks` of so many elements along the depth
+    all lie side by side, and begin at multiples of that.
+    """
+
+    source: str
+    dtype: DType
+    place: str
+    inside: str = ""
+    indices: tuple[tuple[str, str], ...] = ()
+    zero: str = ""
+    along_rows: bool = False
+    chunks: int = 1
+
+    @property
+    def text(self) -> str:
+        """All that its C names."""
+        return " ".join((self.inside, self.place, self.zero, *(c for _, c in self.indices)))
+
+    @property
+    def element(self) -> str:
+        """The element as it is stored."""
+        return f"{self.source}[{self.place}]"
+
+    @property
+    def value(self) -> str:
+        """The value of an element that is there, less its zero point."""
+        value = load(self.dtype, self.element)
+        return f"({value} - {self.zero})" if self.zero else value
 
 
-def _operand(w: Workload, index: int, place: str, zero: int) -> str:
-    """Return the C value of an operand's element, less its zero point."""
-    type_ = w.inputs[index]
-    assert type_ is not None
-    value = load(type_.dtype, f"x{index}[{place}]")
-    return f"({value} - {zero})" if zero > 0 else f"({value} + {-zero})" if zero else value
+@dataclass(frozen=True)
+class Product:
+    """y[batch, i, j] = epilogue(sum over p of a[batch, i, p] * b[batch, p, j]), as C.
+
+    `indices` are what the result's place, `target`, and the epilogue need of i and j; the epilogue
+    is over `loops`, its operands begin at input `first`.
+    """
+
+    batch: tuple[tuple[str, int], ...]
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    accumulator: DType
+    loops: tuple[str, ...]
+    first: int
+    target: str
+    indices: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All that the result's place names."""
+        return " ".join((self.target, *(c for _, c in self.indices)))
+
+    @property
+    def batches(self) -> int:
+        """How many products there are."""
+        return prod(n for _, n in self.batch)
 
 
-def _common(w: Workload, total: str) -> dict[str, object]:
-    """Return what both kernels need: reads at row i, column j, depth p, and the epilogue."""
-    op = _matmul(w)
+def product_of(w: Workload) -> Product:
+    """Return a MatMul or a Conv as a product of matrices."""
+    return _of_conv(w, w.op) if isinstance(w.op, Conv) else _of_matmul(w)
+
+
+def _of_matmul(w: Workload) -> Product:
+    op, (a, b) = w.op, w.inputs[:2]
+    assert isinstance(op, MatMul)
+    assert a is not None
+    assert b is not None
     batch = loop_names("b", op.batch)
     outer = [v for v, _ in batch]
-    after, value = finish(op.epilogue, w, total, [*outer, "i", "j"], 2)
-    return {
-        "op": op, "type": op.accumulator.c, "after": after, "value": value,
-        "a": _operand(w, 0, address(op.a_view, [*outer, "i", "p"]), op.a_zero),
-        "b": _operand(w, 1, address(op.b_view, [*outer, "p", "j"]), op.b_zero),
-        "target": address(dense(op.loops), [*outer, "i", "j"]),
-    }  # fmt: skip
+    zeros = [f"({z})" if z else "" for z in (op.a_zero, op.b_zero)]
+    columns = View((*op.b_view.strides[:-2], *op.b_view.strides[:-3:-1]), op.b_view.offset)
+    return Product(
+        tuple(batch), op.m, op.n, op.k,
+        Operand("x0", a.dtype, address(op.a_view, [*outer, "i", "p"]), zero=zeros[0],
+                along_rows=_along_rows(op.a_view), chunks=_chunks(op.a_view, op.k)),
+        Operand("x1", b.dtype, address(op.b_view, [*outer, "p", "j"]), zero=zeros[1],
+                along_rows=_along_rows(columns), chunks=_chunks(columns, op.k)),
+        op.accumulator, (*outer, "i", "j"), 2, address(dense(op.loops), [*outer, "i", "j"]),
+    )  # fmt: skip
 
 
-class MatMulTiles(DeviceKernel):
+def _along_rows(view: View) -> bool:
+    """Whether neighbours along the last axis but one lie side by side, not those of the last."""
+    return view.strides[-2] == 1 and view.strides[-1] != 1
+
+
+def _chunks(view: View, depth: int) -> int:
+    """Return in chunks of how many elements, a power of 2, the last axis lies in memory."""
+    if view.strides[-1] != 1:
+        return 1
+    steps = (depth, view.offset, *view.strides[:-1])
+    return next(n for n in (16, 8, 4, 2, 1) if all(step % n == 0 for step in steps))
+
+
+def _of_conv(w: Workload, op: Conv) -> Product:
+    (x, weights), y = w.inputs[:2], w.outputs[0]
+    assert x is not None
+    assert weights is not None
+    window, rank = op.window, op.window.rank
+    filters, channels = weights.shape[0] // op.group, weights.shape[1]
+    outputs = [("n", y.shape[0]), *((f"o{d}", n) for d, n in enumerate(y.shape[2:]))]
+    taps = [("c", channels), *((f"k{d}", n) for d, n in enumerate(window.kernel))]
+    inputs, inside = list[tuple[str, str]](), list[str]()
+    for d in range(rank):
+        size, pad, out = x.shape[2 + d], window.pads[d], y.shape[2 + d]
+        reach = (window.kernel[d] - 1) * window.dilations[d]
+        place = f"o{d} * {window.strides[d]} + k{d} * {window.dilations[d]}"
+        inputs.append((f"i{d}", f"{place} - {pad}" if pad else place))
+        last = (out - 1) * window.strides[d] + reach - pad
+        inside += [f"i{d} >= 0"] * (pad > 0) + [f"i{d} < {size}"] * (last >= size)
+    depth, columns = prod(n for _, n in taps), prod(n for _, n in outputs)
+    groups = (("g", op.group),) if op.group > 1 else ()
+    own, first = (f"g * {filters} + i", f"g * {channels} + c") if groups else ("i", "c")
+    strides, rows = row_major(x.shape), View((depth, 1))
+    spatial = [f"i{d} * {s}" if s != 1 else f"i{d}" for d, s in enumerate(strides[2:])]
+    place = " + ".join([f"n * {strides[0]}", f"({first}) * {strides[1]}", *spatial])
+    row = f"({own}) * {depth} + p"
+    return Product(
+        groups, filters, columns, depth,
+        Operand("x1", weights.dtype, row, zero=_zero_point(op, w, 3, own),
+                chunks=_chunks(rows, depth)),
+        Operand("x0", x.dtype, place, " && ".join(inside),
+                (*unravel("j", outputs), *unravel("p", taps), *inputs),
+                _zero_point(op, w, 2, own), along_rows=True),
+        op.accumulator, ("n", "m", *(v for v, _ in outputs[1:])), op.operands,
+        address(dense(y.shape), ["n", "m", *(v for v, _ in outputs[1:])]),
+        (*unravel("j", outputs), ("m", own)),
+    )  # fmt: skip
+
+
+def _zero_point(op: Conv, w: Workload, index: int, filter_: str) -> str:
+    """Return C of zero point `index`, one number, or one for each output channel."""
+    point = w.inputs[index] if op.zero_points else None
+    if point is None:
+        return ""
+    return f"x{index}[{filter_ if index == 3 and point.size > 1 else '0'}]"
+
+
+def tiles_of(product: Product, rows: int, columns: int) -> list[tuple[str, int]]:
+    """Return the loops over a product's tiles of so many rows and columns."""
+    grid = [("tile_i", -(-product.m // rows)), ("tile_j", -(-product.n // columns))]
+    return [*product.batch, *grid]
+
+
+def epilogue_of(w: Workload) -> Epilogue:
+    """Return the epilogue of a MatMul or a Conv."""
+    assert isinstance(w.op, MatMul | Conv)
+    return w.op.epilogue
+
+
+class ProductTiles(DeviceKernel):
     """Products of tiles that a block loads to shared memory; a thread sums a part of the tile."""
 
-    name = "cuda_matmul"
-    op = MatMul
     template = "cuda/matmul.cu.j2"
     barriers = True
-    accepts_16_bit_weights = True
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Results that are no slim strips."""
-        return min(_matmul(w).m, _matmul(w).n) >= SLIM
-
-    def _tiles(self, w: Workload) -> list[tuple[str, int]]:
-        op = _matmul(w)
-        grid = [("tile_i", -(-op.m // TILE)), ("tile_j", -(-op.n // TILE))]
-        return [*loop_names("b", op.batch), *grid]
+        product = product_of(w)
+        return min(product.m, product.n) >= SLIM
 
     def launch(self, w: Workload, params: Params, target: Target) -> Launch:
         """Return a block for each tile, up to a limit."""
-        tiles = prod(n for _, n in self._tiles(w))
+        tiles = prod(n for _, n in tiles_of(product_of(w), TILE, TILE))
         return Launch(min(max(tiles, 1), MOST_BLOCKS), (TILE // OWN) ** 2)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Tiles, and which index runs fastest where an operand is loaded."""
-        op, tiles = _matmul(w), self._tiles(w)
+        product = product_of(w)
+        tiles = tiles_of(product, TILE, TILE)
+        after, value = finish(epilogue_of(w), w, "total[u][v]", product.loops, product.first)
         return {
-            **_common(w, "total[u][v]"), "tile": TILE, "depth": DEPTH, "own": OWN,
+            "product": product, "type": product.accumulator.c, "after": after, "value": value,
+            "tile": TILE, "depth": DEPTH, "own": OWN,
             "tiles": prod(n for _, n in tiles), "indices": unravel("at", tiles),
-            "a_rows": op.a_view.strides[-2] == 1, "b_depths": op.b_view.strides[-2] == 1,
-            "step": multiply_add(op.accumulator, "total[u][v]", "a[u]", "b[v]"),
+            "sides": [
+                {"name": "a", "index": "i", "extent": product.m, "operand": product.a,
+                 "first": "tile_i"},
+                {"name": "b", "index": "j", "extent": product.n, "operand": product.b,
+                 "first": "tile_j"},
+            ],
+            "step": multiply_add(product.accumulator, "total[u][v]", "a[u]", "b[v]"),
         }  # fmt: skip
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Return the seconds that the multiply-adds take, or the memory."""
+        product, gpu = product_of(w), gpu_of(target.device)
+        blocks = prod(n for _, n in tiles_of(product, TILE, TILE))
+        clocks = TILE * TILE * -(-product.k // DEPTH) * DEPTH / (0.6 * gpu.fmas)
+        return seconds(w, gpu.compute_ns(blocks, 4, clocks), gpu)
+
+
+class MatMulTiles(ProductTiles):
+    """Any MatMul but slim ones."""
+
+    name = "cuda_matmul"
+    op = MatMul
+    accepts_16_bit_weights = True
+
+
+class ConvTiles(ProductTiles):
+    """A Conv with filters and channels enough, as a product."""
+
+    name = "cuda_conv_tiles"
+    op = Conv
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Results that are no slim strips, of sums that are no short ones."""
+        return super().accepts(w, target) and product_of(w).k >= SLIM
 
 
 class MatMulElements(ElementKernel):
@@ -99,17 +271,18 @@ class MatMulElements(ElementKernel):
 
     def accepts(self, w: Workload, target: Target) -> bool:
         """Return what isn't computed in tiles."""
-        return min(_matmul(w).m, _matmul(w).n) < SLIM
+        return not MatMulTiles().accepts(w, target)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Return indices of the result and the statement that adds a product."""
-        op = _matmul(w)
-        loops = [*loop_names("b", op.batch), ("i", op.m), ("j", op.n)]
-        values = _common(w, "total")
+        product = product_of(w)
+        loops = [*product.batch, ("i", product.m), ("j", product.n)]
+        after, value = finish(epilogue_of(w), w, "total", product.loops, product.first)
         return {
-            **values, "count": prod(op.loops), "indices": unravel("at", loops),
-            "step": multiply_add(op.accumulator, "total", str(values["a"]), str(values["b"])),
+            "product": product, "type": product.accumulator.c, "after": after, "value": value,
+            "count": w.outputs[0].size, "indices": unravel("at", loops),
+            "step": multiply_add(product.accumulator, "total", product.a.value, product.b.value),
         }  # fmt: skip
 
 
-KERNELS = (MatMulTiles(), MatMulElements())
+KERNELS = (MatMulTiles(), ConvTiles(), MatMulElements())

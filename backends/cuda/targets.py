@@ -1,4 +1,4 @@
-"""The CUDA targets: GPUs by compute capability, and their imitation on the host.
+"""The CUDA targets: GPUs by compute capability, any of them, and their imitation on the host.
 
 What runs on the host beside a GPU is portable C, so these targets have one float in a vector.
 """
@@ -13,6 +13,9 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 
 EMULATED = "emulated"
 
+PORTABLE = "compute_80"
+"""Code for sm_80 with PTX, which drivers compile for later devices."""
+
 
 def _target(name: str, device: str) -> Target:
     return Target(
@@ -23,5 +26,6 @@ def _target(name: str, device: str) -> Target:
 
 CUDA_TARGETS: tuple[Target, ...] = (
     *(_target(f"cuda-{arch.replace('_', '')}", arch) for arch in ARCHITECTURES),
+    _target("cuda", PORTABLE),
     _target("cuda-emulated", EMULATED),
 )

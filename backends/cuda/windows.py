@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from atc.backends.cuda.kernel import ElementKernel, unravel
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import ElementKernel, seconds, unravel
 from atc.backends.cuda.products import multiply_add
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.expr import address, load, store, value_type
@@ -59,6 +60,13 @@ class ConvElements(ElementKernel):
     name = "cuda_conv"
     op = Conv
     template = "cuda/conv.cu.j2"
+
+    def cost(self, w: Workload, params: Params, target: Target) -> float:
+        """Return the seconds that a thread's loop takes: its loads do, of which few are shared."""
+        gpu, weights = gpu_of(target.device), w.inputs[1]
+        assert weights is not None
+        depth, waves = prod(weights.shape[1:]), w.outputs[0].size / gpu.multiprocessors
+        return seconds(w, waves * depth * 8 / gpu.fmas / gpu.clock + depth * 4 / gpu.clock, gpu)
 
     def values(self, w: Workload, params: Params, target: Target) -> dict[str, object]:
         """Return indices, addresses of both operands and the epilogue."""

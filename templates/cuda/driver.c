@@ -19,11 +19,14 @@ static void *find(void *library, const char *name) { return dlsym(library, name)
 /* The names as libraries have them: a suffix tells the version of the interface. In order of the
  * table's members, all of which are pointers to functions. */
 static const char *const names[] = {
-  "cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
-  "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuModuleLoadData", "cuModuleUnload",
-  "cuModuleGetFunction", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemcpyHtoDAsync_v2",
+  "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDevicePrimaryCtxRetain",
+  "cuDevicePrimaryCtxRelease_v2", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuModuleLoadData",
+  "cuModuleUnload", "cuModuleGetFunction", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemcpyHtoDAsync_v2",
   "cuMemcpyDtoHAsync_v2", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize",
-  "cuLaunchKernel",
+  "cuLaunchKernel", "cuStreamIsCapturing", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
+  "cuGraphInstantiateWithFlags", "cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy",
+  "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize",
+  "cuEventElapsedTime",
 };
 
 int cuda_driver_open(cuda_driver *driver)
@@ -37,7 +40,7 @@ int cuda_driver_open(cuda_driver *driver)
   if (library == NULL) return 0;
   for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
     table.functions[k] = find(library, names[k]);
-    if (table.functions[k] == NULL) return 0;
+    if (table.functions[k] == NULL) return -1;
   }
   *driver = table.driver;
   return driver->init(0) == CUDA_SUCCESS;

@@ -5,13 +5,25 @@
 
 #include <stddef.h>
 
+#include "gpu_own.h"
+
+#define cuda_driver_open GPU_OWN(cuda_driver_open)
+
 typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
 typedef unsigned long long CUdeviceptr;
 
-enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2 };
+enum {
+  CUDA_SUCCESS = 0,
+  CUDA_ERROR_OUT_OF_MEMORY = 2,
+  CUDA_ERROR_INVALID_IMAGE = 200,          /* of a toolkit that the driver doesn't know yet */
+  CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222 /* likewise */
+};
 
 #if defined(_WIN32)
 #define CUDA_CALL __stdcall
@@ -22,6 +34,7 @@ enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2 };
 /* Its functions; those that return an int return a CUresult. */
 typedef struct cuda_driver {
   int (CUDA_CALL *init)(unsigned flags);
+  int (CUDA_CALL *device_count)(int *count);
   int (CUDA_CALL *device_get)(int *device, int ordinal);
   int (CUDA_CALL *context_retain)(CUcontext *context, int device);
   int (CUDA_CALL *context_release)(int device);
@@ -41,9 +54,21 @@ typedef struct cuda_driver {
                           unsigned blocks_z, unsigned threads_x, unsigned threads_y,
                           unsigned threads_z, unsigned shared_bytes, CUstream stream,
                           void **arguments, void **extra);
+  int (CUDA_CALL *stream_capturing)(CUstream stream, int *status);
+  int (CUDA_CALL *capture_begin)(CUstream stream, int mode);
+  int (CUDA_CALL *capture_end)(CUstream stream, CUgraph *graph);
+  int (CUDA_CALL *graph_instantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+  int (CUDA_CALL *graph_destroy)(CUgraph graph);
+  int (CUDA_CALL *graph_launch)(CUgraphExec exec, CUstream stream);
+  int (CUDA_CALL *exec_destroy)(CUgraphExec exec);
+  int (CUDA_CALL *event_create)(CUevent *event, unsigned flags);
+  int (CUDA_CALL *event_destroy)(CUevent event);
+  int (CUDA_CALL *event_record)(CUevent event, CUstream stream);
+  int (CUDA_CALL *event_wait)(CUevent event);
+  int (CUDA_CALL *event_elapsed)(float *milliseconds, CUevent begin, CUevent end);
 } cuda_driver;
 
-/* Open the driver and fill the table; 0 where there is none, or one that is too old. */
+/* Open the driver and fill the table: 1, 0 where there is none, -1 where it is too old. */
 int cuda_driver_open(cuda_driver *driver);
 
 #endif

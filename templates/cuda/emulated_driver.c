@@ -2,26 +2,40 @@
  *
  * Every allocation lies between two bands that nobody may write; who waits for a stream learns of it
  * as of an illegal address. With ATC_EMULATED_ORDER=reverse in the environment the last thread of a
- * block runs first: what depends on the order then shows. */
+ * block runs first: what depends on the order then shows. ATC_EMULATED_DEVICES says how many there
+ * are, else one. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <ucontext.h>
 
 #include "driver.h"
 #include "emulation.h"
 
-enum { BAND = 4096, POISON = 0xa5, STACK = 1 << 16, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719 };
+enum { BAND = 4096, POISON = 0xa5, STACK = 1 << 16, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
+  CAPTURE_UNSUPPORTED = 900, INVALID_DEVICE = 101 };
 
 /* ---- threads of a block ---- */
 
 __thread struct emulated_place emulated;
+__thread struct emulated_handed emulated_handed;
+
+enum { MOST_COPIES = 256 };
+
+typedef struct copy {
+  void *to;
+  const void *from;
+  unsigned size, group;
+} copy;
 
 typedef struct fiber {
   ucontext_t context;
   struct emulated_index thread;
   int done;
+  unsigned pending, group; /* copies, and the number of their groups so far */
+  copy copies[MOST_COPIES];
 } fiber;
 
 static __thread fiber *fibers;
@@ -34,6 +48,28 @@ void emulated_barrier(void)
 {
   if (fibers == NULL) abort(); /* a kernel that says that its threads don't wait */
   swapcontext(&fibers[running].context, &home);
+}
+
+void emulated_copy(void *to, const void *from, unsigned size)
+{
+  fiber *const own = &fibers[running];
+  if (own->pending == MOST_COPIES) abort(); /* nobody waits for them */
+  own->copies[own->pending++] = (copy){to, from, size, own->group};
+}
+
+void emulated_commit(void) { fibers[running].group++; }
+
+void emulated_wait(unsigned groups)
+{
+  fiber *const own = &fibers[running];
+  unsigned done = 0;
+  for (; done < own->pending && own->copies[done].group + groups < own->group; done++) {
+    const copy each = own->copies[done];
+    if (each.from == NULL) memset(each.to, 0, each.size);
+    else memcpy(each.to, each.from, each.size);
+  }
+  own->pending -= done;
+  memmove(own->copies, own->copies + done, own->pending * sizeof *own->copies);
 }
 
 static void run_fiber(void)
@@ -49,6 +85,7 @@ static int run_block(unsigned threads, char *stacks, int reverse)
   for (unsigned k = 0; k < threads; k++) {
     fibers[k].thread.x = k;
     fibers[k].done = 0;
+    fibers[k].pending = 0;
     getcontext(&fibers[k].context);
     fibers[k].context.uc_stack.ss_sp = stacks + (size_t)k * STACK;
     fibers[k].context.uc_stack.ss_size = STACK;
@@ -78,7 +115,7 @@ static int run_grid(unsigned blocks, unsigned threads)
   emulated.threads.x = threads;
   fibers = NULL;
   if (kernel->barriers) {
-    fibers = malloc(threads * sizeof *fibers);
+    fibers = calloc(threads, sizeof *fibers);
     stacks = malloc((size_t)threads * STACK);
     failed = fibers == NULL || stacks == NULL;
   }
@@ -97,6 +134,62 @@ static int run_grid(unsigned blocks, unsigned threads)
   free(fibers);
   fibers = NULL;
   return failed ? LAUNCH_FAILED : CUDA_SUCCESS;
+}
+
+/* ---- streams, graphs and events ---- */
+
+/* A launch that was captured: the kernel, its blocks and threads, and its arguments. */
+typedef struct work {
+  struct work *next;
+  const struct emulated_kernel *kernel;
+  unsigned blocks, threads;
+  unsigned long long values[];
+} work;
+
+struct CUgraph_st {
+  work *first, **end;
+};
+
+struct CUstream_st {
+  CUgraph captured; /* NULL: launches run at once */
+};
+
+struct CUevent_st {
+  struct timespec at;
+};
+
+static void free_work(work *each)
+{
+  while (each != NULL) {
+    work *const next = each->next;
+    free(each);
+    each = next;
+  }
+}
+
+static int run_kernel(const struct emulated_kernel *own, unsigned blocks, unsigned threads,
+                      void *const *given)
+{
+  kernel = own;
+  arguments = given;
+  return run_grid(blocks, threads);
+}
+
+static int capture(CUgraph graph, const struct emulated_kernel *own, unsigned blocks,
+                   unsigned threads, void *const *given)
+{
+  work *const made = malloc(sizeof *made + own->arguments * sizeof *made->values);
+  if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  made->next = NULL;
+  made->kernel = own;
+  made->blocks = blocks;
+  made->threads = threads;
+  for (unsigned k = 0; k < own->arguments; k++) {
+    memcpy(&made->values[k], given[k], sizeof *made->values);
+  }
+  *graph->end = made;
+  graph->end = &made->next;
+  return CUDA_SUCCESS;
 }
 
 /* ---- memory ---- */
@@ -159,7 +252,7 @@ static int is_poisoned(const unsigned char *band)
 static int stream_wait(CUstream stream)
 {
   int good = 1;
-  (void)stream;
+  if (stream != NULL && stream->captured != NULL) return CAPTURE_UNSUPPORTED;
   take_lock();
   for (block *b = allocated; b != NULL && good; b = b->next) {
     good = is_poisoned(band_of(b)) && is_poisoned(memory_of(b) + b->size);
@@ -190,8 +283,18 @@ static int init(unsigned flags)
   return CUDA_SUCCESS;
 }
 
+static int device_count(int *count)
+{
+  const char *const given = getenv("ATC_EMULATED_DEVICES");
+  *count = given != NULL ? atoi(given) : 1;
+  return CUDA_SUCCESS;
+}
+
 static int device_get(int *device, int ordinal)
 {
+  int count;
+  device_count(&count);
+  if (ordinal < 0 || ordinal >= count) return INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
 }
@@ -243,13 +346,104 @@ static int module_function(CUfunction *function, CUmodule module, const char *na
 static int stream_create(CUstream *stream, unsigned flags)
 {
   (void)flags;
-  *stream = NULL;
-  return CUDA_SUCCESS;
+  *stream = calloc(1, sizeof **stream);
+  return *stream != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static int stream_destroy(CUstream stream)
 {
+  free(stream);
+  return CUDA_SUCCESS;
+}
+
+static int stream_capturing(CUstream stream, int *status)
+{
+  *status = stream != NULL && stream->captured != NULL;
+  return CUDA_SUCCESS;
+}
+
+static int capture_begin(CUstream stream, int mode)
+{
+  (void)mode;
+  if (stream == NULL || stream->captured != NULL) return CAPTURE_UNSUPPORTED;
+  CUgraph graph = calloc(1, sizeof *graph);
+  if (graph == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+  graph->end = &graph->first;
+  stream->captured = graph;
+  return CUDA_SUCCESS;
+}
+
+static int capture_end(CUstream stream, CUgraph *graph)
+{
+  *graph = stream->captured;
+  stream->captured = NULL;
+  return *graph != NULL ? CUDA_SUCCESS : CAPTURE_UNSUPPORTED;
+}
+
+static int graph_destroy(CUgraph graph)
+{
+  free_work(graph->first);
+  free(graph);
+  return CUDA_SUCCESS;
+}
+
+/* The runnable graph is the graph's own work: the graph itself is left with none. */
+static int graph_instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+  (void)flags;
+  *exec = (CUgraphExec)(void *)graph->first;
+  graph->first = NULL;
+  return *exec != NULL ? CUDA_SUCCESS : CAPTURE_UNSUPPORTED;
+}
+
+static int exec_destroy(CUgraphExec exec)
+{
+  free_work((work *)(void *)exec);
+  return CUDA_SUCCESS;
+}
+
+static int graph_launch(CUgraphExec exec, CUstream stream)
+{
+  int status = CUDA_SUCCESS;
+  if (stream != NULL && stream->captured != NULL) return CAPTURE_UNSUPPORTED;
+  for (work *each = (void *)exec; each != NULL && status == CUDA_SUCCESS; each = each->next) {
+    void *at[each->kernel->arguments + 1];
+    for (unsigned k = 0; k < each->kernel->arguments; k++) at[k] = &each->values[k];
+    status = run_kernel(each->kernel, each->blocks, each->threads, at);
+  }
+  return status;
+}
+
+static int event_create(CUevent *event, unsigned flags)
+{
+  (void)flags;
+  *event = calloc(1, sizeof **event);
+  return *event != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static int event_destroy(CUevent event)
+{
+  free(event);
+  return CUDA_SUCCESS;
+}
+
+static int event_record(CUevent event, CUstream stream)
+{
   (void)stream;
+  clock_gettime(CLOCK_MONOTONIC, &event->at);
+  return CUDA_SUCCESS;
+}
+
+static int event_wait(CUevent event)
+{
+  (void)event;
+  return CUDA_SUCCESS;
+}
+
+static int event_elapsed(float *milliseconds, CUevent begin, CUevent end)
+{
+  const double seconds = (double)(end->at.tv_sec - begin->at.tv_sec);
+  *milliseconds = (float)(seconds * 1e3 + (double)(end->at.tv_nsec - begin->at.tv_nsec) / 1e6);
   return CUDA_SUCCESS;
 }
 
@@ -257,21 +451,24 @@ static int launch(CUfunction function, unsigned blocks_x, unsigned blocks_y, uns
                   unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,
                   CUstream stream, void **given, void **extra)
 {
-  (void)stream;
+  const struct emulated_kernel *const own = (const void *)function;
   if (blocks_y * blocks_z * threads_y * threads_z != 1 || shared_bytes != 0 || extra != NULL) {
     return LAUNCH_FAILED; /* none of our kernels asks for this */
   }
-  kernel = (const struct emulated_kernel *)(uintptr_t)function;
-  arguments = given;
-  return run_grid(blocks_x, threads_x);
+  if (stream != NULL && stream->captured != NULL) {
+    return capture(stream->captured, own, blocks_x, threads_x, given);
+  }
+  return run_kernel(own, blocks_x, threads_x, given);
 }
 
 int cuda_driver_open(cuda_driver *driver)
 {
   static const cuda_driver own = {
-    init, device_get, context_retain, context_release, context_push, context_pop, module_load,
-    module_unload, module_function, memory_alloc, memory_free, copy_to_device, copy_to_host,
-    stream_create, stream_destroy, stream_wait, launch,
+    init, device_count, device_get, context_retain, context_release, context_push, context_pop,
+    module_load, module_unload, module_function, memory_alloc, memory_free, copy_to_device,
+    copy_to_host, stream_create, stream_destroy, stream_wait, launch, stream_capturing,
+    capture_begin, capture_end, graph_instantiate, graph_destroy, graph_launch, exec_destroy,
+    event_create, event_destroy, event_record, event_wait, event_elapsed,
   };
   *driver = own;
   return 1;

@@ -2,8 +2,9 @@
 #include "gpu.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { MOST_ARGUMENTS = 128, NON_BLOCKING = 1 };
+enum { MOST_ARGUMENTS = 128, NON_BLOCKING = 1, OF_THE_THREAD = 1 };
 
 static void take_lock(gpu_shared *shared)
 {
@@ -62,7 +63,9 @@ static int load(gpu_shared *shared, const gpu_network *network)
   if (shared->modules == NULL || shared->functions == NULL) status = GPU_NO_MEMORY;
   for (size_t k = 0; k < count && status == GPU_OK; k++) {
     const char *const name = network->kernels[k].name;
-    status = meaning(driver->module_load(&shared->modules[k], network->image(k)), GPU_NO_KERNELS);
+    const int result = driver->module_load(&shared->modules[k], network->image(k));
+    const int old = result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    status = meaning(result, old ? GPU_OLD_DRIVER : GPU_NO_KERNELS);
     if (status != GPU_OK) {
       shared->modules[k] = NULL;
     } else if (driver->module_function(&shared->functions[k], shared->modules[k], name) != 0) {
@@ -77,14 +80,17 @@ static int load(gpu_shared *shared, const gpu_network *network)
 }
 
 /* Take part in what contexts share; the first one makes it. */
-static int join(gpu_shared *shared, const gpu_network *network)
+static int join(gpu_shared *shared, int device, const gpu_network *network)
 {
   CUcontext outer;
   int status = GPU_OK;
   take_lock(shared);
   if (shared->users == 0) {
     const cuda_driver *const driver = &shared->driver;
-    if (!cuda_driver_open(&shared->driver) || driver->device_get(&shared->device, 0) != 0) {
+    const int there = cuda_driver_open(&shared->driver);
+    if (there != 1) {
+      status = there == 0 ? GPU_NO_DEVICE : GPU_OLD_DRIVER;
+    } else if (driver->device_get(&shared->device, device) != CUDA_SUCCESS) {
       status = GPU_NO_DEVICE;
     } else {
       status = meaning(driver->context_retain(&shared->context, shared->device), GPU_NO_DEVICE);
@@ -134,7 +140,8 @@ static int equip(gpu_state *state, const void *weights)
   state->weights = weights != NULL ? state->own_weights : state->shared->weights;
   state->ports = calloc(network->port_count + 1, sizeof *state->ports);
   state->staging = calloc(network->port_count + 1, sizeof *state->staging);
-  if (state->ports == NULL || state->staging == NULL) return GPU_NO_MEMORY;
+  state->graphs = calloc(2 * network->segment_count + 1, sizeof *state->graphs);
+  if (state->ports == NULL || state->staging == NULL || state->graphs == NULL) return GPU_NO_MEMORY;
   for (size_t k = 0; k < network->port_count && status == GPU_OK; k++) {
     const gpu_port *const port = &network->ports[k];
     status = reserve(driver, &state->ports[k], port->size);
@@ -145,12 +152,15 @@ static int equip(gpu_state *state, const void *weights)
   return status;
 }
 
-int gpu_open(gpu_state **state, gpu_shared *shared, const gpu_network *network, const void *weights)
+int gpu_open(gpu_state **state, gpu_shared *shared, int device, const gpu_network *network,
+             const void *weights)
 {
-  gpu_state *const own = calloc(1, sizeof *own);
   *state = NULL;
+  if (device < 0 || device >= GPU_DEVICES) return GPU_NO_DEVICE;
+  gpu_state *const own = calloc(1, sizeof *own);
   if (own == NULL) return GPU_NO_MEMORY;
-  int status = join(shared, network);
+  shared += device;
+  int status = join(shared, device, network);
   if (status != GPU_OK) {
     free(own);
     return status;
@@ -180,12 +190,21 @@ void gpu_close(gpu_state *state)
     for (size_t k = 0; state->ports != NULL && k < count; k++) {
       if (state->ports[k] != 0) driver->memory_free(state->ports[k]);
     }
+    for (size_t k = 0; state->graphs != NULL && k < 2 * state->network->segment_count; k++) {
+      if (state->graphs[k].exec != NULL) driver->exec_destroy(state->graphs[k].exec);
+    }
+    if (state->begin != NULL) driver->event_destroy(state->begin);
+    if (state->end != NULL) driver->event_destroy(state->end);
     if (state->own_weights != 0) driver->memory_free(state->own_weights);
     if (state->arena != 0) driver->memory_free(state->arena);
     if (state->stream != NULL) driver->stream_destroy(state->stream);
     gpu_leave(state);
   }
   for (size_t k = 0; state->staging != NULL && k < count; k++) free(state->staging[k]);
+  for (size_t k = 0; state->graphs != NULL && k < 2 * state->network->segment_count; k++) {
+    free(state->graphs[k].ports);
+  }
+  free(state->graphs);
   free(state->staging);
   free(state->ports);
   part(state->shared, state->network);
@@ -212,16 +231,80 @@ int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdevicep
                                       own->threads, 1, 1, 0, stream, at, NULL) == CUDA_SUCCESS;
 }
 
+/* Make the events that launches are timed with. */
+static int make_events(gpu_state *state)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  CUevent *const events[] = {&state->begin, &state->end};
+  for (int k = 0; k < 2; k++) {
+    if (*events[k] == NULL && driver->event_create(events[k], 0) != CUDA_SUCCESS) {
+      *events[k] = NULL;
+      return 0;
+    }
+  }
+  return 1;
+}
+
+int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments,
+                     unsigned long long *took)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  float milliseconds = 0;
+  if (!make_events(state)) return 0;
+  if (driver->event_record(state->begin, stream) != CUDA_SUCCESS) return 0;
+  if (!gpu_launch(state, stream, kernel, arguments)) return 0;
+  if (driver->event_record(state->end, stream) != CUDA_SUCCESS) return 0;
+  if (driver->event_wait(state->end) != CUDA_SUCCESS) return 0;
+  if (driver->event_elapsed(&milliseconds, state->begin, state->end) != CUDA_SUCCESS) return 0;
+  *took = (unsigned long long)(milliseconds * 1e6F);
+  return 1;
+}
+
+/* Capture a segment on the context's own stream; NULL where that fails. */
+static CUgraphExec captured(gpu_state *state, size_t segment, const CUdeviceptr *ports)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  CUgraph graph = NULL;
+  CUgraphExec exec = NULL;
+  if (driver->capture_begin(state->stream, OF_THE_THREAD) != CUDA_SUCCESS) return NULL;
+  const int done = state->network->segments[segment](state, state->stream, ports);
+  const int result = driver->capture_end(state->stream, &graph);
+  if (result != CUDA_SUCCESS || graph == NULL) return NULL;
+  if (!done || driver->graph_instantiate(&exec, graph, 0) != CUDA_SUCCESS) exec = NULL;
+  driver->graph_destroy(graph);
+  return exec;
+}
+
+int gpu_replay(gpu_state *state, CUstream stream, size_t segment, int slot, const CUdeviceptr *ports)
+{
+  const cuda_driver *const driver = &state->shared->driver;
+  const size_t size = state->network->port_count * sizeof *ports;
+  gpu_graph *const own = &state->graphs[2 * segment + (size_t)slot];
+  int capturing = 0;
+  if (driver->stream_capturing(stream, &capturing) != CUDA_SUCCESS) return 0;
+  if (capturing) return state->network->segments[segment](state, stream, ports);
+  if (own->exec != NULL && memcmp(own->ports, ports, size) != 0) {
+    driver->exec_destroy(own->exec); /* where it is still running it ends first */
+    own->exec = NULL;
+  }
+  if (own->exec == NULL) {
+    if (own->ports == NULL) own->ports = malloc(size + 1);
+    if (own->ports == NULL) return 0;
+    memcpy(own->ports, ports, size);
+    own->exec = captured(state, segment, ports);
+    if (own->exec == NULL) return 0;
+  }
+  return driver->graph_launch(own->exec, stream) == CUDA_SUCCESS;
+}
+
 int gpu_to_device(gpu_state *state, CUstream stream, CUdeviceptr to, const void *from, size_t size)
 {
-  if (state->shared->driver.copy_to_device(to, from, size, stream) != CUDA_SUCCESS) return 0;
-  return gpu_wait(state, stream); /* the host may write there next */
+  return state->shared->driver.copy_to_device(to, from, size, stream) == CUDA_SUCCESS;
 }
 
 int gpu_to_host(gpu_state *state, CUstream stream, void *to, CUdeviceptr from, size_t size)
 {
-  if (state->shared->driver.copy_to_host(to, from, size, stream) != CUDA_SUCCESS) return 0;
-  return gpu_wait(state, stream);
+  return state->shared->driver.copy_to_host(to, from, size, stream) == CUDA_SUCCESS;
 }
 
 int gpu_wait(gpu_state *state, CUstream stream)

@@ -3,14 +3,27 @@
 #define ATC_GPU_H
 
 #include "driver.h"
+#include "gpu_own.h" /* GPU_OWN: functions that are each network's own, even in one program */
+
+#define gpu_open GPU_OWN(gpu_open)
+#define gpu_close GPU_OWN(gpu_close)
+#define gpu_enter GPU_OWN(gpu_enter)
+#define gpu_leave GPU_OWN(gpu_leave)
+#define gpu_replay GPU_OWN(gpu_replay)
+#define gpu_timed_launch GPU_OWN(gpu_timed_launch)
+#define gpu_launch GPU_OWN(gpu_launch)
+#define gpu_to_device GPU_OWN(gpu_to_device)
+#define gpu_to_host GPU_OWN(gpu_to_host)
+#define gpu_wait GPU_OWN(gpu_wait)
 
 /* Statuses, the values of those in the network's header. */
 enum {
   GPU_OK = 0,
   GPU_NO_DEVICE = -10,  /* no driver, or no device */
   GPU_NO_MEMORY = -11,
-  GPU_NO_KERNELS = -12, /* the driver or the device is too old for the code, or too new */
-  GPU_FAILED = -13
+  GPU_NO_KERNELS = -12, /* the code is for other devices than this one */
+  GPU_FAILED = -13,
+  GPU_OLD_DRIVER = -14  /* older than the code */
 };
 
 typedef struct gpu_kernel {
@@ -24,6 +37,12 @@ typedef struct gpu_port {
   int staged; /* whether the host computes with it */
 } gpu_port;
 
+typedef struct gpu_state gpu_state;
+
+/* Launches with nothing of the host between them: queue them on a stream, for these inputs and
+ * outputs, one after the other; returns 0 where that fails. */
+typedef int (*gpu_segment)(gpu_state *gpu, CUstream stream, const CUdeviceptr *ports);
+
 /* What is the same for all contexts of a network. */
 typedef struct gpu_network {
   const gpu_kernel *kernels;
@@ -33,9 +52,13 @@ typedef struct gpu_network {
   size_t weights_size, arena_size;
   const gpu_port *ports;
   size_t port_count;
+  const gpu_segment *segments;
+  size_t segment_count;
 } gpu_network;
 
-/* What contexts share: the loaded code and the weights. All zero at first. */
+enum { GPU_DEVICES = 16 };
+
+/* What contexts on one device share: the loaded code and the weights. All zero at first. */
 typedef struct gpu_shared {
   char lock;
   size_t users;
@@ -47,18 +70,28 @@ typedef struct gpu_shared {
   CUdeviceptr weights;
 } gpu_shared;
 
+/* A segment as it was captured for some inputs and outputs. */
+typedef struct gpu_graph {
+  CUgraphExec exec; /* NULL: not yet */
+  CUdeviceptr *ports;
+} gpu_graph;
+
 /* A context's own part. */
-typedef struct gpu_state {
+struct gpu_state {
   const gpu_network *network;
   gpu_shared *shared;
   CUstream stream;
   CUdeviceptr own_weights, weights, arena;
   CUdeviceptr *ports; /* memory for inputs and outputs that the host brings */
   void **staging;     /* memory for those that the device brings and the host computes with */
-} gpu_state;
+  gpu_graph *graphs;  /* of each segment one for the host's tensors and one for the device's */
+  CUevent begin, end; /* of a launch that is timed */
+};
 
-/* Prepare a context; `weights` are NULL where the network has them. On failure nothing is left. */
-int gpu_open(gpu_state **state, gpu_shared *shared, const gpu_network *network, const void *weights);
+/* Prepare a context on a device; `shared` has GPU_DEVICES elements, `weights` are NULL where the
+ * network has them. On failure nothing is left. */
+int gpu_open(gpu_state **state, gpu_shared *shared, int device, const gpu_network *network,
+             const void *weights);
 
 /* Give back all that a context has, and with the last one what they share. NULL is allowed. */
 void gpu_close(gpu_state *state);
@@ -67,7 +100,16 @@ void gpu_close(gpu_state *state);
 int gpu_enter(gpu_state *state);
 void gpu_leave(gpu_state *state);
 
-/* Each queues its work, and returns 0 where that fails. What is moved is there on return. */
+/* Queue a segment as one graph, which is captured when it is first run, and again when its inputs or
+ * outputs are elsewhere; `slot` is 0 for the host's tensors and 1 for the device's. Where the stream
+ * itself is being captured the launches become part of that. Returns 0 where it fails. */
+int gpu_replay(gpu_state *state, CUstream stream, size_t segment, int slot, const CUdeviceptr *ports);
+
+/* Launch a kernel, wait for it and say how long it took, in nanoseconds; 0 where it fails. */
+int gpu_timed_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments,
+                     unsigned long long *took);
+
+/* Each queues its work, and returns 0 where that fails. */
 int gpu_launch(gpu_state *state, CUstream stream, size_t kernel, const CUdeviceptr *arguments);
 int gpu_to_device(gpu_state *state, CUstream stream, CUdeviceptr to, const void *from, size_t size);
 int gpu_to_host(gpu_state *state, CUstream stream, void *to, CUdeviceptr from, size_t size);

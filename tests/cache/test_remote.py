@@ -299,6 +299,22 @@ def test_a_store_that_stops_and_goes_on_is_not_waited_for(tmp_path: Path) -> Non
         assert len(site.warnings) == 1
 
 
+def test_whoever_is_interrupted_does_not_wait_for_a_store(tmp_path: Path) -> None:
+    need_package("redis")
+    server = Server(hang)
+    site = machine(tmp_path, "a", f"redis://127.0.0.1:{server.port}/0")
+    begin = time.monotonic()
+
+    def build() -> None:
+        with site.open() as cache:
+            cache.put(site.key("add"), "add", b"object")
+            raise KeyboardInterrupt
+
+    with contextlib.closing(server), pytest.raises(KeyboardInterrupt):
+        build()
+    assert time.monotonic() - begin < 3
+
+
 def test_a_store_that_is_full_is_still_read(tmp_path: Path) -> None:
     with redis_server(tmp_path) as (url, _):
         machine(tmp_path, "first", url).compile()

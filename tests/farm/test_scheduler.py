@@ -149,6 +149,21 @@ def test_what_is_not_wanted_any_more_is_ended(jobs: list[RemoteJob], tmp_path: P
     assert time.monotonic() - begin < 5
 
 
+def test_what_is_given_up_is_ended_on_the_workers(
+    cluster: str, jobs: list[RemoteJob], tmp_path: Path
+) -> None:
+    slow = tmp_path / "cc"
+    slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    slow.chmod(0o755)
+    job = replace(jobs[0], compiler=replace(jobs[0].compiler, argv=(str(slow),)))
+    told = Told()
+    with Scheduler(cluster, told.append, stall=2) as farm:
+        assert farm.compile([job], told.progress) == [None]
+        pid = int((tmp_path / "pid").read_text())
+        _until(lambda: not Path(f"/proc/{pid}").exists())
+    assert "made nothing for 2 s" in told[0]
+
+
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://no.such.host.invalid:8786"])
 def test_a_cluster_that_is_away_costs_one_warning(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

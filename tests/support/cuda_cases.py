@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 
 from atc.backends.kernel_source import KernelSource
+from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.ir.graph import Graph
 from atc.onnx_backend import AtcBackendRep
 from atc.passes import run_passes
 from atc.program.build import Program, build_program, calls
-from atc.select.select import select
+from atc.select.select import Limits, Selection, select
 from support import node_model
 
 TARGET = get_target("cuda-emulated")
@@ -81,13 +82,16 @@ CASES = {
     "pad": Case("cuda_pad", "Pad", ((4, 5),), {}, (ints(1, 0, 2, 3),)),
     "reflected pad": Case("cuda_pad", "Pad", ((4, 5),), {"mode": "reflect"}, (ints(1, 2, 3, 0),)),
     "gather": Case("cuda_gather", "Gather", ((6, 7),), {"axis": 1}, (ints(0, -1, 3),)),
+    "resized": Case("cuda_resample", "Resize", ((1, 2, 5, 6),), {"mode": "linear"},
+                    (np.array([], np.float32), np.array([1, 1, 2, 1.5], np.float32))),
     "attention": Case("cuda_attention", "Attention", ((1, 2, 33, 8), (1, 2, 70, 8), (1, 2, 70, 4))),
 }  # fmt: skip
 
 
 QUICK = (
     "map", "long sums", "argmax", "matmul", "matrix times vector", "conv", "transposed conv",
-    "max pool", "softmax", "layer normalization", "concat", "attention",
+    "max pool", "softmax", "layer normalization", "concat", "resized",
+    "attention",
 )  # fmt: skip
 """Cases that are run by default: one of most kernels."""
 
@@ -113,8 +117,13 @@ def lowered(case: Case) -> Lowered:
 
 def program_of(graph: Graph) -> Program:
     """Return the calls that compute a graph."""
-    graph = run_passes(graph, width=1)
-    return build_program(graph, select(graph, TARGET), TARGET)
+    graph = run_passes(graph, width=1, device=True)
+    return build_program(graph, choose_exact(graph, TARGET), TARGET)
+
+
+def choose_exact(graph: Graph, target: Target) -> Selection:
+    """Return the kernels that round nothing but results: the portable tier."""
+    return select(graph, target, limits=Limits(exact=True))
 
 
 def kernels_of(*names: str) -> list[KernelSource]:

@@ -25,6 +25,7 @@ static int give(void)
 }
 
 int cuInit(unsigned flags) { return flags != 0; }
+int cuDeviceGetCount(int *count) { return *count = 1, 0; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, getenv("FAKE_NO_DEVICE") ? 100 : 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = NULL, (void)device, take(); }
 int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, give(); }
@@ -59,3 +60,18 @@ int cuLaunchKernel(void *function, unsigned a, unsigned b, unsigned c, unsigned 
   (void)function, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
   return (void)shared, (void)stream, (void)arguments, (void)extra, 0;
 }
+int cuStreamIsCapturing(void *stream, int *status) { return (void)stream, *status = 0; }
+int cuStreamBeginCapture_v2(void *stream, int mode) { return (void)stream, (void)mode, 0; }
+int cuStreamEndCapture(void *stream, void **graph) { return (void)stream, *graph = &held, take(); }
+int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags)
+{
+  return *exec = &taken, (void)graph, (void)flags, take();
+}
+int cuGraphDestroy(void *graph) { return (void)graph, give(); }
+int cuGraphLaunch(void *exec, void *stream) { return (void)exec, (void)stream, 0; }
+int cuGraphExecDestroy(void *exec) { return (void)exec, give(); }
+int cuEventCreate(void **event, unsigned flags) { return *event = &held, (void)flags, take(); }
+int cuEventDestroy_v2(void *event) { return (void)event, give(); }
+int cuEventRecord(void *event, void *stream) { return (void)event, (void)stream, 0; }
+int cuEventSynchronize(void *event) { return (void)event, 0; }
+int cuEventElapsedTime(float *ms, void *begin, void *end) { return *ms = 1, (void)begin, (void)end, 0; }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cffi
@@ -12,31 +13,14 @@ import numpy as np
 import onnx
 import pytest
 import suite
+from cuda_networks import X, compiled, mixed_model
 from onnx import TensorProto, helper
 from projects import make_model, reference
 
-from atc.api import compile as compile_network
 from atc.errors import AtcError
 from atc.runtime.load import load
 
 EXCEPTIONS = suite.read_exceptions()
-X = np.linspace(-2, 3, 24, dtype=np.float32).reshape(4, 6)
-
-
-def mixed_model() -> onnx.ModelProto:
-    """Return a model with a node between others that only the host computes."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("CumSum", ["a", "axis"], ["b"]),
-        helper.make_node("Add", ["b", "a"], ["c"]),
-        helper.make_node("MatMul", ["c", "w"], ["y"]),
-    ]
-    w = np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2)
-    return make_model(
-        nodes, [("x", TensorProto.FLOAT, (4, 6))],
-        [("y", TensorProto.FLOAT, (4, 2)), ("b", TensorProto.FLOAT, (4, 6))],
-        {"w": w, "axis": np.array(1)},
-    )  # fmt: skip
 
 
 def loop_model() -> onnx.ModelProto:
@@ -71,12 +55,6 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
-
-
-def compiled(model: onnx.ModelProto, folder: Path, **options: Any) -> Any:
-    onnx.save(model, folder / "model.onnx")
-    given = {"target": "cuda-emulated", "op_compiler_cache_mode": "disable", **options}
-    return compile_network(folder / "model.onnx", folder / "net", **given)
 
 
 def test_the_host_computes_what_has_no_cuda_kernel(tmp_path: Path) -> None:
@@ -162,6 +140,134 @@ def test_tensors_on_the_device_stay_there(tmp_path: Path) -> None:
     library.net_release(second)
 
 
+class Tensor:
+    """A tensor of the imitated GPU, as libraries lend theirs."""
+
+    device = "the first"
+
+    def __init__(self, array: Any, number: int = 0) -> None:
+        self.array, self.number = array, number
+        self.streams: list[int | None] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self.number)
+
+    def __dlpack__(self, stream: int | None = None) -> Any:
+        self.streams.append(stream)
+        return self.array.__dlpack__()
+
+    def __array_namespace__(self) -> Any:
+        def empty(shape: tuple[int, ...], dtype: Any, device: str) -> Tensor:
+            assert device == self.device
+            return Tensor(np.empty(shape, dtype), self.number)
+
+        return SimpleNamespace(float32=np.float32, empty=empty)
+
+
+class Lent:
+    """A tensor that only says where it lies."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = {**array.__array_interface__, "version": 3, "stream": None}
+
+
+def test_tensors_of_other_libraries_are_taken_and_made(tmp_path: Path) -> None:
+    compiled(mixed_model(), tmp_path)
+    net = load(tmp_path / "net")
+    expected = reference(mixed_model(), X)
+    x = Tensor(X.copy())
+    for _ in range(2):
+        y, b = net(x)
+        assert {type(y), type(b)} == {Tensor}
+        for found, right in zip((y, b), expected, strict=True):
+            np.testing.assert_allclose(found.array, right, rtol=1e-5)
+        x.array *= 1  # the same place: nothing is captured again
+    assert x.streams == [1, 1]  # CUDA's default one
+    out = [Lent(np.empty((4, 2), np.float32)), Lent(np.empty((4, 6), np.float32))]
+    assert net(Lent(X), out=out)[0] is out[0]
+    np.testing.assert_allclose(out[0].array, expected[0], rtol=1e-5)
+    named = net.run({"x": Tensor(2 * X)})
+    np.testing.assert_allclose(named["y"].array, reference(mixed_model(), 2 * X)[0], rtol=1e-5)
+    np.testing.assert_allclose(net(X)[0], expected[0], rtol=1e-5)
+
+
+def test_faults_of_tensors_on_a_device_are_told(tmp_path: Path) -> None:
+    compiled(mixed_model(), tmp_path)
+    net = load(tmp_path / "net")
+    for given, words in (
+        (Tensor(X[:3]), "input 'x' must have the shape (4, 6), not (3, 6)"),
+        (Tensor(X.astype(np.float64)), "input 'x' must be float32, not float64"),
+        (Tensor(np.asfortranarray(X)), "input 'x' must be contiguous"),
+        (Tensor(np.zeros(25, np.float32)[1:].reshape(4, 6)),
+         "input 'x' must begin at a multiple of 16 bytes"),
+        (Tensor(X, 1), "a tensor is on device 1, the network on 0"),
+        (Lent(X), "output 'y': Lent can't be made, give out="),
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            net(given)
+        assert str(caught.value) == words
+    with pytest.raises(TypeError, match="must be on the GPU"):
+        net(Tensor(X), out=[np.empty((4, 2), np.float32), None])
+    with pytest.raises(TypeError, match="stream= is for tensors on a GPU"):
+        net(X, stream=1)
+
+
+def test_a_network_runs_on_the_device_that_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled(mixed_model(), tmp_path, device_id=2)
+    with pytest.raises(RuntimeError, match="there is no CUDA driver, or no device"):
+        load(tmp_path / "net")
+    y = load(tmp_path / "net", device_id=0)(Tensor(X))[0]
+    np.testing.assert_allclose(y.array, reference(mixed_model(), X)[0], rtol=1e-5)
+    monkeypatch.setenv("ATC_EMULATED_DEVICES", "3")
+    y = load(tmp_path / "net")(Tensor(X, 2))[0]
+    np.testing.assert_allclose(y.array, reference(mixed_model(), X)[0], rtol=1e-5)
+
+
+def test_a_library_falls_back_to_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled(mixed_model(), tmp_path, target="cuda-emulated,c99")
+    monkeypatch.setenv("ATC_EMULATED_DEVICES", "0")
+    here = load(tmp_path / "net")
+    monkeypatch.setenv("ATC_EMULATED_DEVICES", "1")
+    there = load(tmp_path / "net")
+    expected = reference(mixed_model(), X)
+    for net in (there, here):
+        np.testing.assert_allclose(net(X)[0], expected[0], rtol=1e-5)
+    np.testing.assert_allclose(there(Tensor(X))[0].array, expected[0], rtol=1e-5)
+    with pytest.raises(RuntimeError, match="no device"):
+        here(Tensor(X))
+
+
+def test_kernels_are_timed_on_the_device(tmp_path: Path) -> None:
+    compiled(mixed_model(), tmp_path, profile=True)
+    net = load(tmp_path / "net")
+    np.testing.assert_allclose(net(X)[0], reference(mixed_model(), X)[0], rtol=1e-5)
+    library = net._open()
+    times = library.function("profile_times")(library.idle[0].arguments[0])
+    count = library.function("profile_count")()
+    assert count == 4
+    assert all(times[k].runs == 1 and times[k].nanoseconds > 0 for k in range(count))
+
+
+def test_a_whole_network_is_one_graph(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["y"])]
+    model = make_model(
+        nodes, [("x", TensorProto.FLOAT, (4, 6))], [("y", TensorProto.FLOAT, (4, 2))],
+        {"w": np.ones((6, 2), np.float32)},
+    )  # fmt: skip
+    compiled(model, tmp_path)
+    source = (tmp_path / "net" / "src" / "net.c").read_text("utf-8")
+    assert source.count("gpu_replay(") == 1
+    net = load(tmp_path / "net")
+    for scale in (1, 2):
+        x = Tensor(scale * X)  # elsewhere each time: captured again
+        np.testing.assert_allclose(net(x).array, reference(model, scale * X)[0], rtol=1e-5)
+
+
 def test_a_network_without_a_gpu_says_so(tmp_path: Path) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc isn't there")
@@ -175,12 +281,11 @@ def test_a_network_without_a_gpu_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"profile": True}, "--profile and --target=cuda-emulated can't be combined"),
         ({"hooks": True}, "--hooks and --target=cuda-emulated can't be combined"),
-        ({"target": "cuda-sm90,c99"}, "cuda-sm90 can't be listed with other targets"),
+        ({"target": "cuda-sm90,cuda-emulated"}, "are GPUs and one that is imitated"),
         ({"target": "cuda-sm91"}, "unknown target 'cuda-sm91'"),
     ],
-    ids=["profile", "hooks", "several", "unknown"],
+    ids=["hooks", "imitated", "unknown"],
 )
 def test_what_can_not_be_had_yet_is_told(
     options: dict[str, Any], words: str, tmp_path: Path

@@ -180,6 +180,11 @@ SLOW = {
         {"--coverage\n": "--help\n"},  # the same without a file
         first="mkdir -p atc/docs",
     ),
+    "gpu": Script(  # without a GPU it says so, with one a network is enough
+        ("python tests/benchmarks/gpu.py",),
+        {"python tests/benchmarks/gpu.py": "python tests/benchmarks/gpu.py resnet50:1 --rounds=1 "
+         "|| test $? = 1"},
+    ),
     "suite": Script(("python tests/suite.py",), {"suite.py": "suite.py simple"}),
     "fuzz": Script(
         ("python tests/fuzz/run.py --kind=graph --count=2000",
@@ -209,7 +214,7 @@ SLOW = {
     ),
     "tests": Script(
         ("pytest", "pytest tests/passes -n 0", "pytest -m slow tests/lower", "pytest -m suite",
-         "bash .ci/run"),
+         "pytest -m gpu", "bash .ci/run"),
         {"pytest": "pytest -q --collect-only", "bash": "bash -n"},
         folder=str(ROOT),
     ),

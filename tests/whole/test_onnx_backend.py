@@ -42,12 +42,19 @@ def test_run_model_and_run_node() -> None:
     np.testing.assert_array_equal(squeezed, X)
 
 
-def test_devices() -> None:
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "compute_capabilities", lambda: ())
     assert backend.supports_device("CPU")
     assert backend.supports_device("CPU:0")
     assert not backend.supports_device("CUDA")
     with pytest.raises(UnsupportedError, match="CUDA"):
         backend.prepare(affine_model(), "CUDA")
+    assert backend.supports_device("CUDA-EMULATED")
+    monkeypatch.setattr(backend, "compute_capabilities", lambda: ((9, 0), (8, 7), (13, 0)))
+    named = ("CUDA", "CUDA:1", "CUDA:2")
+    assert [backend.target_of(name, "c99") for name in named] == ["cuda-sm90", "cuda-sm86", "cuda"]
+    assert all(map(backend.supports_device, named))
+    assert not any(map(backend.supports_device, ("CUDA:3", "CUDA:x", "TPU")))
 
 
 def dynamic_model() -> onnx.ModelProto:

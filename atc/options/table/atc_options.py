@@ -307,6 +307,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("memory_tries", "Optimisation", "packings that the memory planner tries, of which it "
             "keeps the smallest: orders of the buffers, from the ninth on rounds of a search", "N",
             integer(1, 1000), 12),
+    Setting("device_id", "Optimisation", "the GPU, by its number, that a network for one takes "
+            "where a program names none", "N", integer(0, 15), 0, system="ATC", row="A-35"),
+    Setting("tensor_cores", "Optimisation", "let a GPU's tensor cores compute products: those of "
+            "16-bit floats and bytes exactly, those of floats as --precision_mode allows (by "
+            "default in three products of halves, bf16x3)", "0|1", switch, True),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
     Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "

@@ -62,12 +62,13 @@ def strategy(value: object) -> frozenset[str]:
 
 
 def _target(name: str) -> str:
-    if name.startswith(("gpu", "cuda")):
-        raise OptionError(
-            f"{name}: which GPU it is must be said", where="MGE_DEFAULT_DEVICE",
-            hint="give --target, as --target=cuda-sm90; or use xpux, cpux or cpu0",
-        )  # fmt: skip
-    return "host"
+    return "cuda" if name.startswith(("gpu", "cuda")) else "host"
+
+
+def _device_id(name: str) -> int | None:
+    """Return the number of a GPU, of which MegEngine's may have a stream's behind it."""
+    found = re.fullmatch(r"(gpu|cuda):?(\d+)(:\d+)?", name)
+    return int(found[2]) if found else None
 
 
 def _full_run(words: Collection[str]) -> bool:
@@ -103,11 +104,12 @@ _once = partial(
 _dynamic = partial(_once, read="dynamic")
 
 MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the first one counts
-    _once("MGE_DEFAULT_DEVICE", row="M-01", values="xpux|cpux|cpu0|multithreadN", parse=device,
+    _once("MGE_DEFAULT_DEVICE", row="M-01", values="xpux|cpux|cpu0|multithreadN|gpuN", parse=device,
           default="xpux", meaning="the target where neither --target nor --soc_version is given: "
-          "this machine's processor; multithreadN is that with N threads, as --num_threads",
-          gives={"target": _target, "num_threads": device_threads},
-          documentation="gpu0 is an error: --target says which GPU, e.g. cuda-sm90. "
+          "this machine's processor; multithreadN is that with N threads, as --num_threads, gpuN "
+          "is --target=cuda with --device_id=N",
+          gives={"target": _target, "num_threads": device_threads, "device_id": _device_id},
+          documentation="gpux is any GPU. "
           "multithread:default:N is taken for multithreadN, which load_and_run takes for "
           "--multithread=N."),
     _once("MEGENGINE_HOST_COMPUTE", row="M-02", values="0|1", default="1", works_for=("1",),
@@ -218,7 +220,8 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
     _once("MGB_PROFILE_ONLY_WAIT", row="M-30", values="0|1",
           meaning="profiles only the operators that wait for another stream",
           accepted="nothing waits: a compiled network is one sequence of calls"),
-    _once("CUDA_BIN_PATH", row="M-31", values="DIR", meaning="where nvcc is", accepted=_GPU),
+    _once("CUDA_BIN_PATH", row="M-31", values="DIR", meaning="the folder of nvcc, where neither "
+          "NVCC nor CUDA_HOME says another one"),
     _dynamic("MGB_JIT_BACKEND", row="M-32", values="MLIR|HALIDE", parse=_backend,
              works_for=("MLIR",), meaning="what makes the code of fused operators: MLIR's "
              "counterpart are the C templates", accepted="the C templates do it",

@@ -127,10 +127,14 @@ MXNET: tuple[Setting, ...] = (
              meaning="0: kernels are chosen by estimates, 1: measured (--fast_run) "
              "within --workspace_limit, 2: measured without that limit",
              gives={"fast_run": bool, "workspace_limit": _workspace}),
-    _once("MXNET_CUDA_ALLOW_TENSOR_CORE", row="X-32", values="0|1", default="1", works_for=("0",),
-          meaning="allows kernels that use tensor cores", accepted=_GPU),
-    _once("MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION", row="X-33", values="0|1", default="0",
-          works_for=("0",), meaning="allows tensor cores for float32", accepted=_GPU),
+    _once("MXNET_CUDA_ALLOW_TENSOR_CORE", row="X-32", values="0|1", parse=switch, default="1",
+          meaning="allows kernels that use a GPU's tensor cores, as --tensor_cores",
+          gives={"tensor_cores": bool}),
+    _once("MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION", row="X-33", values="0|1", parse=switch,
+          default="0", meaning="1: products of floats may be rounded to 16 bits, as "
+          "--precision_mode=allow_mix_precision_bf16",
+          gives={"precision_mode": lambda on: "allow_mix_precision_bf16" if on else None},
+          documentation="With 0 tensor cores compute them, too, in three products of halves."),
     _dynamic("MXNET_GLUON_REPO", row="X-34", values="URL", meaning="where models are fetched from",
              accepted="nothing is ever fetched"),
     _dynamic("MXNET_HOME", row="X-35", values="DIR", parse=path, default="~/.mxnet",

@@ -30,7 +30,10 @@ ATC_VARIABLES: tuple[Setting, ...] = (
     Setting("ATC_RUNNER", "Environment", "what --runner says otherwise; a worker of a cluster "
             "reads it, too: which board it measures on", "ssh:HOST", parse_runner,
             kind="variable", read="dynamic", gives={"runner": lambda text: text or None}),
-    Setting("NVCC", "Environment", "the CUDA compiler (default: that of $CUDA_HOME, of PATH, of "
+    Setting("ATC_SSH_CONFIG", "Environment", "the configuration file of ssh for --runner=ssh:HOST "
+            "(default: ssh's own)", "FILE", kind="variable", read="dynamic"),
+    Setting("NVCC", "Environment", "the CUDA compiler (default: that of $CUDA_HOME, "
+            "$CUDA_BIN_PATH, PATH, of "
             "NVIDIA's packages for Python)", "COMMAND", kind="variable", read="dynamic"),
     Setting("CUDA_HOME", "Environment", "the folder of a CUDA toolkit", "DIR", kind="variable",
             read="dynamic"),

@@ -148,8 +148,8 @@ def _any_result(
     """
     whole = _rounded_last(epilogue, w, first)
     if whole is None:
-        lines, value = finish(epilogue, w, total, indices, first)
-        turned = [text.replace("rintf(", "q_rounded(") for text in (*lines, value)]
+        lines, text = finish(epilogue, w, total, indices, first)
+        turned = [line.replace("rintf(", "q_rounded(") for line in (*lines, text)]
         return turned[:-1], turned[-1]
     rounded, zero, dtype = whole
     lines, text = finish(Epilogue(rounded, epilogue.views), w, total, indices, first)
@@ -157,7 +157,7 @@ def _any_result(
     low = (-128 if dtype is DType.INT8 else 0) - zero
     text = f"q_clamp(q_round({text}), {low}, {low + 255})"
     shifted = f"{text} + {zero}" if zero > 0 else f"{text} - {-zero}" if zero else text
-    turned = [text.replace("rintf(", fn) for text in (*lines, f"({dtype.c})({shifted})")]
+    turned = [line.replace("rintf(", fn) for line in (*lines, f"({dtype.c})({shifted})")]
     return turned[:-1], turned[-1]
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import onnx
 import pytest
-from cuda_cases import CASES, QUICK, TARGET, Lowered, lowered, program_of
+from cuda_cases import CASES, QUICK, TARGET, Lowered, choose_exact, lowered, program_of
 from onnx.reference import ReferenceEvaluator
 from onnxruntime import InferenceSession
 
@@ -20,7 +20,9 @@ from atc.runtime.network import Network
 def compiled(quick: bool) -> dict[str, tuple[Lowered, Network]]:
     """Return cases in one library, which takes a fraction of the time of many."""
     found = {name: lowered(case) for name, case in CASES.items() if (name in QUICK) == quick}
-    networks = compile_networks([each.graph for each in found.values()], TARGET, "O0")
+    networks = compile_networks(
+        [each.graph for each in found.values()], TARGET, "O0", choose=choose_exact
+    )
     return {n: (f, w) for (n, f), w in zip(found.items(), networks, strict=True)}
 
 

@@ -27,8 +27,10 @@ static const gpu_kernel kernels[] = {{"first", 1, 32, 1}, {"second", 2, 64, 2}};
 static const gpu_port ports[] = {{16, 1}, {0, 0}, {32, 0}};
 static const char weights[100];
 static const void *image(size_t kernel) { return &kernels[kernel]; }
-static const gpu_network network = {kernels, 2, image, weights, sizeof weights, 256, ports, 3};
-static gpu_shared shared;
+static const gpu_network network = {
+  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0
+};
+static gpu_shared shared[GPU_DEVICES];
 static int asked(const char *name)
 {
   void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -39,9 +41,9 @@ static int asked(const char *name)
 int main(void)
 {
   gpu_state *one, *two;
-  const int first = gpu_open(&one, &shared, &network, NULL);
+  const int first = gpu_open(&one, shared, 0, &network, NULL);
   const int all = asked("fake_taken");
-  const int second = gpu_open(&two, &shared, &network, NULL);
+  const int second = gpu_open(&two, shared, 0, &network, NULL);
   const int more = asked("fake_taken") - all;
   const int same = first == GPU_OK && second == GPU_OK && one->weights == two->weights;
   const CUdeviceptr at[2] = {1, 2};
@@ -54,6 +56,45 @@ int main(void)
 """
 
 
+REPLAY = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include "gpu.h"
+static const gpu_kernel kernels[] = {{"first", 1, 32, 1}};
+static const gpu_port ports[] = {{16, 0}};
+static int queued;
+static int both(gpu_state *gpu, CUstream stream, const CUdeviceptr *at)
+{
+  queued++;
+  return gpu_launch(gpu, stream, 0, at) && gpu_launch(gpu, stream, 0, at);
+}
+static const gpu_segment segments[] = {both};
+static const void *image(size_t kernel) { return &kernels[kernel]; }
+static const gpu_network network = {kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1};
+static gpu_shared shared[GPU_DEVICES];
+int main(void)
+{
+  gpu_state *one;
+  const CUdeviceptr here = 16, there = 32;
+  unsigned long long took = 0;
+  if (gpu_open(&one, shared, 0, &network, NULL) != GPU_OK) return 1;
+  int done = gpu_replay(one, NULL, 0, 1, &here);
+  done += gpu_replay(one, NULL, 0, 1, &here);
+  printf("%d ", queued);
+  done += gpu_replay(one, NULL, 0, 1, &there);
+  done += gpu_replay(one, NULL, 0, 0, &here);
+  printf("%d ", queued);
+  done += gpu_timed_launch(one, NULL, 0, &here, &took);
+  gpu_close(one);
+  void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  int (*held)(void);
+  *(void **)&held = dlsym(library, "fake_held");
+  printf("%d %d\\n", done, held());
+  return 0;
+}
+"""
+
+
 def compiled(folder: Path, *sources: str) -> Path:
     """Compile sources of ours, and files of the folder, to a program there."""
     target = get_target("c99")
@@ -61,6 +102,7 @@ def compiled(folder: Path, *sources: str) -> Path:
     flags = compile_flags(compiler, target, "O1")
     for name in SOURCES:
         (folder / name).write_text(verbatim(f"cuda/{name}"))
+    (folder / "gpu_own.h").write_text("#define GPU_OWN(function) net_##function\n")
     (folder / "kernel.h").write_text(verbatim("cpu/kernel.h"))
     for source in sources:
         own = source_flags(flags, source)
@@ -117,6 +159,17 @@ def test_contexts_share_code_and_weights_and_give_all_back(tmp_path: Path) -> No
     assert said(program, {**env, "FAKE_FAIL_AT": str(taken + 1)})[:2] == [0, 0]
 
 
+def test_graphs_are_captured_again_only_where_tensors_move(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(REPLAY)
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    env = fake_driver(tmp_path)
+    assert said(program, env) == [1, 3, 5, 0]
+    opened = 1 + 1 + 1 + 1 + 1  # the device's context, a module, a stream, an arena, a port
+    for number in range(opened + 1, opened + 9):  # three graphs and what runs them, two events
+        *_, done, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
+        assert (done, held) == (4, 0), f"call {number}"
+
+
 KERNEL = """
 #include "device.h"
 KERNEL void neighbours(const int *x, int *y)
@@ -126,7 +179,7 @@ KERNEL void neighbours(const int *x, int *y)
   BARRIER
   y[threadIdx.x + SHIFT] = own[(threadIdx.x + 1) % 8] + own[(threadIdx.x + 7) % 8];
 }
-EMULATED_KERNEL(neighbours, 1, *(const int *const *)at[0], *(int *const *)at[1])
+EMULATED_KERNEL(neighbours, 1, 2, *(const int *const *)at[0], *(int *const *)at[1])
 """
 
 LAUNCH = """

@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 from setting_rows import accepted_rows, is_only_a_warning, options, rows_of, variable_of
 from stages import graph_of, project_of
 
+from atc.backends.nvcc import find_nvcc
 from atc.cli.main import main
 from atc.compile import compile_model
 from atc.diagnostics import Diagnostics
@@ -38,7 +39,7 @@ ROWS = [f"M-{k:02}" for k in range(1, 39)]
 VALUES = {
     "M-02": "0", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
     "M-10": "1", "M-11": "b:1000", "M-12": "1", "M-19": "1",
-    "M-30": "1", "M-31": "/usr/local/cuda/bin", "M-32": "HALIDE",
+    "M-30": "1", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
 
@@ -82,8 +83,10 @@ def test_m_01_device_is_the_default_target() -> None:
         assert options({name: word}).target == "host"
     assert options({name: "gpu0"}, target="c99").target == "c99"
     assert options({name: "gpu0"}, soc_version="c99").target == "c99"
-    with pytest.raises(OptionError, match=r"E10001: gpu0: which GPU it is .*\[MGE_DEFAULT"):
-        options({name: "gpu0"})
+    for word, number in (("gpu0", 0), ("gpu3", 3), ("cuda1", 1), ("gpu2:1", 2), ("gpux", 0)):
+        found = options({name: word})
+        assert (found.target, found.device_id) == ("cuda", number)
+    assert options({name: "gpu1"}, device_id="2").device_id == 2
     with pytest.raises(OptionError, match=r"E10001: unknown device 'tpu0' .*use xpux, cpux"):
         options({name: "tpu0"})
 
@@ -688,6 +691,18 @@ def test_m_37_the_default_is_megengines_folder(
     assert variable_of("M-37").default == "~/.cache/megengine/persistent_cache"
     given = options({"MGE_FASTRUN_CACHE_TYPE": "FILE"}, fast_run_cache_dir="/mine")
     assert times_root(given, {}) == Path("/mine")
+
+
+def test_m_31_where_nvcc_is(tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(
+        "#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\necho sm_80\n"
+    )
+    nvcc.chmod(0o755)
+    found = find_nvcc("sm_80", {"CUDA_BIN_PATH": str(tmp_path), "PATH": os.environ["PATH"]})
+    assert found.argv == (str(nvcc),)
+    with pytest.raises(AtcError, match="CUDA_BIN_PATH holds no nvcc: /nowhere"):
+        find_nvcc("sm_80", {"CUDA_BIN_PATH": "/nowhere", "PATH": ""})
 
 
 def test_m_38_capabilities(capsys: pytest.CaptureFixture[str]) -> None:

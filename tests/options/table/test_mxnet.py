@@ -44,7 +44,7 @@ VALUES = {
     "X-02": "2", "X-03": "1", "X-07": "2", "X-08": "0",
     "X-12": "100", "X-13": "Round", "X-14": "20", "X-15": "1",
     "X-19": "1", "X-20": "1", "X-21": "1", "X-22": "1", "X-23": "1", "X-24": "1",
-    "X-25": "1", "X-26": "0.5", "X-27": "0", "X-32": "1", "X-33": "1",
+    "X-25": "1", "X-26": "0.5", "X-27": "0",
     "X-34": "https://example.org/",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -410,6 +410,35 @@ def test_x_35_models_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert options(environ, "other.onnx").model == Path("other.onnx")
     (here / "net.onnx").write_bytes(b"")
     assert options(environ, "net.onnx").model == Path("net.onnx")
+
+
+def test_x_32_tensor_cores_may_be_left_alone(tmp_path: Path) -> None:
+    product = helper.make_node("MatMul", ["x", "x"], ["y"])
+    model = save([product], {"x": [96, 96]}, {"y": [96, 96]}, tmp_path / "m.onnx")
+
+    def kernel(value: str) -> str:
+        chosen = options({"MXNET_CUDA_ALLOW_TENSOR_CORE": value}, model, target="cuda-emulated")
+        (node,) = compile_model(
+            replace(chosen, output=tmp_path / value / "net")
+        ).report["nodes"]
+        return str(node["kernel"])
+
+    assert kernel("1").startswith("cuda_matmul_bf16x3")
+    assert kernel("0") == "cuda_matmul"
+
+
+def test_x_33_products_of_floats_may_be_rounded(tmp_path: Path) -> None:
+    product = helper.make_node("MatMul", ["x", "x"], ["y"])
+    model = save([product], {"x": [96, 96]}, {"y": [96, 96]}, tmp_path / "m.onnx")
+
+    def kernel(value: str) -> str:
+        given = {"MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION": value}
+        chosen = options(given, model, target="cuda-emulated")
+        done = compile_model(replace(chosen, output=tmp_path / value / "net"))
+        return str(done.report["nodes"][0]["kernel"])
+
+    assert kernel("1").startswith("cuda_matmul_bf16(")
+    assert kernel("0").startswith("cuda_matmul_bf16x3(")
 
 
 def test_x_36_portable_kernels_only(tmp_path: Path) -> None:

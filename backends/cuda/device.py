@@ -1,0 +1,47 @@
+"""The GPUs of this machine, as the CUDA driver lists them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+
+from atc.backends.cuda.targets import ARCHITECTURES
+
+_MAJOR, _MINOR = 75, 76
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
+
+
+def compute_capabilities() -> tuple[tuple[int, int], ...]:
+    """Return the compute capability of each device; none without a driver."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        if driver.cuInit(0) != 0:
+            return ()
+        return tuple(_capabilities(driver))
+    except (OSError, AttributeError):  # no driver, or something else of its name
+        return ()
+
+
+def _capabilities(driver: ctypes.CDLL) -> Iterator[tuple[int, int]]:
+    count, device = ctypes.c_int(), ctypes.c_int()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return
+    for ordinal in range(count.value):
+        failed = driver.cuDeviceGet(ctypes.byref(device), ordinal)
+        failed |= driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
+        failed |= driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
+        if failed:
+            return
+        yield major.value, minor.value
+
+
+def architecture_for(capability: tuple[int, int]) -> str | None:
+    """Return the best of our architectures whose code runs on such a device; None: none does.
+
+    Code runs on later minor versions of its major one.
+    """
+    known = {(int(a[3:-1]), int(a[-1])): a for a in ARCHITECTURES}
+    able = [k for k in known if k[0] == capability[0] and k[1] <= capability[1]]
+    return known[max(able)] if able else None

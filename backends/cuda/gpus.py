@@ -1,0 +1,63 @@
+"""What GPUs do in a clock: the numbers that estimates of CUDA kernels are made of.
+
+A record for each architecture, of a device that stands for it. The numbers are NVIDIA's own: the
+CUDA programming guide's throughputs of arithmetic instructions, and the devices' data sheets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from atc.backends.cuda.targets import EMULATED, PORTABLE
+
+LAUNCH_NS = 2500.0
+"""Nanoseconds from a kernel's begin to the next one's, within a graph."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A device: multiprocessors, their clock in GHz, its memory's rate in bytes a nanosecond.
+
+    `fmas` are multiply-adds of floats in a clock of a multiprocessor, `tensor` those of 16-bit
+    floats on tensor cores (0: none that our kernels use), of which there are twice as many of
+    bytes. `shared` are the bytes of shared memory, `blocks` the blocks that it runs at most.
+    """
+
+    name: str
+    multiprocessors: int
+    clock: float
+    memory: float
+    fmas: int
+    tensor: int
+    shared: int
+    blocks: int = 16
+
+    def compute_ns(self, blocks: int, resident: int, clocks: float) -> float:
+        """Return the time of blocks that take so many clocks of a multiprocessor each.
+
+        `resident` of them fit one at a time; the last wave may leave most of the device idle.
+        """
+        waves = ceil(blocks / (self.multiprocessors * resident))
+        return waves * min(resident, ceil(blocks / self.multiprocessors)) * clocks / self.clock
+
+    def memory_ns(self, size: float) -> float:
+        """Return the time in which so many bytes come from memory."""
+        return size / self.memory
+
+
+GPUS = {
+    "sm_75": Gpu("T4", 40, 1.59, 320, 64, 0, 1 << 16),
+    "sm_80": Gpu("A100", 108, 1.41, 1555, 64, 1024, 164 << 10, 32),
+    "sm_86": Gpu("A10", 72, 1.70, 600, 128, 512, 100 << 10),
+    "sm_89": Gpu("L40S", 142, 2.52, 864, 128, 512, 100 << 10, 24),
+    "sm_90": Gpu("H100", 132, 1.75, 3350, 128, 1024, 228 << 10, 32),
+    "sm_100": Gpu("B200", 148, 1.85, 8000, 128, 1024, 228 << 10, 32),
+    "sm_120": Gpu("RTX 5090", 170, 2.41, 1792, 128, 512, 100 << 10, 24),
+}
+"""By architecture. `tensor` of sm_90 and sm_100 is what mma.sync reaches, not wgmma or tcgen05."""
+
+
+def gpu_of(device: str) -> Gpu:
+    """Return the record for a target's device; A100's for one that is imitated, or any."""
+    return GPUS["sm_80" if device in (EMULATED, PORTABLE) else device]

@@ -1,0 +1,276 @@
+"""CUDA kernels of MatMul and Conv on tensor cores: 16-bit floats, bytes, and floats in halves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import MOST_BLOCKS, DeviceKernel, seconds, unravel
+from atc.backends.cuda.products import (
+    Operand,
+    Product,
+    epilogue_of,
+    multiply_add,
+    product_of,
+    tiles_of,
+)
+from atc.backends.kernel import KernelParams, Launch, Workload
+from atc.backends.render.loops import finish
+from atc.backends.target import Target
+from atc.ir.graph import DType, Op
+from atc.ir.ops import Conv, MatMul
+
+ROW = 64
+"""Bytes of a tile's row: the depth between two loads."""
+
+SHARED = 48 << 10
+"""Bytes of shared memory that every block may have."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What tensor cores multiply: by which function, in how many parts, numbers of so many bytes.
+
+    `numbers` are C of the parts of a value, or of a stored element.
+    """
+
+    function: str
+    bytes: int
+    numbers: tuple[str, ...] = ("{element}",)
+
+    @property
+    def planes(self) -> int:
+        """How many parts a number has."""
+        return len(self.numbers)
+
+    @property
+    def chunk(self) -> int:
+        """Numbers of 16 bytes."""
+        return 16 // self.bytes
+
+    @property
+    def depth(self) -> int:
+        """Numbers of a tile's row."""
+        return ROW // self.bytes
+
+
+@dataclass(frozen=True)
+class Side:
+    """An operand's part of a tile, and how it gets to shared memory."""
+
+    name: str
+    index: str
+    rows: int
+    extent: int
+    first: str
+    operand: Operand
+    is_copied: bool
+    numbers: tuple[str, ...]
+
+    @property
+    def along_rows(self) -> bool:
+        """Whether neighbouring threads load neighbouring rows."""
+        return self.operand.along_rows
+
+
+_HALVES = {DType.FLOAT16: "t_f16", DType.BFLOAT16: "t_bf16"}
+_BYTES = {DType.INT8: "s8", DType.UINT8: "u8"}
+
+
+def _side(name: str, index: str, rows: int, extent: int, operand: Operand, form: Form) -> Side:
+    stored = form.numbers == ("{element}",)
+    copied = stored and operand.chunks >= form.chunk and not operand.inside
+    kind = "uint16_t" if form.bytes == 2 else "uint8_t"
+    words = (n.format(element=operand.element, value=operand.value) for n in form.numbers)
+    return Side(
+        name, index, rows, extent, f"tile_{index} * {rows}", operand, copied,
+        tuple(f"({kind}){word}" for word in words),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileParams(KernelParams):
+    """A block's tile of `m` rows and `n` columns, its warps along both, stages of shared memory."""
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    stages: int
+
+    @property
+    def warps(self) -> int:
+        """The warps of a block."""
+        return self.warps_m * self.warps_n
+
+
+class TensorProduct(DeviceKernel[Op, TileParams]):
+    """Products on tensor cores: tiles in several stages of shared memory, floats summed in float.
+
+    A sum of floats that isn't finite is computed once more as the op defines it.
+    """
+
+    template = "cuda/tensor.cu.j2"
+    barriers = True
+    tensor_cores = True
+
+    def form(self, product: Product) -> Form | None:
+        """Return how a product is computed; None where it can't be."""
+        raise NotImplementedError
+
+    def accepts(self, w: Workload, target: Target) -> bool:
+        """Products whose tiles aren't nearly empty, on devices that have such cores."""
+        product = product_of(w)
+        if gpu_of(target.device).tensor == 0 or min(product.m, product.n, product.k) < 8:
+            return False
+        return self.form(product) is not None
+
+    def _form(self, product: Product) -> Form:
+        form = self.form(product)
+        assert form is not None
+        return form
+
+    def parameters(self, w: Workload, target: Target) -> Sequence[TileParams]:
+        """Tiles of several sizes, each in as many stages as there is memory for, up to four."""
+        planes = self._form(product_of(w)).planes
+        found = []
+        for m, n, warps_m, warps_n in (
+            (128, 128, 2, 4), (128, 64, 4, 2), (64, 128, 2, 4), (64, 64, 2, 2), (32, 64, 1, 4),
+            (32, 32, 1, 2),
+        ):  # fmt: skip
+            stages = min(4, SHARED // (planes * (m + n) * ROW))
+            if stages >= 2:
+                found.append(
+                    TileParams(m=m, n=n, warps_m=warps_m, warps_n=warps_n, stages=stages)
+                )
+        return sorted(found, key=lambda params: self.cost(w, params, target))
+
+    def launch(self, w: Workload, params: TileParams, target: Target) -> Launch:
+        """Return a block for each tile, up to a limit."""
+        tiles = _tiles(w, params)
+        return Launch(min(max(tiles, 1), MOST_BLOCKS), 32 * params.warps)
+
+    def values(self, w: Workload, params: TileParams, target: Target) -> dict[str, object]:
+        """Tiles, how operands are loaded, and what becomes of a sum."""
+        product = product_of(w)
+        form, rows, columns = self._form(product), params.m, params.n
+        after, value = finish(epilogue_of(w), w, "sum", product.loops, product.first)
+        a, b = product.a, product.b
+        floats = product.accumulator.is_float
+        return {
+            "product": product, "form": form, "type": product.accumulator.c,
+            "tile_m": rows, "tile_n": columns, "warps_m": params.warps_m,
+            "warps_n": params.warps_n, "stages": params.stages,
+            "tiles": _tiles(w, params), "indices": unravel("at", tiles_of(product, rows, columns)),
+            "steps": -(-product.k // form.depth), "after": after, "value": value,
+            "sides": [_side("a", "i", rows, product.m, a, form),
+                      _side("b", "j", columns, product.n, b, form)],
+            "exactly": multiply_add(product.accumulator, "sum", a.value, b.value) if floats else "",
+            "used": " ".join((a.text, b.text, product.text, *after, value, "tile_i", "tile_j")),
+        }  # fmt: skip
+
+    def cost(self, w: Workload, params: TileParams, target: Target) -> float:
+        """Return the seconds that tensor cores take, or shared memory where it is slower."""
+        product, gpu = product_of(w), gpu_of(target.device)
+        form, m, n = self._form(product), params.m, params.n
+        steps, products = -(-product.k // form.depth), (1, 3)[form.planes - 1]
+        rate = 0.7 * gpu.tensor * (2 // form.bytes)
+        own_m, own_n = m // params.warps_m, n // params.warps_n
+        read = form.planes * ROW * params.warps * (own_m + own_n)  # bytes, 128 of them in a clock
+        filled = form.planes * ROW * (m + n)
+        step = max(products * m * n * form.depth / rate, (read + 2 * filled) / 128)
+        shared = params.stages * form.planes * (m + n) * ROW
+        resident = max(1, min(gpu.shared // shared, gpu.blocks, 48 // params.warps))
+        clocks = step * (steps + params.stages) + 500
+        return seconds(w, gpu.compute_ns(_tiles(w, params), resident, clocks), gpu)
+
+
+def _tiles(w: Workload, params: TileParams) -> int:
+    return prod(n for _, n in tiles_of(product_of(w), params.m, params.n))
+
+
+class _Stored(TensorProduct):
+    """Operands as they are stored: float16, bfloat16, bytes without zero points."""
+
+    def form(self, product: Product) -> Form | None:
+        """Return the function for the operands' types."""
+        a, b = product.a, product.b
+        if a.dtype is b.dtype and a.dtype in _HALVES and product.accumulator is DType.FLOAT:
+            return Form(_HALVES[a.dtype], 2)
+        plain = not a.zero and not b.zero and product.accumulator is DType.INT32
+        if plain and a.dtype in _BYTES and b.dtype in _BYTES:
+            return Form(f"t_{_BYTES[a.dtype]}{_BYTES[b.dtype]}", 1)
+        return None
+
+
+class _Split(TensorProduct):
+    """Floats as sums of two bfloat16, of which three products are summed."""
+
+    precision = "bf16x3"
+
+    def form(self, product: Product) -> Form | None:
+        """Return the function, where operands are floats."""
+        types = {product.a.dtype, product.b.dtype, product.accumulator}
+        return Form("t_bf16", 2, ("t_upper({value})", "t_lower({value})")) if types == {
+            DType.FLOAT
+        } else None
+
+
+class _Rounded(TensorProduct):
+    """Floats rounded to bfloat16."""
+
+    precision = "bf16"
+
+    def form(self, product: Product) -> Form | None:
+        """Return the function, where operands are floats."""
+        types = {product.a.dtype, product.b.dtype, product.accumulator}
+        return Form("t_bf16", 2, ("t_upper({value})",)) if types == {DType.FLOAT} else None
+
+
+class MatMulTensor(_Stored):
+    """MatMul of what tensor cores multiply as it is."""
+
+    name = "cuda_matmul_tensor"
+    op = MatMul
+
+
+class MatMulSplit(_Split):
+    """MatMul of floats in halves."""
+
+    name = "cuda_matmul_bf16x3"
+    op = MatMul
+
+
+class MatMulRounded(_Rounded):
+    """MatMul of floats as bfloat16."""
+
+    name = "cuda_matmul_bf16"
+    op = MatMul
+
+
+class ConvTensor(_Stored):
+    """Conv of what tensor cores multiply as it is."""
+
+    name = "cuda_conv_tensor"
+    op = Conv
+
+
+class ConvSplit(_Split):
+    """Conv of floats in halves."""
+
+    name = "cuda_conv_bf16x3"
+    op = Conv
+
+
+class ConvRounded(_Rounded):
+    """Conv of floats as bfloat16."""
+
+    name = "cuda_conv_bf16"
+    op = Conv
+
+
+KERNELS = (
+    MatMulTensor(), MatMulSplit(), MatMulRounded(), ConvTensor(), ConvSplit(), ConvRounded(),
+)  # fmt: skip

@@ -1,0 +1,170 @@
+/* tensor.h - matrix products of a warp on tensor cores, and copies to shared memory that run beside
+ * them; for sm_80 and later, and for the emulation.
+ *
+ * Tiles lie in shared memory in rows of 64 bytes along the depth, whose four chunks of 16 bytes are
+ * swizzled: what a warp reads at once is in different banks. A step of 32 bytes of depth is one
+ * instruction: 16 numbers of 16 bits, or 32 of 8 bits. */
+#ifndef ATC_TENSOR_H
+#define ATC_TENSOR_H
+
+enum { T_ROW = 64, T_CHUNK = 16 };
+
+/* Where a chunk of a tile's row begins, in bytes. */
+K_INLINE unsigned t_place(unsigned row, unsigned chunk)
+{
+  return row * T_ROW + (chunk ^ (row >> 1 & 3)) * T_CHUNK;
+}
+
+/* A float as bfloat16, and what that leaves of it; nothing of what isn't finite. */
+K_INLINE uint16_t t_upper(float value) { return k_store_bf16(value); }
+K_INLINE uint16_t t_lower(float value)
+{
+  const float rest = value - k_load_bf16(k_store_bf16(value));
+  return isfinite(rest) ? k_store_bf16(rest) : (uint16_t)0;
+}
+
+#ifdef ATC_EMULATED
+
+template <typename Address> static inline void t_load(uint32_t *r, Address at)
+{
+  const unsigned lane = threadIdx.x % 32;
+  for (unsigned k = 0; k < 4; k++) {
+    r[k] = *(const uint32_t *)(at(8 * k + lane / 4) + 4 * (lane % 4));
+  }
+}
+
+/* d += a * b with each of the tiles' products, summed by `add` in the order of the depth. */
+template <int M, int N, typename T, typename Add>
+static inline void t_multiply(T (&d)[M][N][4], const uint32_t (&a)[M][4], const uint32_t (&b)[N][2],
+                              Add add)
+{
+  const unsigned own = threadIdx.x, lane = own % 32, warp = own - lane;
+  const unsigned turn = emulated_handed.turn[own]++ % 2;
+  for (int u = 0; u < M; u++) {
+    for (int r = 0; r < 4; r++) emulated_handed.a[turn][own][u][r] = a[u][r];
+  }
+  for (int v = 0; v < N; v++) {
+    for (int r = 0; r < 2; r++) emulated_handed.b[turn][own][v][r] = b[v][r];
+  }
+  emulated_barrier();
+  for (int u = 0; u < M; u++) {
+    for (int v = 0; v < N; v++) {
+      for (unsigned e = 0; e < 4; e++) {
+        const unsigned row = lane / 4, column = lane % 4 * 2 + e % 2;
+        for (unsigned q = 0; q < 8; q++) { /* words of the depth */
+          const unsigned half = q / 4, word = q % 4;
+          add(d[u][v][e], emulated_handed.a[turn][warp + row * 4 + word][u][2 * half + e / 2],
+              emulated_handed.b[turn][warp + column * 4 + word][v][half]);
+        }
+      }
+    }
+  }
+}
+
+#define T_PRODUCT(NAME, T, ADD)                                                                    \
+  template <int M, int N>                                                                          \
+  static inline void NAME(T (&d)[M][N][4], const uint32_t (&a)[M][4], const uint32_t (&b)[N][2])   \
+  {                                                                                                \
+    t_multiply(d, a, b, [](T &sum, uint32_t left, uint32_t right) { ADD });                        \
+  }
+#define T_HALVES(LOAD)                                                                             \
+  for (int s = 0; s < 32; s += 16) {                                                               \
+    sum += LOAD((uint16_t)(left >> s)) * LOAD((uint16_t)(right >> s));                             \
+  }
+#define T_BYTES(A, B)                                                                              \
+  for (int s = 0; s < 32; s += 8) {                                                                \
+    sum = (int32_t)((uint32_t)sum + (uint32_t)((int32_t)(A)(left >> s) * (int32_t)(B)(right >> s))); \
+  }
+T_PRODUCT(t_f16, float, T_HALVES(k_load_f16))
+T_PRODUCT(t_bf16, float, T_HALVES(k_load_bf16))
+T_PRODUCT(t_s8s8, int32_t, T_BYTES(int8_t, int8_t))
+T_PRODUCT(t_u8s8, int32_t, T_BYTES(uint8_t, int8_t))
+T_PRODUCT(t_s8u8, int32_t, T_BYTES(int8_t, uint8_t))
+T_PRODUCT(t_u8u8, int32_t, T_BYTES(uint8_t, uint8_t))
+
+/* Copies are made when they are waited for: who doesn't wait reads what was there before. */
+static inline void t_copy(unsigned char *to, const void *from, bool inside)
+{
+  emulated_copy(to, inside ? from : NULL, T_CHUNK);
+}
+static inline void t_commit(void) { emulated_commit(); }
+template <int N> static inline void t_wait(void) { emulated_wait(N); }
+
+#else
+
+template <typename Address> K_INLINE void t_load(uint32_t *r, Address at)
+{
+  const unsigned place = (unsigned)__cvta_generic_to_shared(at(threadIdx.x % 32));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(place)
+               : "memory");
+}
+
+#define T_PRODUCT(NAME, T, C, SHAPE)                                                               \
+  template <int M, int N>                                                                          \
+  K_INLINE void NAME(T (&d)[M][N][4], const uint32_t (&a)[M][4], const uint32_t (&b)[N][2])        \
+  {                                                                                                \
+    UNROLL                                                                                         \
+    for (int u = 0; u < M; u++) {                                                                  \
+      UNROLL                                                                                       \
+      for (int v = 0; v < N; v++) {                                                                \
+        asm volatile("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "   \
+                     "{%0, %1, %2, %3};"                                                           \
+                     : "+" C(d[u][v][0]), "+" C(d[u][v][1]), "+" C(d[u][v][2]), "+" C(d[u][v][3])  \
+                     : "r"(a[u][0]), "r"(a[u][1]), "r"(a[u][2]), "r"(a[u][3]), "r"(b[v][0]),       \
+                       "r"(b[v][1]));                                                              \
+      }                                                                                            \
+    }                                                                                              \
+  }
+T_PRODUCT(t_f16, float, "f", "m16n8k16.row.col.f32.f16.f16.f32")
+T_PRODUCT(t_bf16, float, "f", "m16n8k16.row.col.f32.bf16.bf16.f32")
+T_PRODUCT(t_s8s8, int32_t, "r", "m16n8k32.row.col.s32.s8.s8.s32")
+T_PRODUCT(t_u8s8, int32_t, "r", "m16n8k32.row.col.s32.u8.s8.s32")
+T_PRODUCT(t_s8u8, int32_t, "r", "m16n8k32.row.col.s32.s8.u8.s32")
+T_PRODUCT(t_u8u8, int32_t, "r", "m16n8k32.row.col.s32.u8.u8.s32")
+
+K_INLINE void t_copy(unsigned char *to, const void *from, bool inside)
+{
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? T_CHUNK : 0)
+               : "memory");
+}
+K_INLINE void t_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> K_INLINE void t_wait(void) { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+#endif
+
+/* Write a chunk that was made of numbers. */
+K_INLINE void t_store(unsigned char *to, const uint32_t *words)
+{
+  uint32_t *const at = (uint32_t *)(void *)to;
+  UNROLL
+  for (int k = 0; k < 4; k++) at[k] = words[k];
+}
+
+/* The rows of 16 that A's fragment is read from, and of two tiles of 8 of B's, lane by lane. */
+template <int M>
+K_INLINE void t_load_a(uint32_t (&r)[M][4], const unsigned char *tile, unsigned row, unsigned chunk)
+{
+  UNROLL
+  for (int u = 0; u < M; u++) {
+    t_load(r[u], [=](unsigned lane) {
+      return tile + t_place(row + 16 * (unsigned)u + lane % 16, chunk + lane / 16);
+    });
+  }
+}
+
+template <int N>
+K_INLINE void t_load_b(uint32_t (&r)[N][2], const unsigned char *tile, unsigned row, unsigned chunk)
+{
+  UNROLL
+  for (int v = 0; v < N; v += 2) {
+    t_load(r[v], [=](unsigned lane) {
+      return tile + t_place(row + 8 * (unsigned)v + lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2);
+    });
+  }
+}
+
+#endif

@@ -1,0 +1,278 @@
+"""Products on tensor cores: imitated, all tiles of all forms; compiled, what is in the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx.reference
+import pytest
+from cuda_cases import TARGET
+
+from atc.backends.cuda.targets import ARCHITECTURES
+from atc.backends.kernel import Candidate, Workload, workload_of
+from atc.backends.kernel_source import KernelSource, render_kernel
+from atc.backends.nvcc import find_nvcc, nvcc_flags
+from atc.backends.target import Target
+from atc.backends.targets import get_target
+from atc.ir.graph import Graph
+from atc.onnx_backend import AtcBackendRep, compile_networks
+from atc.passes import run_passes
+from atc.runtime.network import Network
+from atc.select.select import Limits, Measurement, consider, select
+from atc.templates import verbatim
+from support import node_model
+
+LIMITS = Limits(precisions=frozenset({"float32", "bf16x3", "bf16", "int8"}))
+RNG = np.random.default_rng(7)
+
+
+def numbers(dtype: Any, *shape: int) -> Any:
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return RNG.integers(low, high, shape, dtype, endpoint=True)
+    return RNG.normal(size=shape).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node whose product tensor cores may compute, and by which kernel; shapes are odd ones."""
+
+    kernel: str
+    op: str
+    dtypes: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+
+F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
+CONV = (("pads", [1, 2, 0, 1]), ("strides", [2, 1]))
+CASES = {
+    "float16": Case("cuda_matmul_tensor", "MatMul", (F16, F16), ((70, 104), (104, 40))),
+    "float16, odd": Case("cuda_matmul_tensor", "MatMul", (F16, F16), ((2, 33, 41), (41, 40))),
+    "float16, transposed": Case("cuda_matmul_tensor", "Gemm", (F16, F16, F16),
+                                ((24, 72), (40, 24), (40,)), (("transA", 1), ("transB", 1))),
+    "bfloat16": Case("cuda_matmul_tensor", "MatMul", (BF16, BF16), ((70, 104), (104, 40))),
+    "int8": Case("cuda_matmul_tensor", "MatMulInteger", (np.int8, np.int8), ((70, 144), (144, 40))),
+    "uint8 and int8": Case("cuda_matmul_tensor", "MatMulInteger", (np.uint8, np.int8),
+                           ((33, 50), (50, 24))),
+    "halves": Case("cuda_matmul_bf16x3", "MatMul", (F32, F32), ((70, 100), (100, 40))),
+    "halves of batches": Case("cuda_matmul_bf16x3", "MatMul", (F32, F32),
+                              ((2, 33, 40), (2, 40, 24))),
+    "halves, transposed": Case("cuda_matmul_bf16x3", "Gemm", (F32, F32, F32),
+                               ((33, 66), (70, 33), (70,)), (("transA", 1), ("transB", 1))),
+    "rounded": Case("cuda_matmul_bf16", "MatMul", (F32, F32), ((70, 100), (100, 40))),
+    "conv": Case("cuda_conv_bf16x3", "Conv", (F32, F32, F32), ((2, 3, 9, 11), (12, 3, 3, 3), (12,)),
+                 CONV),
+    "conv of groups": Case("cuda_conv_bf16x3", "Conv", (F32, F32), ((1, 16, 12), (16, 8, 3)),
+                           (("group", 2), ("dilations", [2]))),
+    "conv, rounded": Case("cuda_conv_bf16", "Conv", (F32, F32), ((1, 8, 6, 7), (16, 8, 1, 1))),
+    "conv of float16": Case("cuda_conv_tensor", "Conv", (F16, F16), ((1, 8, 9, 9), (16, 8, 3, 3)),
+                            (("pads", [1, 1, 1, 1]),)),
+    "conv in floats": Case("cuda_conv_tiles", "Conv", (F32, F32, F32),
+                           ((2, 3, 9, 11), (12, 3, 3, 3), (12,)), CONV),
+}  # fmt: skip
+QUICK = ("float16", "uint8 and int8", "halves", "conv", "conv in floats")
+
+
+@dataclass(frozen=True)
+class Lowered:
+    feeds: dict[str, Any]
+    graph: Graph
+    workload: Workload
+
+    def candidates(self, kernel: str, target: Target = TARGET) -> list[Candidate]:
+        found, _ = consider(self.workload, target, LIMITS)
+        return [c for c in found if c.kernel.name == kernel]
+
+
+@cache
+def lowered(name: str) -> Lowered:
+    case = CASES[name]
+    arrays = [numbers(d, *s) for d, s in zip(case.dtypes, case.shapes, strict=True)]
+    model = node_model(case.op, arrays, opset=23, **dict(case.attributes))
+    feeds = {f"x{k}": a for k, a in enumerate(arrays)}
+    graph = AtcBackendRep(model, TARGET.name).lower(feeds)
+    done = run_passes(graph, width=1, device=True)
+    (node,) = (n for n in done.nodes if n.op.kind in ("MatMul", "Conv"))
+    return Lowered(feeds, graph, workload_of(done, node, done.constants))
+
+
+def expected(name: str) -> Any:
+    """Return the result in double, or in integers."""
+    case, given = CASES[name], [*lowered(name).feeds.values()]
+    wide = [a.astype(np.int64 if a.dtype.kind in "iu" else np.float64) for a in given]
+    if case.op == "Conv":
+        single = node_model("Conv", [a.astype(F32) for a in given], **dict(case.attributes))
+        feeds = {f"x{k}": a.astype(F32) for k, a in enumerate(given)}
+        return onnx.reference.ReferenceEvaluator(single).run(None, feeds)[0]
+    if case.op == "Gemm":
+        return wide[0].T @ wide[1].T + wide[2]
+    return wide[0] @ wide[1]
+
+
+@cache
+def compiled(quick: bool) -> dict[tuple[str, str], Network]:
+    """Return networks in which a candidate was chosen, all in one library."""
+    names = [n for n in CASES if (n in QUICK) == quick]
+    chosen = [(n, c) for n in names for c in lowered(n).candidates(CASES[n].kernel)]
+    chosen = [pair for k, pair in enumerate(chosen) if not quick or pair[0] not in
+              [n for n, _ in chosen[:k]]]  # fmt: skip
+    graphs = [lowered(n).graph for n, _ in chosen]
+    asked = iter(chosen)
+
+    def choose(graph: Graph, target: Target) -> Any:
+        name, own = next(asked)
+        workload = lowered(name).workload
+        times = (
+            Measurement(c.label, 1.0 if c == own else 1e9)
+            for c in consider(workload, target, LIMITS)[0]
+        )
+        found = select(graph, target, {workload: tuple(times)}, limits=LIMITS)
+        assert own.label in {c.candidate.label for c in found.values()}
+        return found
+
+    networks = compile_networks(graphs, TARGET, "O0", choose=choose)
+    return {(n, c.label): w for (n, c), w in zip(chosen, networks, strict=True)}
+
+
+ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "bf16": 1e-2}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+)
+def test_every_tile_gives_the_product(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, tried = expected(name), 0
+    for (own, label), network in compiled(name in QUICK).items():
+        if own != name:
+            continue
+        results = []
+        for order in ("forward", "reverse"):
+            monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+            results.append(next(iter(network.run(lowered(name).feeds).values())))
+        np.testing.assert_array_equal(*results, err_msg=label)
+        tried += 1
+        if results[0].dtype.kind in "iu":
+            np.testing.assert_array_equal(results[0], right, err_msg=label)
+            continue
+        precision = lowered(name).candidates(CASES[name].kernel)[0].kernel.precision
+        stored = 2 ** -8 if results[0].dtype.itemsize == 2 else 0
+        error = np.abs(results[0].astype(np.float64) - right).max() / np.abs(right).max()
+        assert error <= ROUNDING[precision] + stored, label
+        # What tensor cores round shows: it isn't computed in floats elsewhere.
+        assert precision == "float32" or error > 1e-7
+    assert tried >= 1
+
+
+def test_what_is_not_finite_is_as_in_floats() -> None:
+    network = next(w for (n, _), w in compiled(True).items() if n == "halves")
+    a, b = (array.copy() for array in lowered("halves").feeds.values())
+    a[0, 3], a[1, 5], a[2, 7] = np.inf, np.nan, 3e38
+    b[7] *= 100
+    found = next(iter(network.run({"x0": a, "x1": b}).values()))
+    with np.errstate(all="ignore"):
+        right = (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float32)
+    for row in range(3):
+        np.testing.assert_array_equal(np.isnan(found[row]), np.isnan(right[row]))
+        np.testing.assert_array_equal(np.isinf(found[row]), np.isinf(right[row]))
+    assert np.isfinite(found[3:]).all()
+
+
+def test_tiles_are_chosen_by_what_they_cost() -> None:
+    for name in ("float16", "halves"):
+        costs = [c.kernel.cost(lowered(name).workload, c.params, TARGET)
+                 for c in lowered(name).candidates(CASES[name].kernel)]  # fmt: skip
+        assert costs == sorted(costs)
+        assert 0 < costs[0] < 1  # seconds: less than any cycles of the host
+
+
+def test_devices_without_such_cores_do_without() -> None:
+    own = get_target("cuda-sm75")
+    assert not lowered("float16").candidates("cuda_matmul_tensor", own)
+    assert lowered("float16").candidates("cuda_matmul", own)
+
+
+OPCODES = {0x23C: "HMMA", 0x237: "IMMA", 0x83B: "LDSM", 0xFAE: "LDGSTS"}
+"""Lowest 12 bits of instructions of 128 bits, from sm_75 on."""
+
+
+def instructions(cubin: bytes) -> Counter[str]:
+    """Count the instructions of OPCODES in the code of a cubin, a 64-bit ELF file."""
+    offset, = struct.unpack_from("<Q", cubin, 40)
+    size, count, names = struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + k * size) for k in range(count)]
+    text = headers[names][4]
+    found: Counter[str] = Counter()
+    for name, _, _, _, begin, length in headers:
+        if cubin[text + name:].startswith(b".text."):
+            words = struct.unpack_from(f"<{length // 8}Q", cubin, begin)[::2]
+            found.update(OPCODES[w & 0xFFF] for w in words if w & 0xFFF in OPCODES)
+    return found
+
+
+def sources(device: str, *names: str) -> list[tuple[Candidate, KernelSource]]:
+    target = get_target(f"cuda-{device.replace('_', '')}")
+    return [
+        (c, render_kernel(c, lowered(n).workload, target))
+        for n in names for c in lowered(n).candidates(CASES[n].kernel, target)
+    ]  # fmt: skip
+
+
+def check_code(device: str, names: tuple[str, ...], most: int, folder: Path) -> None:
+    nvcc = find_nvcc(device, os.environ)
+    (folder / "src" / "kernels").mkdir(parents=True)
+    for file in ("cuda/device.h", "cuda/tensor.h", "cpu/kernel.h"):
+        (folder / "src" / Path(file).name).write_text(verbatim(file))
+    for candidate, source in sources(device, *names)[:most]:
+        (folder / source.path).write_text(source.text)
+        cubin = folder / "kernel.cubin"
+        flags = (*nvcc_flags(device), "-Xptxas", "-v")
+        done = subprocess.run(
+            [*nvcc.argv, *flags, source.path, "-o", cubin], cwd=folder, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said
+        assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said), candidate.label
+        registers = int(re.search(r"Used (\d+) registers", said)[1])  # type: ignore[index]
+        threads = source.launch.threads if source.launch else 0
+        assert registers * threads <= 1 << 16, candidate.label
+        shared = int((re.search(r"(\d+) bytes smem", said) or ["", "0"])[1])
+        assert shared <= 48 << 10, candidate.label
+        found = instructions(cubin.read_bytes())
+        form = candidate.kernel.values(  # what is multiplied
+            next(lowered(n).workload for n in names
+                 if candidate in lowered(n).candidates(CASES[n].kernel)),
+            candidate.params, get_target("cuda-sm80"),
+        ).get("form")  # fmt: skip
+        if form is not None:
+            own = "IMMA" if form.bytes == 1 else "HMMA"  # type: ignore[attr-defined]
+            assert found[own] > 0, (candidate.label, found)
+            assert found["LDSM"] > 0, (candidate.label, found)
+
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")
+
+
+@needs_nvcc
+def test_compiled_products_use_tensor_cores(tmp_path: Path) -> None:
+    check_code("sm_80", ("halves",), 1, tmp_path)
+
+
+@pytest.mark.slow
+@needs_nvcc
+@pytest.mark.parametrize("device", ARCHITECTURES[1:])
+def test_all_tiles_compile_without_spills(device: str, tmp_path: Path) -> None:
+    check_code(device, tuple(CASES), 1000, tmp_path)

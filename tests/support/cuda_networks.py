@@ -1,0 +1,37 @@
+"""Networks for GPUs, and how tests compile them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from projects import make_model
+
+from atc.api import compile as compile_network
+
+X = np.linspace(-2, 3, 24, dtype=np.float32).reshape(4, 6)
+
+
+def mixed_model() -> onnx.ModelProto:
+    """Return a model with a node between others that only the host computes."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("CumSum", ["a", "axis"], ["b"]),
+        helper.make_node("Add", ["b", "a"], ["c"]),
+        helper.make_node("MatMul", ["c", "w"], ["y"]),
+    ]
+    w = np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2)
+    return make_model(
+        nodes, [("x", TensorProto.FLOAT, (4, 6))],
+        [("y", TensorProto.FLOAT, (4, 2)), ("b", TensorProto.FLOAT, (4, 6))],
+        {"w": w, "axis": np.array(1)},
+    )  # fmt: skip
+
+
+def compiled(model: onnx.ModelProto, folder: Path, **options: Any) -> Any:
+    onnx.save(model, folder / "model.onnx")
+    given = {"target": "cuda-emulated", "op_compiler_cache_mode": "disable", **options}
+    return compile_network(folder / "model.onnx", folder / "net", **given)

@@ -1,0 +1,88 @@
+"""What only a GPU can show; run with -m gpu. Elsewhere all is skipped, and imitated instead."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx.reference
+import pytest
+import suite
+from cuda_cases import CASES, lowered
+from cuda_networks import X, compiled, mixed_model
+from projects import reference
+
+from atc.backends.cuda.device import architecture_for, compute_capabilities
+from atc.backends.targets import get_target
+from atc.onnx_backend import compile_networks
+from atc.runtime.load import load
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not compute_capabilities(), reason="there is no GPU that CUDA's driver knows of"
+    ),
+    pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there"),
+]
+
+
+def test_the_target_is_the_devices_own() -> None:
+    architecture = architecture_for(compute_capabilities()[0])
+    assert get_target("cuda").device == (architecture or "compute_80")
+
+
+def test_kernels_give_what_the_standard_defines() -> None:
+    names = [n for n in CASES if n != "transposed conv of groups"]
+    networks = compile_networks([lowered(CASES[n]).graph for n in names], get_target("cuda"))
+    for name, network in zip(names, networks, strict=True):
+        own = lowered(CASES[name])
+        expected = onnx.reference.ReferenceEvaluator(own.model).run(None, own.feeds)
+        for found, right in zip(network.run(own.feeds).values(), expected, strict=True):
+            scale = max(float(np.abs(right).max()), 1e-6)
+            np.testing.assert_allclose(found, right, atol=1e-4 * scale, rtol=1e-4, err_msg=name)
+
+
+def test_a_network_runs_on_tensors_of_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    compiled(mixed_model(), tmp_path, target="cuda")
+    net = load(tmp_path / "net")
+    expected = reference(mixed_model(), X)
+    stream = torch.cuda.Stream()
+    for scale in (1, 1):
+        x = torch.tensor(scale * X, device="cuda")
+        y, _ = net(x)
+        np.testing.assert_allclose(y.cpu().numpy(), expected[0], rtol=1e-4)
+        with torch.cuda.stream(stream):
+            y, _ = net(x, stream=stream)
+            stream.synchronize()
+        np.testing.assert_allclose(y.cpu().numpy(), expected[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_compute_sanitizer_finds_nothing(tool: str, tmp_path: Path) -> None:
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer isn't there")
+    compiled(mixed_model(), tmp_path, target="cuda")
+    program = (
+        "import numpy as np, atc; "
+        f"atc.load({str(tmp_path / 'net')!r})(np.ones((4, 6), np.float32))"
+    )
+    done = subprocess.run(
+        [sanitizer, f"--tool={tool}", "--error-exitcode=9", sys.executable, "-c", program],
+        env={**os.environ}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.suite
+@pytest.mark.parametrize("names", suite.chunks(suite.case_names("node")), ids=lambda n: n[0])
+def test_the_nodes_of_the_suite(names: tuple[str, ...]) -> None:
+    exceptions = suite.read_exceptions()
+    outcomes = suite.run_isolated(names, "cuda", "O2")
+    failed = {n: reason for n, reason in outcomes.items() if reason and n not in exceptions}
+    assert not failed, "\n".join(f"{n}: {reason}" for n, reason in failed.items())
