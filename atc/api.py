@@ -9,7 +9,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from atc.accuracy.compare import Verification, subject_of, verify_library
+from atc.accuracy.compare import Verification
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.ir.graph import Graph
@@ -20,6 +20,7 @@ from atc.pipeline.pipeline import Compilation
 from atc.tools.explain import explain as explain_node
 from atc.tools.model_info import model_info
 from atc.tools.modes import compile_or_report
+from atc.tools.verify import check_device, compare
 
 Name = str | PathLike[str]
 
@@ -86,6 +87,14 @@ def compile(
     record_computing_path: bool = False,
     sanity_check: str = "",
     strip: bool = False,
+    selftest: bool = False,
+    starter: bool = False,
+    step: bool = False,
+    io: str = "caller",
+    input_type: str = "",
+    max_ram: str | int = 0,
+    max_rom: str | int = 0,
+    max_stack: str | int = 0,
     c_opr_lib: Name = "",
     c_opr_init_interface: str = "mgb_c_opr_init",
     precision_mode: str = "",
@@ -150,6 +159,8 @@ def compile(
             hint="call the functions of atc.tools.modes",
         )  # fmt: skip
     options, listen = make_options(values), _diagnostics(str(values["log"]))
+    if values["verify"]:
+        check_device(options)
     done = compile_or_report(options, settled.environ, listen, values["check_report"])
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
@@ -170,7 +181,7 @@ def _chosen(keywords: Mapping[str, object]) -> dict[str, object]:
 
 def verify_compilation(done: Compilation) -> Verification:
     """Compare the library of a compilation with a reference, on random inputs."""
-    return verify_library(subject_of(done.request), done.folder)
+    return compare(done.request, done.folder, Diagnostics())
 
 
 def _diagnostics(level: str) -> Diagnostics:

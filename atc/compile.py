@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from atc.accuracy.bf16x3 import bf16x3_settled
+from atc.accuracy.golden import selftested
 from atc.accuracy.max_error import within_error
 from atc.build.compilers import check_compilers
 from atc.build.output_folder import check_folder
@@ -23,7 +24,7 @@ from atc.pipeline.pipeline import Compilation, compile_one
 from atc.pipeline.request import Decisions, resolve_request
 from atc.quantize.calibrated import calibrated
 
-compile_request = calibrated(multi_target(within_error(bf16x3_settled(compile_one))))
+compile_request = calibrated(selftested(multi_target(within_error(bf16x3_settled(compile_one)))))
 """Compiles a request, by searching over compilations where its options ask for that."""
 
 

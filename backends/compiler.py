@@ -38,8 +38,14 @@ class Compiler:
 
     @property
     def elf(self) -> bool:
-        """Whether its object files are ELF (not Mach-O or COFF)."""
-        return not any(word in self.machine for word in ("darwin", "macos", "mingw", "windows"))
+        """Whether its object files are ELF (not Mach-O, COFF or WebAssembly's)."""
+        others = ("darwin", "macos", "wasm")
+        return not self.windows and not any(word in self.machine for word in others)
+
+    @property
+    def windows(self) -> bool:
+        """Whether it builds for Windows."""
+        return any(word in self.machine for word in ("mingw", "windows"))
 
     def identity(self) -> bytes:
         """Return a digest of the executable's content, its arguments and its version text.
@@ -81,7 +87,7 @@ def compile_flags(
     _choose("optimisation level", (level,), LEVELS)
     _choose("sanitizer", sanitize, SANITIZERS)
     flags = [
-        *("-std=c99", f"-{level}", "-fPIC", "-fvisibility=hidden"),
+        *("-std=c99", f"-{level}", *_placement(target), "-fvisibility=hidden"),
         *("-ffp-contract=off", "-fno-math-errno"),
         *("-Wall", "-Wextra", "-Wpedantic", "-Werror"),
     ]
@@ -98,6 +104,16 @@ def compile_flags(
         flags += [f"-fsanitize={','.join(sanitize)}", "-fno-omit-frame-pointer"]
         flags.append("-fno-sanitize-recover=all")
     return (*flags, *target.cflags)
+
+
+def _placement(target: Target) -> tuple[str, ...]:
+    """Return what lets a library lie anywhere, or a linker leave out of it what nobody calls."""
+    return ("-ffunction-sections", "-fdata-sections") if target.bare else ("-fPIC",)
+
+
+def shared_library(compiler: Compiler, name: str) -> str:
+    """Return the file name of a network's shared library on the system of a compiler."""
+    return f"{name}.dll" if compiler.windows else f"lib{name}.so"
 
 
 def source_flags(flags: tuple[str, ...], source: str) -> tuple[str, ...]:

@@ -17,6 +17,14 @@ from atc.backends.target import Target, host_arch, normal_arch
 from atc.backends.toolchain import Log, TimedOut, no_log, patience_lost, run_binary
 from atc.errors import OptionError, ToolchainError
 
+PACKAGES = {
+    "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+    "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    "arm-linux-gnueabihf-gcc": "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
+    "clang-19": "clang-19 lld-19",
+}
+"""Debian's packages of compilers for other processors."""
 _ANSWER = 60.0  # seconds that a compiler may take to say who it is
 GLIBC = "2.28"  # the oldest that zig links for: 2018, every distribution still in service
 
@@ -84,9 +92,14 @@ def _found_compiler(
         raise ToolchainError(
             f"no C compiler for the target {target.name} (looked for $CC, "
             f"{', '.join((*own, 'gcc', 'clang'))} and the package ziglang)",
-            hint=f"install {own[0] if own else 'gcc'}, set CC, or run: pip install 'atc[zig]'",
+            hint=f"{_install(own[0] if own else 'gcc')}, set CC, or run: pip install 'atc[zig]'",
         )
     return found
+
+
+def _install(program: str) -> str:
+    """Return the command that brings a compiler on Debian and Ubuntu, with its C library."""
+    return f"apt install {PACKAGES[program]}" if program in PACKAGES else f"install {program}"
 
 
 def _split_cc(text: str) -> tuple[str, ...]:

@@ -48,11 +48,19 @@ class Target:
     float_bits: int = 64
     """The widest floating-point type that its hardware computes, 0: none."""
     alignment: int = 64
-    """Bytes that the arena, all in it and the weights are aligned to."""
+    """Bytes that the addresses of arenas, weights and every value in them are multiples of: one
+    line of a cache, one vector of AVX-512. At least 8, and where no vectors are, what any
+    allocator gives."""
     bytes_last: bool = False
     """Whether quantized tensors lie with their channels last, for the kernels in `cpu/small`."""
     device: str = ""
     """The architecture that nvcc compiles for, `emulated` for the host's imitation; '': no GPU."""
+
+
+    @property
+    def includes_files(self) -> bool:
+        """Whether assemblers for it have `.incbin`; else weights are text for the compiler."""
+        return self.arch != "wasm32"
 
 
 def on_host(target: Target) -> Target:

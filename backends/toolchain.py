@@ -44,6 +44,7 @@ __all__ = [
     "compile_object",
     "compiling_threads",
     "patience_lost",
+    "section_sizes",
     "link_program",
     "link_shared",
     "no_log",
@@ -294,6 +295,23 @@ def archive_static(
     command = (*_archiver(compiler, log), options, output, *objects, *data)
     _tool(compiler, command, folder, output, log)
     return cwd / output
+
+
+def section_sizes(
+    compiler: Compiler, file: Path, *, log: Log = no_log
+) -> tuple[int, int, int]:
+    """Return the bytes of code and constants, of data, and of zeroed data in an object, archive or
+    program, as the tool `size` counts them.
+    """
+    tool = _companion(compiler, "size", log)
+    if tool is None:
+        raise ToolchainError("the tool size isn't there", hint="install binutils")
+    done = run_binary((tool, str(file)), _ANSWER, log=log)
+    rows = [line.split() for line in done.stdout.decode(errors="replace").splitlines()[1:]]
+    if done.status or not rows:
+        raise ToolchainError(f"{Path(tool).name} can't read {file.name}")
+    code, data, bss = (sum(int(row[k]) for row in rows) for k in range(3))
+    return code, data, bss
 
 
 def extract_archive(

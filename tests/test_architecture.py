@@ -37,10 +37,11 @@ program
 memory
 codegen
 build onnx_backend
+fast_run starter
 farm
 fast_run
 pipeline
-accuracy quantize
+accuracy quantize devices
 compile
 tools
 api load_and_run

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx
 import onnx.version_converter
 import onnx_ir
 
+from atc.accuracy.differences import Difference, compare
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
 from atc.adapt import Adaptation, adapt
 from atc.adapt.outputs import find_outputs
@@ -35,8 +36,7 @@ from atc.options.shape_profiles import shape_profiles_of
 from atc.options.values import InputShape
 from atc.pipeline.request import Request
 from atc.runtime.load import open_network
-from atc.runtime.network import Network
-from atc.runtime.values import Value
+from atc.runtime.values import Tensor, Value
 
 if TYPE_CHECKING:
     from atc.pipeline.input_types import InputType
@@ -48,23 +48,6 @@ _IR_VERSION = 8  # 2021: initializers needn't be inputs, bfloat16, functions
 _ADAPTABLE = 17  # an opset in which added nodes mean the same as in that of their own
 _STEPS = 3  # runs of a network that carries states, from one to the next
 _ROUNDINGS = 16  # errors of that many roundings, one on another, are no mistake
-_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # a rounding more or less is no mistake
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The difference of one output from the reference.
-
-    `max_rel` is the largest difference as a part of the reference's largest magnitude, `cosine`
-    of the angle between both outputs. 8-bit integers may differ by one step, others not at all.
-    """
-
-    name: str
-    type: str
-    max_abs: float
-    max_rel: float
-    cosine: float
-    passed: bool
 
 
 @dataclass(frozen=True)
@@ -102,6 +85,21 @@ class Verification:
             )  # fmt: skip
 
 
+class Runnable(Protocol):
+    """What is compared of a network: `Network`, or one that runs on a device."""
+
+    inputs: tuple[Tensor, ...]
+    parameters: tuple[Value, ...]
+    results: tuple[Value, ...]
+
+    @property
+    def build_info(self) -> str:
+        """What the library says of itself."""
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute the outputs by name."""
+
+
 Reference = Callable[[onnx_ir.Model, Sequence[str], Mapping[str, Array]], tuple[str, list[Any]]]
 """Computes the outputs of these names from inputs, and says what it is called."""
 
@@ -136,6 +134,7 @@ def subject_of(request: Request) -> Subject:
 def verify_library(
     subject: Subject, library: Path, *, tolerance: float = TOLERANCE, seed: int = 0,
     inputs: Path | None = None, float64: bool = False, run: Reference | None = None,
+    opened: Callable[[Path], Runnable] | None = None,
 ) -> Verification:  # fmt: skip
     """Compare a library (or its folder) with a reference on seeded inputs, or those of an .npz.
 
@@ -146,8 +145,9 @@ def verify_library(
     Raises OptionError if the library isn't one of this model or the inputs don't fit,
     UnsupportedError if no reference can run the model.
     """
-    _check_sanitizer(library)
-    net = open_network(library)
+    if opened is None:
+        _check_sanitizer(library)
+    net: Runnable = (opened or open_network)(library)
     alike = [v for v in net.parameters if not (subject.shape_profile and _varies(net, v))]
     shapes = {**{v.name: _pinned(net, v) for v in alike}, **subject.shape_profile}
     pinned = subject.input_shape if subject.adaptation.reshapes else shapes
@@ -199,7 +199,7 @@ def stated_precision(build_info: str) -> tuple[float | None, str]:
     return bound, said.get("precision", "unknown")
 
 
-def _pinned(net: Network, value: Value) -> InputShape:
+def _pinned(net: Runnable, value: Value) -> InputShape:
     """Return the shapes that an input was compiled for, as --input_shape gives them."""
     if value.count is None:
         return None
@@ -209,7 +209,7 @@ def _pinned(net: Network, value: Value) -> InputShape:
     return shapes if value.is_sequence else shapes[0]
 
 
-def _varies(net: Network, value: Value) -> bool:
+def _varies(net: Runnable, value: Value) -> bool:
     """Return whether an input is a tensor of several shapes."""
     tensor = net.inputs[value.first]
     return value.is_plain and bool(tensor.lowest) and tensor.lowest != tensor.shape
@@ -219,7 +219,7 @@ def _sizes(value: onnx_ir.Value) -> tuple[int, ...]:
     return tuple(n for n in value.shape or () if isinstance(n, int))
 
 
-def _fed(net: Network, value: Value, feeds: Mapping[str, Array]) -> Array | list[Array] | None:
+def _fed(net: Runnable, value: Value, feeds: Mapping[str, Array]) -> Array | list[Array] | None:
     if value.count is None:
         return None
     arrays = [feeds[t.name] for t in net.inputs[value.first : value.first + value.count]]
@@ -410,41 +410,3 @@ def _result(value: Any) -> Any:
     if value is None or isinstance(value, list):
         return value
     return np.asarray(value)
-
-
-# --------------------------------------------------------------------------------- comparison
-
-
-def compare(name: str, got: Array, expected: Array, tolerance: float) -> Difference:
-    """Compare one output with what it should be."""
-    got, expected = (a.astype(object) if a.dtype.kind in "US" else a for a in (got, expected))
-    shown = f"{expected.dtype} {list(expected.shape)}"
-    if got.shape != expected.shape or got.dtype != expected.dtype:
-        shown = f"{got.dtype} {list(got.shape)}, not {shown}"
-        return Difference(name, shown, float("inf"), float("inf"), 0.0, False)
-    if expected.dtype.kind == "O":
-        same = np.array_equal(got, expected)
-        apart = 0.0 if same else float("inf")
-        return Difference(name, shown, apart, apart, float(same), same)
-    a, b = got.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
-    finite = np.isfinite(b)
-    same_rest = np.array_equal(a[~finite], b[~finite], equal_nan=True)
-    if not (same_rest and np.isfinite(a[finite]).all()):
-        return Difference(name, shown, float("inf"), float("inf"), 0.0, False)
-    a, b = a[finite], b[finite]
-    max_abs = float(np.max(np.abs(a - b), initial=0.0))
-    max_rel = max_abs / (float(np.max(np.abs(b), initial=0.0)) or 1.0)
-    if expected.dtype.kind in "iu" and expected.dtype.itemsize == 1:
-        passed = max_abs <= 1
-    elif expected.dtype.kind in "iub":
-        passed = np.array_equal(got, expected)
-    else:
-        passed = max_rel <= max(tolerance, _EPSILON.get(expected.dtype.name, 0.0))
-    return Difference(name, shown, max_abs, max_rel, _cosine(a, b), passed)
-
-
-def _cosine(a: Array, b: Array) -> float:
-    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
-    if lengths == 0:
-        return 1.0 if np.array_equal(a, b) else 0.0
-    return float(np.dot(a, b)) / lengths

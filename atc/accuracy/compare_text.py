@@ -5,13 +5,14 @@ from __future__ import annotations
 from atc.accuracy.compare import Verification
 from atc.errors import one_line
 
-HEADINGS = ("output", "type", "max abs", "max rel", "cosine", "")
+HEADINGS = ("output", "type", "max abs", "max rel", "rmse", "mae", "cosine", "")
 
 
 def table_rows(verification: Verification) -> list[tuple[str, ...]]:
     """Return a row of texts for each output, under HEADINGS."""
     return [
-        (one_line(d.name, 60), d.type, f"{d.max_abs:.3g}", f"{d.max_rel:.3g}", f"{d.cosine:.9f}",
+        (one_line(d.name, 60), d.type, f"{d.max_abs:.3g}", f"{d.max_rel:.3g}", f"{d.rmse:.3g}",
+         f"{d.mae:.3g}", f"{d.cosine:.9f}",
          "ok" if d.passed else "DIFFERS")
         for d in verification.differences
     ]  # fmt: skip

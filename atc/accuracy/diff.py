@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
-from atc.accuracy.compare import TOLERANCE, compare, run_reference
+from atc.accuracy.compare import TOLERANCE, run_reference
+from atc.accuracy.differences import compare
 from atc.accuracy.feeds import read_feeds
 from atc.diagnostics import Diagnostics
 from atc.errors import one_line

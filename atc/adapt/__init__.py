@@ -19,6 +19,7 @@ from atc.adapt.interface import (
     set_half_inputs,
     set_input_format,
     set_output_types,
+    set_quantized_inputs,
 )
 from atc.adapt.states import keep_states, states_of
 
@@ -39,11 +40,13 @@ class Adaptation:
     output_types: Sequence[tuple[str, str]] = field(default=())
     states: Sequence[str] = ()
     """Pairs `input:output` that the network carries from run to run, or `auto` alone."""
+    input_type: str = ""
+    """The word of TYPES that quantized inputs come in, INT8 or UINT8."""
 
     @property
     def adds_nodes(self) -> bool:
         """Whether the model's graph is changed at all."""
-        return bool(self.half_inputs or self.output_types) or self.reshapes
+        return bool(self.half_inputs or self.output_types or self.input_type) or self.reshapes
 
     @property
     def reshapes(self) -> bool:
@@ -57,6 +60,7 @@ def adapt(model: onnx_ir.Model, how: Adaptation, outputs: Sequence[str] = ()) ->
     images = add_aipp(model, how.images)
     count = set_input_format(model, how.input_format, images)
     set_half_inputs(model, how.half_inputs, images)
+    set_quantized_inputs(model, how.input_type)
     set_output_types(model, how.output_types)
     told = keep_states(model, how.states)
     if how.input_format.endswith("HWC") and not count:

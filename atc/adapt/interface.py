@@ -82,6 +82,68 @@ def set_half_inputs(model: ir.Model, names: Sequence[str], images: frozenset[str
         editor.put_first()
 
 
+def set_quantized_inputs(model: ir.Model, word: str) -> None:
+    """Let float32 inputs that are quantized at once come as 8-bit integers of the same scale.
+
+    `word` is INT8, UINT8 or nothing. Of the other sign than the model's own the zero point moves by
+    128. Raises OptionError if no input is read by nothing but a QuantizeLinear to 8 bits.
+    """
+    if not word:
+        return
+    dtype, count = TYPES[word], 0
+    for value in _inputs(model.graph):
+        readers = list(value.uses())
+        found = {_quantization(use.node, use.idx) for use in readers}
+        grid = found.pop() if len(found) == 1 else None
+        if value.dtype is not ir.DataType.FLOAT or grid is None:
+            continue
+        scale, zero_point, own = grid
+        moved = zero_point + _LOWEST[dtype] - _LOWEST[own]
+        editor = Editor(model.graph, f"{value.name}.type")
+        values = editor.add(
+            "DequantizeLinear", value, editor.constant(scale),
+            editor.constant(moved, dtype.numpy()),
+        )  # fmt: skip
+        values.dtype, values.shape = ir.DataType.FLOAT, value.shape
+        feed(value, readers, values)
+        value.dtype = dtype
+        editor.put_first()
+        count += 1
+    if not count:
+        raise OptionError(
+            "no input of the model is quantized to 8-bit integers before all else",
+            where="--input_type", hint="quantise the model first: --cal_conf, or atc quantize",
+        )  # fmt: skip
+
+
+_LOWEST = {ir.DataType.INT8: -128, ir.DataType.UINT8: 0}
+
+
+def _quantization(node: ir.Node, position: int) -> tuple[float, int, ir.DataType] | None:
+    """Return scale, zero point and type of a QuantizeLinear by constants to 8 bits, else None."""
+    if node.op_type != "QuantizeLinear" or position != 0:
+        return None
+    scale = _constant(node.inputs[1])
+    point = _constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros((), np.uint8)
+    if scale is None or point is None or scale.size != 1 or point.size != 1:
+        return None
+    types = {np.dtype(t.numpy()): t for t in _LOWEST}
+    own = types.get(point.dtype)
+    return None if own is None else (float(scale.item()), int(point.item()), own)
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return the elements of an initializer or of a Constant's result, None for what isn't one."""
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    node = value.producer()
+    if node is None or node.op_type != "Constant" or "value" not in node.attributes:
+        return None
+    return node.attributes["value"].as_tensor().numpy()
+
+
 def set_output_types(model: ir.Model, wanted: Sequence[tuple[str, str]]) -> None:
     """Convert outputs: all for the name "", else those called `value` or `node:number`.
 

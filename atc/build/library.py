@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from atc.backends.compiler import source_flags
+from atc.backends.compiler import shared_library, source_flags
 from atc.backends.kernel_source import KernelSource
 from atc.backends.object_file import STAND_IN, enlarge_last_member
 from atc.backends.target import Target
@@ -130,6 +130,7 @@ def build_library(
 ) -> tuple[dict[str, Path], BuildResult]:
     """Make `lib<name>.so` and `lib<name>.a` of `units` in the folder `cwd`; returns where they lie.
 
+    Where there is no operating system that loads the first there is the second alone.
     The flags of `context` name include folders relative to the tree. `progress` gets (done, total)
     objects. With `repeatable`, the commands that the log hears of make the same once more. Raises
     ToolchainError with the compiler's words.
@@ -181,7 +182,8 @@ def _assemble(
         sources = {unit.path: files[unit.path] for unit in units}
         stand_ins = {path: STAND_IN for unit in units for path in unit.includes}
         write_files(cwd / place, {**sources, **stand_ins})
-    jobs = [Job(context.compiler, (), unit.path, cwd / place) for unit in units]
+    own = context.target.cflags if context.target.bare else ()  # the linker compares cores
+    jobs = [Job(context.compiler, own, unit.path, cwd / place) for unit in units]
     compile_many(jobs, 1, log=context.log)
     return [str(place / f"{unit.path}.o") for unit in units]
 
@@ -197,7 +199,7 @@ def _link(
     """Link both libraries, at the same time unless the shared one takes a blob of the other."""
     flags = tuple(dict.fromkeys((*context.flags, *(f for unit in code for f in unit.flags))))
     objects = [f"{unit.path}.o" for unit in code]
-    shared, static = f"lib{name}.so", f"lib{name}.a"
+    shared, static = shared_library(context.compiler, name), f"lib{name}.a"
 
     def share(*more: str) -> Path:
         return link_shared(context.compiler, flags, [*objects, *more], shared, cwd, log=context.log)
@@ -207,10 +209,12 @@ def _link(
             archive_static, context.compiler, objects, static, cwd, data, log=context.log
         )
         if blob is None:
-            return {shared: share(*data), static: archiving.result()}
+            made = {} if context.target.bare else {shared: share(*data)}
+            return {**made, static: archiving.result()}
         archive = archiving.result()
         enlarge_last_member(archive, (cwd / data[0]).read_bytes(), blob.size, blob.write)
-        return {shared: share(static), static: archive}
+        made = {} if context.target.bare else {shared: share(static)}
+        return {**made, static: archive}
 
 
 def _unusable(place: Path, error: OSError) -> ToolchainError:

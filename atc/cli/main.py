@@ -109,6 +109,10 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
     with screen:
         from atc.tools.modes import compile_or_report
 
+        if values["verify"]:
+            from atc.tools.verify import check_device
+
+            check_device(options)
         diagnostics = screen.diagnostics()
         done = compile_or_report(options, settled.environ, diagnostics, values["check_report"])
         screen.finished(done)
@@ -117,6 +121,11 @@ def _compile_and_show(argv: list[str], screen: Screen) -> int:
             from atc.tools.verify import compare
 
             result = compare(done.request, done.folder, diagnostics)
+    if done.sizes is not None:
+        from atc.pipeline.size_contract import limits_of
+        from atc.starter.sizes import sizes_table
+
+        print(sizes_table(done.sizes, limits_of(done.request)), end="")
     if values["display_model_info"]:
         from atc.tools.model_info import model_info
 
@@ -139,7 +148,9 @@ def _verify(argv: list[str]) -> int:
 
 
 def _verify_and_show(argv: list[str], screen: Screen) -> int:
-    settled = resolve(parse_arguments(argv, "verify").given, "verify")
+    arguments = parse_arguments(argv, "verify", words=1)
+    folder = dict(zip(("library",), arguments.words, strict=False))
+    settled = resolve({**folder, **arguments.given}, "verify")
     with screen:
         from atc.tools.verify import verify
 

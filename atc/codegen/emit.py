@@ -19,12 +19,13 @@ from atc.codegen.prefault import MOST, PAGE, prefault_ranges
 from atc.codegen.profile import profiled_calls
 from atc.codegen.sanity import checked
 from atc.codegen.schedule import Port, make_schedule
+from atc.codegen.selftest import Golden, formula
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
 from atc.codegen.weights import Blob
 from atc.ir.graph import STRING_BYTES, Array
 from atc.ir.ops.external import External
 from atc.ir.text import node_text
-from atc.memory.arena import ALIGNMENT, Arena
+from atc.memory.arena import Arena
 from atc.names import c_string, comment, module_name, network_identifier
 from atc.options.values import Checks
 from atc.program.build import Program, calls
@@ -87,6 +88,11 @@ def emit(
     threads: int = 1,
     device_id: int = 0,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
+    selftest: Sequence[Golden] = (),
+    starter: bool = False,
+    step: bool = False,
+    max_ram: int = 0,
+    max_rom: int = 0,
 ) -> Emission:
     """Return the generated project. `name` is the prefix of everything, `model` a file name.
 
@@ -99,6 +105,10 @@ def emit(
     network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
+    With a `selftest` the library compares its outputs with those; `starter` says that there is a
+    program for a board beside it, `step` that a run can be done in parts; its header holds
+    `max_ram` and `max_rom` bytes, if they aren't 0.
+
     With `shape_profiles` the library runs several programs of one model for other shapes; they
     share kernels and weights. `program` is one of them, or what runs all other shapes of its
     ranges.
@@ -108,7 +118,7 @@ def emit(
     own = [program] if general or not shape_profiles else []
     programs = [*(p for p, _ in shape_profiles), *own]
     kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
-    places, blob = _layout_weights(programs)
+    places, blob = _layout_weights(programs, target.alignment)
     offsets = places[programs.index(program)]
     schedule = make_schedule(
         program, arena, offsets, name, profile, hooks, checks is not None, log
@@ -117,7 +127,7 @@ def emit(
     if shape_profiles and not general:
         ports = _widest(ports, programs)
     planned = [*(a for _, a in shape_profiles), *([arena] if general or not shape_profiles else [])]
-    has_arena = any(a.offsets or a.scratch for a in planned)
+    has_arena = any(a.offsets or a.scratch or a.io for a in planned)
     gpu = None
     if uses_device(program):
         emulated = target.device == EMULATED
@@ -138,11 +148,15 @@ def emit(
         "string_bytes": STRING_BYTES, "failures": _failures(kernels),
         "half": any(p.dtype.is_half for p in ports),
         # Empty values need an address too, hence never a size of 0 with values.
+        "touches_arena": has_arena and not target.bare
+        and max(a.plan.size for a in planned) >= 2 * PAGE,
         "dynamic": ranges or own_profiles, "shape_profiles": own_profiles, "ranges": ranges,
-        "arena_size": max(max(a.plan.size for a in planned), ALIGNMENT) if has_arena else 0,
-        "alignment": ALIGNMENT, "abi": ABI_VERSION, "weights_size": blob.size,
-        "touched": prefault_ranges(programs, places), "page": PAGE, "most": MOST,
+        "arena_size": max(max(a.plan.size for a in planned), target.alignment) if has_arena else 0,
+        "alignment": target.alignment, "abi": ABI_VERSION, "weights_size": blob.size,
+        "touched": () if target.bare else prefault_ranges(programs, places),
+        "page": PAGE, "most": MOST,
         "external": external_weights and blob.size > 0,
+        "weights_hash": blob.checksum if external_weights else 0,
         "split": external_weights and split_weights and blob.size > 0,
         "threads": threads if schedule.tasks else 1,
         "profile": profiled_calls(program) if profile else (),
@@ -151,7 +165,11 @@ def emit(
         "states": _states(program, arena),
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": sources,
-        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id,
+        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id, "bare": target.bare,
+        "as_text": not target.includes_files, "selftest": tuple(selftest),
+        "starter": starter, "step": step, "io": _io_places(program, arena),
+        "max_ram": max_ram, "max_rom": max_rom,
+        "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}
     for k, run in enumerate(own_profiles.runs if own_profiles else ()):
@@ -161,6 +179,8 @@ def emit(
             "outputs": plan.outputs,
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
+    if selftest:
+        runs[f"src/{name}_selftest.c"] = render("project/selftest.c.j2", values)
     values["sources"] = [*runs, *sources]
     texts = {**_library(values, kernels, target), **runs, **project_texts(values)}
     if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
@@ -183,6 +203,14 @@ def _widest(ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Port, .
         type_ = replace(port.type, shape=shape)
         widest.append(replace(port, type=type_, ends=ends))
     return tuple(widest)
+
+
+def _io_places(program: Program, arena: Arena) -> dict[str, list[int]]:
+    """Return where in the arena there is room for the inputs and for the outputs; {}: none."""
+    if not arena.io:
+        return {}
+    sides = {"input": program.inputs, "output": [program.home(o) for o in program.outputs]}
+    return {side: [arena.io[v] for v in values] for side, values in sides.items()}
 
 
 def _states(program: Program, arena: Arena) -> list[dict[str, object]]:
@@ -264,13 +292,16 @@ def project_texts(values: dict[str, object]) -> dict[str, str]:
         f"cmake/{name}Config.cmake.in": render("project/config.cmake.j2", values),
         "example/main.c": render("project/main.c.j2", values),
         "README.md": render("project/README.md.j2", values),
-        f"{values['module']}.py": render(
-            "project/module.py.j2", {**values, "runtime": _runtime_source(bool(values["profile"]))}
-        ),
     }
-    if values["weights_size"] and not values["external"]:
-        text = {"name": name, "words": "@WORDS@", "lines": ["@LINES@"]}
-        files[f"cmake/{name}_weights.c.in"] = render("project/weights.c.j2", text)
+    if not values["bare"]:  # what Python can load
+        runtime = _runtime_source(bool(values["profile"]))
+        text = render("project/module.py.j2", {**values, "runtime": runtime})
+        files[f"{values['module']}.py"] = text
+    if values["weights_size"] and not values["external"] and not values["as_text"]:
+        files[f"cmake/{name}_weights.c.in"] = render("project/weights.c.j2", {
+            "name": name, "alignment": values["alignment"], "words": "@WORDS@",
+            "lines": ["@LINES@"],
+        })  # fmt: skip
     return files
 
 
@@ -311,20 +342,23 @@ def _joined_imports(lines: Iterable[str], own: Collection[str]) -> list[str]:
     return sorted(statements, key=lambda line: (line.startswith("from "), line))
 
 
-def _layout_weights(programs: Sequence[Program]) -> tuple[list[dict[str, int]], Blob]:
+def _layout_weights(
+    programs: Sequence[Program], alignment: int
+) -> tuple[list[dict[str, int]], Blob]:
     """Return each program's constants with their offsets, and the blob in order of first use.
 
     Equal bytes lie once, whosever they are.
     """
     seen: dict[tuple[int, bytes], list[tuple[Array, int]]] = {}
     parts: list[bytes | memoryview] = []
-    return [_placed(program, seen, parts) for program in programs], Blob(tuple(parts))
+    return [_placed(p, seen, parts, alignment) for p in programs], Blob(tuple(parts))
 
 
 def _placed(
     program: Program,
     seen: dict[tuple[int, bytes], list[tuple[Array, int]]],
     parts: list[bytes | memoryview],
+    alignment: int,
 ) -> dict[str, int]:
     """Add a program's constants to the parts of a blob; returns their offsets."""
     order = dict.fromkeys(
@@ -339,7 +373,7 @@ def _placed(
         if found is None:
             found = size
             alike.append((data, found))
-            padded = max(-(-data.size // ALIGNMENT), 1) * ALIGNMENT
+            padded = max(-(-data.size // alignment), 1) * alignment
             parts += [data.data, bytes(padded - data.size)]
             size += padded
         offsets[name] = found

@@ -72,10 +72,15 @@ class Schedule:
     outputs: tuple[Port, ...]
     constants: tuple[Local, ...]
     values: tuple[Local, ...]
-    lines: tuple[str, ...]
-    """The body of the run function."""
+    groups: tuple[tuple[str, ...], ...]
+    """The lines of each step of the run function."""
     uses: Uses
     tasks: tuple[Task, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The body of the run function."""
+        return tuple(line for group in self.groups for line in group)
 
 
 def make_schedule(
@@ -128,8 +133,8 @@ def make_schedule(
     own = (writer or Scribe)(
         program, arena, pointers, timed, observed, checked, logged, network.upper(), uses
     )
-    lines = tuple(own.steps(program.steps))
-    return Schedule(inputs, outputs, constants, values, lines, uses, tuple(own.tasks))
+    groups = tuple(tuple(own.steps((step,))) for step in program.steps)
+    return Schedule(inputs, outputs, constants, values, groups, uses, tuple(own.tasks))
 
 
 def _bracketed(text: str) -> str:

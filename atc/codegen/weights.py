@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO
+
+import numpy as np
 
 from atc.errors import InternalError
 from atc.names import identifier
@@ -24,13 +27,23 @@ class Blob:
         """The number of bytes."""
         return sum(map(len, self.parts))
 
+    @property
+    def checksum(self) -> int:
+        """Adler-32 of all bytes, by which a library knows its weights."""
+        value = 1
+        for part in self.parts:
+            value = zlib.adler32(part, value)
+        return value
+
     def write(self, file: BinaryIO) -> None:
         """Write all parts to a file."""
         for part in self.parts:
             file.write(part)
 
 
-def included_weights(name: str, file: str, what: str = "weights") -> str:
+def included_weights(
+    name: str, file: str, what: str = "weights", alignment: int = 64
+) -> str:
     """Return the assembler file (`.S`) that includes the blob `file`, byte for byte.
 
     `file` is looked up like a header: from the compiler's folder and the `-I` ones. 100 MB take
@@ -38,7 +51,19 @@ def included_weights(name: str, file: str, what: str = "weights") -> str:
     """
     if not re.fullmatch(r"[A-Za-z0-9_.+/-]+", file):
         raise InternalError("a blob's path can't be written in assembler", where=repr(file))
-    return render("project/weights.S.j2", {"name": _checked(name), "file": file, "what": what})
+    return render("project/weights.S.j2", {
+        "name": _checked(name), "file": file, "what": what, "alignment": alignment,
+    })  # fmt: skip
+
+
+def weights_text(name: str, blob: Blob, alignment: int) -> str:
+    """Return C of the weights, for a target whose assembler includes no files: 3 MB for each 1."""
+    words = np.frombuffer(b"".join(blob.parts), "<u8")
+    rows = (words[k : k + 4].tolist() for k in range(0, words.size, 4))
+    return render("project/weights.c.j2", {
+        "name": _checked(name), "alignment": alignment, "words": words.size,
+        "lines": [" ".join(f"0x{word:016x}," for word in row) for row in rows],
+    })  # fmt: skip
 
 
 def split_weights(name: str, data: bytes, offsets: Mapping[str, int]) -> dict[str, bytes]:

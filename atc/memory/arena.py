@@ -45,6 +45,8 @@ class Arena:
     """Which buffer of `sizes` each value lies in."""
     scratch_number: Mapping[str, int] = field(default_factory=dict)
     """Which buffer of `sizes` the scratch of a call is, by the call's first output."""
+    io: Mapping[str, int] = field(default_factory=dict)
+    """Where inputs and outputs (by their homes) have room, if the arena has some for them."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,14 @@ class _Event:
 
 def plan_memory(
     program: Program, *, reuse: bool = True, in_place: bool = True, guard: int = 0,
-    tries: int = 12,
+    tries: int = 12, alignment: int = ALIGNMENT, io: bool = False,
 ) -> Arena:
     """Return a checked memory plan; without `reuse` every buffer has its own place.
 
     With `in_place`, results may take over the storage of operands that die at their call. `guard`
     bytes, a multiple of ALIGNMENT, are left free at both ends of every buffer. The planner tries so
-    many packings.
+    many packings. Every value lies at a multiple of `alignment`, at most ALIGNMENT, bytes. With
+    `io` there is room for inputs until they are last read, for outputs from their first write on.
     """
     events = list(_events(program, program.steps))
     outside = {*program.inputs, *program.constants, *(program.home(o) for o in program.outputs)}
@@ -104,7 +107,9 @@ def plan_memory(
         first, last, lane = _life(own)
         size = most(extents[name]) + 2 * guard
         of = scratch_of.get(name, "")
-        placed.append((Buffer(name, size, first, last, ALIGNMENT, of), lane))
+        placed.append((Buffer(name, size, first, last, alignment, of), lane))
+    shared = _io_buffers(program, events, alignment) if io else []
+    placed += [(buffer, None) for buffer in shared]
     buffers = [buffer for buffer, _ in placed]
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     states, plan = _with_states(program, plan, guard)
@@ -119,11 +124,16 @@ def plan_memory(
     homes = {v: place(v) for v in values if place(v) not in outside}
     offsets = {v: plan.offsets[h] + guard + most(program.shift(v)) for v, h in homes.items()}
     scratch = {b.scratch_of: plan.offsets[b.name] + guard for b in buffers if b.scratch_of}
-    audit_memory(program, offsets, scratch, plan.size)
+    rooms = {b.name: plan.offsets[b.name] for b in shared}
+    inside = {
+        v: rooms[h] + most(program.shift(v))
+        for v in (*values, *program.inputs) if (h := program.home(v)) in rooms
+    }  # fmt: skip
+    audit_memory(program, {**offsets, **inside}, scratch, plan.size)
     steps = tuple(e.step for e in events if e.call is not None)
     if not program.dims:
         return Arena(
-            offsets, scratch, tuple(buffers), plan, steps, homes, guard, states=states
+            offsets, scratch, tuple(buffers), plan, steps, homes, guard, states=states, io=rooms
         )
     order = sorted(buffers, key=lambda b: (plan.offsets[b.name], b.name))
     below = stacked(order, plan, reuse=reuse)
@@ -135,6 +145,28 @@ def plan_memory(
         {v: number[place(v)] for v in offsets},
         {b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
+
+
+def _io_buffers(
+    program: Program, events: Sequence[_Event], alignment: int
+) -> list[Buffer]:
+    """Return the room of inputs, which are there before the first step, and of outputs.
+
+    The caller reads those after the last.
+    """
+    uses: dict[str, list[_Event]] = {}
+    for event in events:
+        for value in (*event.reads, *event.writes):
+            uses.setdefault(program.home(value), []).append(event)
+    end = max((e.lane.last if e.lane else e.step for e in events), default=0)
+    found = []
+    for name in program.inputs:
+        last = _life(uses[name])[1] if name in uses else 0
+        found.append(Buffer(name, most(program.types[name].nbytes), 0, last, alignment))
+    for name in dict.fromkeys(program.home(o) for o in program.outputs):
+        first = _life(uses[name])[0] if name in uses else 0
+        found.append(Buffer(name, most(program.types[name].nbytes), first, end, alignment))
+    return found
 
 
 def _with_states(

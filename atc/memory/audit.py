@@ -118,6 +118,8 @@ def audit_memory(
     end = auditor.run(program.steps, auditor.begin())
     for state in program.states:
         auditor.read(state.next, end, "the next run")
+    for value in program.outputs:
+        auditor.read(value, end, "the caller")
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,14 @@ class _Auditor:
     size: int
 
     def begin(self) -> Intact:
-        """Return what is intact before the first step: the states."""
+        """Return what is intact before the first step: the states, and inputs that have room."""
         intact = Intact()
         self._fill([state.value for state in self.program.states], intact)
+        for value in self.program.inputs:
+            span = self._span(value)
+            if span is not None and any(span.meets(_Span(b, e)) for b, e, _ in intact.order):
+                raise InternalError(f"memory plan: the input '{value}' meets another one")
+            self._fill((value,), intact)
         return intact
 
     def _home(self, value: str) -> str:

@@ -19,7 +19,7 @@ _APART = ("Accepted without effect", "MegEngine variables", "MXNet variables")
 _COMPILE = """\
 usage: atc --model=FILE --output=FOLDER [options]
        atc check --model=FILE [--json] [options]
-       atc verify --model=FILE [--library=FOLDER] [options]
+       atc verify [FOLDER] --model=FILE [options]
        atc cache stats|verify|clear|why [options]
        atc explain FOLDER NODE
        atc diff|bisect --model=FILE [options]
@@ -48,7 +48,7 @@ Examples:
 """
 
 _VERIFY = """\
-usage: atc verify --model=FILE [--library=FOLDER] [options]
+usage: atc verify [FOLDER] --model=FILE [options]
 
 Runs a compiled network and a reference (onnxruntime where it is installed, else onnx.reference)
 on the same inputs and compares the outputs. Without --library the model is compiled for it.

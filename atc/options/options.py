@@ -78,6 +78,14 @@ class Options:
     record_computing_path: bool = False
     sanity_check: Checks | None = None
     strip: bool = False
+    selftest: bool = False
+    starter: bool = False
+    step: bool = False
+    io: str = "caller"
+    input_type: str = ""
+    max_ram: int = 0
+    max_rom: int = 0
+    max_stack: int = 0
     c_opr_lib: Path | None = None
     c_opr_init_interface: str = "mgb_c_opr_init"
     precision_mode: str = ""
@@ -146,6 +154,11 @@ class Options:
         if variable:
             return variable if kind == "environment" else f"{variable} of the {kind}"
         return f"--{name} of the {kind}" if kind else f"--{name}"
+
+    @property
+    def has_selftest(self) -> bool:
+        """Whether the library tests itself: a starter's program does nothing else."""
+        return self.selftest or self.starter
 
     @property
     def sharers(self) -> int:

@@ -170,6 +170,20 @@ def integer(low: int, high: int | None = None, later: Mapping[int, str] | None =
     return parse
 
 
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+
+
+def size(value: object) -> int:
+    """Return a number of bytes: 65536, 64K or 2M."""
+    found = re.fullmatch(r"(\d{1,15})\s*([kKmM]?)(?:i?[bB])?", str(value).strip())
+    if found is None:
+        raise OptionError(
+            f"'{_shown(value)}' is not a number of bytes", hint="write 65536, 64K or 2M",
+            code="E10003",
+        )  # fmt: skip
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
 def truth(value: object) -> bool:
     """Return whether something is on: true or false in words, as some of ATC's options have it."""
     match str(value).lower():

@@ -39,6 +39,9 @@ _ALONE = (
     "external_weight",
     "c_opr_lib",
     "fast_run_algo_policy",
+    "selftest",
+    "step",
+    "starter",
     "state",
 )
 """Options of libraries for one target."""
@@ -61,6 +64,7 @@ class Part:
     arena_size: int
     gpu: object
     """What templates know of a GPU; None where the processor computes all."""
+    alignment: int
 
     @property
     def upper(self) -> str:
@@ -84,6 +88,9 @@ def multi_target(inner: Compile) -> Compile:
 
 def _compile_all(inner: Compile, request: Request, diagnostics: Diagnostics) -> Compilation:
     options = request.options
+    if options.io == "arena":
+        raise OptionError("--io=arena and several targets can't be combined", where="--io",
+                          hint="compile for one target", code="E10047")  # fmt: skip
     for name in _ALONE:
         if getattr(options, name, None):
             raise OptionError(
@@ -124,7 +131,7 @@ def _part(index: int, done: Compilation) -> Part:
     assert isinstance(arena_size, int)
     return Part(
         index, done.name, done.target.name, f"targets/{done.name}", done.emission.threads,
-        done.emission.blob.size, arena_size, done.emission.interface["gpu"],
+        done.emission.blob.size, arena_size, done.emission.interface["gpu"], done.target.alignment,
     )  # fmt: skip
 
 
@@ -137,6 +144,7 @@ def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
         "name": name, "upper": name.upper(), "module": module_name(name),
         "target": targets, "cflags": (), "checks": (), "tiles": False, "sources": (),
         "weights_size": 0, "arena_size": max(part.arena_size for part in parts),
+        "alignment": max(part.alignment for part in parts),
         "threads": threads, "parts": parts, "fat": _state_size(first.interface, threads),
         "build_info": _build_info(first, parts),
     }  # fmt: skip

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from atc.backends.compiler import shared_library
+from atc.backends.flops import operations
 from atc.backends.target import Target
 from atc.backends.toolchain import Compiler
 from atc.build.compilers import compiler_of
@@ -36,10 +39,13 @@ from atc.pipeline.lowering import read_model
 from atc.pipeline.planning import plan_all
 from atc.pipeline.report import report_json, source_nodes
 from atc.pipeline.request import Request
-from atc.pipeline.timing import exported, optimise_by_times
-from atc.pipeline.writing import Built, build_plan, build_project, write_project
-from atc.program.build import Program
+from atc.pipeline.size_contract import check_sizes, sizes_of, wants_sizes
+from atc.pipeline.timing import Timed, exported, optimise_by_times
+from atc.pipeline.writing import Built, Project, build_plan, build_project, write_project
+from atc.program.build import Program, calls
 from atc.select.select import Selection
+from atc.starter.boards import boards_of
+from atc.starter.sizes import Sizes, planned_sizes
 from atc.templates import keeping_templates
 
 
@@ -65,6 +71,8 @@ class Compilation:
     """The model's own nodes, as the report tells them."""
     layouts: tuple[LayoutReport, ...] = ()
     """What was weighed when the layouts were chosen, graph by graph."""
+    sizes: Sizes | None = None
+    """What it takes of a device, where that was measured."""
 
     @property
     def options(self) -> Options:
@@ -73,8 +81,10 @@ class Compilation:
 
     @property
     def library(self) -> Path:
-        """The shared library."""
-        return self.folder / f"lib{self.name}.so"
+        """The shared library; where the target loads none, the static one."""
+        if self.target.bare:
+            return self.folder / f"lib{self.name}.a"
+        return self.folder / shared_library(self.compiler, self.name)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -106,6 +116,8 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         diagnostics.warn(f"--device_id has no effect: {options.target} is no GPU")
     _check_folders(request)
     on_gpu.check_device_options(options, request.target)
+    if options.starter:
+        boards_of(request.target)
     compiler = compiler_of(request.target, options, request.environ, diagnostics.process)
     models = [read_model(each, diagnostics) for each in request.profiles]
     operators = operator_types(models[0])
@@ -116,6 +128,9 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         timed = optimise_by_times(models, request, compiler, diagnostics)
         plans = plan_all(timed, request, diagnostics, compiler)
     project = write_project(plans, request, digest.result(), diagnostics)
+    again = partial(_recomputed, timed, request, compiler, project)
+    planned = planned_sizes(project.emission.interface, request.target)
+    check_sizes(planned, project.arena, request, again)
     listed = listed_kernels(project.program, request.debugging.config, operators)
     made_from = build_plan(project.emission, request, listed)
     diagnostics.stage("compiling C")
@@ -123,17 +138,43 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         built = build_project(made_from, project.emission, request, compiler, cwd, diagnostics)
         if options.keep_build:
             diagnostics.stage(f"the build is kept in {cwd}")
+        sizes = None
+        if wants_sizes(request):
+            diagnostics.stage("measuring sizes")
+            sizes = sizes_of(
+                made_from, project.emission, request, compiler, built.flags, cwd, diagnostics
+            )
+        if sizes is not None:
+            check_sizes(sizes, project.arena, request, again)
         done = Compilation(
             options.output, project.emission.name, request, request.target, compiler,
             project.graph, project.selection, project.program, project.arena, project.emission,
             built.result, built.cache, tuple(warnings), source_nodes(models[0]),
-            tuple(report for each in timed.networks for report in each.layouts),
+            tuple(report for each in timed.networks for report in each.layouts), sizes,
         )  # fmt: skip
         diagnostics.stage("writing the output folder")
         _keep_kernels(done, built, listed)
         more = exported(timed, request, compiler, diagnostics)
         write_tree({**built.files, **_texts(done), **more}, options.output)
     return done
+
+
+def _recomputed(
+    timed: Timed, request: Request, compiler: Compiler, project: Project
+) -> Iterator[str]:
+    """Yield what computing values again would spare, and cost, if that isn't allowed yet."""
+    if request.options.recompute != "none":
+        return
+    wanted = request.with_options(recompute="all", memory_budget=0)
+    other = plan_all(timed, wanted, Diagnostics(), compiler).shown
+    spared = project.arena.plan.size - other.arena.plan.size
+    work = [
+        sum(operations(c.choice.workload) for c in calls(each.program.steps))
+        for each in (project, other)
+    ]
+    if spared > 0:
+        more = 100 * (work[1] / work[0] - 1) if work[0] else 0.0
+        yield f"--recompute=all: {spared:,} bytes less, {more:.0f} % more operations"
 
 
 def _check_folders(request: Request) -> None:

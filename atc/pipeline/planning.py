@@ -117,7 +117,8 @@ class _Planner:
         arena = plan_memory(
             program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
             guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
-            tries=options.memory_tries,
+            tries=options.memory_tries, alignment=target.alignment,
+            io=options.io == "arena" and not self.several and not program.states,
         )  # fmt: skip
         return Planned(graph, selection, program, arena)
 

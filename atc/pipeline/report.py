@@ -10,6 +10,7 @@ import onnx_ir
 
 from atc.backends.flops import operations
 from atc.codegen.hooks import output_numbers
+from atc.codegen.interface import Port
 from atc.dims import plain
 from atc.ir.text import node_text
 from atc.lower.context import node_name
@@ -34,6 +35,8 @@ def report_json(done: Compilation) -> str:
         "machine": asdict(done.target.machine),
         "inputs": {i: str(done.program.types[i]) for i in done.program.inputs},
         "outputs": {o: str(done.program.types[o]) for o in done.program.outputs},
+        "build_info": _build_info(done),
+        "interface": _interface(done),
         **({"states": _states(done)} if done.program.states else {}),
         "output_variables": list(output_numbers(done.program)),
         "precision": asdict(contract_of(done.request, done.selection)),
@@ -50,6 +53,7 @@ def report_json(done: Compilation) -> str:
                 for b in done.arena.buffers
             ],
         },
+        **({} if done.sizes is None else {"sizes": asdict(done.sizes)}),
         **({"moved": _moved(done.program)} if done.emission.on_gpu else {}),
         "layouts": [_layouts(report) for report in done.layouts],
         "model": done.source,
@@ -89,6 +93,28 @@ def report_json(done: Compilation) -> str:
         ],
     }  # fmt: skip
     return json.dumps(report, indent=1, ensure_ascii=True, default=plain) + "\n"
+
+
+def _build_info(done: Compilation) -> str:
+    """Return what the library says of its arithmetic."""
+    return contract_of(done.request, done.selection).text
+
+
+def _interface(done: Compilation) -> dict[str, object] | None:
+    """Return what a program must know that calls the library; None for other tensors than plain."""
+    values = done.emission.interface
+    ports: dict[str, tuple[Port, ...]] = {
+        side: values[side] for side in ("inputs", "outputs")  # type: ignore[misc]
+    }
+    every = [p for side in ports.values() for p in side]
+    special = any(values[kind] for kind in ("states", "dynamic", "bundles"))
+    if special or any(p.is_string for p in every):
+        return None
+    described = {
+        side: [{"name": p.name, "dtype": p.dtype.code, "shape": p.type.shape} for p in own]
+        for side, own in ports.items()
+    }
+    return {**described, "arena": values["arena_size"], "external": values["external"]}
 
 
 def _moved(program: Program) -> dict[str, int]:

@@ -16,6 +16,7 @@ from atc.adapt import Adaptation, read_aipp
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.target import Target
 from atc.backends.targets import get_target
+from atc.codegen.selftest import Golden
 from atc.errors import InternalError, OptionError
 from atc.farm.scheduler import Scheduler
 from atc.options.options import Options
@@ -64,6 +65,8 @@ class Decisions:
     """What --max_error came to, as a part of the output's scale."""
     skip_passes: frozenset[str] = frozenset()
     """Passes of the graph that are left out, whatever switches say."""
+    golden: tuple[Golden, ...] = ()
+    """What the outputs must be of the inputs that a self-test makes."""
     measured_layouts: bool = False
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
 
@@ -211,6 +214,7 @@ def _adaptation(options: Options) -> Adaptation:
     return Adaptation(
         read_aipp(conf) if conf is not None else (), options.input_format,
         options.input_fp16_nodes, options.output_type, options.state,
+        options.input_type.upper(),
     )  # fmt: skip
 
 

@@ -12,15 +12,19 @@ from atc.build.library import BuildResult, Unit, build_library, kernel_unit, wri
 from atc.build.output_folder import Content, network_name
 from atc.cache import CacheStats
 from atc.codegen.emit import Emission, emit
-from atc.codegen.weights import included_weights, split_weights
+from atc.codegen.weights import included_weights, split_weights, weights_text
 from atc.diagnostics import Diagnostics
+from atc.errors import OptionError
+from atc.options.options import Options
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import operator_cache, shop_of
 from atc.pipeline.contract import contract_of
 from atc.pipeline.memory_budget import Planned
 from atc.pipeline.planning import Plans
 from atc.pipeline.request import Request
+from atc.program.build import Program
 from atc.program.steps import most_branches
+from atc.starter.texts import starter_texts
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ def write_project(
 ) -> Project:
     """Write the C of a library; nothing is stored. `model_hash` is its file's SHA-256."""
     options, shown = request.options, plans.shown
+    check_whole(options, shown.program, bool(plans.shape_profiles))
     diagnostics.stage("writing C")
     emission = emit(
         shown.program, shown.arena, request.target, name=network_name(options.output),
@@ -46,8 +51,36 @@ def write_project(
         threads=max(plans.threads, most_branches(shown.program.steps)),
         device_id=options.device_id,
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
+        selftest=request.decisions.golden, starter=options.starter, step=options.step,
+        max_ram=options.max_ram, max_rom=options.max_rom,
     )  # fmt: skip
+    if options.starter:
+        texts = starter_texts(emission.interface, request.target)
+        more = {path: text.encode() for path, text in texts.items()}
+        emission = replace(emission, files={**emission.files, **more})
     return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)
+
+
+def check_whole(options: Options, program: Program, shape_profiles: bool) -> None:
+    """Raise OptionError where --step or --io=arena is wanted of a run of several shapes or states.
+
+    Also where parts are wanted of a run that is watched, or that threads share.
+    """
+    kind = "a network of several shapes" if program.dims or shape_profiles else ""
+    kind = kind or ("--state" if program.states else "")
+    if options.io == "arena" and kind:
+        raise OptionError(f"--io=arena and {kind} can't be combined", where="--io",
+                          code="E10047")  # fmt: skip
+    if not options.step:
+        return
+    others = ("profile", "hooks", "runtime_log", "sanity_check")
+    asked = [f"--{name}" for name in others if getattr(options, name)]
+    asked += options.asks_for_threads()
+    if kind:
+        asked.append(kind)
+    if asked:
+        raise OptionError(f"--step and {asked[0]} can't be combined", where="--step",
+                          hint="leave one of them out", code="E10047")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,15 +104,22 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
         own = (*own, *on_gpu.headers_of(request.target))
         units += on_gpu.gpu_units(request.target, everywhere)
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
-    runs = sorted(path for path in files if path.startswith(f"src/{name}_gear"))
+    more = (f"src/{name}_gear", f"src/{name}_selftest.c")
+    runs = sorted(path for path in files if path.startswith(more))
     units += [Unit(path, PurePosixPath(path).stem, own, flags=everywhere) for path in runs]
     if emission.blob.size and options.external_weight == 1:
         files |= split_weights(name, emission.weights, emission.offsets)
+    elif emission.blob.size and not (request.target.includes_files or options.external_weight):
+        text = f"{name}_weights.c"
+        files[text] = weights_text(name, emission.blob, request.target.alignment).encode()
+        units.append(Unit(text, f"{name}_weights", cacheable=False))
     elif emission.blob.size:
         data, text = f"{name}_weights.bin", f"{name}_weights.S"
         files[data] = emission.blob
         if options.external_weight != 2:
-            files[text] = included_weights(name, data).encode()
+            files[text] = included_weights(
+                name, data, alignment=request.target.alignment
+            ).encode()
             units.append(Unit(text, f"{name}_weights", (data,), cacheable=False))
     return BuildPlan(files, tuple(units))
 

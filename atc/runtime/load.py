@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import warnings
 from collections.abc import Callable, Iterator
@@ -69,7 +70,9 @@ def open_library(path: str | Path, opened: Callable[[Path, str, Path], Loaded]) 
         # file has been replaced since. A link has a new path, and needs no copy of the weights.
         link = Path(folder, library.name)
         link.symlink_to(library)
-        for prefix in _prefixes(library):
+        prefixes = [*_prefixes(library)]
+        _check_machine(library)
+        for prefix in prefixes:
             weights = library.with_name(f"{prefix}_weights.bin")
             try:
                 return opened(link, prefix, weights)
@@ -88,8 +91,14 @@ def open_library(path: str | Path, opened: Callable[[Path, str, Path], Loaded]) 
 def find_library(path: Path) -> Path:
     """Return the shared library that a folder or file means, absolute; ModelError if none."""
     if path.is_dir():
-        found = sorted(path.glob("lib*.so"))
+        found = sorted([*path.glob("lib*.so"), *path.glob("*.dll")])
         named = path / f"lib{network_identifier(path.resolve().name)}.so"
+        if not found and [*path.glob("lib*.a")] and [*path.glob("*.report.json")]:
+            raise ModelError(
+                "the folder was compiled for a target without an operating system: nothing here "
+                "loads it", where=str(path),
+                hint="atc verify FOLDER --model=FILE runs it under the target's emulator",
+            )  # fmt: skip
         if len(found) != 1 and named not in found:
             count = f"{len(found)} libraries" if found else "no library lib*.so"
             raise ModelError(
@@ -121,6 +130,26 @@ def _prefixes(library: Path) -> Iterator[str]:
         raise ModelError("the file is cut off", where=str(library), hint="compile or copy it anew")
     named = library.name.removeprefix("lib").partition(".")[0]
     yield from sorted(found, key=lambda name: name != named)
+
+
+def _check_machine(library: Path) -> None:
+    """Raise ModelError for a library of another processor or system than this process's."""
+    with library.open("rb") as file:
+        head = file.read(20)
+    own = Path("/proc/self/exe")
+    if head[:2] == b"MZ" and os.name != "nt":
+        other = True
+    elif head[:4] == b"\x7fELF" and own.exists():
+        with own.open("rb") as file:
+            mine = file.read(20)
+        other = (head[4:6], head[18:20]) != (mine[4:6], mine[18:20])  # class, order; machine
+    else:
+        other = False
+    if other:
+        raise ModelError(
+            "was compiled for another processor or system than this one", where=str(library),
+            hint="atc verify FOLDER --model=FILE runs it under the target's emulator",
+        )  # fmt: skip
 
 
 def _is_whole(data: mmap.mmap) -> bool:

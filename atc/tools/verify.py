@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from atc.accuracy.compare import Verification, check_inputs, subject_of, verify_library
+from atc.backends.targets import get_target
+from atc.devices.network import Device, DeviceNetwork, target_of
 from atc.diagnostics import Diagnostics
 from atc.files.temporary import temporary_folder
-from atc.options.options import make_options
+from atc.options.options import Options, make_options
 from atc.options.resolve import Resolved
 from atc.pipeline.request import Request, resolve_request
 
@@ -17,10 +19,12 @@ def verify(settled: Resolved, diagnostics: Diagnostics) -> Verification:
     """Compare the library that is named, or what the options compile, with a reference."""
     values: dict[str, Any] = settled.values
     chosen = {name: values[name] for name in ("tolerance", "seed", "float64")}
+    runner = str(values["runner"])
     with temporary_folder("verify") as folder:
         options = make_options({**values, "output": Path(folder, "net")})
         library: Path | None = values["library"]
         if library is None:
+            check_device(options, runner)
             from atc.compile import compile_model  # late: a library needs no compiler
             from atc.pipeline.input_types import input_types
 
@@ -29,13 +33,33 @@ def verify(settled: Resolved, diagnostics: Diagnostics) -> Verification:
                 check_inputs(values["input"], types)
             library = compile_model(options, settled.environ, diagnostics).folder
         return compare(
-            resolve_request(options), library, diagnostics, inputs=values["input"], **chosen
+            resolve_request(options), library, diagnostics, runner, inputs=values["input"], **chosen
         )
 
 
+def check_device(options: Options, runner: str = "") -> None:
+    """Raise OptionError, before anything is compiled, where no program for the target runs."""
+    targets = [get_target(name, options.target_option) for name in options.target.split(",")]
+    if not any(Device(each, runner).loads for each in targets):
+        Device(targets[0], runner).check()
+
+
 def compare(
-    request: Request, library: Path, diagnostics: Diagnostics, **chosen: Any
-) -> Verification:
-    """Compare a library of the request's model with a reference."""
+    request: Request, library: Path, diagnostics: Diagnostics, runner: str = "", **chosen: Any
+) -> Verification:  # fmt: skip
+    """Compare a library of the request's model with a reference.
+
+    `runner` is how a program around it is run, as --runner says it. Where this machine can load the
+    library it does, unless that says otherwise.
+    """
+    target = target_of(library) if library.is_dir() else None
+    device = Device(target, runner) if target is not None else None
     diagnostics.stage("comparing with a reference")
-    return verify_library(subject_of(request), library, **chosen)
+    if device is None or device.loads:
+        return verify_library(subject_of(request), library, **chosen)
+    device.check()
+
+    def opened(folder: Path) -> DeviceNetwork:
+        return DeviceNetwork(folder, device, request.environ, diagnostics.process)
+
+    return verify_library(subject_of(request), library, opened=opened, **chosen)

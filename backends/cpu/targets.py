@@ -31,6 +31,7 @@ TARGETS: tuple[Target, ...] = (
         vector_bytes=4,
         vector_registers=16,
         machine=MACHINES["zen3"],
+        alignment=16,
     ),
     Target(
         name="x86-64",

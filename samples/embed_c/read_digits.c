@@ -9,15 +9,7 @@
 
 enum { SIDE = 28, DIGITS = 10 };
 
-static unsigned char memory[DIGITS_ARENA_SIZE + DIGITS_ALIGNMENT];
-
-/* The part of `memory` that is aligned as the network wants it. */
-static void *arena(void)
-{
-  const uintptr_t past = (uintptr_t)memory % DIGITS_ALIGNMENT;
-
-  return memory + (past == 0 ? 0 : DIGITS_ALIGNMENT - past);
-}
+static digits_arena arena;
 
 /* Read an image as numbers from 0 to 1; 0 if the file isn't one. */
 static int read_image(const char *path, float *image)
@@ -40,7 +32,7 @@ int main(int argc, char **argv)
 {
   digits_context ctx;
   float image[SIDE * SIDE], scores[DIGITS];
-  int status = digits_init(&ctx, arena(), DIGITS_ARENA_SIZE);
+  int status = digits_init(&ctx, &arena, sizeof arena);
   int failed = 0;
 
   for (int k = 1; k < argc && status == DIGITS_OK; ++k) {

@@ -19,11 +19,11 @@
 /* Statuses, the values of those in the network's header. */
 enum {
   GPU_OK = 0,
-  GPU_NO_DEVICE = -10,  /* no driver, or no device */
-  GPU_NO_MEMORY = -11,
-  GPU_NO_KERNELS = -12, /* the code is for other devices than this one */
-  GPU_FAILED = -13,
-  GPU_OLD_DRIVER = -14  /* older than the code */
+  GPU_NO_DEVICE = -20,  /* no driver, or no device */
+  GPU_NO_MEMORY = -21,
+  GPU_NO_KERNELS = -22, /* the code is for other devices than this one */
+  GPU_FAILED = -23,
+  GPU_OLD_DRIVER = -24  /* older than the code */
 };
 
 typedef struct gpu_kernel {

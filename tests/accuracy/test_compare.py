@@ -14,12 +14,12 @@ import atc
 from atc.accuracy.compare import (
     Subject,
     Verification,
-    compare,
     random_inputs,
     run_reference,
     verify_library,
 )
 from atc.accuracy.compare_text import verification_text
+from atc.accuracy.differences import compare
 from atc.api import verify_compilation
 from atc.errors import AtcError, OptionError, UnsupportedError, VerificationError
 

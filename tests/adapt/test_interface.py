@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+import atc
 from atc.adapt import FORMATS, TYPES, Adaptation, adapt
 from atc.dims import RANGES, Range
 from atc.errors import OptionError
@@ -119,3 +122,47 @@ def test_ranges_go_with_their_axes() -> None:
     adapt(model, Adaptation(input_format="NHWC"))
     assert value.meta[RANGES] == [None, Range(1, 9), None, None]
     assert [d if isinstance(d, int) else None for d in value.shape or ()] == [2, None, 5, 3]
+
+
+@pytest.mark.parametrize("own", [np.int8, np.uint8])
+@pytest.mark.parametrize("word", ["int8", "uint8"])
+def test_quantized_inputs_come_as_integers(own: type, word: str, tmp_path: Path) -> None:
+    """The same integers give the same results as the floats that they stand for."""
+    scale, point = np.float32(0.05), own(3)
+    random = np.random.default_rng(0)
+    w = random.integers(-20, 20, (4, 3)).astype(np.int8)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"]),
+        helper.make_node("MatMul", ["d", "wd"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, (5, 4))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (5, 3))],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in
+         {"s": scale, "z": point, "w": w, "ws": np.float32(0.1), "wz": np.int8(0)}.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    onnx.save(model, tmp_path / "m.onnx")
+    floats = atc.load(atc.compile(tmp_path / "m.onnx", tmp_path / "f", target="c99").folder)
+    done = atc.compile(
+        tmp_path / "m.onnx", tmp_path / "i", target="c99", input_type=word, verify=True
+    )
+    integers = atc.load(done.folder)
+    assert integers.inputs[0].dtype == np.dtype(word)
+    low = np.iinfo(word).min
+    q = random.integers(0, 256, (5, 4))  # counted from the type's least
+    real = ((q + np.iinfo(own).min - int(point)) * scale).astype(np.float32)
+    np.testing.assert_array_equal(integers((q + low).astype(word)), floats(real))
+
+
+def test_an_input_that_is_not_quantized_is_refused(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2,))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2,))],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    with pytest.raises(OptionError, match="quantized to 8-bit"):
+        atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_type="int8")

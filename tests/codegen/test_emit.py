@@ -114,7 +114,7 @@ int main(void)
   CHECK(net_output_info(1)->shape[1] == 8 && net_output_info(1)->size == sizeof hidden)
   CHECK(net_init(NULL, arena, NET_ARENA_SIZE) == NET_ERROR_ARGUMENT)
   CHECK(net_init(&ctx, NULL, NET_ARENA_SIZE) == NET_ERROR_ARENA)
-  CHECK(net_init(&ctx, arena + 1, NET_ARENA_SIZE) == NET_ERROR_ARENA)
+  CHECK(net_init(&ctx, arena + 1, NET_ARENA_SIZE) == NET_ERROR_ALIGNMENT)
   CHECK(net_init(&ctx, arena, NET_ARENA_SIZE - 1) == NET_ERROR_ARENA)
   CHECK(net_run(&ctx, x, y, hidden) == NET_ERROR_ARGUMENT)
   CHECK(net_init(&ctx, arena, sizeof memory) == NET_OK)
@@ -125,7 +125,7 @@ int main(void)
   CHECK(net_run_tensors(&ctx, inputs, NULL) == NET_ERROR_ARGUMENT)
   CHECK(net_run(&ctx, x, y, hidden) == NET_OK)
   CHECK(net_run_tensors(&ctx, inputs, outputs) == NET_OK)
-  for (int status = NET_ERROR_WEIGHTS; status < NET_OK; ++status) {
+  for (int status = NET_ERROR_ALIGNMENT; status < NET_OK; ++status) {
     CHECK(strcmp(net_status_string(status), net_status_string(status + 1)) != 0)
   }
   CHECK(strcmp(net_status_string(NET_OK), "ok") == 0)
@@ -136,21 +136,41 @@ int main(void)
 
 EXTERNAL = r"""
 #include <stdio.h>
+#include <string.h>
 #include "net.h"
 #define CHECK(condition) if (!(condition)) { puts(#condition); return 1; }
-static union { double align[8]; unsigned char bytes[NET_ARENA_SIZE + NET_ALIGNMENT]; } memory;
-static unsigned char weights[NET_WEIGHTS_SIZE + NET_ALIGNMENT];
-int main(void)
+static net_arena arena;
+static NET_ALIGNED unsigned char weights[NET_WEIGHTS_SIZE], copy[NET_WEIGHTS_SIZE];
+int main(int argc, char **argv)
 {
-  unsigned char *arena = memory.bytes, *w = weights;
+  unsigned char *const w = weights;
+  float x[10] = {1}, y[6], again[6], hidden[16];
   net_context ctx;
-  while ((uintptr_t)arena % NET_ALIGNMENT != 0) ++arena;
-  while ((uintptr_t)w % NET_ALIGNMENT != 0) ++w;
+  FILE *const file = fopen(argv[argc - 1], "rb");
+  CHECK(file != NULL && fread(weights, 1, sizeof weights, file) == sizeof weights)
+  fclose(file);
   CHECK(net_weights_size() == NET_WEIGHTS_SIZE)
-  CHECK(net_init(&ctx, arena, NET_ARENA_SIZE, NULL, NET_WEIGHTS_SIZE) == NET_ERROR_WEIGHTS)
-  CHECK(net_init(&ctx, arena, NET_ARENA_SIZE, w, NET_WEIGHTS_SIZE - 1) == NET_ERROR_WEIGHTS)
-  CHECK(net_init(&ctx, arena, NET_ARENA_SIZE, w + 4, NET_WEIGHTS_SIZE) == NET_ERROR_WEIGHTS)
-  CHECK(net_init(&ctx, arena, NET_ARENA_SIZE, w, NET_WEIGHTS_SIZE) == NET_OK)
+  CHECK(net_init(&ctx, &arena, sizeof arena, NULL, NET_WEIGHTS_SIZE) == NET_ERROR_WEIGHTS)
+  CHECK(net_init(&ctx, &arena, sizeof arena, w, NET_WEIGHTS_SIZE - 1) == NET_ERROR_WEIGHTS)
+  CHECK(net_init(&ctx, &arena, sizeof arena, w + 4, NET_WEIGHTS_SIZE) == NET_ERROR_ALIGNMENT)
+  for (size_t at = 0; at < sizeof weights; at += 97) { /* those of another network of this size */
+    weights[at] ^= 1;
+    CHECK(net_init(&ctx, &arena, sizeof arena, w, NET_WEIGHTS_SIZE) == NET_ERROR_WEIGHTS)
+    weights[at] ^= 1;
+  }
+  CHECK(net_set_weights(&ctx, w, NET_WEIGHTS_SIZE) == NET_ERROR_ARGUMENT)
+  CHECK(net_init(&ctx, &arena, sizeof arena, w, NET_WEIGHTS_SIZE) == NET_OK)
+  CHECK(net_run(&ctx, x, y, hidden) == NET_OK)
+  memcpy(copy, weights, sizeof copy);
+  copy[0] ^= 1;
+  CHECK(net_set_weights(&ctx, copy, sizeof copy) == NET_ERROR_WEIGHTS)
+  CHECK(net_set_weights(&ctx, copy, sizeof copy - 1) == NET_ERROR_WEIGHTS)
+  CHECK(net_set_weights(&ctx, NULL, sizeof copy) == NET_ERROR_WEIGHTS)
+  CHECK(net_run(&ctx, x, again, hidden) == NET_OK && memcmp(y, again, sizeof y) == 0)
+  copy[0] ^= 1;
+  CHECK(net_set_weights(&ctx, copy, sizeof copy) == NET_OK)
+  memset(weights, 0, sizeof weights);
+  CHECK(net_run(&ctx, x, again, hidden) == NET_OK && memcmp(y, again, sizeof y) == 0)
   return 0;
 }
 """
@@ -161,7 +181,8 @@ def test_statuses_versions_and_queries(external: bool, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(affine_model(), external=external), external)
     (tmp_path / "use.c").write_text(EXTERNAL if external else CONTRACT)
     compile_c(tmp_path, "-O1", "-o", "use.exe", "use.c", *sources(tmp_path), "-lm")
-    done = subprocess.run([tmp_path / "use.exe"], capture_output=True, text=True, check=False)
+    program = [tmp_path / "use.exe", tmp_path / "net_weights.bin"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
@@ -266,7 +287,7 @@ def test_library_exports_its_interface_only(external: bool, tmp_path: Path) -> N
         r"^NET_API .*?\b(net_\w+)\(", emission.files["include/net.h"].decode(), re.M
     )
     assert exported == set(declared)
-    assert len(declared) == 14
+    assert len(declared) == 14 + external
 
 
 @pytest.mark.parametrize("model", MODELS)

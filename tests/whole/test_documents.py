@@ -33,8 +33,8 @@ SAMPLES = (
     "samples/make_models.py", "samples/external_op/make_model.py",
 )  # fmt: skip
 PROGRAMS = (
-    r"(?:atc|load_and_run|compare_binary_iodump|python3?|pip|pytest|pre-commit|bash|ruff|mypy|cmake"
-    r"|cc|H=\$\(|out/\S+/read_digits)"
+    r"(?:atc|make -C|load_and_run|compare_binary_iodump|python3?|pip|pytest|pre-commit|bash|ruff"
+    r"|mypy|cmake|cc|H=\$\(|out/\S+/read_digits)"
 )
 _BLOCK = re.compile(rf"^    ({PROGRAMS}\b.*?)(?: {{2,}}#.*)?$", re.MULTILINE)
 _INLINE = re.compile(rf"`({PROGRAMS}(?: [^`]*)?)`")
@@ -54,6 +54,8 @@ class Script:
     instead: dict[str, str] = field(default_factory=dict)
     first: str = ""
     folder: str = "."
+    needs: tuple[str, ...] = ()
+    """Programs without which it is left out."""
 
     @property
     def text(self) -> str:
@@ -96,6 +98,16 @@ FAST = {
         {"why": "why $(ls cache/kernel_cache/c99 | head -c 12)"},
         first="export ASCEND_CACHE_PATH=$PWD/cache\n"
         f"atc {NET} --output=out/cached --build_config='cc -O0' >log",
+    ),
+    "devices": Script(
+        ("atc --model=samples/keywords.onnx --output=out/kws --target=cortex-m4f --starter=1 "
+         "--max_ram=16K --max_rom=64K",
+         "make -C out/kws/starter run",
+         "atc verify out/kws --model=samples/keywords.onnx",
+         "atc verify FOLDER"),
+        {"atc verify FOLDER": "atc verify --help", "make -C out/kws/starter run":
+         "make -C out/kws/starter run 2>&1 | grep -x 'selftest: ok'"},
+        needs=("arm-none-eabi-gcc", "qemu-system-arm", "make"),
     ),
     "env": Script(
         ("atc env", "atc env --documentation", "atc env --documentation > atc/docs/settings.md",
@@ -283,6 +295,9 @@ def top_folder(made: Path, folder: Path) -> dict[str, str]:
 
 def run_script(script: Script, made: Path, folder: Path) -> str:
     environ = top_folder(made, folder)
+    missing = [program for program in script.needs if shutil.which(program) is None]
+    if missing:
+        pytest.skip(f"{missing[0]} isn't installed")
     node = onnx.load(folder / "samples/digits.onnx").graph.node[0]
     text = script.text.replace("NODE_1", node.name or node.output[0])
     done = subprocess.run(

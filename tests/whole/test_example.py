@@ -84,9 +84,9 @@ def test_example_prints_the_status_of_a_network_that_cannot_run(tmp_path: Path) 
     emission = emit_model(affine_model())
     write_project(tmp_path, emission)
     main = (tmp_path / "example/main.c").read_text()
-    smaller = main.replace("aligned(arena), NET_ARENA_SIZE", "aligned(arena), NET_ARENA_SIZE - 1")
+    smaller = main.replace("&arena, sizeof arena", "&arena, sizeof arena - 1")
     assert smaller != main
     (tmp_path / "example/main.c").write_text(smaller)
     done = subprocess.run([build_example(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "the arena is too small or misaligned" in done.stderr
+    assert "the arena is NULL or too small" in done.stderr

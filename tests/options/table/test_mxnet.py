@@ -204,14 +204,15 @@ def test_x_10_sharing_of_memory(tmp_path: Path) -> None:
     off, one, sixteen = (
         arena_of(options({name: scale}, model, target="c99")) for scale in ("0", "1", "16")
     )
-    assert off.plan.size == sum(-(-b.size // 64) * 64 for b in off.buffers)
+    own = sum(-(-b.size // 16) * 16 for b in off.buffers)  # what c99 aligns to
+    assert off.plan.size == -(-own // 64) * 64
     assert sixteen.plan.size <= one.plan.size < off.plan.size
 
 
 def test_x_10_the_planner_sweeps_so_many_packings(tmp_path: Path) -> None:
     onnx.save(drawn(45), tmp_path / "m.onnx")
     sizes = [
-        project_of(options({"NNVM_EXEC_MATCH_RANGE": str(n)}, tmp_path / "m.onnx", target="c99"))
+        project_of(options({"NNVM_EXEC_MATCH_RANGE": str(n)}, tmp_path / "m.onnx", target="x86-64"))
         .arena.plan.size
         for n in (1, 2, 4, 8, 16, 10**9)
     ]  # fmt: skip

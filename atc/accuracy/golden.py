@@ -1,0 +1,58 @@
+"""`--selftest`: what a reference computes becomes a part of the library."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atc.accuracy.compare import TOLERANCE, run_reference, subject_of
+from atc.adapt import adapt
+from atc.adapt.outputs import find_outputs
+from atc.codegen.selftest import Golden, golden_of, inputs_by_formula
+from atc.diagnostics import Diagnostics
+from atc.errors import OptionError
+from atc.importers import load_model
+from atc.pipeline.input_types import input_types
+from atc.pipeline.pipeline import Compilation, Compile
+from atc.pipeline.request import Request
+
+_ROUNDINGS = 16  # as many errors of one rounding are no mistake
+
+
+def selftested(inner: Compile) -> Compile:
+    """Wrap a compilation: one with a self-test is given what its outputs must be."""
+
+    def compile(request: Request, diagnostics: Diagnostics) -> Compilation:
+        if not request.options.has_selftest:
+            return inner(request, diagnostics)
+        diagnostics.stage("computing the self-test")
+        return inner(request.decide(golden=golden_outputs(request)), diagnostics)
+
+    return compile
+
+
+def golden_outputs(request: Request) -> tuple[Golden, ...]:
+    """Return what the reference computes of the self-test's inputs, or some elements of it.
+
+    Raises OptionError for networks that have no self-test: those of several shapes, of sequences,
+    and of types that aren't numbers.
+    """
+    if request.options.state:
+        raise OptionError("a network that carries states has no self-test", where="--selftest",
+                          hint="leave --state out")  # fmt: skip
+    types = input_types(request.options)
+    if types is None or any(each.lowest != each.shape for each in types.values()):
+        raise OptionError(
+            "a network of several shapes has no self-test", where="--selftest",
+            hint="pin the shapes with --input_shape, or leave --selftest out",
+        )  # fmt: skip
+    subject = subject_of(request)
+    model = load_model(subject.model, subject.framework, subject.input_shape, subject.weight)
+    adapt(model, subject.adaptation, find_outputs(model, subject.out_nodes))
+    feeds = {
+        name: inputs_by_formula(each.shape, np.dtype(each.dtype), k)
+        for k, (name, each) in enumerate(types.items())
+    }
+    _, outputs = run_reference(model, [v.name or "" for v in model.graph.outputs], feeds)
+    if any(output is None or isinstance(output, list | dict) for output in outputs):
+        raise OptionError("a network of sequences has no self-test", where="--selftest")
+    return golden_of(outputs, max(TOLERANCE, _ROUNDINGS * subject.epsilon))

@@ -1,0 +1,231 @@
+"""A compiled network that runs elsewhere: under the target's emulator, or where ssh leads.
+
+A program around the folder's static library reads inputs from files and writes outputs to others.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atc.backends.find_compiler import find_compiler
+from atc.backends.target import Target, host_arch
+from atc.backends.targets import get_target
+from atc.backends.toolchain import (
+    Finished,
+    Job,
+    Log,
+    compile_flags,
+    compile_many,
+    link_program,
+    no_log,
+    run_binary,
+)
+from atc.codegen.interface import Port
+from atc.errors import ModelError, OptionError, ToolchainError, one_line, reason_of
+from atc.files.temporary import temporary_folder
+from atc.ir.graph import Array, DType, TensorType
+from atc.runtime.values import Tensor, Value
+from atc.starter.boards import BOARDS
+from atc.starter.texts import run_texts
+
+PATIENCE = 600.0
+"""Seconds that a run may take: emulators are slow."""
+
+_PACKAGES = {
+    "qemu-system-arm": "qemu-system-arm", "qemu-aarch64-static": "qemu-user-static",
+    "qemu-arm-static": "qemu-user-static", "qemu-riscv64-static": "qemu-user-static",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Device:
+    """How a program for a target is run: `local`, where need be under its emulator, or `ssh:HOST`.
+
+    The empty runner is `local` that loads the library where it can.
+    """
+
+    target: Target
+    runner: str = ""
+
+    @property
+    def host(self) -> str:
+        """The machine that ssh leads to, with its port if it has one of its own; '' for none."""
+        return self.runner.partition(":")[2] if self.runner.startswith("ssh:") else ""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether this machine loads libraries for the target."""
+        return self.target.arch in ("", host_arch()) and not self.target.bare
+
+    @property
+    def loads(self) -> bool:
+        """Whether the library is loaded here, as ever."""
+        return not self.runner and self.is_native
+
+    def check(self) -> None:
+        """Raise OptionError where nothing here can run a program for the target."""
+        name = self.target.name
+        if self.runner not in ("", "local") and not self.host:
+            raise OptionError(f"nothing is verified by {one_line(self.runner, 60)}",
+                              where="--runner", hint="use local or ssh:HOST")  # fmt: skip
+        if self.host and self.target.bare:
+            raise OptionError(f"{name} has no system that ssh reaches", where="--runner",
+                              hint="leave --runner out: qemu runs it")  # fmt: skip
+        if self.host:
+            return
+        if self.is_native:
+            return
+        program = self.target.runner[0] if self.target.runner else ""
+        if not program or (self.target.bare and name not in BOARDS):
+            raise OptionError(f"programs for {name} don't run on this machine", where="--target",
+                              hint="build without --verify, or for another target")  # fmt: skip
+        if shutil.which(program) is None:
+            package = _PACKAGES.get(program, program)
+            raise OptionError(
+                f"programs for {name} need {program} to run on this machine", where="--target",
+                hint=f"apt install {package}, or verify where it is for: --runner=ssh:HOST",
+            )  # fmt: skip
+
+
+class DeviceNetwork:
+    """A network of a compiled folder, as `atc.load` gives one, that runs on a device."""
+
+    def __init__(
+        self, folder: Path, device: Device, environ: Mapping[str, str], log: Log = no_log
+    ) -> None:
+        """Read what the folder tells of its network.
+
+        Raises ModelError for a folder of something else, and OptionError for a network that no
+        such program runs: of several shapes, sequences or strings.
+        """
+        report = read_report(folder)
+        self.name, self.build_info = str(report["name"]), str(report["build_info"])
+        self._folder, self._device, self._environ, self._log = folder, device, environ, log
+        described = report["interface"]
+        if described is None:
+            raise OptionError("networks of several shapes, states, sequences or strings run only "
+                              "where their library is loaded", where=str(folder))  # fmt: skip
+        self._ports = {side: [_port(side, k, each) for k, each in enumerate(described[side])]
+                       for side in ("inputs", "outputs")}  # fmt: skip
+        self._arena, self._weights = int(described["arena"]), bool(described["external"])
+        self.inputs, self.outputs = (
+            tuple(Tensor(p.name, p.type.shape, p.dtype.numpy) for p in self._ports[side])
+            for side in ("inputs", "outputs")
+        )
+        self.parameters = tuple(Value(t.name, k) for k, t in enumerate(self.inputs))
+        self.results = tuple(Value(t.name, k) for k, t in enumerate(self.outputs))
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Run once on inputs by name; ToolchainError tells what the program said as it failed."""
+        with temporary_folder("device") as place:
+            for k, tensor in enumerate(self.inputs):
+                array = np.ascontiguousarray(inputs[tensor.name], tensor.dtype)
+                (place / f"input_{k}.bin").write_bytes(array.tobytes())
+            program = self._build(place)
+            ssh = bool(self._device.host)
+            done = self._by_ssh(place, program) if ssh else self._here(place, program)
+            if done.status != 0:
+                said = (done.stdout + done.stderr).decode(errors="replace")
+                raise ToolchainError(
+                    f"the program for {self._device.target.name} failed: "
+                    f"{one_line(said, 200) or f'status {done.status}'}",
+                    where=str(self._folder),
+                )  # fmt: skip
+            return {t.name: self._output(place, k, t) for k, t in enumerate(self.outputs)}
+
+    def _output(self, place: Path, number: int, tensor: Tensor) -> Array:
+        path = place / f"output_{number}.bin"
+        data = path.read_bytes() if path.exists() else b""
+        return np.frombuffer(data, tensor.dtype).reshape(tensor.shape)
+
+    def _build(self, place: Path) -> str:
+        """Build the program in a folder; returns its name."""
+        target = self._device.target
+        compiler = find_compiler(target, self._environ, log=self._log)
+        values = {
+            "name": self.name, "upper": self.name.upper(), "arena_size": self._arena,
+            "external": self._weights, **self._ports,
+        }  # fmt: skip
+        texts = run_texts(values, target)
+        for path, text in texts.items():
+            (place / path).write_text(text)
+        if self._weights:
+            shutil.copy(self._folder / f"{self.name}_weights.bin", place)
+        library = (self._folder / f"lib{self.name}.a").resolve()
+        own = ["-I.", f"-I{(self._folder / 'include').resolve()}"]
+        flags = (*compile_flags(compiler, target), *own)
+        sources = [path for path in texts if path.endswith(".c")]
+        compile_many([Job(compiler, flags, path, place) for path in sources], 1, log=self._log)
+        objects = [*(f"{path}.o" for path in sources), str(library)]
+        if target.bare:
+            bare = ["-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs", "-T", "board.ld"]
+            objects = [*target.cflags, *bare, "-Wl,--gc-sections,-z,noexecstack", *objects]
+        objects.append("-pthread") if not target.bare else None
+        static = not target.bare and not self._device.is_native
+        link_program(compiler, (), objects, "run", place, static=static, log=self._log)
+        return "run"
+
+    def _here(self, place: Path, program: str) -> Finished:
+        runner = () if self._device.is_native else self._device.target.runner
+        return run_binary((*runner, str(place / program)), PATIENCE, cwd=place, log=self._log)
+
+    def _by_ssh(self, place: Path, program: str) -> Finished:
+        """Send program and inputs as one archive, and take the outputs as another."""
+        sent = io.BytesIO()
+        with tarfile.open(fileobj=sent, mode="w") as archive:
+            for path in (place / program, *sorted(place.glob("*.bin"))):
+                archive.add(path, path.name)
+        script = (
+            'd=$(mktemp -d) && cd "$d" && tar xf - && ./run 1>&2; s=$?; '
+            '[ $s = 0 ] && tar cf - output_*.bin; cd / && rm -rf "$d"; exit $s'
+        )
+        host, _, port = self._device.host.partition(":")
+        own = ("-p", port) if port else ()
+        command = ("ssh", "-o", "BatchMode=yes", *own, "--", host, script)
+        done = run_binary(command, PATIENCE, stdin=sent.getvalue(), log=self._log)
+        if done.status == 0:
+            with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+                archive.extractall(place, filter="data")
+        return replace(done, stdout=b"")
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """Return the report of a compiled folder; ModelError if it isn't one."""
+    found = sorted(folder.glob("*.report.json")) if folder.is_dir() else []
+    if len(found) != 1:
+        raise ModelError("not a folder compiled by atc", where=str(folder),
+                         hint="name an output folder of atc")  # fmt: skip
+    try:
+        report: dict[str, Any] = json.loads(found[0].read_text("utf-8"))
+        if not {"name", "target", "interface", "build_info"} <= report.keys():
+            raise ValueError("it has no interface")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"can't be read: {reason_of(error)}", where=str(found[0]),
+                         hint="compile the model anew") from None  # fmt: skip
+    return report
+
+
+def target_of(folder: Path) -> Target | None:
+    """Return the target that a folder was compiled for; None for a library's file, or several."""
+    if not folder.is_dir() or not [*folder.glob("*.report.json")]:
+        return None
+    name = str(read_report(folder)["target"])
+    return get_target(name)
+
+
+def _port(side: str, number: int, described: Mapping[str, Any]) -> Port:
+    """Return an input or output as a report describes it."""
+    dtype = next(d for d in DType if d.code == described["dtype"])
+    shape: Sequence[int] = described["shape"]
+    type_ = TensorType(dtype, tuple(shape))
+    table = f"{side[:-1]}_{number}"
+    return Port(str(described["name"]), table, type_, table, extents=type_.shape)

@@ -1,0 +1,70 @@
+"""Boards of microcontrollers: the memory that a program may use, and how it gets there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atc.backends.target import Target
+from atc.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board: where its flash and its RAM lie, in bytes; `openocd` are OpenOCD's scripts.
+
+    A board without those is qemu's.
+    """
+
+    name: str
+    title: str
+    flash: int
+    flash_size: int
+    ram: int
+    ram_size: int
+    openocd: str = ""
+
+
+_K, _M = 1 << 10, 1 << 20
+_STLINK, _JLINK = "-f interface/stlink.cfg", "-f interface/jlink.cfg -c 'transport select swd'"
+
+# Arm's application notes of the images, and qemu's hw/arm/mps2.c, mps2-tz.c, mps3r.c.
+_MPS2 = Board("mps2-an385", "Arm MPS2+ with AN385 (Cortex-M3)", 0, 4 * _M, 0x20000000, 4 * _M)
+_MPS3 = Board("mps3-an547", "Arm MPS3 with AN547 (Cortex-M55)",
+              0, 512 * _K, 0x20000000, 512 * _K)  # fmt: skip
+
+# Data sheets: STM32F446xC/E (DS10693), STM32H742/743 (DS12110), nRF52840 (4413_417), STM32L552.
+BOARDS: dict[str, tuple[Board, ...]] = {
+    "cortex-m0plus": (_MPS2,),
+    "cortex-m3": (_MPS2,),
+    "cortex-m4f": (
+        Board("mps2-an386", "Arm MPS2+ with AN386 (Cortex-M4F)", 0, 4 * _M, 0x20000000, 4 * _M),
+        Board("nucleo-f446re", "ST Nucleo-F446RE", 0x08000000, 512 * _K, 0x20000000, 128 * _K,
+              f"{_STLINK} -f target/stm32f4x.cfg"),
+        Board("nrf52840-dk", "Nordic nRF52840 DK", 0, 1024 * _K, 0x20000000, 256 * _K,
+              f"{_JLINK} -f target/nrf52.cfg"),
+    ),
+    "cortex-m7": (
+        Board("mps2-an500", "Arm MPS2+ with AN500 (Cortex-M7)", 0, 4 * _M, 0x20000000, 4 * _M),
+        Board("nucleo-h743zi", "ST Nucleo-H743ZI", 0x08000000, 2 * _M, 0x24000000, 512 * _K,
+              f"{_STLINK} -f target/stm32h7x.cfg"),
+    ),
+    "cortex-m33": (
+        Board("mps2-an505", "Arm MPS2+ with AN505 (Cortex-M33)",
+              0x10000000, 4 * _M, 0x38000000, 4 * _M),
+        Board("nucleo-l552ze", "ST Nucleo-L552ZE-Q", 0x08000000, 512 * _K, 0x20000000, 192 * _K,
+              f"{_STLINK} -f target/stm32l5x.cfg"),
+    ),
+    "cortex-m55": (_MPS3,),
+    "cortex-m85": (_MPS3,),
+}  # fmt: skip
+"""Each target's boards, the one that qemu imitates first."""
+
+
+def boards_of(target: Target) -> tuple[Board, ...]:
+    """Return a target's boards; OptionError where there is no starter for it."""
+    if target.name not in BOARDS:
+        raise OptionError(
+            f"there is no starter for {target.name}; there are ones for {', '.join(BOARDS)}",
+            where="--starter",
+        )
+    return BOARDS[target.name]

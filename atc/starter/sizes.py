@@ -1,0 +1,125 @@
+"""What a network takes of a device: ROM, RAM and stack, as the linker and the compiler count them.
+
+A program of one context is linked (bare targets), or its parts are added up (others, whose program
+shares a C library), and `size` reads the sections. Stack is the sum of the frames that
+`-fstack-usage` tells on the deepest path; functions of the C library are in none of its lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from atc.backends.compiler import Compiler
+from atc.backends.target import Target
+from atc.backends.toolchain import Job, Log, compile_many, link_program, no_log, section_sizes
+from atc.errors import ToolchainError
+from atc.templates import render
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes. `rom` is code, tables and weights, `ram` all that isn't the stack, `stack` a run's."""
+
+    rom: int
+    weights: int
+    ram: int
+    arena: int
+    inputs: int
+    outputs: int
+    stack: int
+
+    @property
+    def code(self) -> int:
+        """The part of the ROM that isn't weights."""
+        return self.rom - self.weights
+
+    @property
+    def rest(self) -> int:
+        """The part of the RAM that is neither the arena's nor the tensors'."""
+        return self.ram - self.arena - self.inputs - self.outputs
+
+
+def planned_sizes(interface: Mapping[str, object], target: Target) -> Sizes:
+    """Return what a network takes at least, before any C is compiled: no code, no stack."""
+    sides = ([], []) if interface["io"] else (interface["inputs"], interface["outputs"])
+    inputs, outputs = map(_bytes, sides)
+    arena, weights = interface["arena_size"], interface["weights_size"]
+    assert isinstance(arena, int)
+    assert isinstance(weights, int)
+    pointer = 4 if target.arch in ("arm", "riscv32", "wasm32") else 8
+    context = (3 if interface["external"] else 2) * pointer  # arena, weights, whether it's ready
+    own = 0 if interface["external"] else weights
+    return Sizes(own, own, arena + inputs + outputs + context, arena, inputs, outputs, 0)
+
+
+def measure_sizes(
+    interface: Mapping[str, object], sources: Sequence[str], static: str, target: Target,
+    compiler: Compiler, flags: tuple[str, ...], cwd: Path, *, workers: int = 1, log: Log = no_log,
+) -> Sizes:  # fmt: skip
+    """Return the sizes of a library that was built in `cwd`, whose C files are `sources`.
+
+    `static` is its archive, `flags` are those of every source. Raises ToolchainError where the
+    compiler has no tool `size` beside it.
+    """
+    (cwd / "probe.c").write_text(render("starter/probe.c.j2", {**interface}))
+    compile_many([Job(compiler, flags, "probe.c", cwd)], 1, log=log)
+    if target.bare and not interface["external"]:
+        bare = ("-nostartfiles", "--specs=nano.specs", "--specs=nosys.specs")
+        kept = (*target.cflags, *bare, "-Wl,-e,main", "-Wl,--gc-sections", "-Wl,-z,noexecstack")
+        objects = [*kept, "probe.c.o", static]
+        parts = [link_program(compiler, (), objects, "probe.elf", cwd, log=log)]
+    else:
+        parts = [cwd / static, cwd / "probe.c.o"]
+    code, data, bss = (sum(column) for column in zip(
+        *(section_sizes(compiler, part, log=log) for part in parts), strict=True
+    ))  # fmt: skip
+    planned = planned_sizes(interface, target)
+    stack = _deepest(sources, str(interface["name"]), compiler, flags, cwd, workers, log)
+    return replace(planned, rom=code + data, ram=data + bss, stack=stack)
+
+
+def _bytes(ports: object) -> int:
+    return sum(port.type.nbytes for port in ports)  # type: ignore[attr-defined]
+
+
+def _deepest(
+    sources: Sequence[str], name: str, compiler: Compiler, flags: tuple[str, ...], cwd: Path,
+    workers: int, log: Log,
+) -> int:  # fmt: skip
+    """Return the stack of a run: what calls the kernels, and all of the deepest kernel's file."""
+    jobs = [Job(compiler, (*flags, "-fstack-usage"), path, cwd) for path in sources]
+    compile_many(jobs, workers, log=log)
+    frames = {path: _frames(cwd / path) for path in sources}
+    main = frames.pop(f"src/{name}.c", {})
+    above = sum(
+        size for function, size in main.items()
+        if not function.startswith(f"{name}_") or function.startswith(f"{name}_run")
+    )  # fmt: skip
+    kernels = [sum(own.values()) for path, own in frames.items() if "_selftest" not in path]
+    return above + max(kernels, default=0)
+
+
+def _frames(source: Path) -> dict[str, int]:
+    """Return the bytes of each function's frame; ToolchainError where the compiler tells none."""
+    for file in (source.with_name(f"{source.name}.su"), source.with_suffix(".su")):
+        if file.is_file():
+            lines = [line.split("\t") for line in file.read_text("utf-8").splitlines()]
+            return {place.rpartition(":")[2]: int(size) for place, size, _ in lines}
+    raise ToolchainError("the compiler tells no sizes of stacks", where=str(source.name),
+                         hint="use gcc or clang, or leave --max_stack out")  # fmt: skip
+
+
+def sizes_table(sizes: Sizes, limits: Mapping[str, int]) -> str:
+    """Return the sizes as a table for people; `limits` are those of ROM, RAM and stack, 0: none."""
+    rows = [
+        ("ROM", sizes.rom, limits["rom"], f"code {sizes.code:,}, weights {sizes.weights:,}"),
+        ("RAM", sizes.ram, limits["ram"], f"arena {sizes.arena:,}, inputs {sizes.inputs:,}, "
+         f"outputs {sizes.outputs:,}, other {sizes.rest:,}"),
+        ("stack", sizes.stack, limits["stack"], "less the C library's"),
+    ]  # fmt: skip
+    return "".join(
+        f"{name:<6}{size:>12,}  {f'of {limit:,}' if limit else '':<14}{parts}\n"
+        for name, size, limit, parts in rows
+    )

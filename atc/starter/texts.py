@@ -1,0 +1,44 @@
+"""The files of a starter: a program for a board, which its Makefile builds and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atc.backends.target import Target
+from atc.starter.boards import Board, boards_of
+from atc.templates import render, verbatim
+
+STARTUP = ("startup.c", "semihosting.c", "board.h", "sections.ld")
+"""What every program for a Cortex-M is made of."""
+
+
+def starter_texts(interface: Mapping[str, object], target: Target) -> dict[str, str]:
+    """Return the folder `starter/` of a project; `interface` is its emission's."""
+    boards = boards_of(target)
+    values = {
+        **interface, "compiler": target.compiler, "cflags": target.cflags, "boards": boards,
+        "qemu": target.runner,
+    }  # fmt: skip
+    return {
+        "starter/Makefile": render("starter/Makefile.j2", values),
+        "starter/main.c": render("starter/main.c.j2", values),
+        **{f"starter/{file}": verbatim(f"starter/{file}") for file in STARTUP},
+        **{f"starter/boards/{b.name}.ld": board_text(b) for b in boards},
+    }
+
+
+def board_text(board: Board) -> str:
+    """Return the linker script of a board."""
+    return render("starter/board.ld.j2", {**vars(board)})
+
+
+def run_texts(interface: Mapping[str, object], target: Target) -> dict[str, str]:
+    """Return the sources of a program that runs a network once, on files."""
+    texts = {"run.c": render("starter/run.c.j2", {**interface})}
+    if not target.bare:
+        own = ("files.c", "board.h")
+        return {**texts, **{file: verbatim(f"starter/{file}") for file in own}}
+    return {
+        **texts, **{file: verbatim(f"starter/{file}") for file in STARTUP},
+        "board.ld": board_text(boards_of(target)[0]),
+    }  # fmt: skip

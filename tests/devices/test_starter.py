@@ -1,0 +1,175 @@
+"""Starters: a program for a board that tests the network, and what is linked for other boards."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from projects import F32, affine_model, make_model, require
+
+import atc
+from atc.backends.targets import get_target
+from atc.errors import OptionError
+from atc.starter.boards import BOARDS
+
+ROOT = Path(__file__).parents[2]
+KEYWORDS = ROOT / "samples/keywords.onnx"
+QUICK = [
+    pytest.param(t, marks=[] if t in ("cortex-m4f", "cortex-m55") else [pytest.mark.slow])
+    for t in BOARDS
+]  # fmt: skip
+"""The targets; all others than two are for the long tests."""
+
+
+def make(folder: Path, *words: str) -> str:
+    """Run make in a starter and return what it shows; a missing tool skips."""
+    require("make")
+    require("arm-none-eabi-gcc")
+    done = subprocess.run(
+        ["make", "-s", "-C", str(folder / "starter"), *words], capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout + done.stderr
+
+
+def starter(folder: Path, target: str, model: onnx.ModelProto | Path = KEYWORDS) -> Path:
+    require("arm-none-eabi-gcc")
+    if not isinstance(model, Path):
+        onnx.save(model, folder / "model.onnx")
+        model = folder / "model.onnx"
+    return atc.compile(model, folder / "net", target=target, starter=True).folder
+
+
+@pytest.mark.parametrize("target", QUICK)
+def test_make_run_says_ok(target: str, tmp_path: Path) -> None:
+    require("qemu-system-arm")
+    folder = starter(tmp_path, target)
+    assert "selftest: ok" in make(folder, "run").splitlines()
+
+
+def test_a_changed_weight_fails_the_self_test(tmp_path: Path) -> None:
+    require("qemu-system-arm")
+    folder = starter(tmp_path, "cortex-m4f", affine_model())
+    data = bytearray((folder / "net_weights.bin").read_bytes())
+    for at in range(3, 160, 4):
+        data[at] ^= 0x80  # a float's sign
+    (folder / "net_weights.bin").write_bytes(data)
+    flags = ["-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"]
+    cc = require("arm-none-eabi-gcc")
+    sources = [*map(str, folder.glob("src/**/*.c")), "net_weights.S"]
+    options = [*flags, "-O1", "-Iinclude", "-I.", "-c"]
+    subprocess.run([cc, *options, *sources], cwd=folder, check=True)
+    (folder / "libnet.a").unlink()
+    objects = [p.name for p in folder.glob("*.o")]
+    subprocess.run(
+        [require("arm-none-eabi-ar"), "rcs", "libnet.a", *objects], cwd=folder, check=True
+    )
+    done = subprocess.run(
+        ["make", "-s", "-C", str(folder / "starter"), "run"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    lines = (done.stdout + done.stderr).splitlines()
+    said = next(line for line in lines if line.startswith("selftest"))
+    assert re.fullmatch(r"selftest: the self-test computed other numbers .*: (y|hidden)", said)
+
+
+@pytest.mark.parametrize(
+    ("target", "board"),
+    [
+        pytest.param(target, b.name, marks=[pytest.mark.slow] * (target != "cortex-m4f"))
+        for target, boards in BOARDS.items() for b in boards if b.openocd
+    ],  # fmt: skip
+)
+def test_programs_for_real_boards_lie_in_their_memory(
+    target: str, board: str, tmp_path: Path
+) -> None:
+    folder = starter(tmp_path, target)
+    make(folder, f"BOARD={board}")
+    program = folder / f"starter/net-{board}.elf"
+    said = subprocess.run(
+        [require("arm-none-eabi-readelf"), "-lW", program], capture_output=True, text=True,
+        check=True,
+    ).stdout  # fmt: skip
+    record = next(b for b in BOARDS[target] if b.name == board)
+    loaded = re.findall(r"LOAD +\S+ +0x(\S+) 0x(\S+) 0x(\S+) 0x(\S+)", said)
+    assert loaded
+    for virtual, physical, size, memory in (map(lambda n: int(n, 16), row) for row in loaded):
+        assert record.flash <= physical <= record.flash + record.flash_size or size == 0
+        in_flash = record.flash <= virtual < record.flash + record.flash_size
+        assert in_flash or record.ram <= virtual < record.ram + record.ram_size - memory
+
+
+def test_self_tests_have_every_kind_of_number(tmp_path: Path) -> None:
+    kinds = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT8, TensorProto.UINT8,
+             TensorProto.INT32, TensorProto.INT64]  # fmt: skip
+    names = [f"x{k}" for k in range(len(kinds))]
+    values = [(n, k, (3, 5)) for n, k in zip(names, kinds, strict=True)]
+    nodes = [helper.make_node("Add", [name, name], [f"{name}_y"]) for name in names]
+    nodes.append(helper.make_node("Not", ["b"], ["b_y"]))
+    model = make_model(
+        nodes,
+        [*values, ("b", TensorProto.BOOL, (4,))],
+        [*((f"{n}_y", k, shape) for n, k, shape in values), ("b_y", TensorProto.BOOL, (4,))],
+    )  # fmt: skip
+    onnx.save(model, tmp_path / "m.onnx")
+    folder = atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", selftest=True).folder
+    use = '#include "net.h"\nint main(void)\n{\n  net_context ctx; net_difference d = {0};\n'
+    types = ["float", "double", "int8_t", "uint8_t", "int32_t", "int64_t", "bool"]
+    use += "".join(f"  {t} in{k}[15], out{k}[15];\n" for k, t in enumerate(types))
+    pointers = ", ".join([f"in{k}" for k in range(7)] + [f"out{k}" for k in range(7)])
+    use += f"  return net_init(&ctx, 0, 0) || net_selftest(&ctx, {pointers}, &d);\n}}\n"
+    (folder / "use.c").write_text(use)
+    command = [require("gcc"), "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror",
+               "-fsanitize=undefined", "-fno-sanitize-recover=all", "-Iinclude", "-I."]  # fmt: skip
+    sources = ["use.c", *map(str, folder.glob("src/**/*.c"))]
+    subprocess.run([*command, *sources, "-lm", "-o", "use"], cwd=folder, check=True)
+    subprocess.run(["./use"], cwd=folder, check=True)
+    table = (folder / "src/net_selftest.c").stat().st_size
+    assert table < 8192  # of text; the object's size is asked below
+
+
+def test_a_self_test_takes_two_kilobytes_and_a_macro_leaves_it_out(tmp_path: Path) -> None:
+    cc, size = require("arm-none-eabi-gcc"), require("arm-none-eabi-size")
+    folder = atc.compile(KEYWORDS, tmp_path / "kws", target="cortex-m4f", selftest=True).folder
+    flags = [*get_target("cortex-m4f").cflags, "-std=c99", "-O2", "-Iinclude", "-Wpedantic",
+             "-Werror", "-c", "src/kws_selftest.c", "-o", "t.o"]  # fmt: skip
+    taken = []
+    for more in ([], ["-DKWS_NO_SELFTEST"]):
+        subprocess.run([cc, *flags, *more], cwd=folder, check=True)
+        said = subprocess.run([size, "t.o"], cwd=folder, capture_output=True, text=True, check=True)
+        taken.append(int(said.stdout.splitlines()[1].split()[3]))
+    assert 0 < taken[0] < 2048
+    assert taken[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"starter": True, "target": "x86-64"}, "no starter for x86-64"),
+        ({"selftest": True, "input_shape": "x:1~4,3"}, "several shapes has no self-test"),
+    ],
+)
+def test_what_has_no_starter_or_self_test_is_refused(
+    options: dict[str, object], text: str, tmp_path: Path
+) -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(make_model([relu], [("x", F32, ("n", 3))], [("y", F32, ("n", 3))]), tmp_path / "m")
+    with pytest.raises(OptionError, match=text):
+        atc.compile(tmp_path / "m", tmp_path / "net", **{"input_shape": "x:2,3", **options})  # type: ignore[arg-type]
+    assert not (tmp_path / "net").exists()
+
+
+def test_the_formula_is_the_same_in_c(tmp_path: Path) -> None:
+    from atc.codegen.selftest import inputs_by_formula
+
+    x = inputs_by_formula((2, 3), np.dtype(np.float32), 0)
+    assert x.shape == (2, 3)
+    assert np.unique(x).size == 6
+    assert (np.abs(x) <= 1).all()

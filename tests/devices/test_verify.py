@@ -1,0 +1,148 @@
+"""`--verify` and `atc verify` where this machine can't load the library: through a runner."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from projects import F32, affine_model, make_model, require
+
+import atc
+from atc.backends.target import host_arch
+from atc.cli.main import main
+from atc.devices.network import Device, DeviceNetwork
+from atc.errors import ModelError, OptionError, ToolchainError
+
+ROOT = Path(__file__).parents[2]
+KEYWORDS = ROOT / "samples/keywords.onnx"
+TOOLS = {
+    "cortex-m4f": ("arm-none-eabi-gcc", "qemu-system-arm"),
+    "cortex-m55": ("arm-none-eabi-gcc", "qemu-system-arm"),
+    "aarch64-neon": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
+}
+
+
+@pytest.fixture
+def affine(tmp_path: Path) -> Path:
+    onnx.save(affine_model(), tmp_path / "affine.onnx")
+    return tmp_path / "affine.onnx"
+
+
+@pytest.mark.parametrize("target", TOOLS)
+def test_a_compilation_is_verified_under_the_emulator(
+    target: str, affine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for tool in TOOLS[target]:
+        require(tool)
+    words = [f"--model={affine}", f"--output={tmp_path / 'net'}", f"--target={target}"]
+    assert main([*words, "--verify"]) == 0
+    said = capsys.readouterr().out
+    assert "2 of 2 outputs agree" in said
+    assert "rmse" in said
+    assert main(["verify", str(tmp_path / "net"), f"--model={affine}", "--runner=local"]) == 0
+    other = affine.with_name("other.onnx")
+    onnx.save(affine_model(seed=1), other)
+    assert main(["verify", str(tmp_path / "net"), f"--model={other}"]) != 0
+
+
+def test_external_weights_go_along(affine: Path, tmp_path: Path) -> None:
+    for tool in TOOLS["cortex-m4f"]:
+        require(tool)
+    folder = atc.compile(affine, tmp_path / "net", target="cortex-m4f", external_weight=2).folder
+    x = np.random.default_rng(3).standard_normal((2, 5)).astype(np.float32)
+    from atc.backends.targets import get_target
+
+    net = DeviceNetwork(folder, Device(get_target("cortex-m4f")), os.environ)
+    here = atc.load(atc.compile(affine, tmp_path / "here", target="c99").folder).run({"x": x})
+    for name, value in net.run({"x": x}).items():
+        np.testing.assert_allclose(value, here[name], rtol=1e-5)
+    data = bytearray((folder / "net_weights.bin").read_bytes())
+    data[0] ^= 1
+    (folder / "net_weights.bin").write_bytes(data)
+    with pytest.raises(ToolchainError, match="another network's"):
+        net.run({"x": x})
+
+
+@pytest.fixture
+def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a program `ssh` first on PATH that runs its last argument here."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    log = tmp_path / "ssh.log"
+    lines = ["#!/bin/sh", f'echo "$@" >> {shlex.quote(str(log))}', "for last; do :; done",
+             'exec sh -c "$last"']  # fmt: skip
+    text = "\n".join(lines) + "\n"
+    (folder / "ssh").write_text(text)
+    (folder / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return log
+
+
+def test_a_machine_that_ssh_reaches(fake_ssh: Path, affine: Path, tmp_path: Path) -> None:
+    folder = atc.compile(affine, tmp_path / "net").folder
+    words = ["verify", str(folder), f"--model={affine}", "--runner=ssh:me@there:2222"]
+    assert main(words) == 0
+    assert "-p 2222 -- me@there" in fake_ssh.read_text()
+    assert main([*words[:-1], "--runner=adb"]) != 0
+
+
+def test_a_machine_that_ssh_does_not_reach(
+    affine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = atc.compile(affine, tmp_path / "net").folder
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho no route to host >&2\nexit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    words = ["verify", str(folder), f"--model={affine}", "--runner=ssh:x"]
+    assert main(words) != 0
+    assert "no route to host" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [("cortex-m4f", "need qemu-system-arm"), ("riscv32", "don't run on this machine"),
+     ("wasm32-simd128", "don't run on this machine")],
+)  # fmt: skip
+def test_what_cannot_run_is_told_before_anything_is_compiled(
+    target: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no compiler, no emulator
+    with pytest.raises(OptionError, match=text):
+        atc.compile(KEYWORDS, tmp_path / "net", target=target, verify=True)
+    assert not (tmp_path / "net").exists()
+
+
+def test_loading_a_foreign_library_says_so(affine: Path, tmp_path: Path) -> None:
+    other = "aarch64-neon" if host_arch() == "x86_64" else "x86-64"
+    if other == "aarch64-neon":
+        require("aarch64-linux-gnu-gcc")
+    folder = atc.compile(affine, tmp_path / "net", target=other).folder
+    with pytest.raises(ModelError, match="another processor or system"):
+        atc.load(folder)
+    assert main(["load_and_run", str(folder)]) != 0
+
+
+def test_loading_what_is_for_a_microcontroller_says_so(affine: Path, tmp_path: Path) -> None:
+    require("arm-none-eabi-gcc")
+    folder = atc.compile(affine, tmp_path / "net", target="cortex-m3").folder
+    with pytest.raises(ModelError, match="without an operating system"):
+        atc.load(folder)
+
+
+def test_networks_of_several_shapes_are_refused(tmp_path: Path) -> None:
+    require("arm-none-eabi-gcc")
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(make_model([relu], [("x", F32, ("n", 3))], [("y", F32, ("n", 3))]), tmp_path / "m")
+    folder = atc.compile(
+        tmp_path / "m", tmp_path / "net", target="cortex-m4f", input_shape="x:1~4,3"
+    ).folder
+    from atc.backends.targets import get_target
+
+    with pytest.raises(OptionError, match="several shapes"):
+        DeviceNetwork(folder, Device(get_target("cortex-m4f")), os.environ)
