@@ -11,15 +11,43 @@ from atc.lazy_imports import defer_imports
 
 if TYPE_CHECKING:
     from atc.api import compile
+    from atc.pytorch import compile_module
     from atc.runtime.load import load
+    from atc.tracing import (
+        DTRConfig,
+        GradManager,
+        Parameter,
+        SublinearMemoryConfig,
+        Tensor,
+        array_api,
+        exclude_from_trace,
+        functional,
+        gradcheck,
+        is_tracing,
+        optim,
+        trace,
+        training_step,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "compile", "load"]
+__all__ = [
+    "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "__version__",
+    "array_api", "compile", "compile_module", "exclude_from_trace", "functional", "gradcheck",
+    "is_tracing", "load", "optim", "trace", "training_step",
+]  # fmt: skip
 
 defer_imports()  # here, as it must come before the first import of onnx_ir
 
-_LAZY = {"compile": "atc.api", "load": "atc.runtime.load"}  # importing atc alone stays cheap
+_TRACING = (
+    "DTRConfig", "GradManager", "Parameter", "SublinearMemoryConfig", "Tensor", "array_api",
+    "exclude_from_trace", "functional", "gradcheck", "is_tracing", "optim", "trace",
+    "training_step",
+)  # fmt: skip
+_LAZY = {  # importing atc alone stays cheap
+    "compile": "atc.api", "load": "atc.runtime.load", "compile_module": "atc.pytorch",
+    **dict.fromkeys(_TRACING, "atc.tracing"),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

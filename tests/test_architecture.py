@@ -45,7 +45,7 @@ accuracy quantize devices
 compile
 tools
 api load_and_run
-batch
+tracing pytorch batch
 cli
 __main__
 """

@@ -154,12 +154,13 @@ SLOW = {
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
          "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'",
-         "pip install '.[farm]'"),
+         "pip install '.[farm]'", "pip install '.[torch]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
          "install '.[exporters]'": "install -q --dry-run --no-deps '.[exporters]'",  # gigabytes
          "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
-         "install '.[farm]'": "install -q --dry-run '.[farm]'"},
+         "install '.[farm]'": "install -q --dry-run '.[farm]'",
+         "install '.[torch]'": "install -q --dry-run --no-deps '.[torch]'"},
         first="python -m venv env && . env/bin/activate",
     ),
     "a GPU": Script(

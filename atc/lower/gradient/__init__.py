@@ -3,6 +3,6 @@
 Need only be imported: they register themselves.
 """
 
-from atc.lower.gradient import derivatives_tensor, reverse
+from atc.lower.gradient import derivatives_layers, derivatives_tensor, reverse
 
-__all__ = ["derivatives_tensor", "reverse"]
+__all__ = ["derivatives_layers", "derivatives_tensor", "reverse"]

@@ -89,7 +89,7 @@ def joined(step: Step) -> list[str]:
     return results
 
 
-def _scattered(step: Step, axis: int, indices: str, g: str, shape: Sequence[int]) -> str:
+def scattered(step: Step, axis: int, indices: str, g: str, shape: Sequence[int]) -> str:
     """Return zeros of a shape to which g is added at the indices along an axis."""
     zeros = step.ctx.b.constant(np.zeros(shape, step.ctx.b.type(g).dtype.numpy))
     attributes = {"axis": axis, "reduction": "add"}
@@ -105,14 +105,14 @@ def gathered(step: Step) -> list[str]:
     flat = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
     indices = b.expand(b.reshape(step.inputs[1], (1, count, 1)), (flat[0], count, flat[2]))
     g = b.reshape(step.g, (flat[0], count, flat[2]))
-    return [b.reshape(_scattered(step, 1, indices, g, flat), shape)]
+    return [b.reshape(scattered(step, 1, indices, g, flat), shape)]
 
 
 @derives("GatherElements")
 def elements_gathered(step: Step) -> list[str]:
     """Add up the gradient where the elements were taken."""
     axis = step.at.int("axis", 0)
-    return [_scattered(step, axis, step.inputs[1], step.g, step.shape(0))]
+    return [scattered(step, axis, step.inputs[1], step.g, step.shape(0))]
 
 
 # ---- reductions ---------------------------------------------------------------------------------
@@ -221,7 +221,9 @@ def conv(step: Step) -> list[str]:
     slid, rest = _slid(step, kernel)
     more = {**slid, "group": group, "output_padding": rest}
     dx = step.op("ConvTranspose", step.g, step.inputs[1], attributes=more)
-    parts = [_filters(step, slid, g, group) for g in range(group)]
+    parts = [
+        filter_gradient(step, slid, k, group, step.inputs[0], step.g) for k in range(group)
+    ]
     dw = parts[0] if group == 1 else step.op("Concat", *parts, attributes={"axis": 0})
     results = [dx, dw]
     if step.is_real(2):
@@ -230,12 +232,17 @@ def conv(step: Step) -> list[str]:
     return results
 
 
-def _filters(step: Step, slid: Mapping[str, list[int]], index: int, group: int) -> str:
-    """Return the gradient of one group's filters: g over x, batch and channels swapped."""
+def filter_gradient(
+    step: Step, slid: Mapping[str, list[int]], index: int, group: int, large: str, small: str
+) -> str:
+    """Return the gradient of one group's filters: Conv of what they slide over and the other side.
+
+    Batch and channels are swapped.
+    """
     b, kernel = step.ctx.b, step.shape(1)[2:]
     swap = [1, 0, *range(2, len(kernel) + 2)]
     operands = []
-    for value in (step.inputs[0], step.g):
+    for value in (large, small):
         size = b.shape(value)[1] // group
         part = take(b, value, 1, np.arange(index * size, (index + 1) * size))
         operands.append(b.transpose(part, swap))
@@ -285,18 +292,46 @@ def max_pool(step: Step) -> list[str]:
     attributes = {k: a for k, a in step.node.attributes.items() if k != "storage_order"}
     _, places = emit_node(step, "MaxPool", step.inputs, attributes, "", max(step.opset, 8), 2)
     size = prod(b.shape(step.g))
-    flat = _scattered(step, 0, b.reshape(places, (size,)), b.reshape(step.g, (size,)),
+    flat = scattered(step, 0, b.reshape(places, (size,)), b.reshape(step.g, (size,)),
                       (prod(shape),))  # fmt: skip
     return [b.reshape(flat, shape)]
+
+
+def normalized(step: Step, axes: Sequence[int], epsilon: float) -> list[str]:
+    """Return the gradients of x, scale and bias where x is normalized over axes.
+
+    The scale is per channel, axis 1.
+    """
+    ctx, b, shape, x = step.ctx, step.ctx.b, step.shape(0), step.inputs[0]
+    count = prod(shape[a] for a in axes)
+    channels = (shape[1], *[1] * (len(shape) - 2))
+
+    def mean(v: str) -> str:
+        total = reduce_axes(ctx, v, axes, True, "Sum")
+        return compute(ctx, lambda t: over(t, like(t, count)), total)
+
+    away = compute(ctx, minus, x, mean(x))
+    variance = mean(compute(ctx, lambda a: times(a, a), away))
+    root = compute(ctx, lambda e: call("Sqrt", call("Add", e, like(e, epsilon))), variance)
+    normal = compute(ctx, over, away, root)
+    along = compute(ctx, times, step.g, normal)
+    scale = b.reshape(step.inputs[1], channels)
+    inner = lambda g, n, m, p: minus(minus(g, m), times(n, p))  # noqa: E731
+    rest = compute(ctx, inner, step.g, normal, mean(step.g), mean(along))
+    dx = compute(ctx, lambda v, s, r: over(times(v, s), r), rest, scale, root)
+    others = [d for d in range(len(shape)) if d != 1]
+    return [dx, *(reduce_axes(ctx, v, others, False, "Sum") for v in (along, step.g))]
 
 
 @derives("BatchNormalization")
 def batch_normalization(step: Step) -> list[str]:
     """At inference: y = s (x - m) / sqrt(v + e) + t, per channel."""
     ctx, b, shape = step.ctx, step.ctx.b, step.shape(0)
-    if step.at.int("training_mode"):
-        raise ctx.unsupported("the gradient of BatchNormalization in training mode")
     epsilon = step.at.float("epsilon", 1e-5)
+    if step.at.int("training_mode"):
+        if any(step.gradients[1:]):
+            raise ctx.unsupported("the gradient of a BatchNormalization's running statistics")
+        return normalized(step, [d for d in range(len(shape)) if d != 1], epsilon)
     channels = (shape[1], *[1] * (len(shape) - 2))
     s, m, v = (b.reshape(step.inputs[i], channels) for i in (1, 3, 4))
     root = compute(ctx, lambda e: call("Sqrt", call("Add", e, like(e, epsilon))), v)

@@ -1,0 +1,24 @@
+"""Functions of tensors become networks: Python in, an ONNX model and its compiled library out.
+
+`tensor` has the objects that operations are recorded with, `tape` what records, `recording` the
+ONNX nodes, `networks` the libraries that compute; `array_api` and `functional` are the functions,
+`gradient` and `optim` what trains, `trace` the decorator; `training` compiles a training step of a
+model that there is, which `inline` records. Nothing is computed in Python.
+"""
+
+from atc.tracing import array_api, functional, optim
+from atc.tracing.configs import DTRConfig, SublinearMemoryConfig
+from atc.tracing.differences import gradcheck
+from atc.tracing.errors import ArgumentError, OperandError, TracingError
+from atc.tracing.gradient import GradManager
+from atc.tracing.parameter import Parameter
+from atc.tracing.tensor import Tensor
+from atc.tracing.traced import exclude_from_trace, is_tracing, trace
+from atc.tracing.training import TrainingStep, training_step
+
+__all__ = [
+    "ArgumentError", "DTRConfig", "GradManager", "OperandError", "Parameter",
+    "SublinearMemoryConfig", "Tensor", "TracingError", "TrainingStep", "array_api",
+    "exclude_from_trace", "functional", "gradcheck", "is_tracing", "optim", "trace",
+    "training_step",
+]  # fmt: skip

@@ -1,0 +1,35 @@
+"""What can be wrong with a traced function; the line of it that is to blame."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+
+from atc.errors import AtcError, OptionError
+
+_OWN = str(Path(__file__).parent)
+
+
+class TracingError(AtcError, RuntimeError):
+    """A function can't be traced as it is written; `where` is its line."""
+
+    code = "E10055"
+
+
+class ArgumentError(OptionError, ValueError):
+    """An argument that makes no sense."""
+
+
+class OperandError(OptionError, TypeError):
+    """An operand of a type that the operation doesn't take."""
+
+
+def place() -> str:
+    """Return the line of the user's that runs now: `file:line: text`."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(file, line).strip()
+    return f"{file}:{line}: {text}" if text else f"{file}:{line}"

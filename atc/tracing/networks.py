@@ -1,0 +1,51 @@
+"""Compiled networks of recorded graphs, each compiled once in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from atc.api import compile as compile_file
+from atc.files.temporary import temporary_folder
+from atc.names import network_identifier
+from atc.runtime.load import open_network
+from atc.runtime.network import Network
+
+KEPT = 512
+"""Networks that a process keeps."""
+
+Options = tuple[tuple[str, Any], ...]
+"""Keywords of `atc.compile`, sorted."""
+
+
+def options_of(keywords: Mapping[str, Any]) -> Options:
+    """Return keywords of `atc.compile`; kernels are shared through the op compiler cache."""
+    return tuple(sorted({"op_compiler_cache_mode": "enable", **keywords}.items()))
+
+
+def network_of(model: onnx.ModelProto, options: Options) -> Network:
+    """Compile a model, or return the network that was compiled for an equal one.
+
+    Raises AtcError.
+    """
+    return _network(model.SerializeToString(deterministic=True), model.graph.name, options)
+
+
+@lru_cache(maxsize=KEPT)
+def _network(model: bytes, name: str, options: Options) -> Network:
+    with temporary_folder("trace") as folder:
+        output = Path(folder, network_identifier(name))
+        write_library(model, output, options)
+        return open_network(output)  # the system keeps what it has loaded
+
+
+def write_library(model: bytes, output: Path, options: Options) -> None:
+    """Compile the bytes of an ONNX model into the folder `output`. Raises AtcError."""
+    with temporary_folder("model") as folder:
+        path = Path(folder, f"{network_identifier(output.name)}.onnx")
+        path.write_bytes(model)
+        compile_file(path, output, **dict(options))

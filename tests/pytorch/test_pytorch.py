@@ -1,0 +1,177 @@
+"""PyTorch modules as libraries and behind `torch.compile`, against eager PyTorch."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch isn't installed")
+pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
+
+import atc  # noqa: E402
+from atc.errors import UnsupportedError  # noqa: E402
+from atc.pytorch import backend, compile_module  # noqa: E402
+
+nn = torch.nn
+
+
+def block() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(8, 5),
+    ).eval()  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def silently(run: Callable[..., Any], *inputs: Any) -> Any:
+    """Return what a call gives that must not fall back."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.filterwarnings("error", message=".*runs a graph eagerly")
+        return run(*inputs)
+
+
+X = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)
+
+
+def test_a_module_becomes_a_library(tmp_path: Path) -> None:
+    module = block()
+    compile_module(module, (torch.tensor(X),), tmp_path / "net")
+    wanted = module(torch.tensor(X)).detach().numpy()
+    np.testing.assert_allclose(atc.load(tmp_path / "net")(X), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [None, {"freeze": True}], ids=["plain", "frozen"])
+def test_compiled_calls_are_the_eager_ones(options: Any) -> None:
+    module = block()
+    run = torch.compile(module, backend=backend, options=options)
+    x = torch.tensor(X)
+    for batch in (x, x + 1, torch.cat([x, x])):
+        found = silently(run, batch)
+        torch.testing.assert_close(found, module(batch).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", ["in place", "by data", "anew"])
+def test_a_changed_parameter_is_seen(change: str) -> None:
+    module = block()
+    run = torch.compile(module, backend=backend)
+    silently(run, torch.tensor(X))
+    with torch.no_grad():
+        if change == "in place":
+            module[5].weight.mul_(2)
+        elif change == "by data":
+            module[5].weight.data.mul_(2)
+        else:
+            module[5].weight = nn.Parameter(module[5].weight * 2)
+    wanted = module(torch.tensor(X)).detach()
+    torch.testing.assert_close(silently(run, torch.tensor(X)), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_graphs_break_where_python_looks() -> None:
+    def branching(x: Any) -> Any:
+        y = x * 2
+        if y.sum() > 0:
+            return y + 1
+        return y - 1, {"half": y / 2}
+
+    run = torch.compile(branching, backend=backend)
+    torch.testing.assert_close(silently(run, torch.ones(3)), torch.full((3,), 3.0))
+    one, two = silently(run, -torch.ones(3))
+    torch.testing.assert_close(one, torch.full((3,), -3.0))
+    torch.testing.assert_close(two["half"], -torch.ones(3))
+
+
+def strided(x: Any) -> Any:
+    return torch.exp(x.transpose(0, 1)[1:])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64", "float16"])
+def test_operands_of_all_types_and_layouts(kind: str) -> None:
+    x = torch.arange(12).reshape(3, 4).to(getattr(torch, kind)).T
+
+    def run(x: Any) -> Any:
+        return x[1:] * 2 + 1
+
+    torch.testing.assert_close(silently(torch.compile(run, backend=backend), x), run(x))
+
+
+def dropped(x: Any) -> Any:
+    return torch.nn.functional.dropout(x, 0.5, training=True)
+
+
+def normed(x: Any, mean: Any, var: Any) -> Any:
+    return torch.nn.functional.batch_norm(x, mean, var, training=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "make", "why"),
+    [
+        (dropped, lambda: (torch.ones(50),), "random"),
+        (normed, lambda: (torch.arange(12.0).reshape(4, 3), torch.zeros(3), torch.ones(3)),
+         "in place"),
+        (lambda x: x * 2, lambda: (torch.ones(3, dtype=torch.bfloat16),), "bfloat16"),
+        (lambda x: x * 2, lambda: (torch.ones(3, requires_grad=True),), "gradients"),
+        (lambda x: torch.linalg.svdvals(x), lambda: (torch.eye(3),), "export"),
+    ],
+    ids=["random", "in place", "type", "gradient", "operator"],
+)  # fmt: skip
+def test_what_can_not_be_taken_runs_eagerly_and_says_why(
+    function: Any, make: Any, why: str
+) -> None:
+    run = torch.compile(function, backend=backend)
+    given, wanted_of = make(), make()
+    torch.manual_seed(3)
+    wanted = function(*wanted_of)
+    torch.manual_seed(3)
+    with pytest.warns(UserWarning, match=f"atc runs a graph eagerly: .*{why}") as told:
+        found = run(*given)
+    assert all("\n" not in str(w.message) for w in told if "eagerly" in str(w.message))
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(given, wanted_of)
+
+
+def test_what_can_not_be_exported_is_refused(tmp_path: Path) -> None:
+    class Svd(nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return torch.linalg.svdvals(x)
+
+    with pytest.raises(UnsupportedError, match=r"torch.onnx can't export it: .*\[Svd\]") as error:
+        compile_module(Svd(), (torch.eye(3),), tmp_path / "net")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "net").exists()
+
+
+def test_the_snippet_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "atc/docs/tracing.md").read_text("utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", text.partition("\n## PyTorch")[2], re.DOTALL)
+    torch._dynamo.register_backend(backend, "atc")  # as the entry point does
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "tracing.md", "exec"), {"atc": atc})
+
+
+MODELS = ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "vit_b_16"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_torchvision(name: str) -> None:
+    models = pytest.importorskip("torchvision.models", reason="torchvision isn't installed")
+    torch.manual_seed(0)
+    module = getattr(models, name)(weights=None).eval()
+    x = torch.randn(1, 3, 224, 224)
+    run = torch.compile(module, backend=backend, options={"freeze": True})
+    with torch.no_grad():
+        wanted = module(x)
+    torch.testing.assert_close(silently(run, x), wanted, rtol=1e-3, atol=1e-4)

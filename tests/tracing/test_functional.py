@@ -1,0 +1,162 @@
+"""Layers and losses against numpy, their gradients against central differences in double."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atc import GradManager, Parameter, Tensor, functional, trace
+from atc.tracing import ArgumentError
+
+RNG = np.random.default_rng(5)
+IMAGES = RNG.normal(size=(2, 4, 5, 5))
+LABELS = np.array([2, 0])
+
+
+def logistic(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def windows(x: Any, size: int) -> Any:
+    n, c, h, w = x.shape
+    return x[:, :, : h // size * size, : w // size * size].reshape(
+        n, c, h // size, size, w // size, size
+    )
+
+
+def convolved(x: Any, w: Any, b: Any) -> Any:
+    """Convolve with padding 1 and stride 2."""
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2]
+    return np.einsum("nchwij,ocij->nohw", seen, w) + b[:, None, None]
+
+
+CASES: dict[str, tuple[Any, Any, list[Any]]] = {
+    "relu": (functional.relu, lambda x: np.maximum(x, 0), [IMAGES]),
+    "leaky_relu": (lambda x: functional.leaky_relu(x, 0.25), lambda x: np.where(x > 0, x, x / 4),
+                   [IMAGES]),
+    "sigmoid": (functional.sigmoid, logistic, [IMAGES]),
+    "silu": (functional.silu, lambda x: x * logistic(x), [IMAGES]),
+    "hardswish": (functional.hardswish, lambda x: x * np.clip(x + 3, 0, 6) / 6, [IMAGES]),
+    "softplus": (functional.softplus, lambda x: np.log1p(np.exp(x)), [IMAGES]),
+    "softmax": (functional.softmax, softmax, [IMAGES]),
+    "log_softmax": (functional.log_softmax, lambda x: np.log(softmax(x)), [IMAGES]),
+    "linear": (functional.linear, lambda x, w, b: x @ w.T + b,
+               [IMAGES[0, 0], RNG.normal(size=(3, 5)), RNG.normal(size=3)]),
+    "conv2d": (lambda x, w, b: functional.conv2d(x, w, b, stride=2, padding=1), convolved,
+               [IMAGES, RNG.normal(size=(3, 4, 3, 3)), RNG.normal(size=3)]),
+    "max_pool2d": (lambda x: functional.max_pool2d(x, 2), lambda x: windows(x, 2).max((3, 5)),
+                   [IMAGES]),
+    "avg_pool2d": (lambda x: functional.avg_pool2d(x, 2), lambda x: windows(x, 2).mean((3, 5)),
+                   [IMAGES]),
+    "global_avg_pool2d": (functional.global_avg_pool2d, lambda x: x.mean((2, 3), keepdims=True),
+                          [IMAGES]),
+    "flatten": (functional.flatten, lambda x: x.reshape(2, -1), [IMAGES]),
+    "layer_norm": (lambda x, w: functional.layer_norm(x, w),
+                   lambda x, w: (x - x.mean(-1, keepdims=True))
+                   / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * w, [IMAGES, RNG.normal(size=5)]),
+    "cross_entropy": (lambda x: functional.cross_entropy(x, LABELS),
+                      lambda x: -np.log(softmax(x))[[0, 1], LABELS].mean(),
+                      [RNG.normal(size=(2, 3))]),
+    "square_loss": (functional.square_loss, lambda x, y: ((x - y) ** 2).mean(),
+                    [IMAGES, IMAGES * 0.3 + 0.1]),
+    "l1_loss": (functional.l1_loss, lambda x, y: abs(x - y).mean(), [IMAGES, IMAGES * 0.3 + 0.1]),
+    "binary_cross_entropy": (
+        lambda x: functional.binary_cross_entropy(x, x * 0.0 + 0.3),
+        lambda x: -(0.3 * np.log(logistic(x)) + 0.7 * np.log(1 - logistic(x))).mean(), [IMAGES]),
+    "embedding": (lambda w: functional.embedding(Tensor(LABELS), w), lambda w: w[LABELS],
+                  [RNG.normal(size=(4, 3))]),
+}  # fmt: skip
+
+
+def differences(function: Any, operands: list[Any], k: int, weight: Any) -> Any:
+    """Return the gradient of the weighted sum of a function with respect to operand k."""
+    found = np.zeros_like(operands[k])
+    for place in np.ndindex(found.shape):
+        sides = []
+        for step in (1e-6, -1e-6):
+            moved = [np.array(v) for v in operands]
+            moved[k][place] += step
+            sides.append((function(*moved) * weight).sum())
+        found[place] = (sides[0] - sides[1]) / 2e-6
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_function_and_its_gradient(name: str) -> None:
+    function, reference, operands = CASES[name]
+    parameters = [Parameter(v) for v in operands]
+    wanted = np.asarray(reference(*operands))
+    weight = RNG.normal(size=wanted.shape)
+    manager = GradManager().attach(parameters)
+
+    @trace(opt_level=0)
+    def step() -> Tensor:
+        with manager:
+            y = function(*parameters)
+            manager.backward(y, weight)
+        return y  # type: ignore[no-any-return]
+
+    np.testing.assert_allclose(step().numpy(), wanted, rtol=1e-9, atol=1e-12)
+    for k, parameter in enumerate(parameters):
+        assert parameter.grad is not None
+        np.testing.assert_allclose(
+            parameter.grad.numpy(), differences(reference, operands, k, weight), atol=1e-7
+        )
+
+
+def test_gelu_and_one_hot() -> None:
+    from math import erf
+
+    x = np.linspace(-3, 3, 7)
+    wanted = [v * (1 + erf(v / 2**0.5)) / 2 for v in x]
+    np.testing.assert_allclose(functional.gelu(Tensor(x, np.float64)).numpy(), wanted, rtol=1e-12)
+    np.testing.assert_array_equal(functional.one_hot(Tensor(LABELS), 3).numpy(), np.eye(3)[LABELS])
+
+
+def test_conv_transpose_undoes_the_shape() -> None:
+    x = Tensor(np.ones((1, 2, 3, 3), np.float32))
+    filters = Tensor(np.ones((2, 1, 2, 2), np.float32))
+    found = functional.conv_transpose2d(x, filters, stride=2)
+    np.testing.assert_array_equal(found.numpy(), np.full((1, 1, 6, 6), 2, np.float32))
+
+
+def test_batch_statistics_are_taken_in() -> None:
+    mean, var = Parameter(np.zeros(4)), Parameter(np.ones(4))
+    scale, shift = Parameter(np.full(4, 2.0)), Parameter(np.full(4, 3.0))
+
+    @trace(opt_level=0)
+    def layer(x: Tensor, *, training: bool) -> Tensor:
+        return functional.batch_norm(x, mean, var, scale, shift, training)
+
+    axes = (0, 2, 3)
+    center, spread = (v[:, None, None] for v in (IMAGES.mean(axes), IMAGES.var(axes)))
+    for _ in range(2):
+        found = layer(IMAGES, training=True).numpy()
+        np.testing.assert_allclose(found, (IMAGES - center) / np.sqrt(spread + 1e-5) * 2 + 3)
+    np.testing.assert_allclose(mean.numpy(), IMAGES.mean(axes) * 0.19, rtol=1e-9)
+    unbiased = IMAGES.var(axes, ddof=1)
+    np.testing.assert_allclose(var.numpy(), 0.81 + 0.19 * unbiased, rtol=1e-9)
+    kept = [(v.numpy())[:, None, None] for v in (mean, var)]
+    found = layer(IMAGES, training=False).numpy()
+    np.testing.assert_allclose(found, (IMAGES - kept[0]) / np.sqrt(kept[1] + 1e-5) * 2 + 3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "label"),
+    [
+        (functional.cross_entropy, np.array([[1, 2]])), (functional.cross_entropy, np.ones(2)),
+        (functional.square_loss, np.ones((2, 1), np.float32)), (functional.l1_loss, np.ones(3)),
+        (functional.binary_cross_entropy, np.ones((3, 2))),
+    ],
+)  # fmt: skip
+def test_labels_of_another_shape_are_refused(loss: Any, label: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"labels of .* for predictions of \[2, 3\]"):
+        loss(Tensor(np.ones((2, 3), np.float32)), label)
