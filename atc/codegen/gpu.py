@@ -8,7 +8,8 @@ from functools import partial
 
 from atc.backends.kernel import Launch
 from atc.backends.kernel_source import KernelSource
-from atc.codegen.schedule import Schedule, Scribe, make_schedule
+from atc.codegen.schedule import Schedule, make_schedule
+from atc.codegen.steps import StepWriter
 from atc.codegen.uses import Uses, plus
 from atc.memory.arena import Arena
 from atc.names import comment
@@ -95,7 +96,7 @@ def _listed(kernel: KernelSource) -> GpuKernel:
     return GpuKernel(kernel.symbol, kernel.launch, len(kernel.arguments))
 
 
-class _GpuWriter(Scribe):
+class _GpuWriter(StepWriter):
     """Writes launches where a GPU computes, and the moves before them."""
 
     def __init__(

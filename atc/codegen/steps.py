@@ -1,0 +1,351 @@
+"""The steps of a program as C, and what they use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from atc.codegen.cascade import cascade_loop, row_arguments
+from atc.codegen.tasks import Table, Task
+from atc.codegen.uses import Uses, extent_text, plus
+from atc.dims import Symbol, symbols_of
+from atc.ir.text import node_text
+from atc.memory.arena import Arena
+from atc.names import c_string, comment
+from atc.program.steps import (
+    Branch,
+    Call,
+    CascadeLoop,
+    Fork,
+    Parallel,
+    Program,
+    Repeat,
+    Slot,
+    Step,
+)
+
+
+def _bracketed(text: str) -> str:
+    return text if re.fullmatch(r"[\w\[\]]+", text) else f"({text})"
+
+
+def _arrow(step: Call | CascadeLoop | Parallel) -> str:
+    """Return what a step reads and writes."""
+    reads = ", ".join(comment(i, 32) for i in step.node.inputs if i)
+    return f"{reads} -> {', '.join(comment(o, 32) for o in step.node.outputs)}"
+
+
+@dataclass
+class StepWriter:
+    """Writes steps and counts them."""
+
+    program: Program
+    arena: Arena
+    pointers: Mapping[str, str]
+    timed: bool
+    observed: bool
+    checked: bool
+    logged: bool
+    upper: str
+    """The prefix of the statuses."""
+    uses: Uses
+    number: int = 0
+    called: int = 0
+    depth: int = 0
+    """Loops around what is being written."""
+    known: set[Symbol] = field(default_factory=set)
+    """Extents that kernels have written so far."""
+    tasks: list[Task] = field(default_factory=list)
+
+    def steps(self, steps: Sequence[Step]) -> Iterator[str]:
+        """Yield the C of steps."""
+        for step in steps:
+            if self.logged:
+                yield self._told(step)
+            match step:
+                case Call():
+                    yield from self._call(step)
+                case Branch():
+                    yield from self._branch(step)
+                case Repeat():
+                    yield from self._repeat(step)
+                case CascadeLoop():
+                    yield from self._cascade(step)
+                case Parallel():
+                    yield from self._parallel(step)
+                case Fork():
+                    yield from self._fork(step)
+
+    def _extent(self, value: int) -> str:
+        return extent_text(self.uses, value)
+
+    def _pointer(self, value: str) -> str:
+        inside = value not in self.pointers
+        pointer = self.pointers[self.program.home(value) if inside else value]
+        self.uses.pointers.add(pointer)
+        shift = self.program.shift(value) // self.program.types[value].dtype.itemsize
+        return f"{pointer} + {self._extent(shift)}" if inside and shift else pointer
+
+    def _scratch(self, call: Call) -> str:
+        """Return the address of a call's scratch."""
+        self.uses.arena = True
+        own = call.node.outputs[0]
+        if own not in self.arena.scratch_number:
+            return plus("arena", self.arena.scratch[own])
+        self.uses.places = True
+        guard = f" + {self.arena.guard}" if self.arena.guard else ""
+        return f"arena + at[{self.arena.scratch_number[own]}]{guard}"
+
+    def _assigned(self, pairs: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """Yield C that gives extents new values, all at once."""
+        both = [(self._extent(own), self._extent(value)) for own, value in pairs]
+        if len(both) > 1:
+            yield "{"
+            yield f"  const int64_t next[] = {{{', '.join(value for _, value in both)}}};"
+            yield from (f"  {own} = next[{k}];" for k, (own, _) in enumerate(both))
+            yield "}"
+        else:
+            yield from (f"{own} = {value};" for own, value in both)
+
+    def _head(self, step: Call | Branch | Repeat | CascadeLoop | Parallel, kind: str) -> str:
+        origin = " + ".join(comment(o, 48) for o in step.node.origin[:4]) or node_text(step.node)
+        self.number += 1
+        return f'{self.number - 1}: {kind} "{origin}"'
+
+    def _told(self, step: Step) -> str:
+        """Return the line that tells of a step before it."""
+        if isinstance(step, Fork):
+            text = f"step {self.number}, {len(step.branches)} branches"
+        else:
+            nodes = node_text(step.node)[:200]
+            text = f"step {self.number}, {step.node.op.kind} of node '{nodes}'"
+        return f"tell(ctx, {self.upper}_LOG_DEBUG, {c_string(text)}, NULL);"
+
+    def _call(self, call: Call) -> Iterator[str]:
+        node = call.node
+        reads = ", ".join(comment(i, 32) for i in node.inputs if i)
+        writes = ", ".join(comment(o, 32) for o in node.outputs)
+        yield f"/* {self._head(call, node.op.kind)}: {reads} -> {writes} */"
+        arguments = [self._pointer(a) for a in call.arguments]
+        if call.slot is not None:
+            arguments[-1] += f" + {self._place(call.slot)}"
+        seen, reading = ", ".join(arguments), len(arguments) - len(node.outputs)
+        if call.source.scratch:
+            arguments.append(self._scratch(call))
+        arguments += (f"&{self._extent(extent)}" for extent in node.op.written)
+        if call.source.dims:
+            self.uses.extents |= dict.fromkeys(call.source.dims)
+            arguments.append(f"(const int64_t[]){{{', '.join(call.source.dims)}}}")
+        lines = [f"{call.source.symbol}({', '.join(arguments)});"]
+        if call.source.fallible:
+            failed = "if (failed != 0) return failed;"
+            lines = ["{", f"  const int failed = {lines[0]}", f"  {failed}", "}"]
+        if call.source.work_split.pieces > 1:
+            lines = self._shared(call, arguments)
+        if self.timed:
+            self.uses.times = self.uses.host_times = True
+            lines = ["begin = nanoseconds();", *lines, f"add_time(ctx, {self.called}, begin);"]
+        if self.checked:
+            lines = self._checked(lines, seen, arguments[reading : len(call.arguments)])
+        yield from self._observed(lines, seen) if self.observed else lines
+        yield from self._bounded(node.op.written)
+        self.called += 1
+
+    def _shared(self, call: Call, arguments: Sequence[str]) -> list[str]:
+        """Return the lines in which threads share a call, turn after turn."""
+        work_split, name = call.source.work_split, f"pieces_{self.number - 1}"
+        places = [f"at[{k}]" for k in range(len(arguments))]
+        values = [f"(void *)({pointer})" for pointer in arguments]
+        if work_split.phases > 1:
+            places += ["piece", f"*(const int *)at[{len(arguments)}]"]
+            values.append("&turn")
+        else:
+            places.append("piece")
+        run = f"run_pieces(ctx, {name}, at, {work_split.pieces});"
+        line = f"{call.source.symbol}({', '.join(places)});"
+        self.tasks.append(Task(name, f"any piece of step {self.number - 1}", ((line,),)))
+        loop = f"for (; turn < {work_split.phases}; turn++) {run}"
+        return [
+            "{",
+            *["  int turn = 0;"] * (work_split.phases > 1),
+            f"  void *const at[] = {{{', '.join(values)}}};",
+            f"  {loop if work_split.phases > 1 else run}",
+            "}",
+        ]
+
+    def _bounded(self, written: Sequence[int]) -> Iterator[str]:
+        """Yield the checks of extents that a kernel has written, and of what depends on them."""
+        own = {s for extent in written for s in symbols_of(extent) if not s.given} - self.known
+        wrong = [
+            f"{s.text} < {s.low} || {s.text} > {_bracketed(self._extent(s.high))}"
+            for s in sorted(own, key=lambda s: s.index)
+        ]
+        self.known |= own
+        for guard in self.program.guards:
+            symbols = {s for s in symbols_of(guard) if not s.given}
+            if symbols & own and symbols <= self.known:
+                wrong.append(f"({self._extent(guard)}) != 0")
+        yield from (f"if ({each}) return {self.upper}_ERROR_SHAPE;" for each in wrong)
+
+    def _consistent(self, extents: Sequence[int]) -> Iterator[str]:
+        """Yield the checks of what depends on extents that control flow has written."""
+        own = {s for extent in extents for s in symbols_of(extent) if not s.given}
+        self.known |= own
+        for guard in self.program.guards:
+            symbols = {s for s in symbols_of(guard) if not s.given}
+            if symbols & own and symbols <= self.known:
+                yield f"if (({self._extent(guard)}) != 0) return {self.upper}_ERROR_SHAPE;"
+
+    def _checked(self, lines: Sequence[str], seen: str, results: Sequence[str]) -> list[str]:
+        """Return a call's lines between the checks before and after it."""
+        watched = f"(const void *const[]){{{seen}}}"
+        after = f"atc_leave(ctx, {self.called}, (const void *const[]){{{', '.join(results)}}})"
+        return [
+            f"atc_enter(ctx, {self.called});",
+            f"atc_watch(ctx, {self.called}, false, {watched});",
+            *lines,
+            f"atc_watch(ctx, {self.called}, true, {watched});",
+            f"if (!{after}) return {self.upper}_ERROR_CHECK;",
+        ]
+
+    def _parallel(self, step: Parallel) -> Iterator[str]:
+        """Yield the call of a task for all pieces."""
+        name = f"pieces_{self.number}"
+        head = self._head(step, step.node.op.kind)
+        table = Table()
+        pieces = tuple(tuple(self._in_thread(piece, table.place)) for piece in step.pieces)
+        self.tasks.append(Task(name, head, pieces))
+        yield f"/* {head}: {_arrow(step)}, in {len(pieces)} pieces */"
+        yield from table.run(name, len(pieces))
+
+    def _fork(self, step: Fork) -> Iterator[str]:
+        """Yield the call of a task for all branches."""
+        name, number = f"branches_{self.number}", self.number
+        self.number += 1
+        table = Table()
+        branches: list[tuple[str, ...]] = []
+        for branch in step.branches:
+            lines: list[str] = []
+            for each in branch:
+                kind = "in stripes" if isinstance(each, CascadeLoop) else each.node.op.kind
+                lines.append(f"/* {self._head(each, kind)}: {_arrow(each)} */")
+                lines += self._in_thread(each, table.place)
+            branches.append(tuple(lines))
+        self.tasks.append(Task(name, f"{number}: independent branches", tuple(branches)))
+        yield f"/* {number}: {len(branches)} branches, steps {number + 1}-{self.number - 1} */"
+        yield from table.run(name, len(branches))
+
+    def _in_thread(self, step: Call | CascadeLoop, place: Callable[[str], str]) -> Iterator[str]:
+        """Yield the lines of a call, or of a cascade, within a task."""
+        return (
+            self._stripes(step, place)
+            if isinstance(step, CascadeLoop)
+            else self._one_call(step, place)
+        )
+
+    def _one_call(
+        self, call: Call, place: Callable[[str], str], rows: Sequence[str] = ()
+    ) -> Iterator[str]:
+        """Yield a call's lines; `place` says what stands for a pointer, `rows` end them."""
+        pointers = [self._pointer(a) for a in call.arguments]
+        if call.source.scratch:
+            pointers.append(self._scratch(call))
+        line = f"{call.source.symbol}({', '.join((*map(place, pointers), *rows))});"
+        if self.timed:
+            self.uses.host_times = True
+            yield "begin = nanoseconds();"
+            yield line
+            yield f"add_time({place('ctx')}, {self.called}, begin);"
+        else:
+            yield line
+        self.called += 1
+
+    def _cascade(self, step: CascadeLoop) -> Iterator[str]:
+        """Yield the loop of a cascade of calls."""
+        origins = [comment(c.node.origin[0], 48) for c in step.calls if c.node.origin]
+        reads, writes = (comment(v, 32) for v in (step.calls[0].arguments[0], *step.node.outputs))
+        names = " -> ".join(f'"{name}"' for name in origins)
+        self.number += 1
+        yield f"/* {self.number - 1}: in stripes, {names}: {reads} -> {writes} */"
+        self.uses.times |= self.timed
+        yield from self._stripes(step, str)
+
+    def _stripes(self, step: CascadeLoop, place: Callable[[str], str]) -> Iterator[str]:
+        """Yield a loop over the stripes of a cascade."""
+        first = self.called
+        calls = [[*self._one_call(c, place, row_arguments(c, k))] for k, c in enumerate(step.calls)]
+        kept = [place(self._pointer(c.node.outputs[0])) for c in step.calls[:-1]]
+        self.uses.rolling_buffers |= bool(kept)
+        yield "{"
+        yield from (f"  {line}" for line in cascade_loop(step, self.program.types, kept, calls))
+        if self.timed and len(step.stripes) > 1:
+            self.uses.stripe_times = True
+            context, count = place("ctx"), len(step.stripes)
+            yield f"  join_stripes({context}, {first}, {len(step.calls)}, {count});"
+        yield "}"
+
+    def _observed(self, lines: Sequence[str], seen: str) -> Iterator[str]:
+        """Yield a call's lines between two calls of the observer."""
+        yield "{"
+        yield f"  const void *const seen[] = {{{seen}}};"
+        yield f"  observe(ctx, {self.called}, 0, seen);"
+        yield from (f"  {line}" for line in lines)
+        yield f"  observe(ctx, {self.called}, 1, seen);"
+        yield "}"
+
+    def _branch(self, branch: Branch) -> Iterator[str]:
+        yield f"/* {self._head(branch, 'If')} */"
+        yield f"if (*{self._pointer(branch.condition)}) {{"
+        yield from (f"  {line}" for line in self.steps(branch.then))
+        yield from (f"  {self._extent(own)} = {self._extent(n)};" for own, n, _ in branch.extents)
+        yield "} else {"
+        yield from (f"  {line}" for line in self.steps(branch.otherwise))
+        yield from (f"  {self._extent(own)} = {self._extent(n)};" for own, _, n in branch.extents)
+        yield "}"
+        yield from self._consistent([own for own, _, _ in branch.extents])
+
+    def _place(self, slot: Slot) -> str:
+        """Return the C index of the iteration's part."""
+        turn = f"atc_i{self.depth}"
+        turn = f"({self._extent(slot.trips - 1)} - {turn})" if slot.backwards else turn
+        size = self._extent(slot.size)
+        return turn if size == "1" else f"{turn} * {_bracketed(size)}"
+
+    def _repeat(self, loop: Repeat) -> Iterator[str]:
+        yield f"/* {self._head(loop, 'Loop')} */"
+        self.depth += 1
+        turn = f"atc_i{self.depth}"
+        grown = [own for own, _, _ in loop.carried_extents]
+        counted = loop.trip_count != -1 or loop.strict
+        bounds = [f"{turn} < {_bracketed(self._extent(loop.trips))}"] if loop.trips != -1 else []
+        bounds += [f"{turn} < *{self._pointer(loop.count)}"] if loop.count else []
+        bounds += [f"*{self._pointer(loop.start)}"] if loop.start else []
+        yield from self._assigned([(own, first) for own, first, _ in loop.carried_extents])
+        yield from [f"int64_t {turn} = 0;"] * counted
+        begin = "" if counted else f"int64_t {turn} = 0"
+        yield f"for ({begin}; {' && '.join(bounds)}; {turn}++) {{"
+        yield from (f"  {line}" for line in self._consistent(grown))
+        yield f"  *{self._pointer(loop.iteration)} = {turn};"
+        yield from (f"  {line}" for line in self.steps(loop.body))
+        yield from (
+            f"  {line}" for line in self._assigned([(own, n) for own, _, n in loop.carried_extents])
+        )
+        if loop.strict:
+            more = f"*{self._pointer(loop.going)} && " if loop.going else ""
+            more += f"{turn} + 1 < *{self._pointer(loop.count)} && " if loop.count else ""
+            last = f"{turn} + 1 == {self._extent(loop.trips)}"
+            yield f"  if ({more}{last}) return {self.upper}_ERROR_SHAPE;"
+        if loop.going and loop.trip_count != -1:
+            yield f"  if (!*{self._pointer(loop.going)}) {{"
+            yield f"    {turn}++;"
+            yield "    break;"
+            yield "  }"
+        elif loop.going:
+            yield f"  if (!*{self._pointer(loop.going)}) break;"
+        yield "}"
+        self.depth -= 1
+        if loop.trip_count != -1:
+            yield f"{self._extent(loop.trip_count)} = {turn};"
+            grown.append(loop.trip_count)
+        yield from self._consistent(grown)
