@@ -114,6 +114,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_batch_of_each_size(folder: Path) -> None:
     network = atc.load(folder / "net")
     reference = ReferenceEvaluator(str(folder / "net.onnx"))
@@ -204,6 +205,7 @@ def test_the_command_line(folder: Path) -> None:
     assert report["inputs"]["x"] == "f32[3,3,8,8]"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("line", "status"),
     [
