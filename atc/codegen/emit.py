@@ -290,6 +290,7 @@ def project_texts(values: dict[str, object]) -> dict[str, str]:
     files = {
         "CMakeLists.txt": render("project/CMakeLists.txt.j2", values),
         f"cmake/{name}Config.cmake.in": render("project/config.cmake.j2", values),
+        f"cmake/{name}.pc.in": render("project/pkgconfig.pc.j2", values),
         "example/main.c": render("project/main.c.j2", values),
         "README.md": render("project/README.md.j2", values),
     }

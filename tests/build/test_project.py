@@ -150,3 +150,34 @@ def test_cpp_projects_find_it_and_clang_builds_it(tmp_path: Path) -> None:
     built = cmake(user, f"-DCMAKE_PREFIX_PATH={install}")
     said = subprocess.run([built / "dynamic"], capture_output=True, text=True, check=True)
     assert said.stdout == "1 2\n"
+
+
+@pytest.mark.parametrize(
+    "libdir", ["lib", pytest.param("lib/x86_64-linux-gnu", marks=pytest.mark.slow)]
+)
+def test_pkg_config_finds_an_installed_network_that_was_moved(libdir: str, tmp_path: Path) -> None:
+    pkg_config = require("pkg-config")
+    build = cmake(
+        project(tmp_path / "net"), f"-DCMAKE_INSTALL_PREFIX={tmp_path / 'there'}",
+        f"-DCMAKE_INSTALL_LIBDIR={libdir}", "-DNET_EXAMPLE=OFF",
+    )  # fmt: skip
+    subprocess.run([require("cmake"), "--install", build], check=True, capture_output=True)
+    moved = (tmp_path / "there").rename(tmp_path / "moved")
+    (tmp_path / "main.c").write_text(MAIN)
+    environ = {**os.environ, "PKG_CONFIG_PATH": str(moved / libdir / "pkgconfig")}
+    for more in ((), ("--static",)):
+        told = subprocess.run(
+            [pkg_config, "--cflags", "--libs", *more, "net"], env=environ, check=True,
+            capture_output=True, text=True,
+        ).stdout.split()  # fmt: skip
+        assert ("-lm" in told) == bool(more)
+        subprocess.run(
+            [require("cc"), "main.c", *told, f"-Wl,-rpath,{moved / libdir}", "-o", "main"],
+            cwd=tmp_path, check=True,
+        )  # fmt: skip
+        done = subprocess.run([tmp_path / "main"], check=True, capture_output=True, text=True)
+        assert done.stdout == "1 2\n"
+    told = subprocess.run(
+        [pkg_config, "--modversion", "net"], env=environ, check=True, capture_output=True,
+    ).stdout  # fmt: skip
+    assert told == b"1\n"
