@@ -89,6 +89,7 @@ def compile(
     strip: bool = False,
     selftest: bool = False,
     starter: bool = False,
+    wrappers: str | Sequence[str] = "",
     step: bool = False,
     io: str = "caller",
     input_type: str = "",

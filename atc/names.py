@@ -15,7 +15,7 @@ RESERVED = frozenset({
     "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict",
     "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union",
     "unsigned", "void", "volatile", "while", "bool", "true", "false", "asm", "typeof", "main",
-    "NULL", "offsetof", "alignas", "alignof", "and", "and_eq", "bitand", "bitor", "catch",
+    "NULL", "offsetof", "alignas", "alignof", "and", "and_eq", "bitand", "bitor", "catch", "char16_t", "char32_t", "contract_assert",
     "char8_t", "class", "co_await", "co_return", "co_yield", "compl", "concept", "const_cast",
     "consteval", "constexpr", "constinit", "decltype", "delete", "dynamic_cast", "explicit",
     "export", "friend", "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr",
@@ -27,7 +27,7 @@ RESERVED = frozenset({
 """Words of C and C++ and macros that neither a network nor a parameter can be called."""
 
 LOCALS = re.compile(
-    r"ctx|arena|weights|begin|nanoseconds|add_time|seen|observe|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)"
+    r"ctx|arena|weights|budget|difference|begin|nanoseconds|add_time|seen|observe|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)"
 )
 """What the generated run function uses beside its tensors: locals, kernels, types, limits."""
 

@@ -37,7 +37,7 @@ program
 memory
 codegen
 build onnx_backend
-starter
+starter packaging
 farm
 fast_run
 pipeline

@@ -80,6 +80,7 @@ class Options:
     strip: bool = False
     selftest: bool = False
     starter: bool = False
+    wrappers: tuple[str, ...] = ()
     step: bool = False
     io: str = "caller"
     input_type: str = ""

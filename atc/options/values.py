@@ -153,6 +153,21 @@ def choice(
     return parse
 
 
+def choices(*allowed: str) -> Parse:
+    """Return a parser of a list of `allowed` words, `a,b`."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        found = words(value)
+        for word in found:
+            if word not in allowed:
+                raise OptionError(f"invalid value '{_shown(word)}'",
+                                  hint=f"use one or more of {', '.join(allowed)}",
+                                  code="E10001")  # fmt: skip
+        return found
+
+    return parse
+
+
 def integer(low: int, high: int | None = None, later: Mapping[int, str] | None = None) -> Parse:
     """Return a parser of a whole number in a range; `later` as for `choice`."""
 

@@ -42,6 +42,7 @@ _ALONE = (
     "selftest",
     "step",
     "starter",
+    "wrappers",
     "state",
 )
 """Options of libraries for one target."""

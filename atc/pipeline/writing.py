@@ -16,6 +16,7 @@ from atc.codegen.weights import included_weights, split_weights, weights_text
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.options.options import Options
+from atc.packaging.wrappers import wrapper_texts
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import operator_cache, shop_of
 from atc.pipeline.contract import contract_of
@@ -54,10 +55,11 @@ def write_project(
         selftest=request.decisions.golden, starter=options.starter, step=options.step,
         max_ram=options.max_ram, max_rom=options.max_rom,
     )  # fmt: skip
+    texts = wrapper_texts(emission.interface, options.wrappers)
     if options.starter:
-        texts = starter_texts(emission.interface, request.target)
-        more = {path: text.encode() for path, text in texts.items()}
-        emission = replace(emission, files={**emission.files, **more})
+        texts |= starter_texts(emission.interface, request.target)
+    more = {path: text.encode() for path, text in texts.items()}
+    emission = replace(emission, files={**emission.files, **more})
     return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)
 
 

@@ -13,6 +13,7 @@ from atc.options.values import (
     batches,
     checks,
     choice,
+    choices,
     command,
     integer,
     names,
@@ -122,6 +123,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
             "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
+    Setting("wrappers", "Output", "write what other languages need beside the C: a C++17 header",
+            "cpp", choices("cpp")),
     Setting("step", "Output", "let the library do a run in parts: <name>_step does some calls and "
             "returns, for loops with a watchdog", "0|1", switch, False),
     Setting("io", "Output", "where inputs and outputs lie: in the caller's memory, or in the "
