@@ -15,7 +15,8 @@ RESERVED = frozenset({
     "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict",
     "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union",
     "unsigned", "void", "volatile", "while", "bool", "true", "false", "asm", "typeof", "main",
-    "NULL", "offsetof", "alignas", "alignof", "and", "and_eq", "bitand", "bitor", "catch", "char16_t", "char32_t", "contract_assert",
+    "NULL", "offsetof", "alignas", "alignof", "and", "and_eq", "bitand", "bitor", "catch",
+    "char16_t", "char32_t", "contract_assert",
     "char8_t", "class", "co_await", "co_return", "co_yield", "compl", "concept", "const_cast",
     "consteval", "constexpr", "constinit", "decltype", "delete", "dynamic_cast", "explicit",
     "export", "friend", "mutable", "namespace", "new", "noexcept", "not", "not_eq", "nullptr",
@@ -23,11 +24,14 @@ RESERVED = frozenset({
     "static_assert", "static_cast", "template", "this", "thread_local", "throw", "try", "typeid",
     "typename", "using", "virtual", "wchar_t", "xor", "xor_eq", "linux", "unix", "i386", "errno",
     "stdin", "stdout", "stderr", "assert",
+    "HIGH", "LOW", "INPUT", "INPUT_PULLUP", "OUTPUT", "CHANGE", "RISING", "FALLING", "DEFAULT",
+    "EXTERNAL", "INTERNAL", "PI", "HALF_PI", "TWO_PI", "EULER", "SERIAL", "DISPLAY",
 })  # fmt: skip
-"""Words of C and C++ and macros that neither a network nor a parameter can be called."""
+"""Words of C and C++, and macros of theirs and of Arduino's, that neither a network nor a parameter
+can be called."""
 
 LOCALS = re.compile(
-    r"ctx|arena|weights|budget|difference|begin|nanoseconds|add_time|seen|observe|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)"
+    r"[AB]\d+|ctx|arena|weights|budget|difference|begin|nanoseconds|add_time|seen|observe|[tw]\d+|atc_.*|.*_t|[A-Z0-9_]+_(MAX|MIN|C|WIDTH)"
 )
 """What the generated run function uses beside its tensors: locals, kernels, types, limits."""
 

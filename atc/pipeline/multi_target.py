@@ -43,6 +43,7 @@ _ALONE = (
     "step",
     "starter",
     "wrappers",
+    "package",
     "state",
 )
 """Options of libraries for one target."""

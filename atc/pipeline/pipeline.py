@@ -25,6 +25,7 @@ from atc.ir.text import dump
 from atc.memory.arena import Arena
 from atc.options.files import file_digest
 from atc.options.options import Options
+from atc.packaging.firmware import check_packages
 from atc.passes.layout import LayoutReport
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import file_store
@@ -118,6 +119,7 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     on_gpu.check_device_options(options, request.target)
     if options.starter:
         boards_of(request.target)
+    check_packages(options.package, request.target)
     compiler = compiler_of(request.target, options, request.environ, diagnostics.process)
     models = [read_model(each, diagnostics) for each in request.profiles]
     operators = operator_types(models[0])

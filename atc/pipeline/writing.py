@@ -16,6 +16,7 @@ from atc.codegen.weights import included_weights, split_weights, weights_text
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.options.options import Options
+from atc.packaging.firmware import package_files
 from atc.packaging.wrappers import wrapper_texts
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import operator_cache, shop_of
@@ -59,6 +60,7 @@ def write_project(
     if options.starter:
         texts |= starter_texts(emission.interface, request.target)
     more = {path: text.encode() for path, text in texts.items()}
+    more |= package_files(emission, request.target, options.package)
     emission = replace(emission, files={**emission.files, **more})
     return Project(shown.graph, shown.selection, shown.program, shown.arena, emission)
 

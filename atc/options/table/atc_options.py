@@ -125,6 +125,10 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
     Setting("wrappers", "Output", "write what other languages need beside the C: a C++17 header",
             "cpp", choices("cpp")),
+    Setting("package", "Output", "write packages for systems of firmware: an Arduino library, a "
+            "CMSIS-Pack, a component of ESP-IDF, a module of Zephyr",
+            "arduino,cmsis-pack,esp-idf,zephyr",
+            choices("arduino", "cmsis-pack", "esp-idf", "zephyr")),
     Setting("step", "Output", "let the library do a run in parts: <name>_step does some calls and "
             "returns, for loops with a watchdog", "0|1", switch, False),
     Setting("io", "Output", "where inputs and outputs lie: in the caller's memory, or in the "
