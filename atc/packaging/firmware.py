@@ -15,9 +15,6 @@ from atc.codegen.weights import weights_text
 from atc.errors import OptionError
 from atc.templates import render, verbatim
 
-PACKAGES = ("arduino", "cmsis-pack", "esp-idf", "zephyr")
-"""The systems of `--package`."""
-
 _CORES = {
     "cortex-m0plus": ("Cortex-M0+", "CPU_CORTEX_M0PLUS"),
     "cortex-m3": ("Cortex-M3", "CPU_CORTEX_M3"),
@@ -131,9 +128,9 @@ def _cmake(emission: Emission, target: Target, package: str) -> dict[str, str]:
         paths.append(f"{emission.name}_weights.S")
     values = {**emission.interface, "paths": paths, "processor": _CORES[target.name][1]}
     if package == "zephyr":
-        folder, files = "zephyr", ("CMakeLists.txt", "Kconfig", "module.yml")
+        folder, files = "zephyr", ["CMakeLists.txt", "Kconfig", "module.yml"]
     else:
-        folder, files = f"esp-idf/atc_{emission.name}", ("CMakeLists.txt", "idf_component.yml")
+        folder, files = f"esp-idf/atc_{emission.name}", ["CMakeLists.txt", "idf_component.yml"]
     return {
         f"{folder}/{file}": render(f"packaging/{package}/{file}.j2", values) for file in files
     }

@@ -123,8 +123,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
             "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
-    Setting("wrappers", "Output", "write what other languages need beside the C: a C++17 header",
-            "cpp", choices("cpp")),
+    Setting("wrappers", "Output", "write what other languages need beside the C: a C++17 header, "
+            "a Rust crate without std", "cpp,rust", choices("cpp", "rust")),
     Setting("package", "Output", "write packages for systems of firmware: an Arduino library, a "
             "CMSIS-Pack, a component of ESP-IDF, a module of Zephyr",
             "arduino,cmsis-pack,esp-idf,zephyr",
