@@ -110,6 +110,13 @@ FAST = {
          "make -C out/kws/starter run 2>&1 | grep -x 'selftest: ok'"},
         needs=("arm-none-eabi-gcc", "qemu-system-arm", "make"),
     ),
+    "pkg-config": Script(
+        ("cc main.c $(pkg-config --cflags --libs kws)",), {"kws": "digits"},
+        first="cmake -S made/digits -B b -DCMAKE_INSTALL_PREFIX=$PWD/there "
+        "-DCMAKE_INSTALL_LIBDIR=lib >log && cmake --build b >log && cmake --install b >log\n"
+        "export PKG_CONFIG_PATH=$PWD/there/lib/pkgconfig; cp made/digits/example/main.c .",
+        needs=("cmake", "pkg-config"),
+    ),
     "env": Script(
         ("atc env", "atc env --documentation", "atc env --documentation > atc/docs/settings.md",
          "atc completion bash"),
