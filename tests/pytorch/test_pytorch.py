@@ -16,7 +16,7 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch isn't installed")
 pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
 
 import atc  # noqa: E402
-from atc.errors import UnsupportedError  # noqa: E402
+from atc.errors import OptionError, UnsupportedError  # noqa: E402
 from atc.pytorch import backend, compile_module  # noqa: E402
 
 nn = torch.nn
@@ -48,9 +48,15 @@ X = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)
 
 def test_a_module_becomes_a_library(tmp_path: Path) -> None:
     module = block()
-    compile_module(module, (torch.tensor(X),), tmp_path / "net")
+    atc.compile(module, (torch.tensor(X),), tmp_path / "net", target="c99")
     wanted = module(torch.tensor(X)).detach().numpy()
     np.testing.assert_allclose(atc.load(tmp_path / "net")(X), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [("net",), (X, "net"), ()])
+def test_a_module_needs_example_inputs(wrong: Any) -> None:
+    with pytest.raises(OptionError, match=r"needs example inputs \[Sequential\]"):
+        atc.compile(block(), *wrong)
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,10 @@ def test_a_function_may_be_the_loss(tmp_path: Path) -> None:
 
 def test_frozen_layers_cost_nothing(net: Path, whole: Path, tmp_path: Path) -> None:
     every = TrainingStep(whole)
-    last = atc.training_step(net, tmp_path / "last", lr=0.1, target="c99", clip_norm=1,
-                             trainable=["w2", "b2"], optimizer_options={"momentum": 0.9})  # fmt: skip
+    last = atc.training_step(
+        net, tmp_path / "last", lr=0.1, target="c99", clip_norm=1, trainable=["w2", "b2"],
+        optimizer_options={"momentum": 0.9},
+    )
     assert last.names()[:2] == ["w2", "b2"]
     assert len(last.save()) < len(every.save())
     libraries = [step.network._library for step in (every, last)]
