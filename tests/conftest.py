@@ -65,3 +65,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         late = isinstance(seed, int) and seed >= SEEDS
         if words & narrower or late or (drawn and repeats(name)):
             item.add_marker(pytest.mark.slow)
+    _leave_a_few(items)
+
+
+def _leave_a_few(items: list[pytest.Item]) -> None:
+    """Mark as slow all but some cases, far from each other, of tests that are marked `few`."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for own in cases.values():
+        marker = own[0].get_closest_marker("few")
+        count = marker.args[0] if marker else len(own)
+        kept = {k * len(own) // count for k in range(count)}
+        for k, item in enumerate(own):
+            if k not in kept:
+                item.add_marker(pytest.mark.slow)

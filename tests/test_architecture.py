@@ -37,7 +37,7 @@ program
 memory
 codegen
 build onnx_backend
-fast_run starter
+starter
 farm
 fast_run
 pipeline

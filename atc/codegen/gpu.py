@@ -116,11 +116,12 @@ class _GpuWriter(StepWriter):
         self.begins = {program.home(v): at - program.shift(v) for v, at in offsets}
         self.outputs = {program.home(o): k for k, o in enumerate(program.outputs)}
 
-    def steps(self, steps: Sequence[Step]) -> Iterator[str]:
-        """Yield the program's own steps with what is moved, those of control flow as they are."""
-        if steps is not self.program.steps:
-            yield from super().steps(steps)
-            return
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Return the C of all steps as one: what is moved, and what is replayed, spans several."""
+        return (tuple(self._whole(self.program.steps)),)
+
+    def _whole(self, steps: Sequence[Step]) -> Iterator[str]:
+        """Yield the program's steps with what is moved."""
         # Inputs are never written: all of them can be moved before anything runs.
         sides = (self.hosted, self.resident)
         early, there = (self._of_inputs(each.before) for each in sides)
@@ -138,7 +139,7 @@ class _GpuWriter(StepWriter):
             if isinstance(step, Call) and launched:
                 pending.append(step)
             else:
-                yield from super().steps((step,))
+                yield from self.steps((step,))
         yield from self._segment(pending)
         yield from self._moves(self.hosted.after, self.resident.after, waits=False)
 

@@ -101,7 +101,7 @@ def make_schedule(
     own = (writer or StepWriter)(
         program, arena, pointers, timed, observed, checked, logged, network.upper(), uses
     )
-    groups = tuple(tuple(own.steps((step,))) for step in program.steps)
+    groups = own.groups()
     return Schedule(inputs, outputs, constants, values, groups, uses, tuple(own.tasks))
 
 

@@ -205,7 +205,7 @@ def make_shape_profiles(plans: Sequence[tuple[Program, Arena]], network: str) ->
         size = (arena.plan.size or ALIGNMENT) if arena.offsets or arena.scratch else 0
         shown = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in sides[0])
         flat = [tuple(n for shape in side for n in shape) for side in sides]
-        file = f"{network}_gear{k}"
+        file = f"{network}_shape{k}"
         runs.append(Run(f"{file}.c", file, shown, size, flat[0], flat[1]))
     ranks = [tuple(map(len, side)) for side in sides]
     lowest = tuple(map(min, zip(*(run.inputs for run in runs), strict=True)))

@@ -58,6 +58,10 @@ class StepWriter:
     """Extents that kernels have written so far."""
     tasks: list[Task] = field(default_factory=list)
 
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Return the C of each step of the program."""
+        return tuple(tuple(self.steps((step,))) for step in self.program.steps)
+
     def steps(self, steps: Sequence[Step]) -> Iterator[str]:
         """Yield the C of steps."""
         for step in steps:

@@ -41,7 +41,7 @@ def plan_all(
 ) -> Plans:
     """Choose kernels and plan memory for the networks of one library.
 
-    The last of several may hold for all shapes of ranges that are no gear's. Without a compiler
+    The last of several may hold for all shapes of ranges that are no profile's. Without a compiler
     it isn't measured how many threads share a call.
     """
     graphs = [each.graph for each in timed.networks]

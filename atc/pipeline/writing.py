@@ -104,7 +104,7 @@ def build_plan(emission: Emission, request: Request, listed: frozenset[str]) -> 
         own = (*own, *on_gpu.headers_of(request.target))
         units += on_gpu.gpu_units(request.target, everywhere)
     units.append(Unit(f"src/{name}.c", name, own, flags=(*everywhere, *linking)))
-    more = (f"src/{name}_gear", f"src/{name}_selftest.c")
+    more = (f"src/{name}_shape", f"src/{name}_selftest.c")
     runs = sorted(path for path in files if path.startswith(more))
     units += [Unit(path, PurePosixPath(path).stem, own, flags=everywhere) for path in runs]
     if emission.blob.size and options.external_weight == 1:

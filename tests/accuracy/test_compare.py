@@ -107,6 +107,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return model, atc.compile(model, folder / "net", target="c99").folder
 
 
+@pytest.mark.slow
 def test_the_reference_is_another_programme(compiled: tuple[Path, Path]) -> None:
     pytest.importorskip("onnxruntime")
     model, library = compiled

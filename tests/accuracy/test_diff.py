@@ -31,6 +31,7 @@ def doctored(node: str, statement: str) -> Callable[..., Emission]:
     return evil
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["c99", "host"])
 def test_the_first_wrong_node_is_named(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -21,6 +21,7 @@ def said(done: Compilation) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in atc.load(done.folder).build_info.split("; "))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "precision", "bound"),
     [

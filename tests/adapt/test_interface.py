@@ -124,6 +124,7 @@ def test_ranges_go_with_their_axes() -> None:
     assert [d if isinstance(d, int) else None for d in value.shape or ()] == [2, None, 5, 3]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("own", [np.int8, np.uint8])
 @pytest.mark.parametrize("word", ["int8", "uint8"])
 def test_quantized_inputs_come_as_integers(own: type, word: str, tmp_path: Path) -> None:

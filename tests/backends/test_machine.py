@@ -88,7 +88,7 @@ def test_deep_products_are_blocked_where_the_second_cache_is_small() -> None:
     w = product(512, 1024, 256)  # A: 2 MiB
     record = {k: replace(ZEN5, l2=replace(ZEN5.l2, size=k << 20)) for k in (1, 8)}
     blocks = {
-        k: {p.get("kb") for p in MatMulTile().parameters(w, get_target("x86-64-avx512", machine=m))}
+        k: {p.kb for p in MatMulTile().parameters(w, get_target("x86-64-avx512", machine=m))}
         for k, m in record.items()
     }
     assert blocks == {1: {None, 256}, 8: {None}}
@@ -98,8 +98,8 @@ def test_deep_products_are_blocked_where_the_second_cache_is_small() -> None:
 def test_a_longer_latency_asks_for_more_sums(latency: float, phases: int) -> None:
     w, machine = product(1, 4096, 96), replace(ZEN5, fma_latency=latency)
     sets = MatMulTile().parameters(w, get_target("x86-64-avx512", machine=machine))
-    (narrow,) = (p for p in sets if p["nv"] == 6)
-    assert narrow["phases"] == phases
+    (narrow,) = (p for p in sets if p.nv == 6)
+    assert narrow.phases == phases
 
 
 def test_dot_products_that_read_rows_again_from_far_cost_more() -> None:

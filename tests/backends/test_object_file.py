@@ -37,6 +37,7 @@ def assembled(compiler: Compiler, folder: Path, data: bytes) -> bytes:
     return compile_object(compiler, (), "w.S", folder)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", COMPILERS)
 def test_an_enlarged_object_and_its_archive(name: str, tmp_path: Path) -> None:
     compiler = compiler_named(name)

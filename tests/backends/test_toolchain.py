@@ -270,6 +270,7 @@ def test_products_and_sums_are_rounded_one_by_one(compiler: Compiler, tmp_path: 
     assert f(a, a, -product) == 0.0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
 def test_the_bytes_depend_on_neither_the_folder_nor_the_workers(
     compiler: Compiler, debug: bool, tmp_path: Path

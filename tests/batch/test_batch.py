@@ -103,6 +103,7 @@ def test_a_row_that_fails_is_told_and_tried_again(tmp_path: Path) -> None:
     assert "works now" in (tmp_path / "out" / PAGE).read_text()
 
 
+@pytest.mark.slow
 def test_a_torn_journal_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     path = matrix(tmp_path)
     batch(path)

@@ -48,6 +48,7 @@ def results(*arguments: str | Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_all_that_is_measured_is_told(tmp_path: Path) -> None:
     options = ("--layers", "--peers=", "--target=c99", "--clock=cpu")
     (result,) = results(tiny_model(tmp_path / "tiny.onnx"), *options)

@@ -167,6 +167,7 @@ def test_the_advice_is_in_help_and_documentation() -> None:  # 7, 8, 9, 16, 45
 # -------------------------------------------------------------------------------------- debugging
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("level", "mode"),
     [
@@ -183,6 +184,7 @@ def test_a_debug_level_leaves_the_cache_alone(mode: str, level: str, bench: Benc
     assert content(bench.cache) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["enable", pytest.param("force", marks=pytest.mark.slow)])
 def test_debug_switches_for_all_leave_the_cache_alone(mode: str, bench: Bench) -> None:  # 12
     everything = bench.compile("enable")
@@ -192,6 +194,7 @@ def test_debug_switches_for_all_leave_the_cache_alone(mode: str, bench: Bench) -
     assert content(bench.cache) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "listed", [pytest.param("conv1", marks=pytest.mark.slow), "OpType::GlobalAveragePool"]
 )
@@ -214,6 +217,7 @@ def test_listed_operators_are_not_stored(bench: Bench) -> None:  # 13
     assert len(bench.compile("enable")) == 1
 
 
+@pytest.mark.slow
 def test_force_with_a_list_deletes_the_rest(bench: Bench) -> None:  # 14
     everything = bench.compile("enable", output="other")
     some = config(bench, "op_debug_config=ccec_g\nop_debug_list=conv1\n")
@@ -244,6 +248,7 @@ def test_a_list_without_switches_has_no_effect(bench: Bench) -> None:  # 15
 # -------------------------------------------------------------------------------------- the place
 
 
+@pytest.mark.slow
 def test_the_option_beats_the_variable_and_that_the_home(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

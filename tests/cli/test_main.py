@@ -232,6 +232,7 @@ def run(*arguments: str, **keywords: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **keywords)
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command(model: Path, tmp_path: Path) -> None:
     done = run(*line(model, tmp_path / "net"))
     assert done.returncode == 0, done.stderr
@@ -279,6 +280,7 @@ except SystemExit as first: print(first)
     assert done.stdout.splitlines()[-1] == repr(("starting\r", False)), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM,
@@ -346,6 +348,7 @@ def test_an_interrupt_of_an_import_shows_no_traceback(module: str, tmp_path: Pat
 # ------------------------------------------------------------------------------- log and info
 
 
+@pytest.mark.slow
 def test_the_log_tells_stages_passes_and_commands(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -533,6 +536,7 @@ def kept(folder: Path) -> set[str]:
                  else name.rindex("_"):] for name in names}  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("level", "kinds"),
     [
@@ -556,6 +560,7 @@ def test_debug_levels_keep_their_files(
         assert objects == kernels
 
 
+@pytest.mark.slow
 def test_the_kept_files_lead_back_to_the_nodes(model: Path, tmp_path: Path) -> None:
     import hashlib
     import json
@@ -596,6 +601,7 @@ def test_level_two_builds_without_optimisation_and_with_symbols(
     assert b".debug_info" in (tmp_path / "net/libnet.so").read_bytes()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("switches", "kinds", "flags"),
     [
@@ -692,6 +698,7 @@ def test_a_wrong_debug_file_is_named(
     assert str(cfg) in err
 
 
+@pytest.mark.slow
 def test_a_switch_without_meaning_is_a_warning(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

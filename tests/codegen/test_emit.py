@@ -81,6 +81,7 @@ def test_header_is_cpp(external: bool, tmp_path: Path) -> None:
     subprocess.run([tmp_path / "use.exe"], cwd=tmp_path, check=True)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model", MODELS)
 def test_sanitizers_have_nothing_to_say(model: str, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(MODELS[model]()))
@@ -364,6 +365,7 @@ def test_equal_constants_lie_once() -> None:
     assert len(emit_model(model).weights) == w.nbytes
 
 
+@pytest.mark.slow
 def test_a_thousand_calls_are_one_kernel_and_compile(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     count = 1000

@@ -51,6 +51,7 @@ def in_place(net: Network, library: Path, inputs: list[Array]) -> list[Array]:
     ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", [*SAMPLES, "affine"], ids=["digits", "keywords", "affine"])
 def test_runs_in_the_arena_give_the_same_bits(model: Path | str, tmp_path: Path) -> None:
     if model == "affine":
@@ -83,6 +84,7 @@ def test_runs_in_the_arena_give_the_same_bits(model: Path | str, tmp_path: Path)
         audit_memory(program, wrong, arena.scratch, arena.plan.size)
 
 
+@pytest.mark.slow
 def test_an_input_gives_its_room_back(tmp_path: Path) -> None:
     """Of a chain of four values of one size two live at any time."""
     nodes = [

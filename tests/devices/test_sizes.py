@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 KEYWORDS, DIGITS = ROOT / "samples/keywords.onnx", ROOT / "samples/digits.onnx"
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_a_linked_program(tmp_path: Path) -> None:
     require("arm-none-eabi-gcc")
     done = atc.compile(KEYWORDS, tmp_path / "kws", target="cortex-m4f", starter=True)
@@ -36,6 +37,7 @@ def test_sizes_are_those_of_a_linked_program(tmp_path: Path) -> None:
     assert 64 <= sizes.stack <= 1024
 
 
+@pytest.mark.slow
 def test_the_table_is_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [f"--model={DIGITS}", f"--output={tmp_path / 'd'}", "--target=c99"]
     limits = ["--max_ram=128K", "--max_rom=1M", "--max_stack=8K"]
@@ -47,6 +49,7 @@ def test_the_table_is_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixt
     assert report["sizes"]["ram"] <= 128 << 10
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("option", "limit", "words"),
     [
@@ -69,6 +72,7 @@ def test_a_limit_that_is_not_kept_is_explained(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("language", ["c99", "c11", "c++11"])
 def test_the_header_refuses_more(language: str, tmp_path: Path) -> None:
     folder = atc.compile(DIGITS, tmp_path / "d", target="c99", max_ram="80K", max_rom="1M").folder

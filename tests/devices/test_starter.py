@@ -46,6 +46,7 @@ def starter(folder: Path, target: str, model: onnx.ModelProto | Path = KEYWORDS)
     return atc.compile(model, folder / "net", target=target, starter=True).folder
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", QUICK)
 def test_make_run_says_ok(target: str, tmp_path: Path) -> None:
     require("qemu-system-arm")
@@ -53,6 +54,7 @@ def test_make_run_says_ok(target: str, tmp_path: Path) -> None:
     assert "selftest: ok" in make(folder, "run").splitlines()
 
 
+@pytest.mark.slow
 def test_a_changed_weight_fails_the_self_test(tmp_path: Path) -> None:
     require("qemu-system-arm")
     folder = starter(tmp_path, "cortex-m4f", affine_model())
@@ -80,6 +82,7 @@ def test_a_changed_weight_fails_the_self_test(tmp_path: Path) -> None:
     assert re.fullmatch(r"selftest: the self-test computed other numbers .*: (y|hidden)", said)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("target", "board"),
     [
@@ -106,6 +109,7 @@ def test_programs_for_real_boards_lie_in_their_memory(
         assert in_flash or record.ram <= virtual < record.ram + record.ram_size - memory
 
 
+@pytest.mark.slow
 def test_self_tests_have_every_kind_of_number(tmp_path: Path) -> None:
     kinds = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT8, TensorProto.UINT8,
              TensorProto.INT32, TensorProto.INT64]  # fmt: skip
@@ -135,6 +139,7 @@ def test_self_tests_have_every_kind_of_number(tmp_path: Path) -> None:
     assert table < 8192  # of text; the object's size is asked below
 
 
+@pytest.mark.slow
 def test_a_self_test_takes_two_kilobytes_and_a_macro_leaves_it_out(tmp_path: Path) -> None:
     cc, size = require("arm-none-eabi-gcc"), require("arm-none-eabi-size")
     folder = atc.compile(KEYWORDS, tmp_path / "kws", target="cortex-m4f", selftest=True).folder

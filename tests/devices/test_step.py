@@ -49,6 +49,7 @@ int main(void)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["c99", "host"])
 def test_parts_give_the_bits_of_a_whole_run(target: str, tmp_path: Path) -> None:
     onnx.save(affine_model(), tmp_path / "m.onnx")

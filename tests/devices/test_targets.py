@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 KEYWORDS = ROOT / "samples/keywords.onnx"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4f", "cortex-m55"])
 def test_a_bare_target_gets_a_static_library_alone(target: str, tmp_path: Path) -> None:
     require("arm-none-eabi-gcc")
@@ -40,6 +41,7 @@ def test_a_missing_compiler_is_named_with_its_package(
     assert not (tmp_path / "kws").exists()
 
 
+@pytest.mark.slow
 def test_the_bare_project_builds_with_cmake(tmp_path: Path) -> None:
     require("arm-none-eabi-gcc")
     cmake, ninja = require("cmake"), require("ninja")

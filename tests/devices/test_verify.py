@@ -33,6 +33,7 @@ def affine(tmp_path: Path) -> Path:
     return tmp_path / "affine.onnx"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", TOOLS)
 def test_a_compilation_is_verified_under_the_emulator(
     target: str, affine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -50,6 +51,7 @@ def test_a_compilation_is_verified_under_the_emulator(
     assert main(["verify", str(tmp_path / "net"), f"--model={other}"]) != 0
 
 
+@pytest.mark.slow
 def test_external_weights_go_along(affine: Path, tmp_path: Path) -> None:
     for tool in TOOLS["cortex-m4f"]:
         require(tool)
@@ -83,6 +85,7 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
+@pytest.mark.slow
 def test_a_machine_that_ssh_reaches(fake_ssh: Path, affine: Path, tmp_path: Path) -> None:
     folder = atc.compile(affine, tmp_path / "net").folder
     words = ["verify", str(folder), f"--model={affine}", "--runner=ssh:me@there:2222"]
@@ -91,6 +94,7 @@ def test_a_machine_that_ssh_reaches(fake_ssh: Path, affine: Path, tmp_path: Path
     assert main([*words[:-1], "--runner=adb"]) != 0
 
 
+@pytest.mark.slow
 def test_a_machine_that_ssh_does_not_reach(
     affine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -145,6 +145,7 @@ def by_label(timings: Timings) -> list[Mapping[str, tuple[float | None, str]]]:
     return [{m.label: (m.time_ns, m.reason) for m in row} for row in timings.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
 def test_bad_candidates_are_recorded_with_their_reason() -> None:
     for row in by_label(run(graph_of(), bench(None))):
@@ -166,6 +167,7 @@ def test_the_measured_time_overrules_the_estimate() -> None:
     assert all(c.measurements for c in chosen.values())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
 def test_nothing_is_measured_twice(tmp_path: Path) -> None:
     first = run(graph_of(), bench(tmp_path))
@@ -188,6 +190,7 @@ def test_other_flags_are_measured_anew(tmp_path: Path) -> None:
     assert started.commands
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
 def test_objects_go_through_the_op_compiler_cache(tmp_path: Path) -> None:
     started = Started()
@@ -205,6 +208,7 @@ def test_objects_go_through_the_op_compiler_cache(tmp_path: Path) -> None:
     assert compiled == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
 def test_hopeless_candidates_are_left_out_unless_all_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
@@ -239,6 +243,7 @@ def test_a_candidate_that_never_ends_fails(
         assert "map_endless of Map to f32" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
 def test_what_took_too_long_is_measured_again_when_it_may_take_longer(tmp_path: Path) -> None:
     first = bench(tmp_path)
@@ -257,6 +262,7 @@ def test_what_took_too_long_is_measured_again_when_it_may_take_longer(tmp_path: 
         assert len(told) == (not again)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalogue")
 def test_progress_counts_what_is_measured(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []

@@ -33,6 +33,7 @@ def save(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
 
 
+@pytest.mark.slow
 def test_the_policy_says_how_many_threads_share_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

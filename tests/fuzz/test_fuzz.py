@@ -23,6 +23,7 @@ def assert_clean(failures: list[Failure]) -> None:
     assert not told, "\n".join(told)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kind", "target"),
     [
@@ -38,6 +39,7 @@ def test_some_models(kind: str, target: str) -> None:
     assert_clean(run(kind, range(40), target))
 
 
+@pytest.mark.slow
 def test_some_of_onnxruntimes_own_operators() -> None:
     pytest.importorskip("onnxruntime")
     assert_clean(run("contrib", range(40), "c99"))

@@ -18,6 +18,7 @@ MULTI = PARAM_TABLES[18][1][0].names
 QUANTIZED = [name for name in MULTI if name.startswith("Q")]
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("kind", ["QuantizedS8", "Quantized8Asymm"])
 @pytest.mark.parametrize("mode", QUANTIZED)
 def test_quantized_mode(mode: str, kind: str, tmp_path: Path) -> None:

@@ -273,6 +273,7 @@ def test_constants_are_limited(tmp_path: Path) -> None:
         load_mxnet(path, None, {})
 
 
+@pytest.mark.slow
 def test_all_constants_together_are_limited(tmp_path: Path) -> None:
     nodes = [node("_ones", f"o{i}", [], shape=1 << 22) for i in range(200)]
     path = write(tmp_path, symbol(nodes, [(i, 0) for i in range(200)]))
@@ -358,6 +359,7 @@ def check_damaged(name: str, seed: int, folder: Path) -> None:
         onnx.checker.check_model(onnx_ir.to_proto(result))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_damaged_files(tmp_path: Path, name: str) -> None:
     for seed in range(40):

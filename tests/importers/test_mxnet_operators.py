@@ -99,6 +99,7 @@ def mutated(case: Case, rng: random.Random) -> Case:
     return replace(case, attrs=attrs, inputs=inputs)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_wild_nodes_are_refused_or_translated(tmp_path: Path, seed: int) -> None:
     """Whatever a node says, the importer answers with one line or with a model."""

@@ -68,6 +68,7 @@ def test_the_help_tells_the_defaults_of_this_tool(run: Any) -> None:
     assert found.count("(default)") == 1
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_examples(
     run: Any, model: Path, library: Path, picture: Path, tmp_path: Path, line: str
@@ -238,6 +239,7 @@ def test_strings(run: Any, tmp_path: Path) -> None:
 # ---- fitting ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fitting_keeps_the_fastest(
     run: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +320,7 @@ def test_a_missing_compiler_is_told_before_the_model_is_looked_at(
     assert found.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_warning_of_every_trial_is_told_once(model: Path, run: Any) -> None:
     found = run(model, "--fitting", "--json", "--enable-nhwcd4")
     assert len(found.json["warnings"]) == found.err.count("W10001") == 1

@@ -175,6 +175,7 @@ needs_vectors = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_vectors
 def test_l05_full_run(run: Any, small: Path, tmp_path: Path) -> None:
     kept = tmp_path / "net"
@@ -419,6 +420,7 @@ def test_l23_enable_nchw44_dot_is_for_arms_targets_with_it(run: Any, model: Path
         assert "aarch64-neon-dotprod doesn't run on this machine" in found.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["aarch64-neon-dotprod", pytest.param("aarch64-neon-i8mm",
                                                                        marks=pytest.mark.slow)])
 def test_l23_enable_nchw44_dot(run: Any, tmp_path: Path, name: str) -> None:
@@ -617,6 +619,7 @@ def test_l36_record_comp_seq2(run: Any, model: Path, plain: Path, tmp_path: Path
     assert sizes[0] < sizes[1]
 
 
+@pytest.mark.slow
 def test_l37_enable_jit(run: Any, tmp_path: Path) -> None:
     node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     nodes = [node("Exp", ["x"], ["e"]), node("Tanh", ["e"], ["t"]), node("Abs", ["t"], ["a"]),
@@ -688,6 +691,7 @@ def test_l41_a_default_device_of_several_threads(
     assert "unknown device" in run(library, status=1).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option", ["--multithread=2", pytest.param("--multithread-default=2", marks=pytest.mark.slow)]
 )
@@ -948,6 +952,7 @@ def external(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return model, library
 
 
+@pytest.mark.slow
 def test_l58_c_opr_lib(run: Any, external: tuple[Path, Path], tmp_path: Path) -> None:
     model, library = external
     kept = tmp_path / "net"

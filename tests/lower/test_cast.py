@@ -223,6 +223,7 @@ def quantized_model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)])
 
 
+@pytest.mark.slow
 def test_quantization_of_small_types() -> None:
     random = np.random.default_rng(5)
     made: list[tuple[onnx.ModelProto, Array]] = []

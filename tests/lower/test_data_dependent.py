@@ -112,6 +112,7 @@ def built(case: str, folder: Path, extent: object) -> Network:
     return compiled(model_of(case), ranges, folder)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES)
 def test_results_have_the_shape_that_the_values_give(case: str, tmp_path: Path) -> None:
     network = built(case, tmp_path, Range(1, 6))

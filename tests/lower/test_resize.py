@@ -98,6 +98,7 @@ def test_one_element_of_pytorch_half_pixel_is_at_0() -> None:
 SCALES = [(2.0, 2.0), (0.5, 0.6), (1.3, 2.6), (1 / 3, 4 / 3), (1.0, 3.0), (2.7, 1.0)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("scales", SCALES, ids=str)
 def test_scales_are_onnxruntime_s(scales: tuple[float, float], mode: str) -> None:
@@ -147,6 +148,7 @@ def test_nearest_of_every_type(dtype: DType) -> None:
     assert run_model(model, [x])[0].tobytes() == x[:, :, [0, 0, 1, 1]][..., columns].tobytes()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("dtype", INTERPOLATED, ids=lambda d: d.label)
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_interpolation_of_every_type(dtype: DType, mode: str) -> None:

@@ -44,6 +44,7 @@ def grids() -> Batch:
     })  # fmt: skip
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize(("mode", "padding", "align", "rank"), GRIDS)
 def test_grid_sample(mode: str, padding: str, align: int, rank: int, grids: Batch) -> None:
     name = f"{mode} {padding} {align} {rank}"
@@ -170,6 +171,7 @@ REGIONS = np.array(
 BATCHES = np.array([0, 1, 0, 1, 1])
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("ratio", [0, 1, 2])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])

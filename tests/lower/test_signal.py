@@ -58,6 +58,7 @@ def transforms() -> Batch:
     })  # fmt: skip
 
 
+@pytest.mark.few(22)
 @pytest.mark.parametrize("inverse", [0, 1])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("n", LENGTHS)
@@ -131,6 +132,7 @@ def framed(x: Array, step: int, length: int) -> Array:
     return np.stack([x[:, k * step : k * step + length] for k in range(count)], 1)
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("weighted", ["none", "constant", "run time"])
 @pytest.mark.parametrize(("step", "length"), [(4, 16), (5, 12), (16, 16), (3, 1)])
 @pytest.mark.parametrize("onesided", [0, 1])
@@ -168,6 +170,7 @@ def test_stft_refuses_nonsense(step: int, length: int, window: int | None) -> No
 # ---- tables -------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("periodic", [0, 1])
 @pytest.mark.parametrize("size", [0, 1, 2, 9])
 def test_windows(size: int, periodic: int) -> None:
@@ -209,6 +212,7 @@ def normalized(x: Array, size: int, alpha: float, beta: float, bias: float) -> A
     return np.asarray(x / (bias + alpha / size * total) ** beta)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize("shape", [(2, 5, 3, 4), (1, 4, 6), (3, 7)])
 def test_lrn(shape: tuple[int, ...], size: int) -> None:

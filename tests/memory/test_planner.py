@@ -274,6 +274,7 @@ def test_thousands_of_buffers_live_at_once_pack_close_to_the_bound(
     assert plan == plan_arena(random.Random(0).sample(buffers, len(buffers)), iterations=0)
 
 
+@pytest.mark.slow
 def test_twenty_thousand_buffers_live_at_once_take_seconds() -> None:
     """Comparing all pairs of them takes minutes."""
     buffers = nested(20_000)
@@ -346,6 +347,7 @@ def test_the_plan_does_not_depend_on_the_order_of_the_buffers(
         assert list(again.offsets) == list(plan.offsets)
 
 
+@pytest.mark.slow
 def test_more_iterations_never_enlarge_the_arena() -> None:
     improved = 0
     for seed in range(6):

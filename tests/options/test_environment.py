@@ -101,6 +101,7 @@ def test_a_user_without_a_home_has_no_models(monkeypatch: pytest.MonkeyPatch) ->
     assert find_model(Path("net"), "~/.mxnet") == Path("net")
 
 
+@pytest.mark.slow
 def test_a_home_that_may_not_be_searched_is_no_trouble(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / ".config/atc").mkdir(parents=True)

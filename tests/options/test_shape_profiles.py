@@ -42,7 +42,7 @@ def test_what_the_lists_stand_for() -> None:
     ]  # fmt: skip
 
 
-def test_an_empty_gear_and_extents_with_names() -> None:
+def test_an_empty_profile_and_extents_with_names() -> None:
     total = Sum((("s", 1), ("p", 1)))
     given = "ids:1,s=-1;past:p=-1,4;mask:1,s+p"
     assert shape_profiles(input_shape=given, dynamic_dims="5,0;1,8") == [
@@ -105,7 +105,7 @@ def test_wrong_lists(shape: str, lists: dict[str, str], code: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("gears")
+    folder = tmp_path_factory.mktemp("profiles")
     conv_net(folder / "net.onnx", batch="n")
     atc.compile(
         folder / "net.onnx", folder / "net", input_shape="x:-1,3,8,8", dynamic_batch_size="1,2,5",
@@ -114,6 +114,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_batch_of_each_size(folder: Path) -> None:
     network = atc.load(folder / "net")
     reference = ReferenceEvaluator(str(folder / "net.onnx"))
@@ -128,7 +129,7 @@ def test_a_batch_of_each_size(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_gears_and_all_other_shapes_of_a_range(folder: Path) -> None:
+def test_profiles_and_all_other_shapes_of_a_range(folder: Path) -> None:
     atc.compile(
         folder / "net.onnx", folder / "both", input_shape="x:1~5,3,8,8",
         dynamic_batch_size="1,4", target="c99",
@@ -153,7 +154,7 @@ def test_gears_and_all_other_shapes_of_a_range(folder: Path) -> None:
     assert len((folder / "both" / "both_weights.bin").read_bytes()) == len(shape_profile)
 
 
-def test_gears_share_the_weights(folder: Path) -> None:
+def test_profiles_share_the_weights(folder: Path) -> None:
     one = atc.compile(
         folder / "net.onnx", folder / "one", input_shape="x:5,3,8,8", target="c99", verify=False
     )  # fmt: skip
@@ -161,7 +162,7 @@ def test_gears_share_the_weights(folder: Path) -> None:
     assert len(weights) == len(one.emission.weights)
 
 
-def test_smaller_gears_take_less_memory(folder: Path) -> None:
+def test_smaller_profiles_take_less_memory(folder: Path) -> None:
     library = atc.load(folder / "net")._library
     assert library is not None
     sizes = []
@@ -204,6 +205,7 @@ def test_the_command_line(folder: Path) -> None:
     assert report["inputs"]["x"] == "f32[3,3,8,8]"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("line", "status"),
     [

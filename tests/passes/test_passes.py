@@ -164,6 +164,7 @@ def feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "left_out", ["nothing", *dict.fromkeys(p.name.removesuffix("_again") for p in PASSES)]
 )

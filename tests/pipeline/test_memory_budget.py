@@ -28,6 +28,7 @@ def arena(model: Path, **given: object) -> int:
     return project_of(options({}, model, target="c99", **given)).arena.plan.size
 
 
+@pytest.mark.slow
 def test_gradients_have_the_same_bits(model: Path, tmp_path: Path) -> None:
     chosen = options({}, model, target="c99", jobs="2")
     random = np.random.default_rng(0)

@@ -63,6 +63,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_first_that_runs_is_chosen(out: Path) -> None:
     names = TARGETS[host_arch()]
     assert chosen(out / "all" / "net", "net") == first(names)
@@ -74,6 +75,7 @@ def test_the_first_that_runs_is_chosen(out: Path) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.slow
 def test_a_context_is_not_prepared_again_while_its_threads_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +86,7 @@ def test_a_context_is_not_prepared_again_while_its_threads_run(
     check_contexts_with_threads(tmp_path / "net" / "libnet.so", 2)
 
 
+@pytest.mark.slow
 def test_ranges_of_shapes_are_handed_on(tmp_path: Path) -> None:
     path = conv_net(tmp_path / "net.onnx", batch="n")
     done = compile_network(path, tmp_path / "net", target=f"{first(TARGETS[host_arch()])},c99",

@@ -53,6 +53,7 @@ def written(folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in FILES}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("given", "compilations"),
     [({}, 1), ({"max_error": 0.05}, 2), ({"target": TARGETS[host_arch()]}, 2)],

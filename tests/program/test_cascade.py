@@ -163,6 +163,7 @@ def check(root: Path, names: Iterable[str], height: int, threads: int) -> None:
             np.testing.assert_allclose(b, true, rtol=1e-4, atol=1e-4, err_msg=port.name)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_calls_that_take_turns_cost_and_compute_what_they_did_one_after_the_other(
     threads: int, tmp_path: Path
@@ -199,6 +200,7 @@ def test_calls_that_take_turns_cost_and_compute_what_they_did_one_after_the_othe
         ]
 
 
+@pytest.mark.slow
 def test_turns_give_the_same_bits(tmp_path: Path) -> None:
     check(tmp_path, FEW, height=3, threads=2)
 

@@ -338,6 +338,7 @@ def test_branches_may_run_in_any_order(built: Built) -> None:
     assert [a.tobytes() for a in want] == [a.tobytes() for a in got]
 
 
+@pytest.mark.slow
 def test_forks_inside_a_loop_run_again_and_again(tmp_path: Path) -> None:
     s = Sketch()
     s.channels["state"] = 4

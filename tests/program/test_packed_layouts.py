@@ -126,6 +126,7 @@ def on_planes(graph: Graph, selection: Selection, target: Target, threads: int) 
     return {name for n in graph.nodes if n.outputs[0] in handed.types for name in n.origin}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.slow), "bf16x3"])
 def test_the_same_numbers_as_without(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "WORTH", 0)
@@ -146,6 +147,7 @@ def test_the_same_numbers_as_without(precision: str, monkeypatch: pytest.MonkeyP
     assert np.abs(planes - wanted).max() < bound * scale
 
 
+@pytest.mark.slow
 def test_the_same_bytes_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "WORTH", 0)
     monkeypatch.setattr(partition, "WORTH_PHASE", 0)

@@ -111,6 +111,7 @@ def bits(outputs: Sequence[np.ndarray[Any, Any]]) -> list[bytes]:
     return [o.tobytes() for o in outputs]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("target", "threads"), [*BUILDS[:2], pytest.param(*BUILDS[2], marks=pytest.mark.slow)]
 )
@@ -166,6 +167,7 @@ def test_a_context_is_not_prepared_again_while_its_threads_run(networks: Network
     check_contexts_with_threads(networks["c99", 3] / "libnet.so", 3)
 
 
+@pytest.mark.slow
 def test_a_network_of_short_calls_has_no_threads(tmp_path: Path) -> None:
     relu = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])], "g",

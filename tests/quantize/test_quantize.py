@@ -47,6 +47,7 @@ def run(data: Path, output: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_compiled_digits_classify_as_well_in_int8(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -260,6 +260,7 @@ def test_every_name_is_tested(name: str) -> None:
     assert re.search(rf"\b{name}\b", program_text(ALL))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("table", TABLES, ids=str)
 def test_table_compiles_without_warnings(table: Table, compiler: str, tmp_path: Path) -> None:
@@ -274,6 +275,7 @@ def test_table_compiles_without_warnings(table: Table, compiler: str, tmp_path: 
     compile_table(table, tmp_path, program_text(ALL), *command, "-c", "-o", "program.o")
 
 
+@pytest.mark.few(1)
 def test_constants(program: Program) -> None:
     lanes, registers, rounds = program.run("constants", pairs())[:3]
     assert lanes == program.table.lanes

@@ -136,6 +136,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return build(request.param, [*OPS, *ROUND, SUM], tmp_path_factory.mktemp("simd"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op", ROUND, ids=str)
 def test_rounding_to_16_bits(program: Program, op: Op) -> None:
     x = inputs()
@@ -156,6 +157,7 @@ def test_every_function_is_tested() -> None:
     assert set(re.findall(r"^static inline vf32 (v_\w+)\(vf32 x\)", text, re.MULTILINE)) == {*MATH}
 
 
+@pytest.mark.slow
 def test_coefficients_are_the_fitted_ones() -> None:
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, str(SOURCES / "fit.py")]
@@ -169,6 +171,7 @@ def test_coefficients_are_the_fitted_ones() -> None:
             assert np.isclose(written, float(text), rtol=1e-3, atol=0).any(), (line, text)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", MATH)
 def test_error_is_at_most_4_ulp(program: Program, name: str) -> None:
     stride = 8 if program.emulated else 1
@@ -178,6 +181,7 @@ def test_error_is_at_most_4_ulp(program: Program, name: str) -> None:
     assert error[worst] <= 4, x[worst]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", MATH)
 def test_exact_ones_are_rounded_once(program: Program, name: str) -> None:
     stride = 8 if program.emulated else 1

@@ -78,6 +78,7 @@ def with_evil_pass(name: str) -> tuple[passes.Pass, ...]:
     return tuple(evil(p) if p.name == name else p for p in passes.PASSES)
 
 
+@pytest.mark.slow
 def test_a_kernel_of_two_policies_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_kernel_of_two_policies_is_found(
     assert told["changes"][0]["output"] == "y"
 
 
+@pytest.mark.slow
 def test_the_command_tells_what_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ def check_cases(names: Iterable[str], folder: Path) -> tuple[int, int]:
     return passed, failed
 
 
+@pytest.mark.slow
 def test_it_says_what_compiling_does_for_some_of_the_standards_tests(tmp_path: Path) -> None:
     passed, failed = check_cases(case_names("node")[::24], tmp_path)
     assert passed > 30

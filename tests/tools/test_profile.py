@@ -53,6 +53,7 @@ def test_a_trace_has_every_call_inside_its_run() -> None:
     assert all({"pid", "tid", "name"} <= set(e) for e in trace["traceEvents"])
 
 
+@pytest.mark.slow
 def test_a_library_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = conv_net(tmp_path / "m.onnx")
     for name, option in (("net", "--profile"), ("plain", "--profile=0")):

@@ -333,5 +333,5 @@ def test_outside_of_traces_tensors_are_computed_when_looked_at() -> None:
 
 def test_importing_atc_imports_no_tracing() -> None:
     code = "import atc, sys; assert 'atc.tracing' not in sys.modules; assert 'trace' in dir(atc)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert not done.stderr

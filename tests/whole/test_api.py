@@ -69,6 +69,7 @@ def test_python_and_command_line_make_the_same_bytes(tmp_path: Path) -> None:
     assert content(tmp_path / "a") == content(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_a_network_compiled_again_is_the_new_one(tmp_path: Path) -> None:
     x = np.ones((1, 3, 8, 8), np.float32)
     results = []
@@ -90,6 +91,7 @@ def test_wrong_keywords_are_the_command_lines_errors(tmp_path: Path) -> None:
     assert not (tmp_path / "net").exists()
 
 
+@pytest.mark.slow
 def test_warnings_are_logged_and_returned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

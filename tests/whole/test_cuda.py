@@ -57,6 +57,7 @@ def has_driver() -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_the_host_computes_what_has_no_cuda_kernel(tmp_path: Path) -> None:
     report = compiled(mixed_model(), tmp_path).report
     sides = {node["op"]: node["runs_on"] for node in report["nodes"]}
@@ -85,6 +86,7 @@ def joined_model(parts: int) -> onnx.ModelProto:
     )  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"external_weight": 2}, {"memory_in_place": False}])
 def test_joined_results_move_as_one(options: dict[str, Any], tmp_path: Path) -> None:
     report = compiled(joined_model(3), tmp_path, **options).report
@@ -101,6 +103,7 @@ def test_more_operands_than_a_launch_takes_are_the_hosts(tmp_path: Path) -> None
     np.testing.assert_allclose(found["y"], reference(joined_model(110), X)[0], rtol=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("trips", [0, 1, 3])
 def test_control_flow_runs_on_the_host(trips: int, tmp_path: Path) -> None:
     compiled(loop_model(), tmp_path)
@@ -172,6 +175,7 @@ class Lent:
         self.__cuda_array_interface__ = {**array.__array_interface__, "version": 3, "stream": None}
 
 
+@pytest.mark.slow
 def test_tensors_of_other_libraries_are_taken_and_made(tmp_path: Path) -> None:
     compiled(mixed_model(), tmp_path)
     net = load(tmp_path / "net")
@@ -192,6 +196,7 @@ def test_tensors_of_other_libraries_are_taken_and_made(tmp_path: Path) -> None:
     np.testing.assert_allclose(net(X)[0], expected[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_faults_of_tensors_on_a_device_are_told(tmp_path: Path) -> None:
     compiled(mixed_model(), tmp_path)
     net = load(tmp_path / "net")
@@ -213,6 +218,7 @@ def test_faults_of_tensors_on_a_device_are_told(tmp_path: Path) -> None:
         net(X, stream=1)
 
 
+@pytest.mark.slow
 def test_a_network_runs_on_the_device_that_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +248,7 @@ def test_a_library_falls_back_to_the_cpu(
         here(Tensor(X))
 
 
+@pytest.mark.slow
 def test_kernels_are_timed_on_the_device(tmp_path: Path) -> None:
     compiled(mixed_model(), tmp_path, profile=True)
     net = load(tmp_path / "net")
@@ -268,6 +275,7 @@ def test_a_whole_network_is_one_graph(tmp_path: Path) -> None:
         np.testing.assert_allclose(net(x).array, reference(model, scale * X)[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_network_without_a_gpu_says_so(tmp_path: Path) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc isn't there")
@@ -301,6 +309,7 @@ def check(names: tuple[str, ...]) -> None:
     assert not failed, "\n".join(f"{n}: {reason}" for n, reason in failed.items())
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_suite() -> None:
     check(tuple(n for n in suite.case_names("node") if n not in EXCEPTIONS)[7::120])
 

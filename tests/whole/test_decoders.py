@@ -51,5 +51,5 @@ def test_a_decoder_is_lowered_as_its_single_shapes_are(name: str) -> None:
     model = pin_inputs(onnx_ir.from_proto(decoder.model), shapes(decoder.shapes), "test.onnx")
     graph = lower_model(model, "test.onnx")
     assert len([s for s in graph.dims if s.given]) <= 4  # rows, words, cache, frames
-    assert not graph.faults
+    assert not graph.guards
     check_range(model, graph, lambda: lower_model(model, "test.onnx"), "test.onnx")

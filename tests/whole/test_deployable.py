@@ -38,6 +38,7 @@ def said(*command: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_tree_of_files(out: Path) -> None:
     folder = out / "digits"
     files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
@@ -164,6 +165,7 @@ print(*(b - a for a, b in zip(before, touched())))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize(
     "arguments",

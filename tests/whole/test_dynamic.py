@@ -565,6 +565,7 @@ RANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not MODELS.is_dir(), reason="../shared/models is not there")
 @pytest.mark.parametrize(
     "name",
@@ -634,6 +635,7 @@ SOME = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cases", "ranges", "points"),
     [

@@ -32,6 +32,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_tensors_may_have_any_name(tmp_path: Path) -> None:
     names = [f"{name} " for name in NAMES] + [name for name in NAMES if name]
     nodes, scales = [], {}
@@ -119,6 +120,7 @@ def test_an_output_that_is_a_reshaped_input_may_be_read(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (1, 2, 0)])
 def test_outputs_may_be_reshapes_of_each_other(order: tuple[int, ...], tmp_path: Path) -> None:
     nodes = [

@@ -118,6 +118,7 @@ def test_an_invalid_model_is_refused() -> None:
         backend.prepare(model)
 
 
+@pytest.mark.slow
 def test_the_standards_own_runner_takes_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = standard_nodes()  # computed once for all tests
 
@@ -150,6 +151,7 @@ SAMPLE = [n for n in suite.case_names("node") if n not in EXCEPTIONS][::40]
 SAMPLE += [*suite.case_names("pytorch-operator")[::6], *suite.case_names("pytorch-converted")[::10]]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("names", suite.chunks(SAMPLE, 30), ids=lambda names: names[0])
 def test_a_sample_of_the_suite(names: tuple[str, ...]) -> None:
     check(names)

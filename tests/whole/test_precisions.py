@@ -171,6 +171,7 @@ def test_what_can_not_be_foreseen_is_not_split(tmp_path: Path) -> None:
     assert "the error of bf16x3 is unknown: products are in float32" in warned[0]
 
 
+@pytest.mark.slow
 def test_without_tiles_a_library_says_so_and_never_runs(tmp_path: Path) -> None:
     onnx.save(two_products(), tmp_path / "model.onnx")
     done = atc.compile(tmp_path / "model.onnx", tmp_path / "net", target=AMX)

@@ -33,6 +33,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.slow
 def test_the_committed_digits_are_read(compiled: Path) -> None:
     net = load(compiled)
     images, labels = digits.draw_digits(200, seed=11)
@@ -53,6 +54,7 @@ def test_python_reads_the_images(compiled: Path) -> None:
     assert_right(done.stdout)
 
 
+@pytest.mark.slow
 def test_c_reads_the_images(compiled: Path, tmp_path: Path) -> None:
     (tmp_path / "embed_c").symlink_to(SAMPLES / "embed_c")
     build = cmake(tmp_path / "embed_c", f"-DDIGITS={compiled}", build=tmp_path / "build")
@@ -72,6 +74,7 @@ def assert_right(said: str) -> None:
     assert all(digit.startswith(f"{Path(path).stem} (") for path, _, digit in read)
 
 
+@pytest.mark.slow
 def test_a_batch_of_any_size_is_pinned(tmp_path: Path) -> None:
     model = SAMPLES / "spiral.onnx"
     options = Options(model=model, output=tmp_path / "spiral", input_shape={"points": (7, 2)})
@@ -82,6 +85,7 @@ def test_a_batch_of_any_size_is_pinned(tmp_path: Path) -> None:
     assert (result.argmax(1) == arms).all()
 
 
+@pytest.mark.slow
 def test_the_keywords_hand_their_state_on(tmp_path: Path) -> None:
     model = SAMPLES / "keywords.onnx"
     compile_model(Options(model=model, output=tmp_path / "keywords"))

@@ -36,6 +36,7 @@ def run_sanitized(
     return [np.array(values) for values in run_example(program, *files).values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target"),
     [

@@ -145,6 +145,7 @@ MODES = (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "tier", [*TIERS, *(pytest.param(t, marks=pytest.mark.slow) for t in OTHERS)]
 )
@@ -180,6 +181,7 @@ def conv_model(path: Path) -> Path:
     return path
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kernels", ["portable", "all"])
 def test_what_a_convolution_makes_of_infinities(kernels: str, tmp_path: Path) -> None:
     """The sentence WINOGRAD."""

@@ -190,6 +190,7 @@ def check(case: Case, net: Any, runs: list[dict[str, np.ndarray]]) -> None:
             np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("target", ["host", pytest.param("c99", marks=pytest.mark.slow)])
 def test_runs_go_on_where_the_last_one_ended(name: str, target: str, tmp_path: Path) -> None:
@@ -202,6 +203,7 @@ def test_runs_go_on_where_the_last_one_ended(name: str, target: str, tmp_path: P
         check(case, net, expected(case))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -275,6 +277,7 @@ def test_bound_calls_have_states_of_their_own(tmp_path: Path) -> None:
         assert float(net(ones)[0, 0]) == 1
 
 
+@pytest.mark.slow
 def test_threads_that_share_a_network_take_turns(tmp_path: Path) -> None:
     compiled(CASES["sum beside a result"], tmp_path)
     ones = np.ones((2, 8), np.float32)
@@ -323,6 +326,7 @@ def test_a_program_in_c(tmp_path: Path) -> None:
     assert out == "1 4 9 4 1\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["lstm", "ring of frames"])
 def test_verify_compares_several_runs(name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -361,6 +365,7 @@ def named(given: str, computed: str) -> Case:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_states_are_told_of_or_taken_when_asked_for(tmp_path: Path) -> None:
     model = named("h0", "hn").write(tmp_path)
     plain = atc.compile(model, tmp_path / "plain")

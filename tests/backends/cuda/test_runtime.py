@@ -206,6 +206,7 @@ int main(void)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("barrier", "shift", "right"),
     [("__syncthreads();", 0, True), ("", 0, False), ("__syncthreads();", 1, False)],

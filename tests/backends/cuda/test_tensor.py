@@ -150,6 +150,7 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
 ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "bf16": 1e-2}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
 )
@@ -266,6 +267,7 @@ def check_code(device: str, names: tuple[str, ...], most: int, folder: Path) -> 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc isn't there")
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_compiled_products_use_tensor_cores(tmp_path: Path) -> None:
     check_code("sm_80", ("halves",), 1, tmp_path)

@@ -56,6 +56,7 @@ def model(case: dict[str, Any], strings: bool) -> tuple[onnx.ModelProto, Any]:
     return helper.make_model(graph, opset_imports=opsets, ir_version=9), x
 
 
+@pytest.mark.slow
 def test_counts_equal_onnxruntime() -> None:
     runtime = pytest.importorskip("onnxruntime")
     models = [model(case, strings) for (_, strings), case in CASES.items()]

@@ -305,6 +305,7 @@ def test_a_19_precision_of_single_operators(folder: Path, tmp_path: Path) -> Non
         options(folder, op_precision_mode=modes, op_select_implmode="high_precision")
 
 
+@pytest.mark.slow
 def test_a_20_precise_kernels(tmp_path: Path) -> None:
     weights = np.zeros((64, 64, 3, 3), np.float32)
     nodes = [
@@ -502,6 +503,7 @@ def test_a_31_weights_beside_the_library(folder: Path, base: Compilation) -> Non
             atc.load(done.folder)
 
 
+@pytest.mark.slow
 def test_a_32_another_processor(folder: Path) -> None:
     if shutil.which("aarch64-linux-gnu-gcc") is None:
         pytest.skip("no compiler for aarch64")

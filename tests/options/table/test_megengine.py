@@ -142,6 +142,7 @@ LOGGED = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("value", "levels"),
     [
@@ -228,6 +229,7 @@ def told_of(folder: Path, value: str) -> list[str]:
     return done.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_m_05_one_variable_is_watched(checked: Path) -> None:
     report = json.loads((checked / "net.report.json").read_text())
     numbers = dict(zip(report["outputs"], report["output_variables"], strict=True))
@@ -290,6 +292,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 DROP = {"MEGENGINE_ENABLE_DROP": "1"}
 
 
+@pytest.mark.slow
 def test_m_13_rules_that_are_tried(deep: Path) -> None:
     none, few, many = (
         memory(deep, **DROP, MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY=tries) for tries in ("0", "1", "10")
@@ -442,6 +445,7 @@ def test_m_27_errors_tell_the_computing_path(tmp_path: Path) -> None:
     assert texts[1] == texts[0] + path
 
 
+@pytest.mark.slow
 def test_m_27_faults_of_a_run_tell_it_too(tmp_path: Path) -> None:
     nodes = [helper.make_node("CumSum", ["x", "axis"], ["s"], "the sum"),
              helper.make_node("Softmax", ["s"], ["p"], "the softmax"),
@@ -602,6 +606,7 @@ def test_m_33_the_build_is_kept(built: Path) -> None:
     assert f"the build is kept in {work}" in (built / "log").read_text()
 
 
+@pytest.mark.slow
 def test_m_34_work_folder(built: Path, tmp_path: Path) -> None:
     assert not (built / "elsewhere").exists()  # set too late: it is read once
     relu = helper.make_node("Relu", ["x"], ["y"])

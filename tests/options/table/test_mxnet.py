@@ -103,6 +103,7 @@ def run_module(folder: Path, cwd: Path, code: str, **environ: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_x_01_the_library_that_a_module_loads(profiled: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.so"
     shutil.copy(profiled / "libnet.so", copy)
@@ -131,6 +132,7 @@ def at_a_time(model: Path, environ: dict[str, str]) -> int:
     return most_branches(project_of(options(environ, model, target="c99")).program.steps)
 
 
+@pytest.mark.slow
 def test_x_04_operators_run_at_the_same_time(tmp_path: Path) -> None:
     model = branches(tmp_path / "m.onnx")
     assert [at_a_time(model, {"MXNET_CPU_WORKER_NTHREADS": n}) for n in "123"] == [1, 2, 2]
@@ -351,6 +353,7 @@ def test_x_29_a_network_without_times_is_told(tmp_path: Path) -> None:
     assert profile_of(tmp_path, folder, "a(x)") == []
 
 
+@pytest.mark.slow
 def test_x_29_a_tool_s_own_runs_are_not_told(profiled: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "atc", "verify", "--model=m.onnx", f"--library={profiled}"],
@@ -361,6 +364,7 @@ def test_x_29_a_tool_s_own_runs_are_not_told(profiled: Path) -> None:
     assert not (profiled.parent / "profile.json").exists()
 
 
+@pytest.mark.slow
 def test_x_30_the_model_s_operators_or_all(tmp_path: Path) -> None:
     """An output that is an input as well is copied, which no operator of the model does."""
     nodes = [helper.make_node("Log", ["x"], ["l"], "logarithm"),
@@ -413,6 +417,7 @@ def test_x_35_models_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert options(environ, "net.onnx").model == Path("net.onnx")
 
 
+@pytest.mark.slow
 def test_x_32_tensor_cores_may_be_left_alone(tmp_path: Path) -> None:
     product = helper.make_node("MatMul", ["x", "x"], ["y"])
     model = save([product], {"x": [96, 96]}, {"y": [96, 96]}, tmp_path / "m.onnx")
@@ -428,6 +433,7 @@ def test_x_32_tensor_cores_may_be_left_alone(tmp_path: Path) -> None:
     assert kernel("0") == "cuda_matmul"
 
 
+@pytest.mark.slow
 def test_x_33_products_of_floats_may_be_rounded(tmp_path: Path) -> None:
     product = helper.make_node("MatMul", ["x", "x"], ["y"])
     model = save([product], {"x": [96, 96]}, {"y": [96, 96]}, tmp_path / "m.onnx")
@@ -453,6 +459,7 @@ def test_x_36_portable_kernels_only(tmp_path: Path) -> None:
     assert tiers("0") <= {"portable", "none"}
 
 
+@pytest.mark.slow
 def test_x_36_outputs_of_portable_kernels_are_those_of_all(tmp_path: Path) -> None:
     product = helper.make_node("MatMul", ["x", "x"], ["y"])
     model = save([product], {"x": [48, 48]}, {"y": [48, 48]}, tmp_path / "m.onnx")

@@ -76,6 +76,7 @@ def model(case: Case, rank: int) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
 def test_results_are_those_of_the_definition(target: str) -> None:
     if not runnable(target):

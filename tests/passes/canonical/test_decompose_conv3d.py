@@ -40,6 +40,7 @@ def model(name: str, batch: int = 1) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
 def test_results_are_those_of_the_definition(target: str) -> None:
     if not runnable(target):

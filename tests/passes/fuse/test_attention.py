@@ -133,6 +133,7 @@ def test_small_or_shared_products_stay_what_they_are(name: str) -> None:
     assert attentions(KEPT[name]) == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_results_are_those_of_single_operators(target: str) -> None:
     if target != "c99" and not runnable(target):

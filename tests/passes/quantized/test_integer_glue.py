@@ -223,6 +223,7 @@ def model_of(name: str, dtype: Any) -> onnx.ModelProto:
 TARGETS = ("c99", "x86-64-sse2", "x86-64-avx2", "x86-64-avx512")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "dtype"),
     [pytest.param(t, d, marks=() if (t, d) == (TARGETS[-1], np.uint8) else pytest.mark.slow)

@@ -127,6 +127,7 @@ const seen = {
 document.body.setAttribute("data-seen", JSON.stringify(seen)); }, 50));</script></body>"""
 
 
+@pytest.mark.slow
 def test_a_browser_shows_it(page: str, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:

@@ -73,6 +73,7 @@ def check_sums(precision: str, names: Sequence[str]) -> None:
             assert off < 2**-17 * np.std(true), f"{call}: {off}"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("precision", KERNELS)
 def test_sums_of_products(precision: str) -> None:
     check_sums(precision, FEW)
@@ -190,6 +191,7 @@ def test_bytes_give_the_exact_sums() -> None:
         np.testing.assert_array_equal(plain, want, err_msg=f"{label}: {call}")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compiles_with_the_machines_own_tiles(compiler: str, tmp_path: Path) -> None:
     find(compiler)

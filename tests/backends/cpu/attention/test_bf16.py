@@ -100,6 +100,7 @@ KERNELS: dict[str, tuple[Kernel, str, Any, float]] = {
 """Kernels, their targets, what operands are rounded to, and errors: weights are rounded, too."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", KERNELS)
 def test_products_are_those_of_rounded_operands(name: str) -> None:
     kernel, target_name, dtype, tolerance = KERNELS[name]

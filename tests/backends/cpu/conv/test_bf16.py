@@ -62,6 +62,7 @@ def check(found: list[tuple[Call, Array, int]]) -> None:
         assert error <= TOLERANCE * max(np.abs(expected).max(), 1), f"{call}: {error}"
 
 
+@pytest.mark.slow
 def test_sums_of_rounded_products() -> None:
     check([c for name in CASES for c in calls_of(name, 1)])
 
@@ -106,6 +107,7 @@ def both(kernel: AnyKernel, case: Case) -> list[Call]:
     return []
 
 
+@pytest.mark.slow
 def test_stored_operands_and_results_give_the_same_numbers() -> None:
     pairs = [(both(kernel, c), c) for kernel, cases in STORED for c in cases]
     calls = [call for pair, _ in pairs for call in pair]

@@ -83,6 +83,7 @@ KERNELS: dict[str, tuple[Blocked, dict[str, Case], float]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", list(KERNELS))
 def test_kernel_against_numpy(kernel: str, target: str) -> None:
@@ -174,6 +175,7 @@ def pooled(x: np.ndarray, case: PoolCase) -> np.ndarray:
     return y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_pooling_against_numpy(target: str) -> None:
     if not runnable(target):

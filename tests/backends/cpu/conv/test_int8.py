@@ -89,6 +89,7 @@ MOST = {"x86-64-avx512-vnni", "aarch64-neon-i8mm"}
 """Targets whose instructions the others' are a part of."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
     [

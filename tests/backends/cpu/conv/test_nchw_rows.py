@@ -53,6 +53,7 @@ def expected(x: Any, w: Any, window: Window, group: int, out: tuple[int, ...]) -
     return y
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_sums_equal_those_of_all_taps(target: str) -> None:
     record = vector_target(target)

@@ -120,6 +120,7 @@ def run(cases: list[tuple[Map, int]], target: str) -> list[tuple[np.ndarray, np.
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_function_is_as_numpy_has_it(target: str) -> None:
     if not runnable(target):

@@ -87,6 +87,7 @@ def expected(case: Case, arrays: list[Array | None]) -> tuple[Array, Array]:
     return (y + bias[0] if bias and bias[0] is not None else y), total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

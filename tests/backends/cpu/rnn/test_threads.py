@@ -111,6 +111,7 @@ def results(net: Any) -> Sequence[NDArray[Any]]:
     return [a.copy() for a in net(*given)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "target", "threads"),
     [
