@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atc.lazy_imports import defer_imports
 
 if TYPE_CHECKING:
-    from atc.api import compile
+    from atc.entry import compile
     from atc.pytorch import compile_module
     from atc.runtime.load import load
     from atc.tracing import (
@@ -45,7 +45,7 @@ _TRACING = (
     "training_step",
 )  # fmt: skip
 _LAZY = {  # importing atc alone stays cheap
-    "compile": "atc.api", "load": "atc.runtime.load", "compile_module": "atc.pytorch",
+    "compile": "atc.entry", "load": "atc.runtime.load", "compile_module": "atc.pytorch",
     **dict.fromkeys(_TRACING, "atc.tracing"),
 }  # fmt: skip
 

@@ -46,6 +46,7 @@ compile
 tools
 api load_and_run
 tracing pytorch batch
+entry
 cli
 __main__
 """
@@ -82,8 +83,9 @@ CUDA_KERNELS = [
 ]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 
-LATE = {"cli", "tools.commands", "tools.verify", "load_and_run", "importers"}
-"""Who may import late: commands load what they run, `importers` what reads the file's format."""
+LATE = {"cli", "tools.commands", "tools.verify", "load_and_run", "importers", "entry"}
+"""Who may import late: commands load what they run, `importers` what reads the file's format,
+`entry` what takes PyTorch's modules."""
 
 LEVEL = {name: k for k, line in enumerate(LEVELS.strip().splitlines()) for name in line.split()}
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 _VARIABLE = "ATC_TESTS_LEVEL"
 
@@ -24,3 +29,18 @@ def level() -> str:
 def compile_quickly() -> None:
     """Let this process and its children compile models without optimisation."""
     os.environ.setdefault(_VARIABLE, "-O0")
+
+
+@contextmanager
+def settings(folder: Path) -> Iterator[None]:
+    """Let `atc` compile plain C without optimisation where no more is asked for.
+
+    By a configuration file in `folder`, for tests of what calls the compiler by itself; the slow
+    tests compile as users do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if level() == "-O0":
+            file = folder / "atc.cfg"
+            file.write_text("target=c99\nbuild_config=cc -O0\n")
+            patch.setenv("ATC_CONFIG", str(file))
+        yield

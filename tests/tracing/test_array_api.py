@@ -1,4 +1,4 @@
-"""The array API's functions against numpy's."""
+"""The array API's functions against numpy's: what is recorded of them, and what is compiled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from atc import Tensor, array_api, trace
 from atc.tracing import ArgumentError, OperandError
@@ -65,7 +66,7 @@ OTHERS: list[tuple[str, Any]] = [
     ("unstack", lambda xp, a: xp.unstack(a, axis=1)[2]),
     ("roll", lambda xp, a: xp.roll(a, (1, -2), axis=(0, 1))),
     ("roll flat", lambda xp, a: xp.roll(a, 5)), ("tile", lambda xp, a: xp.tile(a, (2, 1, 2))),
-    ("repeat", lambda xp, a: xp.repeat(a, 2, axis=0)), 
+    ("repeat", lambda xp, a: xp.repeat(a, 2, axis=0)),
     ("repeat flat", lambda xp, a: xp.repeat(a, 3)),
     ("take", lambda xp, a: xp.take(a, xp.asarray(np.array([2, 0])), axis=0)),
     ("take_along_axis", lambda xp, a: xp.take_along_axis(a, xp.argsort(a, axis=1), axis=1)),
@@ -90,15 +91,26 @@ def check(found: Any, wanted: Any) -> None:
     wanted = np.asarray(wanted)
     assert found.shape == wanted.shape
     assert found.dtype == wanted.dtype
-    np.testing.assert_allclose(found.numpy(), wanted, rtol=3e-6, atol=3e-7)
+    np.testing.assert_allclose(found, wanted, rtol=3e-6, atol=3e-7)
 
 
-def in_one_network(cases: list[Any]) -> list[Any]:
-    """Return the results of many functions of constant operands, compiled together."""
+def results(function: Any, arrays: list[Any], compiled: bool) -> list[Any]:
+    """Return what a function gives: by its library, or by the standard's reference of its graph."""
+    traced = trace(symbolic=not compiled, record_only=not compiled)(function)
+    if compiled:
+        return [t.numpy() for t in traced(*arrays)]
+    traced(*arrays)
+    model = ReferenceEvaluator(traced.model())
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return model.run(None, dict(zip(model.input_names, arrays, strict=True)))
+
+
+def in_one_network(cases: list[Any], compiled: bool) -> list[Any]:
+    """Return the results of many functions, traced together."""
     arrays = [a for case in cases for a in case[1:]]
     counts = [len(case) - 1 for case in cases]
 
-    @trace
     def together(*operands: Tensor) -> list[Tensor]:
         rest, found = [*operands], []
         for case, count in zip(cases, counts, strict=True):
@@ -106,15 +118,17 @@ def in_one_network(cases: list[Any]) -> list[Any]:
             found.append(getattr(array_api, case[0])(*mine))
         return found
 
-    return together(*arrays)
+    return results(together, arrays, compiled)
 
 
 GROUPS = [*(UNARY[k : k + 15] for k in range(0, len(UNARY), 15)), BINARY[:17], BINARY[17:]]
+WAYS = [False, pytest.param(True, marks=pytest.mark.slow)]
 
 
+@pytest.mark.parametrize("compiled", WAYS, ids=["recorded", "compiled"])
 @pytest.mark.parametrize("cases", GROUPS, ids=lambda group: f"{group[0][0]} and others")
-def test_functions_of_elements(cases: list[Any]) -> None:
-    for case, found in zip(cases, in_one_network(cases), strict=True):
+def test_functions_of_elements(cases: list[Any], compiled: bool) -> None:
+    for case, found in zip(cases, in_one_network(cases, compiled), strict=True):
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             wanted = getattr(np, case[0])(*case[1:])
@@ -124,9 +138,10 @@ def test_functions_of_elements(cases: list[Any]) -> None:
             raise AssertionError(f"{case[0]} of {case[1].dtype}: {error}") from None
 
 
-def test_other_functions() -> None:
-    traced = trace(lambda a: [make(array_api, a) for _, make in OTHERS])
-    for (name, make), found in zip(OTHERS, traced(A), strict=True):
+@pytest.mark.parametrize("compiled", WAYS, ids=["recorded", "compiled"])
+def test_other_functions(compiled: bool) -> None:
+    every = results(lambda a: [make(array_api, a) for _, make in OTHERS], [A], compiled)
+    for (name, make), found in zip(OTHERS, every, strict=True):
         try:
             check(found, make(np, A))
         except AssertionError as error:

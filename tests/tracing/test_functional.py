@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import erf
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
-from atc import GradManager, Parameter, Tensor, functional, trace
+from atc import GradManager, Parameter, Tensor, array_api, functional, trace
 from atc.tracing import ArgumentError
 
 RNG = np.random.default_rng(5)
@@ -43,6 +45,7 @@ CASES: dict[str, tuple[Any, Any, list[Any]]] = {
     "leaky_relu": (lambda x: functional.leaky_relu(x, 0.25), lambda x: np.where(x > 0, x, x / 4),
                    [IMAGES]),
     "sigmoid": (functional.sigmoid, logistic, [IMAGES]),
+    "gelu": (functional.gelu, lambda x: x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2, [IMAGES]),
     "silu": (functional.silu, lambda x: x * logistic(x), [IMAGES]),
     "hardswish": (functional.hardswish, lambda x: x * np.clip(x + 3, 0, 6) / 6, [IMAGES]),
     "softplus": (functional.softplus, lambda x: np.log1p(np.exp(x)), [IMAGES]),
@@ -89,35 +92,49 @@ def differences(function: Any, operands: list[Any], k: int, weight: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_function_and_its_gradient(name: str) -> None:
-    function, reference, operands = CASES[name]
-    parameters = [Parameter(v) for v in operands]
-    wanted = np.asarray(reference(*operands))
-    weight = RNG.normal(size=wanted.shape)
-    manager = GradManager().attach(parameters)
+def test_functions_are_recorded() -> None:
+    operands = [v for *_, given in CASES.values() for v in given]
+
+    @trace(record_only=True)
+    def every(*tensors: Tensor) -> list[Tensor]:
+        rest = iter(tensors)
+        return [function(*[next(rest) for _ in given]) for function, _, given in CASES.values()]
+
+    every(*operands)
+    model = ReferenceEvaluator(every.model())
+    results = model.run(None, dict(zip(model.input_names, operands, strict=True)))
+    for (name, (_, reference, given)), found in zip(CASES.items(), results, strict=True):
+        rtol = 1e-6 if name == "gelu" else 1e-9  # the evaluator takes the root of 2 as a float
+        np.testing.assert_allclose(found, reference(*given), rtol, 1e-12, err_msg=name)
+
+
+SINGLE = [pytest.param([name], id=name, marks=pytest.mark.slow) for name in CASES]
+
+
+@pytest.mark.parametrize("names", [["linear"], *(s for s in SINGLE if s.id != "linear")])
+def test_functions_and_their_gradients(names: list[str]) -> None:
+    parameters = {n: [Parameter(v) for v in CASES[n][2]] for n in names}
+    wanted = {n: np.asarray(CASES[n][1](*CASES[n][2])) for n in names}
+    weights = {n: RNG.normal(size=wanted[n].shape) for n in names}
+    manager = GradManager().attach([p for n in names for p in parameters[n]])
 
     @trace(opt_level=0)
-    def step() -> Tensor:
+    def step() -> dict[str, Tensor]:
         with manager:
-            y = function(*parameters)
-            manager.backward(y, weight)
-        return y  # type: ignore[no-any-return]
+            results = {n: CASES[n][0](*parameters[n]) for n in names}
+            parts = [array_api.sum(results[n] * weights[n]) for n in names]
+            manager.backward(array_api.sum(array_api.stack(parts)))
+        return results
 
-    np.testing.assert_allclose(step().numpy(), wanted, rtol=1e-9, atol=1e-12)
-    for k, parameter in enumerate(parameters):
-        assert parameter.grad is not None
-        np.testing.assert_allclose(
-            parameter.grad.numpy(), differences(reference, operands, k, weight), atol=1e-7
-        )
+    for name, found in step().items():
+        np.testing.assert_allclose(found.numpy(), wanted[name], rtol=1e-9, atol=1e-12, err_msg=name)
+        for k, parameter in enumerate(parameters[name]):
+            assert parameter.grad is not None
+            slope = differences(CASES[name][1], CASES[name][2], k, weights[name])
+            np.testing.assert_allclose(parameter.grad.numpy(), slope, atol=1e-7, err_msg=name)
 
 
-def test_gelu_and_one_hot() -> None:
-    from math import erf
-
-    x = np.linspace(-3, 3, 7)
-    wanted = [v * (1 + erf(v / 2**0.5)) / 2 for v in x]
-    np.testing.assert_allclose(functional.gelu(Tensor(x, np.float64)).numpy(), wanted, rtol=1e-12)
+def test_one_hot() -> None:
     np.testing.assert_array_equal(functional.one_hot(Tensor(LABELS), 3).numpy(), np.eye(3)[LABELS])
 
 

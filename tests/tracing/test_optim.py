@@ -71,8 +71,14 @@ def trainer(weight: Parameter, optimizer: optim.Optimizer, traced: bool) -> Any:
     return lambda: run(wrap(X), wrap(Y), gm=manager, opt=optimizer)
 
 
-@pytest.mark.parametrize("traced", [True, False], ids=["traced", "not traced"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+DEFAULT = [("SGD", True), ("Adam", True), ("AdamW", True), ("SGD", False)]
+OTHER = [
+    pytest.param(name, traced, marks=pytest.mark.slow)
+    for name in OPTIMIZERS for traced in (True, False) if (name, traced) not in DEFAULT
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "traced"), [*DEFAULT, *OTHER])
 def test_steps_are_the_formula(name: str, traced: bool) -> None:
     made, formula = OPTIMIZERS[name]
     weight = Parameter(W)

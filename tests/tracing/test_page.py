@@ -10,11 +10,14 @@ import pytest
 PAGE = Path(__file__).parents[2] / "atc/docs/tracing.md"
 
 
-def test_the_snippets_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(None, id="all", marks=pytest.mark.slow)])
+def test_the_snippets_of_the_page_run(
+    count: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     text = PAGE.read_text("utf-8").partition("\n## PyTorch")[0]
     snippets = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(snippets) >= 4
     names: dict[str, object] = {}
-    for snippet in snippets:
+    for snippet in snippets[:count]:
         exec(compile(snippet, str(PAGE), "exec"), names)

@@ -1,0 +1,66 @@
+"""`atc.compile`: of a model file, or of a PyTorch module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, overload
+
+from atc.api import Name
+from atc.api import compile as compile_file
+from atc.errors import OptionError
+from atc.pipeline.pipeline import Compilation
+
+if TYPE_CHECKING:
+    import torch
+
+P = ParamSpec("P")
+
+
+class Compile(Protocol[P]):
+    """A function that compiles files, with the keywords `P`, and modules."""
+
+    @overload
+    def __call__(self, *arguments: P.args, **options: P.kwargs) -> Compilation: ...
+
+    @overload
+    def __call__(
+        self, module: torch.nn.Module, example_inputs: Sequence[Any], output: Name, *,
+        dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None, **options: Any,
+    ) -> Compilation: ...  # fmt: skip
+
+
+def taking_modules(function: Callable[P, Compilation]) -> Compile[P]:
+    """Let a function that compiles files compile PyTorch modules too."""
+
+    @wraps(function)
+    def compile(model: Any = None, *arguments: Any, **options: Any) -> Compilation:
+        if model is None:
+            return function(*arguments, **options)
+        if not _is_module(model):
+            return function(model, *arguments, **options)
+        examples = arguments[0] if arguments else options.get("example_inputs")
+        if not isinstance(examples, (tuple, list)):
+            raise OptionError(
+                "a PyTorch module needs example inputs", where=type(model).__name__,
+                hint="call atc.compile(module, (tensor, ...), output)",
+            )  # fmt: skip
+        from atc.pytorch import compile_module  # late: PyTorch is large, and may not be there
+
+        return compile_module(model, *arguments, **options)
+
+    return compile  # type: ignore[return-value]
+
+
+def _is_module(model: object) -> bool:
+    """Return whether a model is one of PyTorch's, which who made it has imported."""
+    torch = sys.modules.get("torch.nn")
+    return torch is not None and isinstance(model, torch.Module)
+
+
+compile = taking_modules(compile_file)
+compile.__doc__ = f"""{compile_file.__doc__}
+    Of a PyTorch module: `compile(module, example_inputs, output, dynamic_shapes=None, ...)`, with
+    the same keywords, compiles it for inputs like the examples, a tuple of tensors.
+    """
