@@ -23,10 +23,10 @@ RNG = np.random.default_rng(11)
 X = RNG.normal(size=(4, 1, 6, 6)).astype(np.float32)
 LABEL = np.array([0, 1, 2, 0])
 NET = """<ir_version: 8, opset_import: ["": 17]> net (float[4,1,6,6] x) => (float[4,3] y) {
-    f = Flatten(x) h = MatMul(f, w1) r = Relu(h) y = Gemm<transB=1>(r, w2, b2) }"""
+    c = Conv(x, w1) r = Relu(c) f = Flatten(r) y = Gemm<transB=1>(f, w2, b2) }"""
 LINE = """<ir_version: 8, opset_import: ["": 13]> line (double[8,3] x) => (double[8,2] y) {
     t = Transpose(w) y = MatMul(x, t) }"""
-WEIGHTS = {"w1": (36, 8), "w2": (3, 8), "b2": (3,)}
+WEIGHTS = {"w1": (2, 1, 3, 3), "w2": (3, 32), "b2": (3,)}
 
 
 def saved(path: Path, text: str, weights: dict[str, Any]) -> Path:
@@ -216,7 +216,7 @@ def test_a_state_is_saved_and_loaded(whole: Path, tmp_path: Path) -> None:
     again = TrainingStep(whole)
     again.load(kept)
     assert again(X, LABEL) == next_loss
-    again.set("w1", np.zeros((36, 8), np.float32))
+    again.set("w1", np.zeros((2, 1, 3, 3), np.float32))
     assert not again.get("w1").any()
     with pytest.raises(AtcError, match="w1 is float32"):
         again.set("w1", np.zeros(3, np.float32))
