@@ -13,7 +13,7 @@
 #define __device__
 #define __shared__ static __thread
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, blocks)
 
 struct emulated_index {
   unsigned x;

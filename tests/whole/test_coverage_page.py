@@ -135,6 +135,7 @@ def retyped(case: suite.Case, schema: Any, dtype: DType) -> tuple[onnx.ModelProt
     model = copied(case.model)
     (node,) = model.graph.node
     variable = schema.inputs[0].type_str
+    first = model.graph.input[0].type.tensor_type.elem_type
     same = {
         name
         for names, specs in ((node.input, schema.inputs), (node.output, schema.outputs))
@@ -146,6 +147,10 @@ def retyped(case: suite.Case, schema: Any, dtype: DType) -> tuple[onnx.ModelProt
     for value in (*model.graph.input, *model.graph.output):
         if value.name in same:
             value.type.tensor_type.elem_type = dtype.code
+    for inner in (a.g for a in node.attribute if a.HasField("g")):  # a body's are of those types
+        for value in (*inner.input, *inner.value_info, *inner.output):
+            if value.type.tensor_type.elem_type == first:
+                value.type.tensor_type.elem_type = dtype.code
     given = zip(model.graph.input, case.data[0][0], strict=True)
     return model, [cast(a, dtype) if v.name in same else a for v, a in given]
 
