@@ -280,7 +280,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs = {
         "atc": "-P -m atc", "load_and_run": "-P -m atc load_and_run",
         "compare_binary_iodump": "-P -m atc compare_binary_iodump", "python": "",
-        **{name: f"-m {name}" for name in ("pytest", "ruff", "mypy")},
+        **{name: f"-P -m {name}" for name in ("pytest", "ruff", "mypy")},
     }  # fmt: skip
     (folder / "bin").mkdir()
     for name, words in programs.items():
