@@ -14,10 +14,7 @@ from atc.dims import concrete, is_data_dependent
 from atc.ir.graph import model_name
 from atc.memory.arena import Arena
 from atc.names import comment, tensor_identifiers
-from atc.program.steps import (
-    Program,
-    touched,
-)
+from atc.program.steps import Program, touched, walk
 
 __all__ = ["Local", "Port", "Schedule", "StepWriter", "Task", "make_schedule"]
 
@@ -80,7 +77,7 @@ def make_schedule(
         Local(f"w{k}", program.types[v].dtype.c, at, f"{comment(v)} {program.types[v]}")
         for k, (v, at) in enumerate(weights.items())
     )
-    idle = {*arena.states}.difference(v for step in program.steps for v in touched(step))
+    idle = {*arena.states}.difference(v for step in walk(program.steps) for v in touched(step))
     named = [
         v for v in arena.offsets if v not in idle and not is_data_dependent(program.shift(v))
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 from atc.dims import most
@@ -159,10 +160,14 @@ class _Auditor:
             self._fill((value,), intact)
         return intact
 
+    @cached_property
+    def _following(self) -> frozenset[str]:
+        """What the states are after the run."""
+        return frozenset(state.next for state in self.program.states)
+
     def _home(self, value: str) -> str:
         """Return the storage of a value; a state's next value is another one than that it finds."""
-        following = {state.next for state in self.program.states}
-        while value in self.program.storage and value not in following:
+        while value in self.program.storage and value not in self._following:
             value = self.program.storage[value]
         return value
 

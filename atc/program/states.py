@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from atc.ir.graph import TensorType
-from atc.program.steps import State, Step, calls, touched
+from atc.program.steps import State, Step, calls, touched, walk
 
 
 def carried(
@@ -47,7 +47,7 @@ def may_replace(
     at, call = writers[0]
     if steps[at] is not call or call.node.outputs[0] != result or call.slot is not None:
         return False
-    if any(home(name) == value for step in steps[at + 1 :] for name in touched(step)):
+    if any(home(name) == value for step in walk(steps[at + 1 :]) for name in touched(step)):
         return False
     return all(
         types[name].nbytes == types[result].nbytes and name in call.in_place

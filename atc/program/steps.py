@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atc.backends.flops import operations, traffic
@@ -196,49 +196,47 @@ class Program:
 
 def most_branches(steps: Sequence[Step]) -> int:
     """Return the most branches of a fork, 1 where there is none."""
-    most = 1
+    return max((len(step.branches) for step in walk(steps) if isinstance(step, Fork)), default=1)
+
+
+def walk(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yield all steps in the order in which they are written and numbered."""
     for step in steps:
+        yield step
         match step:
-            case Fork():
-                most = max(most, len(step.branches))
             case Branch():
-                most = max(most, most_branches(step.then), most_branches(step.otherwise))
+                yield from walk(step.then)
+                yield from walk(step.otherwise)
             case Repeat():
-                most = max(most, most_branches(step.body))
-    return most
+                yield from walk(step.body)
+            case Fork():
+                for branch in step.branches:
+                    yield from branch
 
 
-def touched(step: Step) -> Iterator[str]:
-    """Yield all values that a step and the steps in it read or write."""
-    inner: tuple[Step, ...] = ()
+def touched(step: Step) -> tuple[str, ...]:
+    """Return the values that a step itself reads or writes."""
     match step:
         case Call():
-            yield from step.arguments
+            return step.arguments
         case Branch():
-            yield step.condition
-            inner = (*step.then, *step.otherwise)
+            return (step.condition,)
         case Repeat():
             own = (*step.conditions, *step.collected, step.iteration, step.going)
-            yield from (v for v in own if v)
-            inner = step.body
-        case CascadeLoop() | Parallel() | Fork():
-            inner = step.calls
-    for each in inner:
-        yield from touched(each)
+            return tuple(v for v in own if v)
+        case CascadeLoop() | Parallel():
+            return tuple(a for call in step.calls for a in call.arguments)
+        case Fork():
+            return ()  # its own steps follow
 
 
-def calls(steps: Sequence[Step]) -> Iterator[Call]:
+def calls(steps: Iterable[Step]) -> Iterator[Call]:
     """Yield all calls, those of branches and loops included."""
-    for step in steps:
+    for step in walk(steps):
         match step:
             case Call():
                 yield step
-            case Branch():
-                yield from calls(step.then)
-                yield from calls(step.otherwise)
-            case Repeat():
-                yield from calls(step.body)
-            case CascadeLoop() | Parallel() | Fork():
+            case CascadeLoop() | Parallel():
                 yield from step.calls
 
 
