@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atc.backends.compiler import PATIENCE, Compiler, Kind
 from atc.backends.target import Target, host_arch, normal_arch
-from atc.backends.toolchain import Log, TimedOut, no_log, ask_program, patience_lost
+from atc.backends.toolchain import Log, TimedOut, ask_program, no_log, patience_lost
 from atc.errors import OptionError, ToolchainError
 
 PACKAGES = {
