@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from math import prod
 from typing import Any, TypeVar, cast
@@ -196,14 +196,21 @@ def is_dynamic(value: object) -> bool:
 
     Values whose parts are shared, so that looking at all would take long, have it as `varies`.
     """
-    if isinstance(value, tuple):
-        return any(map(is_dynamic, value))
+    kind = type(value)
+    if kind in _PLAIN:
+        return False
+    if kind is tuple:
+        return any(map(is_dynamic, cast("tuple[object, ...]", value)))
     if isinstance(value, Dim):
         return True
     if hasattr(value, "varies"):
         return bool(value.varies)
-    names = _field_names(cast(Hashable, type(value)))
-    return any(is_dynamic(getattr(value, name)) for name in names)
+    parts = value if isinstance(value, tuple) else map(partial(getattr, value), _field_names(kind))
+    return any(map(is_dynamic, cast("Iterable[object]", parts)))
+
+
+_PLAIN = frozenset({int, str, bool, float, bytes, type(None)})
+"""Types of which most fields are, and that hold no extents."""
 
 
 @cache
