@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import combinations
 from math import prod
 from typing import Any, TypeVar, cast
@@ -205,8 +205,9 @@ def is_dynamic(value: object) -> bool:
         return True
     if hasattr(value, "varies"):
         return bool(value.varies)
-    parts = value if isinstance(value, tuple) else map(partial(getattr, value), _field_names(kind))
-    return any(map(is_dynamic, cast("Iterable[object]", parts)))
+    if isinstance(value, tuple):
+        return any(map(is_dynamic, value))
+    return any(is_dynamic(getattr(value, name)) for name in _field_names(cast(Hashable, kind)))
 
 
 _PLAIN = frozenset({int, str, bool, float, bytes, type(None)})
