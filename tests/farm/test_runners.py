@@ -140,7 +140,9 @@ def test_kernels_are_measured_under_qemu(tmp_path: Path) -> None:
     assert '"ns"' in times.read_text()
 
 
-@pytest.mark.parametrize("architecture, cpu", [("aarch64", "max"), ("riscv64", "rv64,v=true")])
+@pytest.mark.parametrize(
+    ("architecture", "cpu"), [("aarch64", "max"), ("riscv64", "rv64,v=true")]
+)
 def test_a_program_runs_under_qemu(architecture: str, cpu: str, parcel: Path) -> None:
     emulator = need(f"qemu-{architecture}-static")
     compiler = need(f"{architecture}-linux-gnu-gcc")
