@@ -83,14 +83,18 @@ def compare(count: int, targets: list[str], workers: list[int]) -> None:
             cold = compiled(folder, count, targets, n, store)
             warm = compiled(folder, count, targets, n, store)
             first = first or cold
-            print(f"{n:8}{cold:9.1f}s{warm:9.1f}s{cold / warm:7.1f}{first / cold:10.2f}", flush=True)
+            times = f"{n:8}{cold:9.1f}s{warm:9.1f}s"
+            print(f"{times}{cold / warm:7.1f}{first / cold:10.2f}", flush=True)
 
 
 def simulate(workers: list[int]) -> None:
-    """Print what dask costs for each kernel with so many workers that only sleep."""
+    """Print what dask costs for each kernel with so many workers that only sleep.
+
+    A scheduler keeps as many workers busy as its cost of a task goes into the time of a kernel.
+    """
     from distributed import LocalCluster
 
-    print(f"\n{'workers':>8}{'tasks':>8}{'seconds':>9}{'ideal':>8}{'overhead per task':>19}")
+    print(f"\n{'workers':>8}{'tasks':>8}{'seconds':>9}{'ideal':>8}{'overhead per task':>19}{'busy':>7}")
     for n in workers:
         tasks = min(4 * n + 40, 4000)
         with LocalCluster(
@@ -102,7 +106,7 @@ def simulate(workers: list[int]) -> None:
             seconds = time.perf_counter() - begin
         ideal = -(-tasks // n) * NAP
         overhead = (seconds - ideal) / tasks * 1e3
-        print(f"{n:8}{tasks:8}{seconds:8.2f}s{ideal:7.2f}s{overhead:16.2f} ms")
+        print(f"{n:8}{tasks:8}{seconds:8.2f}s{ideal:7.2f}s{overhead:16.2f} ms{ideal / seconds:7.0%}")
 
 
 def main() -> None:
