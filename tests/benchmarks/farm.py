@@ -94,7 +94,8 @@ def simulate(workers: list[int]) -> None:
     """
     from distributed import LocalCluster
 
-    print(f"\n{'workers':>8}{'tasks':>8}{'seconds':>9}{'ideal':>8}{'overhead per task':>19}{'busy':>7}")
+    heads = ("tasks", 8), ("seconds", 9), ("ideal", 8), ("overhead per task", 19), ("busy", 7)
+    print("\n workers" + "".join(f"{head:>{width}}" for head, width in heads))
     for n in workers:
         tasks = min(4 * n + 40, 4000)
         with LocalCluster(
@@ -106,7 +107,8 @@ def simulate(workers: list[int]) -> None:
             seconds = time.perf_counter() - begin
         ideal = -(-tasks // n) * NAP
         overhead = (seconds - ideal) / tasks * 1e3
-        print(f"{n:8}{tasks:8}{seconds:8.2f}s{ideal:7.2f}s{overhead:16.2f} ms{ideal / seconds:7.0%}")
+        times = f"{n:8}{tasks:8}{seconds:8.2f}s{ideal:7.2f}s"
+        print(f"{times}{overhead:16.2f} ms{ideal / seconds:7.0%}")
 
 
 def main() -> None:
