@@ -15,6 +15,7 @@ from atc.backends.kernel import (
     split_of,
     stripe_names,
 )
+from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.dims import bind_tokens
 from atc.ir.graph import TensorType
@@ -89,6 +90,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
         text = _FUNCTION.sub(_with_dims, text)
+    text = without_single_loops(text)
     dtype = w.outputs[0].dtype.label
     # The target too: two networks with different compiler flags may meet in one program.
     digest = hashlib.sha256(f"{target.name}\n{text}".encode()).hexdigest()[:12]

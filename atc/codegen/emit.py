@@ -12,6 +12,7 @@ import numpy as np
 from atc import __version__
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel_source import FAILURES, KernelSource
+from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.codegen.gpu import make_gpu
 from atc.codegen.hooks import observed
@@ -184,7 +185,9 @@ def emit(
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
     if selftest:
-        runs[f"src/{name}_selftest.c"] = render("project/selftest.c.j2", values)
+        runs[f"src/{name}_selftest.c"] = without_single_loops(
+            render("project/selftest.c.j2", values)
+        )
     values["sources"] = [*runs, *sources]
     texts = {**_library(values, kernels, target), **runs, **project_texts(values)}
     if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
@@ -261,7 +264,7 @@ def _library(
     name = values["name"]
     return {
         f"include/{name}.h": render("project/net.h.j2", values),
-        f"src/{name}.c": render("project/net.c.j2", values),
+        f"src/{name}.c": without_single_loops(render("project/net.c.j2", values)),
         f"src/{name}_kernels.h": render("project/kernels.h.j2", values),
         **({"src/gpu_own.h": render("cuda/gpu_own.h.j2", values)} if values["gpu"] else {}),
         **kernel_tree(kernels, target),
