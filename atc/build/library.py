@@ -32,7 +32,7 @@ from atc.codegen.weights import Blob
 from atc.errors import InternalError, ToolchainError
 from atc.files.temporary import temporary_folder
 
-VOCABULARY = ("src/simd.h", "src/simd_math.h")  # headers of kernels that aren't portable
+VOCABULARY = ("src/simd.h", "src/simd_math.h")
 LARGE = 1 << 24
 """Bytes of data from which on the tools get a stand-in for it."""
 
@@ -58,7 +58,7 @@ class Unit:
 
 def kernel_unit(kernel: KernelSource) -> Unit:
     """Return the unit of a kernel: it includes kernel.h, with vectors also the vocabulary."""
-    headers = ("src/kernel.h",) if kernel.portable else ("src/kernel.h", *VOCABULARY)
+    headers = ("src/kernel.h", *(VOCABULARY if kernel.vocabulary else ()))
     if kernel.launch:
         headers = (*headers, "src/device.h", "src/tensor.h", "src/emulation.h")
     more = (f"src/simd_{header}.h" for header in kernel.headers)
