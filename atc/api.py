@@ -76,6 +76,7 @@ def compile(
     fast_run_cache_type: str = "",
     fast_run_cache_dir: Name = "",
     kernels: str = "all",
+    deterministic_math: bool = False,
     workspace_limit: int = -1,
     weight_price: float = 0.2,
     reproducible: bool = False,

@@ -12,6 +12,7 @@ import numpy as np
 from atc import __version__
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel_source import FAILURES, KernelSource
+from atc.backends.render.own_math import HEADER as OWN_MATH
 from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.codegen.gpu import make_gpu
@@ -174,6 +175,8 @@ def emit(
         "as_text": not target.includes_files, "selftest": tuple(selftest),
         "starter": starter, "step": step, "io": _io_places(program, arena),
         "max_ram": max_ram, "max_rom": max_rom,
+        "own_math": any(OWN_MATH in k.headers for k in kernels),
+        "deterministic": target.deterministic,
         "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}
@@ -274,7 +277,7 @@ def _library(
 def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, str]:
     """Return the kernels' sources with the headers that they include."""
     files = {"src/kernel.h": verbatim("cpu/kernel.h"), **{k.path: k.text for k in kernels}}
-    if not all(k.portable for k in kernels):
+    if any(k.vocabulary for k in kernels):
         files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
         files["src/simd_math.h"] = verbatim("simd/math.h")
     if target.device and any(k.launch for k in kernels):

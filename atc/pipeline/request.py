@@ -14,7 +14,7 @@ import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
 from atc.backends.cuda.targets import EMULATED
-from atc.backends.target import Target
+from atc.backends.target import Target, deterministic
 from atc.backends.targets import get_target
 from atc.codegen.selftest import Golden
 from atc.codegen.weights import NO_WEIGHTS, Blob
@@ -208,7 +208,14 @@ def _targets(options: Options) -> tuple[Target, ...]:
             f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
             where=where, hint="compile a library for each",
         )  # fmt: skip
-    return targets
+    if not options.deterministic_math:
+        return targets
+    if devices:
+        raise OptionError(
+            f"{text} is a GPU, which rounds sums in another order", where="--deterministic_math",
+            hint="choose a target that is a CPU",
+        )  # fmt: skip
+    return tuple(deterministic(target, get_target("c99")) for target in targets)
 
 
 def _adaptation(options: Options) -> Adaptation:

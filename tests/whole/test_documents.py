@@ -81,7 +81,7 @@ FAST = {
     "help": Script(("atc --help", "load_and_run --help", "atc --help NAME"), {"NAME": "target"}),
     "named tools": Script(
         ("atc verify", "atc diff", "atc bisect", "atc quantize", "compare_binary_iodump",
-         "atc machine"),
+         "atc machine", "atc targets"),
         {"atc verify": "atc verify --help", "atc diff": "atc diff --help",
          "atc bisect": "atc bisect --help", "atc quantize": "atc quantize --help",
          "compare_binary_iodump": "compare_binary_iodump --help",

@@ -240,6 +240,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("kernels", "Optimisation", "which kernels may be chosen: portable ones are plain C, "
             "optimized ones leave plain C to the operators that have nothing else",
             "all|portable|optimized", choice(("all", "portable", "optimized")), "all"),
+    Setting("deterministic_math", "Optimisation", "make float32 results the same bits on every "
+            "target: own functions in the place of the C library's, one order of sums, no vectors "
+            "of floats", "0|1", switch, False,
+            documentation="Targets without an operating system have the own functions in any "
+            "case. What is equal where: atc/docs/numerics.md."),
     Setting("workspace_limit", "Optimisation", "most bytes of scratch that a kernel may use, "
             "where there is a choice (-1: no limit)", "N", integer(-1), -1, system="MegEngine"),
     Setting("weight_price", "Optimisation", "cycles of each run that a kernel must save for every "
