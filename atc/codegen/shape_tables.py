@@ -19,6 +19,7 @@ from atc.dims import (
     ceiling,
     dim,
     functions_in,
+    high,
     is_data_dependent,
     low,
     plain,
@@ -40,6 +41,19 @@ class Check:
     high: int
     equals: str
     """C text of what it must equal, where it isn't the first of its symbol."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """An extent that states have: an entry of `d`, C text of the most that it may be before a run,
+    and of what it is in the next one.
+    """
+
+    symbol: int
+    most: str
+    next: str
+    limit: int
+    """The most that it may ever be."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,11 @@ class Dynamic:
     lowest: tuple[tuple[int, ...], ...]
     """The smallest extents of each input."""
     fixed: bool
-    """Whether the inputs have one shape, and only values decide the rest."""
+    """Whether the inputs have one shape, and only values or states decide the rest."""
+    lengths: tuple[Length, ...] = ()
+    """What states are as long as."""
+    follows: bool = False
+    """Whether an input's extents depend on one of those lengths."""
 
     @property
     def moves(self) -> bool:
@@ -81,6 +99,7 @@ class Dynamic:
     def agreements(self) -> tuple[str, ...]:
         """Lines of C that say which of the inputs' extents follow from others."""
         places = {check.symbol: check.place for check in self.checks if check.symbol >= 0}
+        places |= {length.symbol: "(what the states hold)" for length in self.lengths}
         alike: dict[str, list[str]] = {}
         for check in self.checks:
             if check.equals:
@@ -120,16 +139,24 @@ def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
         plain(f) for f in program.guards if all(s.given for s in symbols_of(f))
     )  # fmt: skip
     own = (n for side in shapes for shape in side for n in shape)
+    symbols = {s.index: s for s in program.dims}
+    lengths = tuple(
+        Length(k, plain(symbols[k].high), plain(following), high(following))
+        for k, following in program.lengths
+    )
+    ends = (text for length in lengths for text in (length.most, length.next))
+    held = {k for k, _ in program.lengths}
     bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
     most = (n for shape in bounds for n in shape)
-    texts = (*uses.extents, *sizes, *(limit for _, limit in limits), *guards, *own, *most)
+    texts = (*uses.extents, *sizes, *(limit for _, limit in limits), *guards, *own, *most, *ends)
     return Dynamic(
         1 + max(s.index for s in program.dims), _checks(types[0]),
         tuple(len(t.shape) for t in types[0]), limits, guards, functions_in(texts), sizes,
         tuple(starts), tuple(k for below in arena.below for k in below), shapes[0], shapes[1],
         bounds,
         tuple(tuple(low(n) for n in t.shape) for t in types[0]),
-        not any(s.given for s in program.dims),
+        not any(s.given and s.index not in held for s in program.dims), lengths,
+        any(s.index in held for t in types[0] for s in symbols_of(t.shape)),
     )  # fmt: skip
 
 

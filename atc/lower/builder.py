@@ -37,6 +37,7 @@ from atc.ir.graph import (
 from atc.ir.ops import If, Loop, Map, Reshape, WriteExtents
 from atc.ir.ops.data import Concat, Gather, Pad, Scatter
 from atc.ir.view import View, broadcast, dense, gather_view, simplify_loops
+from atc.lower.growth import Caches
 from atc.lower.strings import takes_strings
 
 MOVEMENT = (Concat, Gather, If, Loop, Map, Pad, Reshape, Scatter)
@@ -108,6 +109,7 @@ class Builder:
         self.symbols: list[Symbol] = parent.symbols if parent else []
         self._guards: dict[int, None] = parent._guards if parent else {}
         self.warnings: list[str] = parent.warnings if parent else []
+        self.caches: Caches = parent.caches if parent else Caches()
         self._extents: dict[str, Extents] = {}
         self._written: dict[str, str] = {}
 

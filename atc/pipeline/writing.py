@@ -70,6 +70,9 @@ def check_whole(options: Options, program: Program, shape_profiles: bool) -> Non
 
     Also where parts are wanted of a run that is watched, or that threads share.
     """
+    if program.states and shape_profiles:
+        raise OptionError("--state and several --input_shape can't be combined", where="--state",
+                          hint="give ranges, or compile a library each", code="E10047")  # fmt: skip
     kind = "a network of several shapes" if program.dims or shape_profiles else ""
     kind = kind or ("--state" if program.states else "")
     if options.io == "arena" and kind:
