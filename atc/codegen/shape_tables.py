@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from textwrap import wrap
 
 from atc.codegen.uses import Uses
@@ -18,6 +19,7 @@ from atc.dims import (
     Function,
     ceiling,
     dim,
+    evaluate,
     functions_in,
     high,
     is_data_dependent,
@@ -89,6 +91,12 @@ class Dynamic:
     """What states are as long as."""
     follows: bool = False
     """Whether an input's extents depend on one of those lengths."""
+    first: tuple[tuple[int, ...], ...] = ()
+    """The largest extents of each input in a first run, when the states hold nothing."""
+
+    def first_size(self, index: int) -> int:
+        """Return the elements of an input in its `first` shape."""
+        return prod(self.first[index])
 
     @property
     def moves(self) -> bool:
@@ -139,14 +147,15 @@ def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
         plain(f) for f in program.guards if all(s.given for s in symbols_of(f))
     )  # fmt: skip
     own = (n for side in shapes for shape in side for n in shape)
+    bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
     symbols = {s.index: s for s in program.dims}
+    held = {k for k, _ in program.lengths}
+    start = {s: 0 if s.index in held else high(s.high) for s in program.dims}
     lengths = tuple(
         Length(k, plain(symbols[k].high), plain(following), high(following))
         for k, following in program.lengths
     )
     ends = (text for length in lengths for text in (length.most, length.next))
-    held = {k for k, _ in program.lengths}
-    bounds = tuple(tuple(map(_bound, t.shape)) for t in types[1])
     most = (n for shape in bounds for n in shape)
     texts = (*uses.extents, *sizes, *(limit for _, limit in limits), *guards, *own, *most, *ends)
     return Dynamic(
@@ -157,6 +166,7 @@ def make_dynamic(program: Program, arena: Arena, uses: Uses) -> Dynamic | None:
         tuple(tuple(low(n) for n in t.shape) for t in types[0]),
         not any(s.given and s.index not in held for s in program.dims), lengths,
         any(s.index in held for t in types[0] for s in symbols_of(t.shape)),
+        tuple(tuple(evaluate(n, start) for n in t.shape) for t in types[0]) if held else (),
     )  # fmt: skip
 
 

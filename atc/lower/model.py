@@ -13,7 +13,7 @@ import onnx_ir
 from atc.dims import NARROWER
 from atc.errors import AtcError, InternalError, ModelError, UnsupportedError, one_line, reason_of
 from atc.ir.graph import OWN, Alias, Array, DType, Graph, TensorType, is_own, prune
-from atc.lower.builder import MAX_ELEMENTS, Builder, rename
+from atc.lower.builder import MAX_ELEMENTS, Builder
 from atc.lower.caches import declare
 from atc.lower.composites import input_composites, output_tensors, refuse_composite
 from atc.lower.context import LoweringContext, node_label
@@ -27,6 +27,7 @@ from atc.lower.precision import Precision
 from atc.lower.quantization_parameters import remember_quantization, remember_transposed
 from atc.lower.ranges import tell_extents
 from atc.lower.registry import LOWERINGS
+from atc.lower.rename import rename
 from atc.lower.schema import type_error
 from atc.lower.strings import cells, is_text
 from atc.lower.trace import Listen, Trace, UnknownOperand, result_types
