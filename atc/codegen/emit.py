@@ -229,6 +229,7 @@ def _states(program: Program, arena: Arena) -> list[dict[str, object]]:
         {
             "text": f"{comment(s.value)} {program.types[s.value]}", "offset": arena.states[s.value],
             "bytes": program.types[s.value].nbytes,
+            "end": arena.states[s.value] + program.types[s.value].nbytes,
         }
         for s in program.states
     ]  # fmt: skip

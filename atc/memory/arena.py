@@ -115,9 +115,8 @@ def plan_memory(
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     states, plan = _with_states(program, plan, guard)
     last = events[-1].step if events else 0
-    buffers += [
-        Buffer(v, program.types[v].nbytes + 2 * guard, 0, last, ALIGNMENT) for v in lasting
-    ]
+    extents |= {v: _whole_lines(program.types[v].nbytes + 2 * guard) - 2 * guard for v in lasting}
+    buffers += [Buffer(v, extents[v] + 2 * guard, 0, last, ALIGNMENT) for v in lasting]
     check_plan(buffers, plan)
     values = dict.fromkeys(
         [*lasting, *(v for e in events for v in (*e.writes, *e.reads))]
@@ -142,7 +141,7 @@ def plan_memory(
     number = {b.name: k for k, b in enumerate(order)}
     return Arena(
         offsets, scratch, tuple(buffers), plan, steps, homes, guard,
-        tuple(extents[b.name] + 2 * guard for b in order), below,
+        tuple(extents[b.name] + 2 * guard for b in order), below, states,
         number={v: number[place(v)] for v in offsets},
         scratch_number={b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
@@ -178,13 +177,18 @@ def _with_states(
     size = 0
     for state in program.states:
         offsets[state.value] = size + guard
-        size += -(-(program.types[state.value].nbytes + 2 * guard) // ALIGNMENT) * ALIGNMENT
+        size += _whole_lines(program.types[state.value].nbytes + 2 * guard)
     moved = {name: offset + size for name, offset in plan.offsets.items()}
     whole = replace(
         plan, offsets={**{v: at - guard for v, at in offsets.items()}, **moved},
         size=plan.size + size, lower_bound=plan.lower_bound + size,
     )  # fmt: skip
     return offsets, whole
+
+
+def _whole_lines(size: int) -> int:
+    """Return bytes rounded up, so that what comes behind them is aligned."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _life(events: Sequence[_Event]) -> tuple[int, int, _Lane | None]:

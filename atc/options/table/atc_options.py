@@ -102,7 +102,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "input:output;...|auto", names,
             documentation="They leave the signature, lie in the arena and are updated in place. "
             "init and <name>_reset make them zero; <name>_save_state and <name>_restore_state copy "
-            "them. The shapes must be fixed."),
+            "them. A key-value cache has a range in --input_shape, from 0 to the most that it may "
+            "hold: it is empty at first, and a run appends to it where it lies."),
     Setting("insert_op_conf", "Model", "a file of preprocessing for images (AIPP), which becomes a "
             "part of the network: crop, colours, resize, mean and scale, padding",
             "FILE", path, system="ATC", row="A-16",
