@@ -17,6 +17,7 @@ from atc.backends.cuda.targets import EMULATED
 from atc.backends.target import Target
 from atc.backends.targets import get_target
 from atc.codegen.selftest import Golden
+from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.errors import InternalError, OptionError
 from atc.farm.scheduler import Scheduler
 from atc.options.options import Options
@@ -69,6 +70,8 @@ class Decisions:
     """What the outputs must be of the inputs that a self-test makes."""
     measured_layouts: bool = False
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
+    before: Blob = NO_WEIGHTS
+    """The weights of other networks, before this one's in a library of several."""
 
 
 @dataclass(frozen=True)

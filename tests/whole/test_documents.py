@@ -216,7 +216,7 @@ SLOW = {
         ("atc --model=samples/digits.onnx --output=out/digits --scheduler=local:2",),
     ),
     "how it scales": Script(
-        ("python tests/benchmarks/farm.py --networks=4 --targets=c99 --workers=1,2",),
+        ("python tests/benchmarks/farm.py --networks=4 --targets=c99 --simulated=0",),
         {"networks=4": "networks=1"},
     ),
     "benchmark": Script(
