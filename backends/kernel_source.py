@@ -131,6 +131,7 @@ def _text(
 ) -> str:
     kernel, params = candidate.kernel, candidate.params
     types = [w.inputs[i] for i in range(len(w.inputs))]
+    launch = kernel.launch(w, params, target)
     values: dict[str, object] = {
         "symbol": _PLACEHOLDER,
         "parameters": _parameters(arguments),
@@ -140,7 +141,8 @@ def _text(
         "portable": kernel.portable,
         "headers": candidate.headers,
         "arguments": arguments,
-        "launch": kernel.launch(w, params, target),
+        "launch": launch,
+        "frame": "cuda/kernel.cu.j2" if launch else "cpu/kernel.c.j2",
         "operands": [f"x{i} {_shown(t)}" for i, t in enumerate(types) if t is not None],
         "results": [f"y{i} {_shown(t)}" for i, t in enumerate(w.outputs)],
         **kernel.values(w, params, target),
