@@ -23,6 +23,7 @@ from atc.farm.scheduler import Scheduler
 from atc.options.options import Options
 from atc.options.shape_profiles import fallback_of, shape_profiles_of
 from atc.pipeline.debug_build import Debugging, read_debugging
+from atc.pipeline.held import Held
 from atc.pipeline.pass_switches import LEVELS, RULES, Switches, parse_switches, read_switches
 from atc.pipeline.precision import (
     MODES_V2,
@@ -68,6 +69,8 @@ class Decisions:
     """Passes of the graph that are left out, whatever switches say."""
     golden: tuple[Golden, ...] = ()
     """What the outputs must be of the inputs that a self-test makes."""
+    held: Held = Held()
+    """What the caller keeps from run to run, which a budget of memory counts."""
     measured_layouts: bool = False
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
     before: Blob = NO_WEIGHTS

@@ -29,6 +29,7 @@ from atc.options.values import (
     switch_or_export,
     text,
     value_ranges,
+    word_or,
     words,
 )
 
@@ -358,9 +359,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "or all",
             "none|cheap|all", choice(("none", "cheap", "all")), "none",
             documentation="Results have the same bits. --log=info tells the nodes."),
-    Setting("memory_budget", "Optimisation", "most bytes that the arena may take (0: any): no more "
-            "is computed again than that takes, and a larger arena is an error", "BYTES",
-            integer(0), 0),
+    Setting("memory_budget", "Optimisation", "most bytes that the arena may take, with the weights "
+            "and the optimizer's state of --mode=train (0: any): no more is computed again than "
+            "that takes, and a network that needs more is an error", "BYTES", integer(0), 0),
     Setting("recompute_until", "Optimisation", "bytes of arena from which on nothing more is "
             "computed again", "BYTES", integer(0), 0),
     Setting("recompute_minimum", "Optimisation", "values of fewer bytes are kept", "BYTES",
@@ -409,7 +410,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "the build", "0|1", switch, False),
     Setting("mode", "Debugging", "0: compile. 1: only translate the model (or the report of a "
             "compiled network) to the file of --json. 3: only check the model. 5: a text graph to "
-            "JSON. 6: show a compiled network", "0|1|3|5|6", integer(0, 30, _MODES), 0,
+            "JSON. 6: show a compiled network. train: compile a step of training",
+            "0|1|3|5|6|train", word_or("train", integer(0, 30, _MODES)), 0,
             system="ATC", row="A-05", role="tool"),
     Setting("om", "Debugging", "what the modes 1, 5 and 6 read: a model, a .graph.txt, or the "
             "folder of a compiled network", "PATH", path, system="ATC", row="A-06", role="tool"),
