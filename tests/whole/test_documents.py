@@ -7,11 +7,9 @@ it stands.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +17,13 @@ from pathlib import Path
 import onnx
 import pytest
 from importers.megengine_writer import Dump, write_v2
+from readers_folder import ROOT, install_programs, lay_out
 
 import atc
 
-ROOT = Path(__file__).parents[2]
 _PLACES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "cache/*.md", "atc/docs/*.md",
-           "samples/**/*.md")  # fmt: skip
+           "atc/docs/concepts/*.md", "samples/**/*.md")  # fmt: skip
+"""The tutorials aren't among them: test_tutorials.py runs each as a whole."""
 DOCUMENTS = tuple(
     str(p.relative_to(ROOT)) for place in _PLACES for p in sorted(ROOT.glob(place))
 )  # fmt: skip
@@ -277,16 +276,7 @@ def test_every_command_of_the_documents_is_run() -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of programs, and of the digits' network with times of its calls."""
     folder = tmp_path_factory.mktemp("documents")
-    programs = {
-        "atc": "-P -m atc", "load_and_run": "-P -m atc load_and_run",
-        "compare_binary_iodump": "-P -m atc compare_binary_iodump", "python": "",
-        **{name: f"-P -m {name}" for name in ("pytest", "ruff", "mypy")},
-    }  # fmt: skip
-    (folder / "bin").mkdir()
-    for name, words in programs.items():
-        program = folder / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
-        program.chmod(0o755)
+    install_programs(folder)
     options = {"target": "c99", "profile": True, "build_config": "cc -O0"}
     atc.compile(ROOT / "samples/digits.onnx", folder / "made/digits", **options)  # type: ignore[arg-type]
     return folder
@@ -294,16 +284,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def top_folder(made: Path, folder: Path) -> dict[str, str]:
     """Lay out what a reader has in front of him; returns the environment of his shell."""
-    shutil.copytree(ROOT / "samples", folder / "samples")
-    (folder / "tests").symlink_to(ROOT / "tests")
+    environ = lay_out(folder, made / "bin", made / "cache")
     (folder / "made").symlink_to(made / "made")
     dump = Dump()
     data = dump.input("data", (1, 1, 28, 28))
     dump.output(dump.op("Elemwise", [data], {"Elemwise": {"mode": "RELU"}}, name="y")[0], "y")
     (folder / "lenet.mge").write_bytes(write_v2(dump))
     shutil.copy(ROOT / "samples/images/2.pgm", folder / "digit.pgm")
-    paths = os.pathsep.join([str(made / "bin"), os.environ["PATH"]])
-    return {**os.environ, "PATH": paths, "ASCEND_CACHE_PATH": str(made / "cache")}
+    return environ
 
 
 def run_script(script: Script, made: Path, folder: Path) -> str:
