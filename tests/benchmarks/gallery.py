@@ -31,6 +31,7 @@ from architectures import ARCHITECTURES, Architecture
 from charts import DOCS, Row, bars
 
 import atc
+from atc.backends.targets import get_target
 
 HERE = Path(__file__).parent
 STORED = DOCS / "gallery.jsonl"
@@ -75,7 +76,8 @@ def circumstances() -> dict[str, Any]:
     """Return when and where something was measured, and how much else ran there."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()), "cpu": cpu_name(),
-        "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1),
+        "target": get_target("host").name, "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         "atc": atc.__version__, "onnxruntime": version("onnxruntime"),
     }  # fmt: skip
 
@@ -112,23 +114,29 @@ def keep(path: Path, lines: Mapping[str, Line]) -> None:
 PAGE = """\
 # Gallery
 
-Written by `python tests/benchmarks/gallery.py` from what it measured (`gallery.jsonl` beside this page); don't edit it by hand.
+Written by `python tests/benchmarks/gallery.py` from what it measured (`gallery.jsonl` beside this
+page); don't edit it by hand.
 
-{count} public architectures of torchvision, timm and transformers, exported by `torch.onnx.export` with random weights, in float32,
-batch 1. Those of transformers are small configurations, as their names say. {where}
+{count} public architectures of torchvision, timm and transformers, exported by
+`torch.onnx.export` with random weights, in float32, batch 1. Those of transformers are small
+configurations, as their names say. {where}
 
-**How it was measured**: by CPU time, as the machine was also used by others meanwhile (a load of {load} on {cores} cores when
-they began): not by a clock on the wall. Both engines ran on one core with one thread, in turns. Times of a
-busy machine are longer than those of an idle one, as caches are shared; ratios suffer less, and are what to read here.
+**How it was measured**: by CPU time, as the machine had other work meanwhile (a load of {load} on
+{cores} cores when the networks' turns began). Both engines ran on one core with one thread, in
+turns. On a busy machine times are longer than on an idle one, as caches are shared; ratios suffer
+less, and are what to read here.
 
-Ratio is onnxruntime's median time over ours. The geometric mean of the {timed} is **{mean:.2f}**, the least {least:.2f}. Error is the largest
-difference from onnxruntime without optimisations, as a part of the output's largest magnitude, ours and onnxruntime's own. Build is the
-CPU time of `atc` and all its compilers with an empty cache, library the size of the shared library, weights included, memory the
-peak of the process beyond that of Python with numpy and the inputs, ours and onnxruntime's.
+Ratio is onnxruntime's median time over ours. The geometric mean of the {timed} is **{mean:.2f}**,
+the least {least:.2f}. Error is the largest difference from onnxruntime without optimisations, as a
+part of the output's largest magnitude, ours and onnxruntime's own. Build is the CPU time of `atc`
+and all its compilers with an empty cache, library the size of the shared library, weights
+included, memory the peak of the process beyond that of Python with numpy and the inputs, ours and
+onnxruntime's.
 
 ![speed](images/gallery_speed.svg)
 
-| network | from | million parameters | ours ms | onnxruntime ms | ratio | error | build s | library MB | memory MB |
+| network | from | million parameters | ours ms | onnxruntime ms | ratio | error | build s | library MB \
+| memory MB |
 |---|---|---|---|---|---|---|---|---|---|
 {rows}
 {failed}
@@ -140,8 +148,8 @@ peak of the process beyond that of Python with numpy and the inputs, ours and on
 
     python tests/benchmarks/gallery.py --exporter=python --only=SqueezeNet
 
-measures networks anew (`--again` those that have a line already); the exporter is a Python that has `torch`, `onnxscript`, `torchvision`,
-`timm` and `transformers`.
+measures networks that have no line yet (with `--again` those that have one, too); the exporter is a
+Python that has `torch`, `onnxscript`, `torchvision`, `timm` and `transformers`.
 """
 
 
@@ -165,8 +173,8 @@ def where(lines: Mapping[str, Line]) -> str:
     dates = sorted({x["on"]["date"] for x in lines.values()})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return (
-        f"Measured {when} on {one(lines, 'cpu')}, {one(lines, 'cores')} cores, "
-        f"with onnxruntime {one(lines, 'onnxruntime')}."
+        f"Measured {when} on {one(lines, 'cpu')}, {one(lines, 'cores')} cores, for the target "
+        f"`{one(lines, 'target')}`, beside onnxruntime {one(lines, 'onnxruntime')}."
     )
 
 

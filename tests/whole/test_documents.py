@@ -1,5 +1,7 @@
 """Every command line of the README, the documents and the samples does what it is there for.
 
+Blocks that are fenced (tutorials, recipes, concepts) are run by test_tutorials.py, page by page.
+
 They are found in the text, so that one that nobody knows how to run fails. What stands for
 something of the reader's (FILE, FOLDER, a model that isn't here) is replaced; the rest is run as
 it stands.
@@ -7,6 +9,7 @@ it stands.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -14,16 +17,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from importers.megengine_writer import Dump, write_v2
+from importers.mxnet_files import node, params, symbol, variable
 from readers_folder import ROOT, install_programs, lay_out
 
 import atc
 
-_PLACES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "cache/*.md", "atc/docs/*.md",
-           "atc/docs/concepts/*.md", "samples/**/*.md")  # fmt: skip
-"""The tutorials aren't among them: test_tutorials.py runs each as a whole."""
+_PLACES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "cache/*.md", "atc/docs/**/*.md",
+           "samples/**/*.md")  # fmt: skip
 DOCUMENTS = tuple(
     str(p.relative_to(ROOT)) for place in _PLACES for p in sorted(ROOT.glob(place))
 )  # fmt: skip
@@ -37,6 +41,7 @@ PROGRAMS = (
     r"|mypy|cmake|cc|H=\$\(|out/\S+/read_digits)"
 )
 _BLOCK = re.compile(rf"^    ({PROGRAMS}\b.*?)(?: {{2,}}#.*)?$", re.MULTILINE)
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(rf"`({PROGRAMS}(?: [^`]*)?)`")
 _COMMENT = re.compile(
     rf"^(?:usage: | \*   |#     |    )?({PROGRAMS}(?: |(?<=\()).+)$", re.MULTILINE
@@ -59,7 +64,7 @@ class Script:
 
     @property
     def text(self) -> str:
-        text = "\n".join(self.commands)
+        text = "".join(f"{command}\n" for command in self.commands)
         for old, new in self.instead.items():
             assert old in text, f"{old} isn't in {text}"
             text = text.replace(old, new)
@@ -75,7 +80,16 @@ FAST = {
     ),
     "load_and_run": Script(
         ('load_and_run lenet.mge --input="data:digit.pgm" --iter=20 --thread=2 '
-         "--profile=lenet.json",),
+         "--profile=lenet.json",
+         'load_and_run lenet.mge --input="data:digit.pgm" --fast-run '
+         "--fast_run_algo_policy=lenet.policy"),
+    ),
+    "coming from elsewhere": Script(
+        ("atc --mode=1 --om=samples/digits.onnx --json=digits.json",
+         'atc --model=net-symbol.json --weight=net-0010.params --output=out/net '
+         '--input_shape="data:1,4"',
+         "atc --model=samples/digits.onnx --output=out/digits --target=c99"),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output=", "--target=c99\n": "\n"},
     ),
     "help": Script(("atc --help", "load_and_run --help", "atc --help NAME"), {"NAME": "target"}),
     "named tools": Script(
@@ -92,7 +106,10 @@ FAST = {
     ),
     "explain": Script(("atc explain FOLDER NODE",), {"FOLDER": "made/digits", "NODE": "NODE_1"}),
     "profile": Script(("atc profile FOLDER",), {"FOLDER": "made/digits"}),
-    "report": Script(("atc report FOLDER",), {"FOLDER": "made/digits"}),
+    "report": Script(
+        ("atc report FOLDER", "atc report out/digits", "atc report"),
+        {"FOLDER": "made/digits", "out/": "made/", "atc report\n": "atc report --help\n"},
+    ),
     "cache": Script(
         ("atc cache stats", "atc cache verify", "atc cache why", "atc cache clear"),
         {"why": "why $(ls cache/kernel_cache/c99 | head -c 12)"},
@@ -155,23 +172,36 @@ FAST = {
 """By default."""
 
 SLOW = {
+    "for this machine and others": Script(
+        ("atc --model=samples/digits.onnx --framework=5 --output=out/digits "
+         "--soc_version=x86-64-avx2",
+         "atc --model=samples/digits.onnx --output=out/digits --target=host",
+         "atc --model=samples/digits.onnx --output=out/digits --fast_run=1 "
+         "--fast_run_algo_policy=digits.policy",
+         "atc --model=samples/digits.onnx --output=out/digits "
+         "--fast_run_algo_policy=digits.policy",
+         'atc --model=samples/spiral.onnx --output=out/spiral --input_shape="points:-1,2" '
+         '--dynamic_batch_size="1,8"'),
+    ),
     "installation": Script(
         ("pip install . && atc --model=samples/digits.onnx --output=out/digits "
          "--op_compiler_cache_mode=enable",
          "pip install '.[test]' && pytest", "pip install '.[zig]'", "pip install '.[quantize]'",
          "pip install '.[converters]'", "pip install '.[exporters]'", "pip install '.[cuda]'",
-         "pip install '.[farm]'", "pip install '.[torch]'"),
+         "pip install '.[farm]'", "pip install '.[torch]'", "pip install '.[docs]'"),
         {"&& pytest": "&& pytest -n 0 tests/dims",
          "install '.[converters]'": "install -q --dry-run '.[converters]'",
          "install '.[exporters]'": "install -q --dry-run --no-deps '.[exporters]'",  # gigabytes
          "install '.[cuda]'": "install -q --dry-run '.[cuda]'",
          "install '.[farm]'": "install -q --dry-run '.[farm]'",
-         "install '.[torch]'": "install -q --dry-run --no-deps '.[torch]'"},
+         "install '.[torch]'": "install -q --dry-run --no-deps '.[torch]'",
+         "install '.[docs]'": "install -q --dry-run '.[docs]'"},
         first="python -m venv env && . env/bin/activate",
     ),
     "a GPU": Script(
         ("atc --model=samples/digits.onnx --output=out/digits --target=cuda-sm90 "
-         "--op_compiler_cache_mode=enable",),
+         "--op_compiler_cache_mode=enable",
+         "atc --model=samples/digits.onnx --output=out/digits --target=cuda-sm90"),
         {"cuda-sm90": "cuda-emulated"},  # which needs no nvcc
     ),
     "embedding in Python": Script(
@@ -222,9 +252,19 @@ SLOW = {
         ("python tests/benchmarks/compare.py resnet50.onnx --peers=onnxruntime,openvino --layers "
          "--op_select_implmode=high_precision",
          "python tests/benchmarks/compare.py resnet50.onnx --op_select_implmode=high_precision "
-         "--clock=cpu --rounds=8", "python tests/benchmarks/compare.py MODEL --layers"),
+         "--clock=cpu --rounds=8", "python tests/benchmarks/compare.py MODEL --layers",
+         "python tests/benchmarks/compare.py"),
         {"resnet50.onnx": "samples/digits.onnx", "MODEL": "samples/digits.onnx",
-         "--layers": "--layers --rounds=2"},
+         "--layers": "--layers --rounds=2", "compare.py\n": "compare.py --help\n"},
+    ),
+    "charts": Script(
+        ("python tests/benchmarks/charts.py", "python tests/benchmarks/gallery.py --page",
+         "python tests/benchmarks/gallery.py --exporter=python --only=SqueezeNet",
+         "python tests/benchmarks/gallery.py"),
+        {"tests/benchmarks/": "own/tests/benchmarks/", "--only=SqueezeNet": "--only=nothing",
+         "gallery.py\n": "gallery.py --help\n"},
+        first="mkdir -p own/atc own/tests && cp -r tests/benchmarks own/tests && "
+        f"cp -r {ROOT}/atc/docs own/atc",  # a copy, whose charts it draws
     ),
     "instructions": Script(
         ("python tests/benchmarks/instructions.py",),
@@ -256,6 +296,7 @@ def lines(document: str) -> Iterator[str]:
                     or line.startswith("H="))  # fmt: skip
         yield from (m[1] for m in _INLINE.finditer(text))
         return
+    text = _FENCED.sub("", text)
     yield from (m[1] for m in _BLOCK.finditer(text))
     for line in (m[1].replace("\\|", "|") for m in _INLINE.finditer(text)):
         head, _, words = line.rpartition(" ")
@@ -290,6 +331,10 @@ def top_folder(made: Path, folder: Path) -> dict[str, str]:
     data = dump.input("data", (1, 1, 28, 28))
     dump.output(dump.op("Elemwise", [data], {"Elemwise": {"mode": "RELU"}}, name="y")[0], "y")
     (folder / "lenet.mge").write_bytes(write_v2(dump))
+    root = symbol([variable("data"), node("Activation", "y", [[0, 0, 0]], act_type="relu")],
+                  [[1, 0, 0]])  # fmt: skip
+    (folder / "net-symbol.json").write_text(json.dumps(root))
+    (folder / "net-0010.params").write_bytes(params({"arg:unused": np.zeros(1, np.float32)}))
     shutil.copy(ROOT / "samples/images/2.pgm", folder / "digit.pgm")
     return environ
 
