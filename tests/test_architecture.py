@@ -79,7 +79,8 @@ KERNELS = [
 """The families of `backends/cpu`, lowest first, below `catalogue`."""
 
 CUDA_KERNELS = [
-    "gpus", "kernel", "elementwise", "products", "tensor", "windows", "rows", "data",
+    "gpus", "kernel", "elementwise", "products", "tensor", "windows", "rows", "data", "ordered",
+    "loops", "recurrent", "packed",
 ]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 
@@ -184,15 +185,18 @@ def test_families_of_kernels_import_only_lower_ones(imported: Imports) -> None:
 
 
 def test_kinds_of_processors_share_only_what_renders_text(imported: Imports) -> None:
-    """`backends/cpu` and `backends/cuda` don't see each other, `backends/render` neither."""
-    kinds = ("atc.backends.cpu", "atc.backends.cuda", "atc.backends.render")
+    """`backends/cpu` and `backends/cuda` don't see each other, what both have neither."""
+    both = ("atc.backends.render", "atc.backends.parallel_for")
+    kinds = ("atc.backends.cpu", "atc.backends.cuda", *both)
     across = {
         (m.rsplit(".", m.count(".") - 2)[0], e.module.rsplit(".", e.module.count(".") - 2)[0])
         for m, found in imported.items()
         for e in found
         if m.startswith(kinds) and e.module.startswith(kinds)
     }
-    assert {(a, b) for a, b in across if a != b} == {(a, kinds[2]) for a in kinds[:2]}
+    assert {(a, b) for a, b in across if a != b} == {
+        *((a, b) for a in kinds[:2] for b in both), both[::-1]
+    }  # fmt: skip
 
 
 def _out_of_order(imported: Imports, start: str, families: Sequence[str]) -> list[str]:
