@@ -273,6 +273,7 @@ def test_m_05_one_variable_is_watched(checked: Path) -> None:
     assert "'z' written by node 'the softmax' (" in line
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("value", ["", "99", "one", "1x"])
 def test_m_05_other_values_tell_nothing(checked: Path, value: str) -> None:
     assert told_of(checked, value) == []
@@ -510,6 +511,7 @@ def asked(folder: Path, code: str, **environ: str) -> subprocess.CompletedProces
     )  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("level", "seen"),
     [("0", "ValueError at once, RuntimeError at once"), ("1", "ValueError at once, RuntimeError"),
