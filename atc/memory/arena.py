@@ -68,6 +68,24 @@ class _Event:
     lane: _Lane | None = None
 
 
+def largest_call(program: Program, arena: Arena) -> tuple[str, int]:
+    """Return the call whose operands, results and scratch need most of the arena, and its bytes.
+
+    Whatever is computed again, they are there at the same time.
+    """
+    sizes = {b.name: b.size for b in arena.buffers}
+    scratch = {b.scratch_of: b.size for b in arena.buffers if b.scratch_of}
+    best = ("", 0)
+    for event in _events(program, program.steps):
+        if event.call is None:
+            continue
+        homes = {arena.homes[v] for v in (*event.reads, *event.writes) if v in arena.homes}
+        node = event.call.node
+        need = sum(sizes.get(h, 0) for h in homes) + scratch.get(node.outputs[0], 0)
+        best = max(best, (" + ".join(node.origin) or node.outputs[0], need), key=lambda b: b[1])
+    return best
+
+
 def plan_memory(
     program: Program, *, reuse: bool = True, in_place: bool = True, guard: int = 0,
     tries: int = 12, alignment: int = ALIGNMENT, io: bool = False,

@@ -52,6 +52,7 @@ def write_project(
         hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
         threads=max(plans.threads, most_branches(shown.program.steps)),
         device_id=options.device_id,
+        before=request.decisions.before,
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
         selftest=request.decisions.golden, starter=options.starter, step=options.step,
         max_ram=options.max_ram, max_rom=options.max_rom,
