@@ -267,8 +267,9 @@ SLOW = {
         f"cp -r {ROOT}/atc/docs own/atc",  # a copy, whose charts it draws
     ),
     "instructions": Script(
-        ("python tests/benchmarks/instructions.py",),
-        {"instructions.py": "instructions.py --help"},  # needs an emulator, takes minutes
+        ("python tests/benchmarks/instructions.py", "python tests/benchmarks/sizes.py"),
+        {"instructions.py": "instructions.py --help",  # needs an emulator, takes minutes
+         "sizes.py": "sizes.py --help"},
     ),
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",
