@@ -139,7 +139,7 @@ def test_the_gallery_tells_ratios_and_failures(tmp_path: Path) -> None:
         "ResNet-18": line("ResNet-18", 0.001, 0.002), "ResNet-50": line("ResNet-50", 0.002, 0.001),
         "Swin-T": {**line("Swin-T", 1.0, 1.0), "engines": {}, "failure": "build: no such thing"},
     }  # fmt: skip
-    text = gallery.page(lines)
+    text = " ".join(gallery.page(lines).split())
     assert "| ResNet-18 | timm | 1.5 | 1.00 | 2.00 | **2.00** | 1e-06 / 1e-06 | 7 |" in text
     assert "geometric mean of the 2 is **1.00**, the least 0.50" in text
     assert "- Swin-T: build: no such thing" in text
