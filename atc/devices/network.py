@@ -89,10 +89,9 @@ class Device:
             raise OptionError(f"programs for {name} don't run on this machine", where="--target",
                               hint="build without --verify, or for another target")  # fmt: skip
         if shutil.which(program) is None:
-            package = _PACKAGES.get(program, program)
             raise OptionError(
                 f"programs for {name} need {program} to run on this machine", where="--target",
-                hint=f"apt install {package}, or verify where it is for: --runner=ssh:HOST",
+                hint=f"{install_runner(program)}, or verify where it is for: --runner=ssh:HOST",
             )  # fmt: skip
 
 
@@ -196,6 +195,11 @@ class DeviceNetwork:
             with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
                 archive.extractall(place, filter="data")
         return replace(done, stdout=b"")
+
+
+def install_runner(program: str) -> str:
+    """Return the command that brings an emulator on Debian and Ubuntu."""
+    return f"apt install {_PACKAGES.get(program, program)}"
 
 
 def read_report(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The commands diff, bisect, profile, quantize, report, machine: from arguments to an answer."""
+"""The commands diff, bisect, profile, quantize, report, machine, targets: from arguments to an
+answer."""
 
 from __future__ import annotations
 
@@ -42,6 +43,8 @@ def run_tool(command: str, argv: Sequence[str], listen: Diagnostics) -> Answer:
             return _quantize(argv)
         case "machine":
             return _machine(argv, listen)
+        case "targets":
+            return _targets(argv, listen)
         case _:
             return _report(argv)
 
@@ -179,3 +182,11 @@ def _machine(argv: Sequence[str], listen: Diagnostics) -> Answer:
     values: dict[str, Any] = resolved.values
     shown = shown_machine(values["machine"], values["measure"], resolved.environ, listen)
     return Answer(machine_json(shown.machine) if values["json"] else machine_text(shown))
+
+
+def _targets(argv: Sequence[str], listen: Diagnostics) -> Answer:
+    from atc.tools.targets import target_rows, targets_json, targets_text
+
+    resolved = resolve(parse_arguments(argv, "targets").given, "targets")
+    rows = target_rows(resolved.environ, listen.process)
+    return Answer((targets_json if resolved.values["json"] else targets_text)(rows))

@@ -49,8 +49,9 @@ from machine import peak_of, pinned, pinned_cores
 from peers import BARE, described, installed, precision_of
 from shares import Share, shares
 
-from atc.accuracy.compare import random_inputs, run_reference
+from atc.accuracy.compare import run_reference
 from atc.accuracy.differences import compare
+from atc.accuracy.inputs import random_inputs
 from atc.backends.flops import operations
 from atc.backends.targets import get_target
 from atc.compile import compile_model

@@ -94,7 +94,7 @@ FAST = {
     "help": Script(("atc --help", "load_and_run --help", "atc --help NAME"), {"NAME": "target"}),
     "named tools": Script(
         ("atc verify", "atc diff", "atc bisect", "atc quantize", "compare_binary_iodump",
-         "atc machine"),
+         "atc machine", "atc targets"),
         {"atc verify": "atc verify --help", "atc diff": "atc diff --help",
          "atc bisect": "atc bisect --help", "atc quantize": "atc quantize --help",
          "compare_binary_iodump": "compare_binary_iodump --help",
@@ -245,7 +245,7 @@ SLOW = {
         ("atc --model=samples/digits.onnx --output=out/digits --scheduler=local:2",),
     ),
     "how it scales": Script(
-        ("python tests/benchmarks/farm.py --networks=4 --targets=c99 --workers=1,2",),
+        ("python tests/benchmarks/farm.py --networks=4 --targets=c99 --simulated=0",),
         {"networks=4": "networks=1"},
     ),
     "benchmark": Script(

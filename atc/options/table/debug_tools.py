@@ -1,5 +1,5 @@
 """The options of the commands that look inside a network (diff, bisect, profile, report), of those
-that work on models (quantize), and of `atc machine`."""
+that work on models (quantize), and of `atc machine` and `atc targets`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
                 "NAME|FILE.json", text, "host"),
         _JSON,
     ),
+    "targets": (_JSON,),
     "batch": (
         Setting("jobs", "Batch", "rows that are compiled at a time (0: one per core)",
                 "N", integer(0, 4096), 0),

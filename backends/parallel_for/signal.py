@@ -1,10 +1,11 @@
-"""Portable kernel of Dft: Stockham's algorithm for any length."""
+"""Dft, column by column: Stockham's algorithm for any length."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import Params, Workload
+from atc.backends.parallel_for.kernel import ParallelFor
 from atc.backends.render.expr import load, store
 from atc.backends.target import Target
 from atc.ir.graph import DType
@@ -40,7 +41,7 @@ def work(w: Workload) -> DType:
     return w.input(1).dtype
 
 
-class DftStockham(Kernel[Dft]):
+class DftStockham(ParallelFor[Dft]):
     """Dft in two buffers that take turns, so that no reordering is needed.
 
     D. H. Bailey, "A High-Performance FFT Algorithm for Vector Supercomputers", 1988. A prime
@@ -49,7 +50,7 @@ class DftStockham(Kernel[Dft]):
 
     name = "dft"
     op = Dft
-    template = "cpu/special/dft.c.j2"
+    template = "parallel_for/dft.j2"
 
     def values(self, w: Workload[Dft], params: Params, target: Target) -> dict[str, object]:
         """Return the passes and what is loaded and stored around them."""
@@ -63,6 +64,7 @@ class DftStockham(Kernel[Dft]):
         done = "even" if len(passes) % 2 == 0 else "odd"
         return {
             "op": op,
+            "own": self.own_scratch(w),
             "element": dtype.c,
             "type": work(w).c,
             "stages": passes,
@@ -72,9 +74,10 @@ class DftStockham(Kernel[Dft]):
             "writes": [store(dtype, f"{done}[2 * k{part}]{divide}") for part in ("", " + 1")],
         }
 
-    def scratch(self, w: Workload[Dft], params: Params, target: Target) -> int:
+    def turns(self, w: Workload[Dft]) -> int:
+        """Return the number of columns."""
+        return w.op.outer * w.op.inner
+
+    def own_scratch(self, w: Workload[Dft]) -> int:
         """Two complex buffers."""
         return 4 * w.op.length * work(w).itemsize
-
-
-KERNELS = (DftStockham(),)

@@ -1,4 +1,4 @@
-"""Portable kernels of the ops that read at places the data gives: GridSample, RoiAlign, RoiPool."""
+"""The ops that read at places the data gives: GridSample, RoiAlign, RoiPool."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import Params, Workload
+from atc.backends.parallel_for.kernel import ParallelFor
 from atc.backends.render.expr import literal, load, store
 from atc.backends.target import Target
 from atc.ir.graph import Array, DType, row_major
@@ -48,12 +49,16 @@ def grid_axes(op: GridSample) -> list[GridAxis]:
     return axes
 
 
-class GridSampleTaps(Kernel[GridSample]):
+class GridSampleTaps(ParallelFor[GridSample]):
     """GridSample point by point: neighbours and weights once, then a sum per channel."""
 
     name = "grid_sample"
     op = GridSample
-    template = "cpu/special/grid_sample.c.j2"
+    template = "parallel_for/grid_sample.j2"
+
+    def turns(self, w: Workload[GridSample]) -> int:
+        """Return the number of points."""
+        return w.op.batch * w.op.points
 
     def values(self, w: Workload[GridSample], params: Params, target: Target) -> dict[str, object]:
         """Axes, and how coordinates become indices."""
@@ -80,26 +85,34 @@ class GridSampleTaps(Kernel[GridSample]):
         }
 
 
-class RoiAlignBins(Kernel[RoiAlign]):
+class RoiAlignBins(ParallelFor[RoiAlign]):
     """RoiAlign bin by bin, in float or double."""
 
     name = "roi_align"
     op = RoiAlign
-    template = "cpu/special/roi_align.c.j2"
+    template = "parallel_for/roi_align.j2"
     dynamic = True
+
+    def turns(self, w: Workload[RoiAlign]) -> int:
+        """Return the number of channels of all regions."""
+        return w.op.regions * w.op.channels
 
     def values(self, w: Workload[RoiAlign], params: Params, target: Target) -> dict[str, object]:
         """Extents and the reads."""
         return region_values(w)
 
 
-class RoiPoolBins(Kernel[RoiPool]):
+class RoiPoolBins(ParallelFor[RoiPool]):
     """RoiPool bin by bin."""
 
     name = "roi_pool"
     op = RoiPool
-    template = "cpu/special/roi_pool.c.j2"
+    template = "parallel_for/roi_pool.j2"
     dynamic = True
+
+    def turns(self, w: Workload[RoiPool]) -> int:
+        """Return the number of channels of all regions."""
+        return w.op.regions * w.op.channels
 
     def values(self, w: Workload[RoiPool], params: Params, target: Target) -> dict[str, object]:
         """Extents and the reads."""
@@ -118,6 +131,3 @@ def region_values(w: Workload[RoiAlign | RoiPool]) -> dict[str, object]:
         "value": load(dtype, f"from[i * {w.op.size[1]} + j]"),
         "stored": store(dtype, "result"),
     }  # fmt: skip
-
-
-KERNELS = (GridSampleTaps(), RoiAlignBins(), RoiPoolBins())

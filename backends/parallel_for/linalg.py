@@ -1,16 +1,21 @@
-"""Portable kernels of Inverse and Determinant: elimination with partial pivoting."""
+"""Inverse and Determinant, matrix by matrix: elimination with partial pivoting."""
 
 from __future__ import annotations
 
-from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.kernel import Params, Workload
+from atc.backends.parallel_for.kernel import ParallelFor
 from atc.backends.target import Target
 from atc.ir.ops.linalg import Determinant, Inverse
 
 
-class Elimination(Kernel[Inverse | Determinant]):
+class Elimination(ParallelFor[Inverse | Determinant]):
     """The common part of both: a copy of one matrix is reduced in scratch."""
 
-    def scratch(self, w: Workload[Inverse | Determinant], params: Params, target: Target) -> int:
+    def turns(self, w: Workload[Inverse | Determinant]) -> int:
+        """Return the number of matrices."""
+        return w.op.batch
+
+    def own_scratch(self, w: Workload[Inverse | Determinant]) -> int:
         """One matrix."""
         return max(1, w.op.n**2) * w.outputs[0].dtype.itemsize
 
@@ -19,7 +24,10 @@ class Elimination(Kernel[Inverse | Determinant]):
     ) -> dict[str, object]:
         """Return the matrices' extents and type."""
         dtype = w.outputs[0].dtype
-        return {"op": w.op, "type": dtype.c, "abs": "fabsf" if dtype.itemsize == 4 else "fabs"}
+        return {
+            "op": w.op, "own": self.own_scratch(w), "type": dtype.c,
+            "abs": "fabsf" if dtype.itemsize == 4 else "fabs",
+        }  # fmt: skip
 
 
 class InverseElimination(Elimination):
@@ -27,7 +35,7 @@ class InverseElimination(Elimination):
 
     name = "inverse"
     op = Inverse
-    template = "cpu/special/inverse.c.j2"
+    template = "parallel_for/inverse.j2"
 
 
 class DeterminantElimination(Elimination):
@@ -35,7 +43,4 @@ class DeterminantElimination(Elimination):
 
     name = "determinant"
     op = Determinant
-    template = "cpu/special/determinant.c.j2"
-
-
-KERNELS = (InverseElimination(), DeterminantElimination())
+    template = "parallel_for/determinant.j2"
