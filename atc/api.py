@@ -119,6 +119,7 @@ def compile(
     memory_in_place: bool = True,
     device_id: int = 0,
     tensor_cores: bool = True,
+    allow_hf32: bool = False,
     recompute: str = "none",
     memory_budget: int = 0,
     recompute_until: int = 0,

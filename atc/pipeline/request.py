@@ -144,6 +144,8 @@ class Request:
             limits = replace(limits, exact=False, exact_nodes=exact | decided.exact_nodes)
         if self.policy.mode in ("force_fp32", "must_keep_origin_dtype"):
             return replace(limits, precisions=frozenset({"float32"}))
+        if options.allow_hf32 and not options.max_error:
+            limits = replace(limits, precisions=limits.precisions | {"tf32"})
         low = bf16_nodes(model, self.policy)
         if decided.bf16 and not self.policy.mode:
             low |= node_names(model) - decided.float_nodes
