@@ -346,8 +346,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "16-bit floats and bytes exactly, those of floats as --precision_mode allows (by "
             "default in three products of halves, bf16x3)", "0|1", switch, True),
     Setting("allow_hf32", "Optimisation", "let a GPU's tensor cores round floats that they "
-            "multiply to TF32 (11 significant bits), unless --max_error is given", "0|1", switch, False,
-            system="ATC", row="A-35"),
+            "multiply to TF32 (11 significant bits), unless --max_error is given", "0|1", switch,
+            False, system="ATC", row="A-35"),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
     Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "
