@@ -199,6 +199,11 @@ def _targets(options: Options) -> tuple[Target, ...]:
     if again is not None:
         raise OptionError(f"{again} is listed twice", where=where)
     devices = {target.device for target in targets if target.device}
+    if options.fused_code == "cuda" and not devices:
+        raise OptionError(
+            f"{text} is no GPU, and fused operators are to be CUDA's", where="--fused_code",
+            hint="add --target=cuda, or leave out --fused_code=cuda or MGB_JIT_BACKEND=NVRTC",
+        )  # fmt: skip
     if EMULATED in devices and len(devices) > 1:
         raise OptionError(
             f"'{text}' are GPUs and one that is imitated", where=where,

@@ -164,8 +164,8 @@ CASES = {
 
 
 QUICK = (
-    "map", "map of many", "transpose", "long sums", "argmax", "matmul", "matrix times vector", "conv",
-    "transposed conv", "max pool", "softmax", "layer normalization", "concat", "resized",
+    "map", "map of many", "transpose", "long sums", "argmax", "matmul", "matrix times vector",
+    "conv", "transposed conv", "max pool", "softmax", "layer normalization", "concat", "resized",
     "attention", "scatter", "running sum of rows", "top 3", "top 40", "grid sample", "lstm",
     "packed weights", "a row of packed weights",
 )  # fmt: skip
