@@ -84,7 +84,7 @@ KERNELS = [
 
 CUDA_KERNELS = [
     "gpus", "kernel", "elementwise", "products", "tensor", "windows", "rows", "data", "ordered",
-    "loops", "recurrent", "packed",
+    "loops", "recurrent", "packed", "attention",
 ]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 
