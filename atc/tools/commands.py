@@ -1,4 +1,4 @@
-"""The commands diff, bisect, profile, quantize, report, machine: from arguments to an answer."""
+"""The commands diff, bisect, profile, quantize, report, machine and doctor, from arguments on."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ def run_tool(command: str, argv: Sequence[str], listen: Diagnostics) -> Answer:
             return _quantize(argv)
         case "machine":
             return _machine(argv, listen)
+        case "doctor":
+            return _doctor(argv)
         case _:
             return _report(argv)
 
@@ -179,3 +181,12 @@ def _machine(argv: Sequence[str], listen: Diagnostics) -> Answer:
     values: dict[str, Any] = resolved.values
     shown = shown_machine(values["machine"], values["measure"], resolved.environ, listen)
     return Answer(machine_json(shown.machine) if values["json"] else machine_text(shown))
+
+
+def _doctor(argv: Sequence[str]) -> Answer:
+    from atc.tools.doctor import diagnose, doctor_json, doctor_text
+
+    resolved = resolve(parse_arguments(argv, "doctor").given, "doctor")
+    values: dict[str, Any] = resolved.values
+    found = diagnose(resolved.environ, [name for name in values["target"].split(",") if name])
+    return Answer((doctor_json if values["json"] else doctor_text)(found), found.exit_status)
