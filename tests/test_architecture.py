@@ -37,7 +37,7 @@ program
 memory
 codegen
 build onnx_backend
-starter packaging
+starter packaging convert
 farm
 fast_run
 pipeline

@@ -19,6 +19,7 @@ from atc.accuracy.float64 import INTEGER_OPS, run_in_double
 from atc.adapt import Adaptation, adapt
 from atc.adapt.outputs import find_outputs
 from atc.adapt.states import initial_states, states_of
+from atc.convert import load_model
 from atc.dims import Extent
 from atc.errors import (
     OptionError,
@@ -30,7 +31,6 @@ from atc.errors import (
 )
 from atc.files.regular import regular
 from atc.files.temporary import temporary_folder
-from atc.importers import load_model
 from atc.ir.graph import Array
 from atc.options.shape_profiles import shape_profiles_of
 from atc.options.values import InputShape

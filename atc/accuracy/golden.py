@@ -8,9 +8,9 @@ from atc.accuracy.compare import TOLERANCE, run_reference, subject_of
 from atc.adapt import adapt
 from atc.adapt.outputs import find_outputs
 from atc.codegen.selftest import Golden, golden_of, inputs_by_formula
+from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
-from atc.importers import load_model
 from atc.pipeline.input_types import input_types
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request

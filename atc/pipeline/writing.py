@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from atc.backends.compiler import OPEN_ENDED, STRIP, THREADS
-from atc.backends.toolchain import Compiler
+from atc.backends.toolchain import Compiler, link_wasm
 from atc.build.library import BuildResult, Unit, build_library, kernel_unit, written_down
 from atc.build.output_folder import Content, network_name
 from atc.cache import CacheStats
@@ -17,7 +17,7 @@ from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.options.options import Options
 from atc.packaging.firmware import package_files
-from atc.packaging.wrappers import wrapper_texts
+from atc.packaging.wrappers import wasm_exports, wrapper_texts
 from atc.pipeline import gpu as on_gpu
 from atc.pipeline.caches import operator_cache, shop_of
 from atc.pipeline.contract import contract_of
@@ -171,6 +171,11 @@ def build_project(
             cwd, made_from.files, made_from.units, emission.name, context,
             lambda done, total: diagnostics.progress("compiling C", done, total), repeatable=keep,
         )  # fmt: skip
+        if "js" in request.options.wrappers:
+            exports = wasm_exports(emission.name, bool(emission.interface["states"]))
+            module = link_wasm(compiler, exports, f"lib{emission.name}.a",
+                               f"{emission.name}.wasm", cwd, log=log)  # fmt: skip
+            made = {**made, f"js/{emission.name}.wasm": module}
     files: dict[str, Content | Path] = {**made_from.files}
     files |= _large_files(made, cwd, made_from.files, keep)
     return Built(files, result, cache.stats, context.flags)
