@@ -90,6 +90,7 @@ def compile(
     selftest: bool = False,
     starter: bool = False,
     wrappers: str | Sequence[str] = "",
+    wheel: bool = False,
     package: str | Sequence[str] = "",
     step: bool = False,
     io: str = "caller",

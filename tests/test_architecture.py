@@ -48,6 +48,7 @@ api load_and_run
 tracing pytorch batch
 entry
 cli
+smoke
 __main__
 """
 """Packages and modules of `atc`, lowest first: each imports only what stands on lower lines."""

@@ -81,6 +81,7 @@ class Options:
     selftest: bool = False
     starter: bool = False
     wrappers: tuple[str, ...] = ()
+    wheel: bool = False
     package: tuple[str, ...] = ()
     step: bool = False
     io: str = "caller"

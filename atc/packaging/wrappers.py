@@ -87,7 +87,7 @@ JAVA: Mapping[str, Element] = {
 def _tensors_of(
     interface: Mapping[str, object], wrapper: str, elements: Mapping[str, Element]
 ) -> dict[str, object]:
-    """Return inputs and outputs with their elements; OptionError for a network without a wrapper."""
+    """Return inputs and outputs with elements; OptionError for a network without a wrapper."""
     kinds = {"a network of several shapes": interface["dynamic"], "a GPU": interface["gpu"],
              "several threads": interface["threads"] != 1,
              "weights beside the library": interface["external"]}  # fmt: skip

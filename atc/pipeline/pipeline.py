@@ -26,6 +26,7 @@ from atc.memory.arena import Arena
 from atc.options.files import file_digest
 from atc.options.options import Options
 from atc.packaging.firmware import check_packages
+from atc.packaging.wheel import check_wheel
 from atc.packaging.wrappers import check_wrappers
 from atc.passes.layout import LayoutReport
 from atc.pipeline import gpu as on_gpu
@@ -122,6 +123,8 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
         boards_of(request.target)
     check_packages(options.package, request.target)
     check_wrappers(options.wrappers, request.target)
+    if options.wheel:
+        check_wheel(request.target, options.external_weight)
     compiler = compiler_of(request.target, options, request.environ, diagnostics.process)
     models = [read_model(each, diagnostics) for each in request.profiles]
     operators = operator_types(models[0])

@@ -43,8 +43,8 @@ def java(folder: Path, body: str, name: str = "net") -> str:
         f"  public static void main(String[] words) {{\n"
         f"    try (Network network = new Network()) {{\n{body}\n    }}\n  }}\n}}\n"
     )
-    subprocess.run([str(javac), "-Xlint:all,-try", "-Werror", "Main.java", f"atc_{name}/Network.java"],
-                   cwd=place, check=True)  # fmt: skip
+    sources = ["Main.java", f"atc_{name}/Network.java"]
+    subprocess.run([str(javac), "-Xlint:all,-try", "-Werror", *sources], cwd=place, check=True)
     done = subprocess.run(
         [require("java"), "-Xcheck:jni", f"-Djava.library.path={place}", "-cp", str(place), "Main"],
         capture_output=True, text=True, check=False,
@@ -93,7 +93,8 @@ def test_every_element_type_has_an_array(tmp_path: Path) -> None:
       long[] u = {1, 2, 3}, n = {-1, 5, 6}, u2 = new long[3], n2 = new long[3];
       boolean[] flag = new boolean[3];
       network.run(h, b, d, i, u, n, other, h2, b2, d2, i2, u2, n2, flag);
-      System.out.println(d2[0] + " " + i2[0] + " " + u2[1] + " " + n2[0] + " " + flag[0] + flag[1]);
+      System.out.println(d2[0] + " " + i2[0] + " " + u2[1] + " " + n2[0] + " " + flag[0]
+          + flag[1]);
 """)
     assert printed.split() == ["1.0", "7", "2", "1", "falsetrue"]
 

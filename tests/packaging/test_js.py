@@ -102,8 +102,8 @@ const given = Object.fromEntries(package_.inputs.map(({ name, Type, size }) => {
 }));
 const out = net.run(given);
 const text = (_, v) => (typeof v === "bigint" ? Number(v) : v);
-console.log(JSON.stringify([out.d_out, out.i_out, out.u_out, out.n_out, out.flag].map((a) => [...a]),
-                           text));
+const arrays = [out.d_out, out.i_out, out.u_out, out.n_out, out.flag];
+console.log(JSON.stringify(arrays.map((a) => [...a]), text));
 """)
     assert told == [[5, 0, 0]] * 4 + [[0, 0, 0]]
     declared = (folder / "index.d.ts").read_text()

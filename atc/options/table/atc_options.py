@@ -135,6 +135,10 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "network in WebAssembly, a Java class", "cpp,rust,js,java",
             choices("cpp", "rust", "js", "java"),
             documentation="js needs --target=wasm32-simd128."),
+    Setting("wheel", "Output", "write the network as a wheel for pip, which needs numpy and cffi: "
+            "dist/*.whl", "0|1", switch, False,
+            documentation="Of the platform that the target's compiler builds for; import it by the "
+            "network's name."),
     Setting("package", "Output", "write packages for systems of firmware: an Arduino library, a "
             "CMSIS-Pack, a component of ESP-IDF, a module of Zephyr",
             "arduino,cmsis-pack,esp-idf,zephyr",
