@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from atc.backends.compiler import compile_flags
+from atc.backends.compiler import PATIENCE, compile_flags
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.find_compiler import compiler_advice, find_compiler
 from atc.backends.nvcc import find_nvcc
@@ -66,8 +66,8 @@ def probe(target: Target, environ: Mapping[str, str], log: Log = no_log) -> Tool
     try:
         found = find_compiler(target, environ, log=log, timeout=_PATIENCE)
         _compile_lines(found, target, log)
-        if target.device not in ("", EMULATED):
-            found = find_nvcc(target.device, environ, log=log)
+        if target.device not in ("", EMULATED):  # whose host's part is C
+            found = target_compiler(target, environ, log=log)
     except AtcError as error:
         trouble, advice = error.message, error.hint
         if found is not None and not error.hint:  # it is there, but doesn't compile
@@ -91,8 +91,22 @@ def find_runner(target: Target, environ: Mapping[str, str]) -> tuple[tuple[str, 
     program, *words = target.runner
     path = shutil.which(program, path=environ.get("PATH", os.defpath))
     if path is None:
-        return (), f"apt install {EMULATORS.get(program, program)}"
+        return (), install_runner(program)
     return (path, *words), ""
+
+
+def install_runner(program: str) -> str:
+    """Return the command that brings an emulator on Debian and Ubuntu."""
+    return f"apt install {EMULATORS.get(program, program)}"
+
+
+def target_compiler(
+    target: Target, environ: Mapping[str, str], *, log: Log = no_log, timeout: float = PATIENCE
+) -> Compiler:
+    """Return what compiles a target's kernels: nvcc for GPUs, else a C compiler."""
+    if target.device not in ("", EMULATED):
+        return find_nvcc(target.device, environ, log=log)
+    return find_compiler(target, environ, log=log, timeout=timeout)
 
 
 def _compile_lines(compiler: Compiler, target: Target, log: Log) -> None:

@@ -210,12 +210,31 @@ def compile_many(
 
 def _compile(job: Job, log: Log) -> Path:
     cwd = job.cwd.resolve()
-    # Not in the flags (and so in no cache key): it only takes the folder's name out again.
-    no_path = (f"-ffile-prefix-map={cwd}=.", "-c")
-    own = () if job.compiler.kind == "nvcc" else no_path
+    own = () if job.compiler.kind == "nvcc" else (*_no_path(cwd), "-c")
     command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", f"{job.source}.o")
     _tool(job.compiler, command, cwd, job.source, log)
     return cwd / f"{job.source}.o"
+
+
+def _no_path(cwd: Path) -> tuple[str, ...]:
+    """Return what takes the folder's name out of objects; not in the flags, so in no cache key."""
+    return (f"-ffile-prefix-map={cwd}=.",)
+
+
+PARSED = {"gcc": "gch", "clang": "pch"}
+"""The file name's end of parsed headers, by the compilers that look for them."""
+
+
+def parse_header(job: Job, *, log: Log = no_log) -> Path:
+    """Parse a C header once for all sources that get it, and the same flags, by `-include`.
+
+    The objects are the same as without. Returns the file that the compiler finds beside the header.
+    """
+    cwd, parsed = job.cwd.resolve(), f"{job.source}.{PARSED[job.compiler.kind]}"
+    own = (*_no_path(cwd), "-x", "c-header")
+    command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", parsed)
+    _tool(job.compiler, command, cwd, job.source, log)
+    return cwd / parsed
 
 
 # ------------------------------------------------------------------------------- linking

@@ -17,8 +17,8 @@ import numpy as np
 import onnx_ir
 
 from atc import __version__
-from atc.accuracy.compare import random_inputs
 from atc.accuracy.float64 import INTEGER_OPS, run_in_double
+from atc.accuracy.inputs import random_inputs
 from atc.backends.kernel import workload_of
 from atc.backends.target import Target
 from atc.build.compilers import check_compilers

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import onnx_ir
 
-from atc.accuracy.compare import random_inputs, subject_of, verify_library
+from atc.accuracy.compare import subject_of, verify_library
 from atc.accuracy.diff import diff_compiled
 from atc.accuracy.float64 import run_in_double
+from atc.accuracy.inputs import random_inputs
 from atc.accuracy.predict import predicted_error
 from atc.accuracy.search import Group, groups, lowered, most_within, sensitivities
 from atc.backends.target import Target, host_arch, host_features

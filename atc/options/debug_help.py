@@ -86,6 +86,18 @@ Examples:
   atc --model=net.onnx --output=out/net --target=aarch64-neon --machine=board.json
 """
 
+_TARGETS = """\
+usage: atc targets [--json]
+
+Lists all targets: the compiler that builds for each on this machine, what runs its programs here,
+and the boards that --starter writes programs for. Below the table stands what to install for the
+others.
+
+Examples:
+  atc targets
+  atc targets --json
+"""
+
 _BATCH = """\
 usage: atc batch FILE.toml [--jobs=N] [--sdk=NAME] [--again] [options]
 
@@ -124,7 +136,7 @@ Examples:
 
 HELP: Mapping[str, str] = {
     "diff": _DIFF, "bisect": _BISECT, "profile": _PROFILE, "quantize": _QUANTIZE,
-    "report": _REPORT, "machine": _MACHINE,
-    "batch": _BATCH, "doctor": _DOCTOR,
+    "report": _REPORT, "machine": _MACHINE, "targets": _TARGETS, "doctor": _DOCTOR,
+    "batch": _BATCH,
 }  # fmt: skip
 """The introductions by command."""

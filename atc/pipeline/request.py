@@ -14,14 +14,16 @@ import onnx_ir
 
 from atc.adapt import Adaptation, read_aipp
 from atc.backends.cuda.targets import EMULATED
-from atc.backends.target import Target
+from atc.backends.target import Target, deterministic
 from atc.backends.targets import get_target
 from atc.codegen.selftest import Golden
+from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.errors import InternalError, OptionError
 from atc.farm.scheduler import Scheduler
 from atc.options.options import Options
 from atc.options.shape_profiles import fallback_of, shape_profiles_of
 from atc.pipeline.debug_build import Debugging, read_debugging
+from atc.pipeline.held import Held
 from atc.pipeline.pass_switches import LEVELS, RULES, Switches, parse_switches, read_switches
 from atc.pipeline.precision import (
     MODES_V2,
@@ -67,8 +69,12 @@ class Decisions:
     """Passes of the graph that are left out, whatever switches say."""
     golden: tuple[Golden, ...] = ()
     """What the outputs must be of the inputs that a self-test makes."""
+    held: Held = Held()
+    """What the caller keeps from run to run, which a budget of memory counts."""
     measured_layouts: bool = False
     """Whether layouts are chosen by measured times even where kernels are by estimates."""
+    before: Blob = NO_WEIGHTS
+    """The weights of other networks, before this one's in a library of several."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +211,14 @@ def _targets(options: Options) -> tuple[Target, ...]:
             f"'{text}' are targets of several architectures, {' and '.join(sorted(kinds))}",
             where=where, hint="compile a library for each",
         )  # fmt: skip
-    return targets
+    if not options.deterministic_math:
+        return targets
+    if devices:
+        raise OptionError(
+            f"{text} is a GPU, which rounds sums in another order", where="--deterministic_math",
+            hint="choose a target that is a CPU",
+        )  # fmt: skip
+    return tuple(deterministic(target, get_target("c99")) for target in targets)
 
 
 def _adaptation(options: Options) -> Adaptation:

@@ -1,4 +1,5 @@
-"""The commands diff, bisect, profile, quantize, report, machine and doctor, from arguments on."""
+"""The commands diff, bisect, profile, quantize, report, machine, targets, doctor: from arguments
+to an answer."""
 
 from __future__ import annotations
 
@@ -44,6 +45,8 @@ def run_tool(command: str, argv: Sequence[str], listen: Diagnostics) -> Answer:
             return _machine(argv, listen)
         case "doctor":
             return _doctor(argv)
+        case "targets":
+            return _targets(argv, listen)
         case _:
             return _report(argv)
 
@@ -190,3 +193,11 @@ def _doctor(argv: Sequence[str]) -> Answer:
     values: dict[str, Any] = resolved.values
     found = diagnose(resolved.environ, [name for name in values["target"].split(",") if name])
     return Answer((doctor_json if values["json"] else doctor_text)(found), found.exit_status)
+
+
+def _targets(argv: Sequence[str], listen: Diagnostics) -> Answer:
+    from atc.tools.targets import target_rows, targets_json, targets_text
+
+    resolved = resolve(parse_arguments(argv, "targets").given, "targets")
+    rows = target_rows(resolved.environ, listen.process)
+    return Answer((targets_json if resolved.values["json"] else targets_text)(rows))

@@ -205,7 +205,7 @@ class _Stored(TensorProduct):
         return None
 
 
-class _Split(TensorProduct):
+class ProductsOfHalves(TensorProduct):
     """Floats as sums of two bfloat16, of which three products are summed."""
 
     precision = "bf16x3"
@@ -218,7 +218,7 @@ class _Split(TensorProduct):
         } else None
 
 
-class _Rounded(TensorProduct):
+class ProductsOfRounded(TensorProduct):
     """Floats rounded to bfloat16."""
 
     precision = "bf16"
@@ -236,14 +236,14 @@ class MatMulTensor(_Stored):
     op = MatMul
 
 
-class MatMulSplit(_Split):
+class MatMulSplit(ProductsOfHalves):
     """MatMul of floats in halves."""
 
     name = "cuda_matmul_bf16x3"
     op = MatMul
 
 
-class MatMulRounded(_Rounded):
+class MatMulRounded(ProductsOfRounded):
     """MatMul of floats as bfloat16."""
 
     name = "cuda_matmul_bf16"
@@ -257,14 +257,14 @@ class ConvTensor(_Stored):
     op = Conv
 
 
-class ConvSplit(_Split):
+class ConvSplit(ProductsOfHalves):
     """Conv of floats in halves."""
 
     name = "cuda_conv_bf16x3"
     op = Conv
 
 
-class ConvRounded(_Rounded):
+class ConvRounded(ProductsOfRounded):
     """Conv of floats as bfloat16."""
 
     name = "cuda_conv_bf16"

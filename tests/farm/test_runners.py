@@ -140,6 +140,26 @@ def test_kernels_are_measured_under_qemu(tmp_path: Path) -> None:
     assert '"ns"' in times.read_text()
 
 
+@pytest.mark.parametrize(
+    ("architecture", "cpu"), [("aarch64", "max"), ("riscv64", "rv64,v=true")]
+)
+def test_a_program_runs_under_qemu(architecture: str, cpu: str, parcel: Path) -> None:
+    emulator = need(f"qemu-{architecture}-static")
+    compiler = need(f"{architecture}-linux-gnu-gcc")
+    (parcel / "main.c").write_text(
+        '#include <stdio.h>\nint main(int n, char **w)\n{\n  char data[16] = "";\n'
+        '  FILE *file = fopen("data", "r");\n'
+        "  if (!file || !fgets(data, 16, file)) return 1;\n"
+        '  printf("%s: %s", w[n - 1], data);\n  return 3;\n}\n'
+    )
+    made = [compiler, "-static", "-o", str(parcel / "program"), str(parcel / "main.c")]
+    subprocess.run(made, check=True, timeout=60)
+    runner = open_runner(f"qemu:{emulator} -cpu {cpu}")
+    done = runner.run(parcel, "program", ["data"], ["two words"], 20)
+    assert (done.status, done.stdout) == (3, b"two words: some data")
+    assert runner.machine().endswith(f"under {emulator} -cpu {cpu}")
+
+
 def test_a_command_of_the_user_s_runs_programs(parcel: Path, tmp_path: Path) -> None:
     script = tmp_path / "on board.sh"
     script.write_text(

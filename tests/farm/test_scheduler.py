@@ -174,6 +174,8 @@ def test_a_cluster_that_is_away_costs_one_warning(
         build_config="cc -O0", scheduler=address,
     )  # fmt: skip
     assert done.library.exists()
+    (warning,) = done.warnings
+    assert f"the cluster {address} is not used" in warning
 
 
 def test_a_network_is_the_same_bytes(cluster: str, tmp_path: Path) -> None:

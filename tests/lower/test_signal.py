@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atc.backends.cpu.special.signal import stages
+from atc.backends.parallel_for.signal import stages
 from atc.errors import ModelError, UnsupportedError
 from atc.ir.graph import Array, DType, TensorType
 from support import Batch, assert_close, node_cases, node_model, random_array, run_model
