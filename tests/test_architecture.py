@@ -20,7 +20,7 @@ SOURCES = {
     **{
         f"atc/{p.relative_to(ROOT / 'atc')}": p
         for p in sorted((ROOT / "atc").rglob("*.py"))
-        if ROOT / "atc/docs" not in p.parents  # what builds the site of the documents
+        if p.parent.name != "docs"  # what mkdocs loads
     },
     **{
         f"atc/{folder}/{p.relative_to(ROOT / folder)}": p
@@ -36,12 +36,12 @@ cache dims
 ir importers adapt
 backends lower passes runtime
 options
-diagnostics select
+diagnostics select notebook
 program
 memory
 codegen
 build onnx_backend
-starter packaging
+starter packaging convert
 farm
 fast_run
 pipeline
@@ -52,6 +52,7 @@ api load_and_run
 tracing pytorch batch
 entry
 cli
+smoke
 __main__
 """
 """Packages and modules of `atc`, lowest first: each imports only what stands on lower lines."""
@@ -84,7 +85,7 @@ KERNELS = [
 
 CUDA_KERNELS = [
     "gpus", "kernel", "elementwise", "products", "tensor", "windows", "rows", "data", "ordered",
-    "loops", "recurrent", "packed",
+    "loops", "recurrent", "packed", "attention",
 ]  # fmt: skip
 """The families of `backends/cuda`, likewise."""
 

@@ -162,6 +162,8 @@ class Request:
             limits = replace(limits, exact=False, exact_nodes=exact | decided.exact_nodes)
         if self.policy.mode in ("force_fp32", "must_keep_origin_dtype"):
             return replace(limits, precisions=frozenset({"float32"}))
+        if options.allow_hf32 and not options.max_error:
+            limits = replace(limits, precisions=limits.precisions | {"tf32"})
         low = bf16_nodes(model, self.policy)
         if decided.bf16 and not self.policy.mode:
             low |= node_names(model) - decided.float_nodes
@@ -215,6 +217,11 @@ def _targets(options: Options) -> tuple[Target, ...]:
     if again is not None:
         raise OptionError(f"{again} is listed twice", where=where)
     devices = {target.device for target in targets if target.device}
+    if options.fused_code == "cuda" and not devices:
+        raise OptionError(
+            f"{text} is no GPU, and fused operators are to be CUDA's", where="--fused_code",
+            hint="add --target=cuda, or leave out --fused_code=cuda or MGB_JIT_BACKEND=NVRTC",
+        )  # fmt: skip
     if EMULATED in devices and len(devices) > 1:
         raise OptionError(
             f"'{text}' are GPUs and one that is imitated", where=where,
