@@ -284,6 +284,7 @@ def program_in_turns(threads: int) -> Program:
         return build_program(graph, selection, target, threads=threads, cascades=True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_audit_catches_turns_that_read_or_write_other_rows(threads: int) -> None:
     program = program_in_turns(threads)
