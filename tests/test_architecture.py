@@ -36,8 +36,8 @@ cache dims
 ir importers adapt
 backends lower passes runtime
 options
-diagnostics select
-program notebook
+diagnostics select notebook
+program
 memory
 codegen
 build onnx_backend
