@@ -33,7 +33,6 @@ from atc.errors import (
 from atc.files.regular import regular
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array
-from atc.options.shape_profiles import shape_profiles_of
 from atc.options.values import InputShape
 from atc.pipeline.request import Request
 from atc.runtime.load import open_network
@@ -136,11 +135,10 @@ class Subject:
 def subject_of(request: Request) -> Subject:
     """Return the model of a compilation, as its library takes it."""
     options = request.options
-    shape_profiles = shape_profiles_of(options)
     return Subject(
         options.model, options.framework, options.weight, options.out_nodes, options.input_shape,
         request.adaptation, request.policy.epsilon,
-        shape_profiles[-1].input_shape if shape_profiles else {},
+        request.smallest.options.input_shape if request.shape_profiles else {},
     )  # fmt: skip
 
 

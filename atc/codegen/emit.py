@@ -90,6 +90,8 @@ def emit(
     checks: Checks | None = None,
     threads: int = 1,
     device_id: int = 0,
+    gpu_pool: str = "",
+    gpu_kept_free: int = 0,
     before: Blob = NO_WEIGHTS,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
     selftest: Sequence[Golden] = (),
@@ -105,7 +107,8 @@ def emit(
     in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
-    are left to the caller. `device_id` is the GPU that `init` takes, of a network for one. A
+    are left to the caller. `device_id` is the GPU that `init` takes, of a network for one, which
+    reserves a `gpu_pool` of so many bytes (or "all") and leaves others `gpu_kept_free` percent. A
     network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
@@ -172,7 +175,8 @@ def emit(
         "states": _states(program, arena),
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": sources,
-        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id, "bare": target.bare,
+        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id,
+        "gpu_pool": gpu_pool, "gpu_kept_free": gpu_kept_free, "bare": target.bare,
         "as_text": not target.includes_files, "selftest": tuple(selftest),
         "starter": starter, "step": step, "io": _io_places(program, arena),
         "max_ram": max_ram, "max_rom": max_rom,

@@ -55,6 +55,8 @@ def write_project(
         hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
         threads=max(plans.threads, most_branches(shown.program.steps)),
         device_id=options.device_id,
+        gpu_pool=options.gpu_pool,
+        gpu_kept_free=options.gpu_kept_free,
         before=request.decisions.before,
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
         selftest=request.decisions.golden, starter=options.starter, step=options.step,

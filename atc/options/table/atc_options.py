@@ -20,6 +20,7 @@ from atc.options.values import (
     nonnegative,
     output_types,
     path,
+    pool,
     positive,
     profiles,
     required_path,
@@ -363,9 +364,21 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             integer(1, 1000), 12),
     Setting("device_id", "Optimisation", "the GPU, by its number, that a network for one takes "
             "where a program names none", "N", integer(0, 15), 0, system="ATC", row="A-35"),
+    Setting("gpu_pool", "Optimisation", "bytes of a GPU's memory that a network's first context "
+            "reserves, for its weights and for what all contexts need, or all that is free; by "
+            "default each takes what it needs", "all|BYTES", pool),
+    Setting("gpu_kept_free", "Optimisation", "percent of a GPU's memory that must stay free for "
+            "others: a context that would leave less isn't prepared", "PERCENT",
+            integer(0, 100), 0),
+    Setting("fused_code", "Optimisation", "the language that fused operators must be written in: "
+            "with cuda a target that is no GPU is an error", "auto|cuda",
+            choice(("auto", "cuda")), "auto"),
     Setting("tensor_cores", "Optimisation", "let a GPU's tensor cores compute products: those of "
             "16-bit floats and bytes exactly, those of floats as --precision_mode allows (by "
             "default in three products of halves, bf16x3)", "0|1", switch, True),
+    Setting("allow_hf32", "Optimisation", "let a GPU's tensor cores round floats that they "
+            "multiply to TF32 (11 significant bits), unless --max_error is given", "0|1", switch,
+            False, system="ATC", row="A-35"),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
     Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "
