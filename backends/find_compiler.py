@@ -22,7 +22,7 @@ PACKAGES = {
     "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
     "arm-linux-gnueabihf-gcc": "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
-    "clang-19": "clang-19 lld-19",
+    "clang-19": "clang-19 lld-19",  # for RISC-V also the C library: libc6-dev-riscv64-cross
 }
 """Debian's packages of compilers for other processors."""
 _ANSWER = 60.0  # seconds that a compiler may take to say who it is
