@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atc.backends.compiler import PATIENCE, Compiler, Kind
 from atc.backends.target import Target, host_arch, normal_arch
-from atc.backends.toolchain import Log, TimedOut, no_log, patience_lost, run_binary
+from atc.backends.toolchain import Log, TimedOut, ask_program, no_log, patience_lost
 from atc.errors import OptionError, ToolchainError
 
 PACKAGES = {
@@ -54,7 +54,7 @@ def find_compiler(
 def _is_big_endian(compiler: Compiler, log: Log) -> bool:
     """Ask a compiler in which order its processor has the bytes of a number."""
     words = (*compiler.argv, "-E", "-dM", "-x", "c", os.devnull)
-    done = run_binary(words, compiler.timeout, log=log)
+    done = ask_program(words, compiler.timeout, log=log)
     return b"#define __BYTE_ORDER__ __ORDER_BIG_ENDIAN__" in done.stdout
 
 
@@ -179,7 +179,7 @@ def _unknown(words: tuple[str, ...], source: str) -> ToolchainError:
 
 def _ask(argv: tuple[str, ...], option: str, log: Log, timeout: float) -> str:
     try:
-        done = run_binary((*argv, option), min(timeout or _ANSWER, _ANSWER), log=log)
+        done = ask_program((*argv, option), min(timeout or _ANSWER, _ANSWER), log=log)
     except TimedOut as late:
         raise patience_lost(late, (*argv, option)) from None
     if done.status != 0:

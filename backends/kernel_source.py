@@ -16,6 +16,7 @@ from atc.backends.kernel import (
     stripe_names,
 )
 from atc.backends.render.own_math import HEADER, with_own_math
+from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.dims import bind_tokens
 from atc.ir.graph import TensorType
@@ -96,6 +97,7 @@ def render_kernel(candidate: Candidate, w: Workload, target: Target) -> KernelSo
         arguments = (*arguments, Argument("const int64_t *restrict ", "dims"))
         text, dims = bind_tokens(_text(candidate, w, target, arguments), "dim{}".format, "*/")
         text = _FUNCTION.sub(_with_dims, text)
+    text = without_single_loops(text)
     if target.own_math and not launch:
         text, any_own = with_own_math(text)
         headers = (*headers, HEADER) if any_own else headers
@@ -129,6 +131,7 @@ def _text(
 ) -> str:
     kernel, params = candidate.kernel, candidate.params
     types = [w.inputs[i] for i in range(len(w.inputs))]
+    launch = kernel.launch(w, params, target)
     values: dict[str, object] = {
         "symbol": _PLACEHOLDER,
         "parameters": _parameters(arguments),
@@ -138,7 +141,8 @@ def _text(
         "portable": kernel.portable,
         "headers": candidate.headers,
         "arguments": arguments,
-        "launch": kernel.launch(w, params, target),
+        "launch": launch,
+        "frame": "cuda/kernel.cu.j2" if launch else "cpu/kernel.c.j2",
         "operands": [f"x{i} {_shown(t)}" for i, t in enumerate(types) if t is not None],
         "results": [f"y{i} {_shown(t)}" for i, t in enumerate(w.outputs)],
         **kernel.values(w, params, target),

@@ -120,6 +120,33 @@ def run_binary(
     return Finished(process.returncode, stdout, stderr)
 
 
+def ask_program(
+    argv: Sequence[str], timeout: float = PATIENCE, *, log: Log = no_log
+) -> Finished:
+    """Return what a program says of itself; it is asked once while its file stays as it is.
+
+    Errors are those of `run_binary`; an answer with another status than 0 isn't kept.
+    """
+    path = shutil.which(argv[0])
+    if path is None:
+        return run_binary(argv, timeout, log=log)
+    stat = os.stat(path)
+    surroundings = tuple(os.environ.get(name) for name in _SAID_BY)
+    key = (tuple(argv), stat.st_ino, stat.st_mtime_ns, stat.st_size, surroundings)
+    if key not in _answers:
+        done = run_binary(argv, timeout, log=log)
+        if done.status:
+            return done
+        _answers[key] = done
+    return _answers[key]
+
+
+_SAID_BY = ("PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
+"""Variables on which a compiler's answers depend."""
+_answers: dict[tuple[object, ...], Finished] = {}
+"""By command and by the file that runs: five processes of each compilation would say the same."""
+
+
 def _tool(compiler: Compiler, argv: Sequence[str], cwd: Path, where: str, log: Log) -> None:
     """Run a step of the build; raise ToolchainError with the tool's own first error line."""
     try:
@@ -209,12 +236,31 @@ def compile_many(
 
 def _compile(job: Job, log: Log) -> Path:
     cwd = job.cwd.resolve()
-    # Not in the flags (and so in no cache key): it only takes the folder's name out again.
-    no_path = (f"-ffile-prefix-map={cwd}=.", "-c")
-    own = () if job.compiler.kind == "nvcc" else no_path
+    own = () if job.compiler.kind == "nvcc" else (*_no_path(cwd), "-c")
     command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", f"{job.source}.o")
     _tool(job.compiler, command, cwd, job.source, log)
     return cwd / f"{job.source}.o"
+
+
+def _no_path(cwd: Path) -> tuple[str, ...]:
+    """Return what takes the folder's name out of objects; not in the flags, so in no cache key."""
+    return (f"-ffile-prefix-map={cwd}=.",)
+
+
+PARSED = {"gcc": "gch", "clang": "pch"}
+"""The file name's end of parsed headers, by the compilers that look for them."""
+
+
+def parse_header(job: Job, *, log: Log = no_log) -> Path:
+    """Parse a C header once for all sources that get it, and the same flags, by `-include`.
+
+    The objects are the same as without. Returns the file that the compiler finds beside the header.
+    """
+    cwd, parsed = job.cwd.resolve(), f"{job.source}.{PARSED[job.compiler.kind]}"
+    own = (*_no_path(cwd), "-x", "c-header")
+    command = (*job.compiler.argv, *job.flags, *own, job.source, "-o", parsed)
+    _tool(job.compiler, command, cwd, job.source, log)
+    return cwd / parsed
 
 
 # ------------------------------------------------------------------------------- linking
@@ -339,5 +385,5 @@ def _companion(compiler: Compiler, name: str, log: Log) -> str | None:
     if compiler.kind == "zig":  # has none, but the host's own will do
         at_home = compiler.machine.partition("-")[0] == host_arch()
         return shutil.which(name) if at_home else None
-    done = run_binary((*compiler.argv, f"-print-prog-name={name}"), _ANSWER, log=log)
+    done = ask_program((*compiler.argv, f"-print-prog-name={name}"), _ANSWER, log=log)
     return shutil.which(done.stdout.decode(errors="replace").strip()) if not done.status else None

@@ -114,11 +114,14 @@ def compile_options(
     options = make_options(resolved.values)
     if target := _layout_target(arguments):
         options = replace(options, target=target)
+    if arguments["cuda"] and "cuda" not in options.target.lower():
+        options = replace(options, target="cuda")
+    on_gpu = "cuda" in options.target.lower()
     hooks = any(arguments[name] for name in HOOKED)
     profile = bool(arguments["profile"] or arguments["profile_host"])
     return replace(
         options, input_shape=_shapes(options, given),
-        profile=profile, hooks=hooks or (profile and wanted_threads(arguments) == 1),
+        profile=profile, hooks=hooks or (profile and wanted_threads(arguments) == 1 and not on_gpu),
         num_threads=wanted_threads(arguments),
         kernels="optimized" if arguments["fast_run"] else options.kernels,
         disable_reuse_memory=arguments["disable_mem_opt"] or options.disable_reuse_memory,

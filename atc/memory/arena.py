@@ -68,6 +68,24 @@ class _Event:
     lane: _Lane | None = None
 
 
+def largest_call(program: Program, arena: Arena) -> tuple[str, int]:
+    """Return the call whose operands, results and scratch need most of the arena, and its bytes.
+
+    Whatever is computed again, they are there at the same time.
+    """
+    sizes = {b.name: b.size for b in arena.buffers}
+    scratch = {b.scratch_of: b.size for b in arena.buffers if b.scratch_of}
+    best = ("", 0)
+    for event in _events(program, program.steps):
+        if event.call is None:
+            continue
+        homes = {arena.homes[v] for v in (*event.reads, *event.writes) if v in arena.homes}
+        node = event.call.node
+        need = sum(sizes.get(h, 0) for h in homes) + scratch.get(node.outputs[0], 0)
+        best = max(best, (" + ".join(node.origin) or node.outputs[0], need), key=lambda b: b[1])
+    return best
+
+
 def plan_memory(
     program: Program, *, reuse: bool = True, in_place: bool = True, guard: int = 0,
     tries: int = 12, alignment: int = ALIGNMENT, io: bool = False,
@@ -115,9 +133,8 @@ def plan_memory(
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     states, plan = _with_states(program, plan, guard)
     last = events[-1].step if events else 0
-    buffers += [
-        Buffer(v, program.types[v].nbytes + 2 * guard, 0, last, ALIGNMENT) for v in lasting
-    ]
+    extents |= {v: _whole_lines(program.types[v].nbytes + 2 * guard) - 2 * guard for v in lasting}
+    buffers += [Buffer(v, extents[v] + 2 * guard, 0, last, ALIGNMENT) for v in lasting]
     check_plan(buffers, plan)
     values = dict.fromkeys(
         [*lasting, *(v for e in events for v in (*e.writes, *e.reads))]
@@ -142,7 +159,7 @@ def plan_memory(
     number = {b.name: k for k, b in enumerate(order)}
     return Arena(
         offsets, scratch, tuple(buffers), plan, steps, homes, guard,
-        tuple(extents[b.name] + 2 * guard for b in order), below,
+        tuple(extents[b.name] + 2 * guard for b in order), below, states,
         number={v: number[place(v)] for v in offsets},
         scratch_number={b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
@@ -178,13 +195,18 @@ def _with_states(
     size = 0
     for state in program.states:
         offsets[state.value] = size + guard
-        size += -(-(program.types[state.value].nbytes + 2 * guard) // ALIGNMENT) * ALIGNMENT
+        size += _whole_lines(program.types[state.value].nbytes + 2 * guard)
     moved = {name: offset + size for name, offset in plan.offsets.items()}
     whole = replace(
         plan, offsets={**{v: at - guard for v, at in offsets.items()}, **moved},
         size=plan.size + size, lower_bound=plan.lower_bound + size,
     )  # fmt: skip
     return offsets, whole
+
+
+def _whole_lines(size: int) -> int:
+    """Return bytes rounded up, so that what comes behind them is aligned."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _life(events: Sequence[_Event]) -> tuple[int, int, _Lane | None]:

@@ -185,6 +185,11 @@ def integer(low: int, high: int | None = None, later: Mapping[int, str] | None =
     return parse
 
 
+def word_or(word: str, otherwise: Parse) -> Parse:
+    """Return a parser of one word, and of all that another parser takes."""
+    return lambda value: word if value == word else otherwise(value)
+
+
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 
@@ -197,6 +202,12 @@ def size(value: object) -> int:
             code="E10003",
         )  # fmt: skip
     return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def pool(value: object) -> str:
+    """Return a number of bytes as text, `all`, or nothing."""
+    word = str(value).strip()
+    return word if word in ("", "all") else str(size(word))
 
 
 def truth(value: object) -> bool:

@@ -23,6 +23,7 @@ from atc.backends.toolchain import (
 from atc.build.library import library_flags, work_folder
 from atc.build.output_folder import MANIFEST, network_name, write_tree
 from atc.codegen.emit import Emission, project_texts
+from atc.codegen.shape_tables import Dynamic
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.names import LIMIT, module_name
@@ -44,7 +45,6 @@ _ALONE = (
     "starter",
     "wrappers",
     "package",
-    "state",
 )
 """Options of libraries for one target."""
 
@@ -160,7 +160,10 @@ def _texts(name: str, first: Emission, parts: Sequence[Part]) -> dict[str, str]:
 def _state_size(values: dict[str, object], threads: int) -> int:
     """Return bytes that hold the context of any part."""
     dynamic = values["dynamic"]
-    numbers = (len(dynamic.sizes) + dynamic.count) if values["ranges"] else 0  # type: ignore[attr-defined]
+    numbers = 0
+    if values["ranges"]:
+        assert isinstance(dynamic, Dynamic)
+        numbers = len(dynamic.sizes) + dynamic.count + len(dynamic.lengths)
     return _STATE + 2 * 8 * numbers + (1024 * threads if threads > 1 else 0)
 
 

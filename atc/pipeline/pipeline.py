@@ -113,8 +113,9 @@ def _compiled(request: Request, listen: Diagnostics) -> Compilation:
     diagnostics = remembering(listen, warnings)
     for text in options.warnings():
         diagnostics.warn(text)
-    if options.device_id and "cuda" not in options.target.lower():
-        diagnostics.warn(f"--device_id has no effect: {options.target} is no GPU")
+    for name in ("device_id", "gpu_pool", "gpu_kept_free"):
+        if getattr(options, name) and "cuda" not in options.target.lower():
+            diagnostics.warn(f"--{name} has no effect: {options.target} is no GPU")
     _check_folders(request)
     on_gpu.check_device_options(options, request.target)
     if options.starter:

@@ -52,6 +52,9 @@ def write_project(
         hooks=options.hooks, log=options.runtime_log, checks=options.sanity_check,
         threads=max(plans.threads, most_branches(shown.program.steps)),
         device_id=options.device_id,
+        gpu_pool=options.gpu_pool,
+        gpu_kept_free=options.gpu_kept_free,
+        before=request.decisions.before,
         shape_profiles=[(p.program, p.arena) for p in plans.shape_profiles],
         selftest=request.decisions.golden, starter=options.starter, step=options.step,
         max_ram=options.max_ram, max_rom=options.max_rom,
@@ -66,12 +69,14 @@ def write_project(
 
 
 def check_whole(options: Options, program: Program, shape_profiles: bool) -> None:
-    """Raise OptionError where --step or --io=arena is wanted of a run of several shapes or states.
+    """Raise OptionError where --step or --io=arena is wanted of a run of several shapes.
 
     Also where parts are wanted of a run that is watched, or that threads share.
     """
+    if program.states and shape_profiles:
+        raise OptionError("--state and several --input_shape can't be combined", where="--state",
+                          hint="give ranges, or compile a library each", code="E10047")  # fmt: skip
     kind = "a network of several shapes" if program.dims or shape_profiles else ""
-    kind = kind or ("--state" if program.states else "")
     if options.io == "arena" and kind:
         raise OptionError(f"--io=arena and {kind} can't be combined", where="--io",
                           code="E10047")  # fmt: skip

@@ -116,9 +116,14 @@ def _quantize(argv: Sequence[str]) -> Answer:
     from atc.compile import compile_request
     from atc.quantize.quantize import Job, quantize_model
     from atc.quantize.report import quantised_json, quantised_text
+    from atc.quantize.weights import quantize_weights, weights_json, weights_text
 
     values: dict[str, Any] = resolve(parse_arguments(argv, "quantize").given, "quantize").values
-    result = quantize_model(Job(**{f.name: values[f.name] for f in fields(Job)}), compile_request)
+    job = Job(**{f.name: values[f.name] for f in fields(Job)})
+    if job.weights == "int4":
+        packed = quantize_weights(job)
+        return Answer((weights_json if values["json"] else weights_text)(packed))
+    result = quantize_model(job, compile_request)
     return Answer((quantised_json if values["json"] else quantised_text)(result))
 
 

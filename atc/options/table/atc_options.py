@@ -20,6 +20,7 @@ from atc.options.values import (
     nonnegative,
     output_types,
     path,
+    pool,
     positive,
     profiles,
     required_path,
@@ -29,6 +30,7 @@ from atc.options.values import (
     switch_or_export,
     text,
     value_ranges,
+    word_or,
     words,
 )
 
@@ -102,7 +104,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "input:output;...|auto", names,
             documentation="They leave the signature, lie in the arena and are updated in place. "
             "init and <name>_reset make them zero; <name>_save_state and <name>_restore_state copy "
-            "them. The shapes must be fixed."),
+            "them. A key-value cache has a range in --input_shape, from 0 to the most that it may "
+            "hold: it is empty at first, and a run appends to it where it lies."),
     Setting("insert_op_conf", "Model", "a file of preprocessing for images (AIPP), which becomes a "
             "part of the network: crop, colours, resize, mean and scale, padding",
             "FILE", path, system="ATC", row="A-16",
@@ -347,9 +350,21 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             integer(1, 1000), 12),
     Setting("device_id", "Optimisation", "the GPU, by its number, that a network for one takes "
             "where a program names none", "N", integer(0, 15), 0, system="ATC", row="A-35"),
+    Setting("gpu_pool", "Optimisation", "bytes of a GPU's memory that a network's first context "
+            "reserves, for its weights and for what all contexts need, or all that is free; by "
+            "default each takes what it needs", "all|BYTES", pool),
+    Setting("gpu_kept_free", "Optimisation", "percent of a GPU's memory that must stay free for "
+            "others: a context that would leave less isn't prepared", "PERCENT",
+            integer(0, 100), 0),
+    Setting("fused_code", "Optimisation", "the language that fused operators must be written in: "
+            "with cuda a target that is no GPU is an error", "auto|cuda",
+            choice(("auto", "cuda")), "auto"),
     Setting("tensor_cores", "Optimisation", "let a GPU's tensor cores compute products: those of "
             "16-bit floats and bytes exactly, those of floats as --precision_mode allows (by "
             "default in three products of halves, bf16x3)", "0|1", switch, True),
+    Setting("allow_hf32", "Optimisation", "let a GPU's tensor cores round floats that they "
+            "multiply to TF32 (11 significant bits), unless --max_error is given", "0|1", switch,
+            False, system="ATC", row="A-35"),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
     Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "
@@ -357,9 +372,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "or all",
             "none|cheap|all", choice(("none", "cheap", "all")), "none",
             documentation="Results have the same bits. --log=info tells the nodes."),
-    Setting("memory_budget", "Optimisation", "most bytes that the arena may take (0: any): no more "
-            "is computed again than that takes, and a larger arena is an error", "BYTES",
-            integer(0), 0),
+    Setting("memory_budget", "Optimisation", "most bytes that the arena may take, with the weights "
+            "and the optimizer's state of --mode=train (0: any): no more is computed again than "
+            "that takes, and a network that needs more is an error", "BYTES", integer(0), 0),
     Setting("recompute_until", "Optimisation", "bytes of arena from which on nothing more is "
             "computed again", "BYTES", integer(0), 0),
     Setting("recompute_minimum", "Optimisation", "values of fewer bytes are kept", "BYTES",
@@ -408,7 +423,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "the build", "0|1", switch, False),
     Setting("mode", "Debugging", "0: compile. 1: only translate the model (or the report of a "
             "compiled network) to the file of --json. 3: only check the model. 5: a text graph to "
-            "JSON. 6: show a compiled network", "0|1|3|5|6", integer(0, 30, _MODES), 0,
+            "JSON. 6: show a compiled network. train: compile a step of training",
+            "0|1|3|5|6|train", word_or("train", integer(0, 30, _MODES)), 0,
             system="ATC", row="A-05", role="tool"),
     Setting("om", "Debugging", "what the modes 1, 5 and 6 read: a model, a .graph.txt, or the "
             "folder of a compiled network", "PATH", path, system="ATC", row="A-06", role="tool"),
