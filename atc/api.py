@@ -13,6 +13,7 @@ from atc.accuracy.compare import Verification
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.ir.graph import Graph
+from atc.notebook import with_progress
 from atc.options.modes import TRAIN
 from atc.options.options import make_options
 from atc.options.resolve import resolve
@@ -94,6 +95,7 @@ def compile(
     selftest: bool = False,
     starter: bool = False,
     wrappers: str | Sequence[str] = "",
+    wheel: bool = False,
     package: str | Sequence[str] = "",
     step: bool = False,
     io: str = "caller",
@@ -178,7 +180,9 @@ def compile_holding(held: Held, keywords: Mapping[str, Any]) -> Compilation:
     if values["verify"]:
         check_device(options)
     decisions = Decisions(held=held)
-    done = compile_or_report(options, resolved.environ, listen, values["check_report"], decisions)
+    with with_progress(listen) as told:
+        report = values["check_report"]
+        done = compile_or_report(options, resolved.environ, told, report, decisions)
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
             _LOGGER.info("%s", line)

@@ -22,9 +22,14 @@ PACKAGES = {
     "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
     "arm-linux-gnueabihf-gcc": "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
-    "clang-19": "clang-19 lld-19",  # for RISC-V also the C library: libc6-dev-riscv64-cross
+    "clang-19": "clang-19 lld-19",
 }
 """Debian's packages of compilers for other processors."""
+_LIBRARIES = {
+    "riscv64-rvv": "libc6-dev-riscv64-cross",
+    "wasm32-simd128": "wasi-libc libclang-rt-19-dev-wasm32",
+}
+"""Debian's packages of the C libraries of targets that share a compiler."""
 _ANSWER = 60.0  # seconds that a compiler may take to say who it is
 GLIBC = "2.28"  # the oldest that zig links for: 2018, every distribution still in service
 
@@ -92,14 +97,17 @@ def _found_compiler(
         raise ToolchainError(
             f"no C compiler for the target {target.name} (looked for $CC, "
             f"{', '.join((*own, 'gcc', 'clang'))} and the package ziglang)",
-            hint=f"{_install(own[0] if own else 'gcc')}, set CC, or run: pip install 'atc[zig]'",
+            hint=f"{compiler_advice(target)}, set CC, or run: pip install 'atc[zig]'",
         )
     return found
 
 
-def _install(program: str) -> str:
+def compiler_advice(target: Target) -> str:
     """Return the command that brings a compiler on Debian and Ubuntu, with its C library."""
-    return f"apt install {PACKAGES[program]}" if program in PACKAGES else f"install {program}"
+    program = "gcc" if target.compiler == "cc" else target.compiler
+    if program not in PACKAGES:
+        return f"install {program}"
+    return f"apt install {' '.join((PACKAGES[program], *_LIBRARIES.get(target.name, '').split()))}"
 
 
 def _split_cc(text: str) -> tuple[str, ...]:

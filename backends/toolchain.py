@@ -47,6 +47,7 @@ __all__ = [
     "section_sizes",
     "link_program",
     "link_shared",
+    "link_wasm",
     "no_log",
     "run_binary",
 ]
@@ -309,6 +310,19 @@ def link_program(
     """Link an executable; `static` ones run under an emulator without the target's libraries."""
     kept = (*link_flags(flags), *(("-static",) if static else ()))
     command = (*compiler.argv, *kept, "-o", output, *objects, *_libraries(flags))
+    _tool(compiler, command, cwd.resolve(), output, log)
+    return cwd.resolve() / output
+
+
+def link_wasm(
+    compiler: Compiler, exports: Sequence[str], archive: str, output: str, cwd: Path, *,
+    log: Log = no_log,
+) -> Path:  # fmt: skip
+    """Link a WebAssembly module of functions of a static library; it imports nothing."""
+    start = "-mexec-model=reactor" if compiler.kind == "zig" else "-nostartfiles"
+    words = (start, "-Wl,--no-entry", "-Wl,--strip-all", "-Wl,-z,stack-size=1048576",
+             "-Wl,--export=__heap_base", *(f"-Wl,--export={name}" for name in exports))  # fmt: skip
+    command = (*compiler.argv, *words, "-o", output, archive, "-lm")
     _tool(compiler, command, cwd.resolve(), output, log)
     return cwd.resolve() / output
 

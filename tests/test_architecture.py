@@ -36,12 +36,12 @@ cache dims
 ir importers adapt
 backends lower passes runtime
 options
-diagnostics select
+diagnostics select notebook
 program
 memory
 codegen
 build onnx_backend
-starter packaging
+starter packaging convert
 farm
 fast_run
 pipeline
@@ -52,6 +52,7 @@ api load_and_run
 tracing pytorch batch
 entry
 cli
+smoke
 __main__
 """
 """Packages and modules of `atc`, lowest first: each imports only what stands on lower lines."""

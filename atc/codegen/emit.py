@@ -38,6 +38,7 @@ from atc.runtime import library as runtime_library
 from atc.runtime import network as runtime_network
 from atc.runtime import profile as runtime_profile
 from atc.runtime import queue as runtime_queue
+from atc.runtime import shown as runtime_shown
 from atc.runtime import values as runtime_values
 from atc.templates import render, verbatim
 
@@ -326,7 +327,7 @@ def _runtime_source(profile: bool) -> str:
     """Return the modules of `atc.runtime` as one, less their docstrings and `from __future__`."""
     parts = [
         runtime_values, runtime_interface, runtime_library, runtime_device, runtime_queue,
-        runtime_network,
+        runtime_shown, runtime_network,
     ]  # fmt: skip
     parts += [runtime_profile] if profile else []
     lines = [

@@ -82,6 +82,7 @@ class Options:
     selftest: bool = False
     starter: bool = False
     wrappers: tuple[str, ...] = ()
+    wheel: bool = False
     package: tuple[str, ...] = ()
     step: bool = False
     io: str = "caller"

@@ -51,13 +51,20 @@ _LATER_V2 = {"cube_hif8": "", "mixed_hif8": ""}
 
 ATC_OPTIONS: tuple[Setting, ...] = (
     # ---- model -------------------------------------------------------------------------------
-    Setting("model", "Model", "the model file: ONNX, MegEngine .mge or MXNet *-symbol.json",
+    Setting("model", "Model", "the model file: ONNX, MegEngine .mge, MXNet *-symbol.json, or "
+            "what --framework converts",
             "FILE", required_path, system="ATC", row="A-01"),
     Setting("weight", "Model", "the weights of an MXNet model (default: the newest .params file "
             "beside it)", "FILE", path, system="ATC", row="A-02"),
     Setting("framework", "Model", "the model's format (default: found out from its content)",
-            "5|onnx|mge|mxnet", choice(("", "-1", "5", "onnx", "mge", "mxnet"), _FRAMEWORKS),
-            system="ATC", row="A-03", documentation="5 is ATC's number of ONNX."),
+            "5|onnx|mge|mxnet|torch|tflite|sklearn",
+            choice(("", "-1", "5", "onnx", "mge", "mxnet", "torch", "tflite", "sklearn"),
+                   _FRAMEWORKS),
+            system="ATC", row="A-03",
+            documentation="5 is ATC's number of ONNX. torch (.pt2 of torch.export), tflite (also "
+            "folders of TensorFlow's SavedModel) and sklearn (pickles of scikit-learn, XGBoost, "
+            "LightGBM, which run as they are read) are never found out: the packages that read "
+            "them convert them, in a process of its own (pip install 'atc[torch]' and so on)."),
     Setting("input_shape", "Model", "the inputs' shapes; needed where the model leaves one open",
             "name:n,c,h,w;name2:1~8,c", shapes, system="ATC", row="A-08",
             documentation="A range 1~8 makes one library that runs any shape inside, 0~8 one that "

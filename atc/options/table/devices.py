@@ -13,8 +13,15 @@ DEVICES: tuple[Setting, ...] = (
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
             "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
-    Setting("wrappers", "Output", "write what other languages need beside the C: a C++17 header, "
-            "a Rust crate without std", "cpp,rust", choices("cpp", "rust")),
+    Setting("wrappers", "Output", "write what other languages need beside the C: a C++ header "
+            "(C++17; std::span in C++20), a Rust crate without std, an npm package with the "
+            "network in WebAssembly, a Java class", "cpp,rust,js,java",
+            choices("cpp", "rust", "js", "java"),
+            documentation="js needs --target=wasm32-simd128."),
+    Setting("wheel", "Output", "write the network as a wheel for pip, which needs numpy and cffi: "
+            "dist/*.whl", "0|1", switch, False,
+            documentation="Of the platform that the target's compiler builds for; import it by the "
+            "network's name."),
     Setting("package", "Output", "write packages for systems of firmware: an Arduino library, a "
             "CMSIS-Pack, a component of ESP-IDF, a module of Zephyr",
             "arduino,cmsis-pack,esp-idf,zephyr",
