@@ -310,6 +310,8 @@ JOIN: Callable[..., Any] = helper.make_node
          "a state is numbers of one type and shape, or grows along one axis"),
         ([JOIN("Concat", ["past", "x"], ["present"], axis=1)], "past:2,1~9,4;x:2,1~3,4",
          "input 'past' is never shorter than 1, but nothing is kept at first"),
+        ([JOIN("Concat", ["past", "x"], ["present"], axis=1)], "past:2,0~2,4;x:2,1~3,4",
+         "output 'present' grows by up to 3 in a run, but the range of its input has room for 2"),
         ([JOIN("Concat", ["past", "x"], ["present"], axis=1)], "past:2,5,4;x:2,2,4",
          "a state is numbers of one type and shape, or grows along one axis"),
     ],
@@ -324,6 +326,21 @@ def test_what_cannot_be_kept_is_refused(
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "net").exists()
+
+
+@pytest.mark.slow
+def test_a_library_for_several_targets(tmp_path: Path) -> None:
+    compiled("genai_lfm2", tmp_path, target="host,c99")
+    runs = [*calls("genai_lfm2")]
+    with atc.load(tmp_path / "net") as net:
+        check(net, runs[:2])
+        saved = net.save_state()
+        assert len(saved) == net.state_size
+        check(net, runs[2:])
+        net.restore_state(saved)
+        check(net, runs[2:])
+        net.reset()
+        check(net, runs)
 
 
 @pytest.mark.parametrize("code", ["FLOAT", "FLOAT16", "BFLOAT16", "INT8"])
