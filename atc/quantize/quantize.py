@@ -21,10 +21,10 @@ import onnx
 import onnx.version_converter
 import onnx_ir
 
+from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import AtcError, OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
-from atc.importers import load_model
 from atc.ir.graph import Array
 from atc.lower.context import node_name
 from atc.options.options import Options
