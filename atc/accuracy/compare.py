@@ -20,6 +20,7 @@ from atc.accuracy.inputs import random_inputs, sized_inputs
 from atc.adapt import Adaptation, adapt
 from atc.adapt.outputs import find_outputs
 from atc.adapt.states import initial_states, states_of
+from atc.convert import load_model
 from atc.dims import Extent
 from atc.errors import (
     OptionError,
@@ -31,12 +32,11 @@ from atc.errors import (
 )
 from atc.files.regular import regular
 from atc.files.temporary import temporary_folder
-from atc.importers import load_model
 from atc.ir.graph import Array
-from atc.options.shape_profiles import shape_profiles_of
 from atc.options.values import InputShape
 from atc.pipeline.request import Request
 from atc.runtime.load import open_network
+from atc.runtime.shown import html_table
 from atc.runtime.values import Tensor, Value
 
 if TYPE_CHECKING:
@@ -71,6 +71,17 @@ class Verification:
     def passed(self) -> bool:
         """Whether all outputs agree."""
         return all(d.passed for d in self.differences)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the comparison."""
+        rows = [
+            (d.name, d.type, f"{d.max_abs:.3g}", f"{d.max_rel:.3g}", f"{d.rmse:.3g}",
+             "ok" if d.passed else "DIFFERS")
+            for d in self.differences
+        ]  # fmt: skip
+        headings = ("output", "type", "max abs", "max rel", "rmse", "")
+        return html_table(f"compared with {self.reference}", headings, rows,
+                          f"{self.inputs}, tolerance {self.tolerance:g}")  # fmt: skip
 
     def require(self) -> None:
         """Raise VerificationError that names the worst output, unless all agree."""
@@ -124,11 +135,10 @@ class Subject:
 def subject_of(request: Request) -> Subject:
     """Return the model of a compilation, as its library takes it."""
     options = request.options
-    shape_profiles = shape_profiles_of(options)
     return Subject(
         options.model, options.framework, options.weight, options.out_nodes, options.input_shape,
         request.adaptation, request.policy.epsilon,
-        shape_profiles[-1].input_shape if shape_profiles else {},
+        request.smallest.options.input_shape if request.shape_profiles else {},
     )  # fmt: skip
 
 

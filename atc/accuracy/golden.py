@@ -9,9 +9,9 @@ from atc.adapt import adapt
 from atc.adapt.outputs import find_outputs
 from atc.adapt.states import initial_states, states_of
 from atc.codegen.selftest import Golden, golden_of, inputs_by_formula
+from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
-from atc.importers import load_model
 from atc.pipeline.input_types import input_types
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Request

@@ -30,7 +30,6 @@ from atc.errors import OptionError
 from atc.fast_run.timings import times_root
 from atc.files.temporary import temporary_folder
 from atc.ir.graph import Array, original
-from atc.options.shape_profiles import shape_profiles_of
 from atc.pipeline.contract import DEFAULT_BOUND
 from atc.pipeline.pipeline import Compilation, Compile
 from atc.pipeline.request import Decisions, Request
@@ -67,7 +66,7 @@ def within_error(inner: Compile) -> Compile:
         options, decided = request.options, request.decisions
         if not options.max_error or (decided.measured_error, decided.split_error) != (None, None):
             return inner(request, diagnostics)
-        if shape_profiles_of(options):
+        if request.shape_profiles:
             raise _several_shapes()
         with temporary_folder("error") as folder:
             if options.measures and times_root(options, request.environ) is None:

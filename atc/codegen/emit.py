@@ -38,6 +38,7 @@ from atc.runtime import library as runtime_library
 from atc.runtime import network as runtime_network
 from atc.runtime import profile as runtime_profile
 from atc.runtime import queue as runtime_queue
+from atc.runtime import shown as runtime_shown
 from atc.runtime import values as runtime_values
 from atc.templates import render, verbatim
 
@@ -89,6 +90,8 @@ def emit(
     checks: Checks | None = None,
     threads: int = 1,
     device_id: int = 0,
+    gpu_pool: str = "",
+    gpu_kept_free: int = 0,
     before: Blob = NO_WEIGHTS,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
     selftest: Sequence[Golden] = (),
@@ -104,7 +107,8 @@ def emit(
     in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
-    are left to the caller. `device_id` is the GPU that `init` takes, of a network for one. A
+    are left to the caller. `device_id` is the GPU that `init` takes, of a network for one, which
+    reserves a `gpu_pool` of so many bytes (or "all") and leaves others `gpu_kept_free` percent. A
     network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
@@ -171,7 +175,8 @@ def emit(
         "states": _states(program, arena),
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": sources,
-        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id, "bare": target.bare,
+        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id,
+        "gpu_pool": gpu_pool, "gpu_kept_free": gpu_kept_free, "bare": target.bare,
         "as_text": not target.includes_files, "selftest": tuple(selftest),
         "starter": starter, "step": step, "io": _io_places(program, arena),
         "max_ram": max_ram, "max_rom": max_rom,
@@ -322,7 +327,7 @@ def _runtime_source(profile: bool) -> str:
     """Return the modules of `atc.runtime` as one, less their docstrings and `from __future__`."""
     parts = [
         runtime_values, runtime_interface, runtime_library, runtime_device, runtime_queue,
-        runtime_network,
+        runtime_shown, runtime_network,
     ]  # fmt: skip
     parts += [runtime_profile] if profile else []
     lines = [

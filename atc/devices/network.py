@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from atc.backends.find_compiler import find_compiler
+from atc.backends.probe import install_runner
 from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target
 from atc.backends.toolchain import (
@@ -39,11 +40,6 @@ from atc.starter.texts import run_texts
 
 PATIENCE = 600.0
 """Seconds that a run may take: emulators are slow."""
-
-_PACKAGES = {
-    "qemu-system-arm": "qemu-system-arm", "qemu-aarch64-static": "qemu-user-static",
-    "qemu-arm-static": "qemu-user-static", "qemu-riscv64-static": "qemu-user-static",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -195,11 +191,6 @@ class DeviceNetwork:
             with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
                 archive.extractall(place, filter="data")
         return replace(done, stdout=b"")
-
-
-def install_runner(program: str) -> str:
-    """Return the command that brings an emulator on Debian and Ubuntu."""
-    return f"apt install {_PACKAGES.get(program, program)}"
 
 
 def read_report(folder: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ PAGES = {
 """Pages of the site that are files of the repository, where readers of the code look for them."""
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
+_CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _PLACES = {path: page for page, path in PAGES.items()}
 
 
@@ -53,4 +54,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return f"`{path}`" if text.strip("`") in (path, target) else f"{text} (`{path}`)"
         return f"{mark}[{text}]({posixpath.relpath(inside, posixpath.dirname(here))}{anchor})"
 
-    return _LINK.sub(place, markdown)
+    parts = _CODE.split(markdown)  # text and fenced code in turns
+    return "".join(part if k % 2 else _LINK.sub(place, part) for k, part in enumerate(parts))

@@ -33,7 +33,7 @@ from atc.select.cost import estimate, packing_overhead
 from atc.select.select import ANY, Limits, Measurement, Timings, candidates
 from atc.templates import render
 
-TOLERANCE = {"float32": 1e-3, "bf16x3": 1e-3, "bf16": 3e-2, "int8": 3e-2}
+TOLERANCE = {"float32": 1e-3, "bf16x3": 1e-3, "tf32": 1e-2, "bf16": 3e-2, "int8": 3e-2}
 """Largest error against the portable kernel, as a part of the largest result, by precision."""
 MOST_CANDIDATES = 5
 """Candidates measured per workload unless all are asked for: those of least estimated cost."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from atc.dims import most
 from atc.memory.audit import audit_memory
 from atc.memory.check import check_plan, check_stack
+from atc.memory.drawing import arena_svg
 from atc.memory.planner import Buffer, MemoryPlan, lower_bound, plan_arena, plan_no_reuse
 from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Step
 
@@ -48,6 +49,10 @@ class Arena:
     """Which buffer of `sizes` the scratch of a call is, by the call's first output."""
     io: Mapping[str, int] = field(default_factory=dict)
     """Where inputs and outputs (by their homes) have room, if the arena has some for them."""
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the plan: a picture of it."""
+        return arena_svg(self.buffers, self.plan)
 
 
 @dataclass(frozen=True)

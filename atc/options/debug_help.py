@@ -1,4 +1,4 @@
-"""Introductions to the help of diff, bisect, profile, report and quantize."""
+"""Introductions to the help of diff, bisect, profile, report, quantize and others."""
 
 from __future__ import annotations
 
@@ -119,9 +119,24 @@ Examples:
   atc batch matrix.toml --sdk=vision
 """
 
+_DOCTOR = """\
+usage: atc doctor [--target=NAME,...] [--json]
+
+Looks at this machine: versions, compilers, what compiles and runs for each target (a few lines are
+compiled with its flags), emulators, GPUs, caches, and what to install for the rest. What is absent
+is no fault unless a compilation for the host, or for a --target, needs it.
+
+Exit status: 0 all that is needed works; 1 something is in the way.
+
+Examples:
+  atc doctor
+  atc doctor --target=cortex-m4f,aarch64-neon
+  atc doctor --json
+"""
+
 HELP: Mapping[str, str] = {
     "diff": _DIFF, "bisect": _BISECT, "profile": _PROFILE, "quantize": _QUANTIZE,
-    "report": _REPORT, "machine": _MACHINE, "targets": _TARGETS,
+    "report": _REPORT, "machine": _MACHINE, "targets": _TARGETS, "doctor": _DOCTOR,
     "batch": _BATCH,
 }  # fmt: skip
 """The introductions by command."""

@@ -82,6 +82,7 @@ class Options:
     selftest: bool = False
     starter: bool = False
     wrappers: tuple[str, ...] = ()
+    wheel: bool = False
     package: tuple[str, ...] = ()
     step: bool = False
     io: str = "caller"
@@ -110,7 +111,11 @@ class Options:
     memory_tries: int = 12
     memory_in_place: bool = True
     device_id: int = 0
+    fused_code: str = "auto"
+    gpu_pool: str = ""
+    gpu_kept_free: int = 0
     tensor_cores: bool = True
+    allow_hf32: bool = False
     recompute: str = "none"
     memory_budget: int = 0
     recompute_until: int = 0

@@ -11,9 +11,9 @@ import onnx_ir
 from atc.adapt import adapt
 from atc.adapt.outputs import find_outputs
 from atc.build.output_folder import write_dump
+from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import one_line
-from atc.importers import load_model
 from atc.ir.graph import Graph
 from atc.ir.text import dump
 from atc.lower.external import bind_operators

@@ -137,5 +137,6 @@ class _Planner:
             return {}
         with open_build_context(self.request, self.compiler, self.diagnostics) as context:
             return counted(
-                selection, self.request.options, context, self.request.environ, self.diagnostics
-            )
+                selection, self.request.algo_policy, self.request.options, context,
+                self.request.environ, self.diagnostics,
+            )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,12 +10,11 @@ from pathlib import Path
 from atc.backends.cpu.targets import ALIASES, TARGETS
 from atc.backends.cuda.device import architecture_for, compute_capabilities
 from atc.backends.cuda.targets import CUDA_TARGETS, EMULATED, PORTABLE
-from atc.backends.find_compiler import find_compiler
-from atc.backends.nvcc import find_nvcc
+from atc.backends.probe import find_runner, target_compiler
 from atc.backends.target import Target, host_arch, host_features
 from atc.backends.targets import get_target, host_target
 from atc.backends.toolchain import Log, no_log
-from atc.devices.network import Device, install_runner
+from atc.devices.network import Device
 from atc.errors import AtcError
 from atc.starter.boards import BOARDS
 
@@ -83,10 +81,7 @@ def _runs_here(target: Target, gpus: set[str | None]) -> bool:
 def _compiler(target: Target, environ: Mapping[str, str], log: Log) -> Tool:
     """Return what would compile for a target; where nothing does, what to install."""
     try:
-        if target.device and target.device != EMULATED:
-            found = find_nvcc(target.device, environ, log=log)
-        else:
-            found = find_compiler(target, environ, log=log)
+        found = target_compiler(target, environ, log=log)
     except AtcError as error:
         return Tool("", error.message, error.hint)
     return Tool(found.argv[0], found.version)
@@ -101,9 +96,8 @@ def _runner(target: Target, environ: Mapping[str, str]) -> Tool:
         return Tool("", f"this processor has no {lacking}")
     if not target.runner or (target.bare and target.name not in BOARDS):
         return Tool("", "nothing here runs programs for it")
-    program = target.runner[0]
-    path = shutil.which(program, path=environ.get("PATH"))
-    return Tool(path, program) if path else Tool("", program, install_runner(program))
+    found, advice = find_runner(target, environ)
+    return Tool(found[0] if found else "", target.runner[0], advice)
 
 
 def targets_json(rows: Iterable[TargetRow]) -> str:

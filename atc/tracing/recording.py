@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,7 +135,7 @@ class Recording:
             needed.add(value)
             if value in made:
                 node = made[value]
-                pending += node.input
+                pending += reads(node)
                 pending += [y for o in node.output if (y := self._reads.get(o))]
         nodes = [n for n in self.nodes if not needed.isdisjoint(n.output)]
         ends = [helper.make_node("Identity", [v], [o]) for o, v in outputs.items()]
@@ -152,8 +152,17 @@ class Recording:
     def used(self, outputs: Sequence[str]) -> set[str]:
         """Return the inputs that values depend on."""
         model = self.model("used", (), {f"_{k}": v for k, v in enumerate(outputs)})
-        read = {i for n in model.graph.node for i in n.input}
+        read = {i for n in model.graph.node for i in reads(n)}
         return read & {*self.inputs}
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that a node, or a graph inside of it, reads; some of them may be its own."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (o.name for o in graph.output)
+            yield from (name for inner in graph.node for name in reads(inner))
 
 
 def _size(tensor: onnx.TensorProto) -> int:

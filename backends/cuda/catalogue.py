@@ -1,6 +1,7 @@
 """CUDA kernels by family; `KERNELS` is the catalogue in order of preference among equals."""
 
 from atc.backends.cuda import (
+    attention,
     data,
     elementwise,
     loops,
@@ -17,4 +18,5 @@ from atc.backends.kernel import AnyKernel
 KERNELS: tuple[AnyKernel, ...] = (
     *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *windows.KERNELS, *rows.KERNELS,
     *data.KERNELS, *ordered.KERNELS, *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS,
+    *attention.KERNELS,
 )  # fmt: skip

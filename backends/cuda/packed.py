@@ -5,7 +5,7 @@ from __future__ import annotations
 from atc.backends.cuda.gpus import gpu_of
 from atc.backends.cuda.kernel import RowKernel, seconds
 from atc.backends.cuda.products import SLIM, ProductTiles, packed_zero
-from atc.backends.cuda.tensor import ProductsOfHalves, ProductsOfRounded
+from atc.backends.cuda.tensor import ProductsOfHalves, ProductsOfRounded, ProductsOfShortened
 from atc.backends.kernel import Params, Workload
 from atc.backends.render.loops import finish
 from atc.backends.target import Target
@@ -70,4 +70,11 @@ class PackedRounded(ProductsOfRounded):
     op = MatMulPacked
 
 
-KERNELS = (PackedTiles(), PackedRows(), PackedSplit(), PackedRounded())
+class PackedShortened(ProductsOfShortened):
+    """MatMulPacked of floats as TF32, on tensor cores."""
+
+    name = "cuda_matmul_packed_tf32"
+    op = MatMulPacked
+
+
+KERNELS = (PackedTiles(), PackedRows(), PackedSplit(), PackedRounded(), PackedShortened())

@@ -23,4 +23,11 @@ K_INLINE unsigned k_lowest(unsigned word) { return (unsigned)__ffs((int)word) - 
 #endif
 #include "kernel.h"
 
+/* Elements that are read and written by one instruction: 16 bytes, or fewer. */
+template <typename T, int N> struct alignas(sizeof(T) * N) k_elements {
+  T at[N];
+};
+
+K_INLINE bool k_is_aligned(const void *place) { return (uintptr_t)place % 16 == 0; }
+
 #endif

@@ -69,8 +69,8 @@ ARCHITECTURES = (
     _text("DistilBERT, 3 layers of 256", "DistilBertModel", dim=256, n_layers=3, n_heads=4,
           hidden_dim=1024),
     _text("GPT-2, 4 layers of 256", "GPT2Model", n_embd=256, n_layer=4, n_head=4),
-    _text("T5 encoder, 4 layers of 256", "T5EncoderModel", d_model=256, d_kv=64, d_ff=1024,
-          num_layers=4, num_heads=4),
+    _text("ALBERT, 4 layers of 256", "AlbertModel", intermediate_size=1024, embedding_size=128,
+          **_SMALL),
     Architecture("SegFormer-B0", "transformers", "SegformerForSemanticSegmentation",
                  (1, 3, 256, 256)),
     Architecture("Whisper-Tiny encoder", "transformers", "WhisperEncoder", (1, 80, 3000), "sound",
@@ -100,6 +100,9 @@ def module(a: Architecture) -> Any:
         made = import_module("timm").create_model(a.constructor, pretrained=False)
     else:
         made = _of_transformers(a)
+    for weight in made.parameters():
+        if weight.dim() > 1 and not weight.any():  # a last layer that begins as zero
+            torch.nn.init.normal_(weight, std=0.02)
     return made.eval()
 
 

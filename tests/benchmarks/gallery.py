@@ -135,8 +135,8 @@ onnxruntime's.
 
 ![speed](images/gallery_speed.svg)
 
-| network | from | million parameters | ours ms | onnxruntime ms | ratio | error | build s | library MB \
-| memory MB |
+| network | from | million parameters | ours ms | onnxruntime ms | ratio | error | build s \
+| library MB | memory MB |
 |---|---|---|---|---|---|---|---|---|---|
 {rows}
 {failed}

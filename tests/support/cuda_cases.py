@@ -73,7 +73,11 @@ REGIONS = np.array([[0, 0, 5, 6], [1, 2, 7, 7], [3, 1, 4, 6]], np.float32)
 CASES = {
     "map": Case("cuda_map", "Mul", ((7, 1, 33), (5, 1))),
     "map of one element": Case("cuda_map", "Tanh", ((),)),
-    "map of many": Case("cuda_map", "Exp", ((3, 1001),)),
+    "map of many": Case("cuda_map_vectors", "Exp", ((3, 1001),)),
+    "map of pairs": Case("cuda_map_vectors", "Add", ((5, 400), (5, 400))),
+    "map with a number": Case("cuda_map_vectors", "Mul", ((40, 33), (1,))),
+    "transpose": Case("cuda_map_turned", "Transpose", ((3, 40, 5, 37),), {"perm": (3, 0, 2, 1)}),
+    "small transpose": Case("cuda_map_turned", "Transpose", ((9, 70),)),
     "short sums": Case("cuda_reduce", "ReduceSum", ((9, 5, 7),), {"keepdims": 0}, (ints(1),)),
     "long sums": Case("cuda_reduce_rows", "ReduceSum", ((3, 515),), {}, (ints(1),)),
     "largest": Case("cuda_reduce_rows", "ReduceMax", ((4, 9, 129),), {}, (ints(1, 2),)),
@@ -160,8 +164,8 @@ CASES = {
 
 
 QUICK = (
-    "map", "long sums", "argmax", "matmul", "matrix times vector", "conv", "transposed conv",
-    "max pool", "softmax", "layer normalization", "concat", "resized",
+    "map", "map of many", "transpose", "long sums", "argmax", "matmul", "matrix times vector",
+    "conv", "transposed conv", "max pool", "softmax", "layer normalization", "concat", "resized",
     "attention", "scatter", "running sum of rows", "top 3", "top 40", "grid sample", "lstm",
     "packed weights", "a row of packed weights",
 )  # fmt: skip

@@ -136,7 +136,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return build(request.param, [*OPS, *ROUND, SUM], tmp_path_factory.mktemp("simd"))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", ROUND, ids=str)
 def test_rounding_to_16_bits(program: Program, op: Op) -> None:
     x = inputs()
@@ -183,7 +183,7 @@ def test_error_is_at_most_4_ulp(program: Program, name: str) -> None:
     assert error[worst] <= 4, x[worst]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", MATH)
 def test_exact_ones_are_rounded_once(program: Program, name: str) -> None:
     stride = 8 if program.emulated else 1

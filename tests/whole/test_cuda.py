@@ -279,6 +279,23 @@ def test_a_whole_network_is_one_graph(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_floats_are_rounded_to_tf32_where_that_is_allowed(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    w = np.random.default_rng(0).normal(size=(256, 512)).astype(np.float32)
+    model = make_model(
+        [node], [("x", TensorProto.FLOAT, (128, 256))], [("y", TensorProto.FLOAT, (128, 512))],
+        {"w": w},
+    )  # fmt: skip
+    kernels, bounds = [], []
+    for options in ({}, {"allow_hf32": True}):
+        done = compiled(model, tmp_path, **options)
+        kernels.append(done.report["nodes"][0]["kernel"].partition("(")[0])
+        bounds.append(done.report["precision"]["error_bound"])
+    assert kernels == ["cuda_matmul_bf16x3", "cuda_matmul_tf32"]
+    assert bounds == [1e-4, 2**-6]
+
+
+@pytest.mark.slow
 def test_a_network_without_a_gpu_says_so(tmp_path: Path) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc isn't there")

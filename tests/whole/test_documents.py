@@ -40,7 +40,7 @@ PROGRAMS = (
     r"(?:atc|make -C|load_and_run|compare_binary_iodump|python3?|pip|pytest|pre-commit|bash|ruff"
     r"|mypy|cmake|cc|H=\$\(|out/\S+/read_digits)"
 )
-_BLOCK = re.compile(rf"^    ({PROGRAMS}\b.*?)(?: {{2,}}#.*)?$", re.MULTILINE)
+_BLOCK = re.compile(rf"^    ({PROGRAMS}\b(?:.*\\\n)*.*?)(?: {{2,}}#.*)?$", re.MULTILINE)
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(rf"`({PROGRAMS}(?: [^`]*)?)`")
 _COMMENT = re.compile(
@@ -71,6 +71,17 @@ class Script:
         return "\n".join(filter(None, ("set -e", self.first, text)))
 
 
+SCORES = """
+import numpy as np
+import onnx
+
+model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> scores (float[4,6] x) => '
+    '(float[4,2] y) { h = MatMul(x, w1) r = Relu(h) s = MatMul(r, w2) y = Add(s, bias1) }')
+for name, shape in (("w1", (6, 8)), ("w2", (8, 2)), ("bias1", (2,))):
+    array = np.ones(shape, np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+onnx.save(model, "scores.onnx")
+"""
 NET = "--model=samples/digits.onnx --target=c99 --op_compiler_cache_mode=enable"
 FAST = {
     "quick start": Script(
@@ -160,6 +171,13 @@ FAST = {
          "atc explain out/digits NODE"),
         {"--dump": "--target=c99 --build_config='cc -O0' --dump", "NODE": "NODE_1"},
     ),
+    "training": Script(
+        ("atc --mode=train --model=scores.onnx --output=scores_step --loss=cross_entropy "
+         '--optimizer=adam --lr=0.1 --trainable="w2;bias*" --clip_norm=1 '
+         '--optimizer_options="betas=0.9,0.99;weight_decay=1e-4"',),
+        {"--output=": "--target=c99 --build_config='cc -O0' --output="},
+        first=f"python - <<'END'\n{SCORES}END",
+    ),
     "an operator of one's own": Script(
         ("H=$(python -c \"import atc.templates as t; print(t.FOLDER / 'project')\")",
          'cc -shared -fPIC -I"$H" -o libleaky_clip.so leaky_clip.c',
@@ -221,8 +239,11 @@ SLOW = {
     ),
     "models": Script(
         ("python samples/make_models.py", "python make_model.py leaky_clip.onnx"),
-        {"make_models.py": "make_models.py made", "python make_model.py":
+        {"make_models.py": "make_models.py again | grep 'digits: 9'\n"
+         "test \"$(ls again/*.onnx | xargs -n1 basename)\" = "
+         "\"$(ls samples/*.onnx | xargs -n1 basename)\"", "python make_model.py":
          "python samples/external_op/make_model.py"},
+        first="set -o pipefail; mkdir again",
     ),
     "coverage": Script(
         ("python tests/suite.py --coverage", "python tests/suite.py --coverage > "
@@ -267,8 +288,9 @@ SLOW = {
         f"cp -r {ROOT}/atc/docs own/atc",  # a copy, whose charts it draws
     ),
     "instructions": Script(
-        ("python tests/benchmarks/instructions.py",),
-        {"instructions.py": "instructions.py --help"},  # needs an emulator, takes minutes
+        ("python tests/benchmarks/instructions.py", "python tests/benchmarks/sizes.py"),
+        {"instructions.py": "instructions.py --help",  # needs an emulator, takes minutes
+         "sizes.py": "sizes.py --help"},
     ),
     "a contributor's set up": Script(
         ("python3 -m venv .venv && . .venv/bin/activate", "pip install -e '.[test,dev]'",
@@ -297,7 +319,7 @@ def lines(document: str) -> Iterator[str]:
         yield from (m[1] for m in _INLINE.finditer(text))
         return
     text = _FENCED.sub("", text)
-    yield from (m[1] for m in _BLOCK.finditer(text))
+    yield from (re.sub(r"\s*\\\n\s*", " ", m[1]) for m in _BLOCK.finditer(text))
     for line in (m[1].replace("\\|", "|") for m in _INLINE.finditer(text)):
         head, _, words = line.rpartition(" ")
         yield from (f"{head} {word}".strip() for word in words.split("|"))

@@ -106,47 +106,8 @@ def test_the_table_of_speeds_has_the_charts_numbers() -> None:
     assert stored["cpu"] in text
 
 
-def test_bars_are_as_long_as_their_values() -> None:
-    rows = [charts.Row("a<b", (1.0, 4.0)), charts.Row("c", (2.0, None))]
-    text = charts.bars("t & u", ("x", "y"), rows)
-    widths = [float(w) for w in re.findall(r'width="([\d.]+)" height="10" fill="#\w+"/><text x="\d+\.', text)]  # noqa: E501
-    assert widths == [107.5, 430.0, 215.0]
-    assert "a&lt;b" in text
-    assert "t &amp; u" in text
-
-
 def test_the_gallery_is_what_was_stored() -> None:
     lines = gallery.stored(gallery.STORED)
     assert (DOCS / "gallery.md").read_text("utf-8") == gallery.page(lines)
     for name, text in gallery.charts(lines).items():
         assert (DOCS / "images" / name).read_text("utf-8") == text
-
-
-def line(name: str, ours: float, other: float) -> dict[str, object]:
-    """Return what is stored of a network, with these medians."""
-    engine = {"error": 1e-6, "peak_rss": 3 << 20, "failure": ""}
-    return {
-        "name": name, "package": "timm", "parameters": 1_500_000, "library_bytes": 2 << 20,
-        "build_cpu": 7.4, "bare_rss": 1 << 20, "operations": 1,
-        "on": {"date": "2026-01-01", "cpu": "a CPU", "target": "c99", "cores": 2, "load": 1.0,
-               "atc": "1", "onnxruntime": "2"},
-        "engines": {"atc": {**engine, "median": ours}, "onnxruntime": {**engine, "median": other}},
-    }  # fmt: skip
-
-
-def test_the_gallery_tells_ratios_and_failures(tmp_path: Path) -> None:
-    lines = {
-        "ResNet-18": line("ResNet-18", 0.001, 0.002), "ResNet-50": line("ResNet-50", 0.002, 0.001),
-        "Swin-T": {**line("Swin-T", 1.0, 1.0), "engines": {}, "failure": "build: no such thing"},
-    }  # fmt: skip
-    text = gallery.page(lines)
-    assert "| ResNet-18 | timm | 1.5 | 1.00 | 2.00 | **2.00** | 1e-06 / 1e-06 | 7 |" in text
-    assert "geometric mean of the 2 is **1.00**, the least 0.50" in text
-    assert "- Swin-T: build: no such thing" in text
-    assert "a CPU, 2 cores" in text
-    path = tmp_path / "gallery.jsonl"
-    gallery.keep(path, lines)
-    path.write_text(path.read_text() + json.dumps(line("ResNet-18", 1.0, 3.0)) + "\n")
-    again = gallery.stored(path)
-    assert [*again] == [*lines]
-    assert gallery.ratio(again["ResNet-18"]) == 3.0

@@ -192,7 +192,7 @@ def check(case: Case, net: Any, runs: list[dict[str, np.ndarray]]) -> None:
             np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("target", ["host", pytest.param("c99", marks=pytest.mark.slow)])
 def test_runs_go_on_where_the_last_one_ended(name: str, target: str, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """The options of the commands that look inside a network (diff, bisect, profile, report), of those
-that work on models (quantize), and of `atc machine` and `atc targets`."""
+that work on models (quantize), and of `atc machine`, `atc targets` and `atc doctor`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ _OWN: Mapping[str, tuple[Setting, ...]] = {
                 "numbers for compilations", "0|1", switch, False),
         Setting("machine", "Result", "show another one: a name, or a file that --json printed",
                 "NAME|FILE.json", text, "host"),
+        _JSON,
+    ),
+    "doctor": (
+        Setting("target", "Result", "targets that must compile beside the host's, for the exit "
+                "status", "NAME,...", text),
         _JSON,
     ),
     "targets": (_JSON,),

@@ -76,7 +76,7 @@ class PackedTiles(Kernel[MatMulPacked, TileParams]):
     bitwise_reproducible = True
 
     def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
-        """Constant weights, and an epilogue in vectors; the run may know how many rows there are."""
+        """Constant weights and an epilogue in vectors; the run may count the rows."""
         op = w.op
         if is_dynamic((op.n, op.k)) or op.m == 0:
             return False
