@@ -2,14 +2,17 @@
 
 Workloads → candidates → built into one small program per workload → each checked against the
 portable kernel, then timed in turns on one core → times in the algo cache. A candidate that fails
-to run, to agree or to end in time is recorded with its reason and never chosen.
+to run, to agree or to end in time is recorded with its reason and never chosen. Of workloads that
+differ in float constants alone, one is measured.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +48,8 @@ KERNELS_A_WORKER = 32
 """Candidates of several workloads are compiled together, about so many for each worker."""
 BATCH_BYTES = 256 << 20
 """The most that the data of such workloads takes, if it is more than one."""
+_FLOAT = r"\b\d+(?:\.\d*(?:e[-+]?\d+)?|e[-+]?\d+)f?\b"
+_NUMBER = re.compile(rf"\(-{_FLOAT}\)|{_FLOAT}")
 HARNESS, DATA = "harness.c", "data.bin"
 HOT, COOLING = 90.0, 10
 """Degrees Celsius of a board too hot to measure on, and the most seconds to let it cool."""
@@ -124,17 +129,26 @@ def fast_run(
             unknown.append(task)
     done = 0
     progress(done, len(unknown))
-    for together in _together(unknown, bench.context.workers):
-        for task, measured in _run(together, bench):
-            kept = [bench.late_ns if m.reason == bench.too_late else m.time_ns for m in measured]
-            symbols = [s.symbol for s in task.sources]
-            bench.algo.put(task.key, dict(zip(symbols, kept, strict=True)))
+    alike: dict[str, list[Task]] = {}
+    for task in unknown:
+        alike.setdefault(task.text, []).append(task)
+    for together in _together([each[0] for each in alike.values()], bench.context.workers):
+        for first, measured in _run(together, bench):
+            for task in alike[first.text]:
+                _keep(task, measured, bench)
+                timings[task.workload] = measured
             bench.algo.save()  # what is interrupted goes on from here
-            timings[task.workload] = measured
-            done += 1
+            done += len(alike[first.text])
             progress(done, len(unknown))
     _tell_late(timings, bench)
     return timings
+
+
+def _keep(task: Task, measured: Sequence[Measurement], bench: Bench) -> None:
+    """Put the times of a workload's candidates into the algo cache."""
+    times = [bench.late_ns if m.reason == bench.too_late else m.time_ns for m in measured]
+    symbols = [s.symbol for s in task.sources]
+    bench.algo.put(task.key, dict(zip(symbols, times, strict=True)))
 
 
 def unknown_tasks(todo: Iterable[Workload], bench: Bench) -> list[Task]:
@@ -199,6 +213,15 @@ class Task:
     sources: tuple[KernelSource, ...]
     key: str
     target: Target
+
+    @cached_property
+    def text(self) -> str:
+        """Return what tasks have in common whose kernels differ in float constants alone.
+
+        Such take the same time: a slope or a scale of each layer.
+        """
+        texts = (s.text.replace(s.symbol, "") for s in self.sources)
+        return "\0".join([*(c.label for c in self.chosen), *(_NUMBER.sub("#", t) for t in texts)])
 
     def measurement(self, c: Candidate, time_ns: float | None, reason: str) -> Measurement:
         """Return what was measured of a candidate."""
