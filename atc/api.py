@@ -13,6 +13,7 @@ from atc.accuracy.compare import Verification
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError
 from atc.ir.graph import Graph
+from atc.notebook import with_progress
 from atc.options.modes import TRAIN
 from atc.options.options import make_options
 from atc.options.resolve import resolve
@@ -79,6 +80,7 @@ def compile(
     fast_run_cache_type: str = "",
     fast_run_cache_dir: Name = "",
     kernels: str = "all",
+    deterministic_math: bool = False,
     workspace_limit: int = -1,
     weight_price: float = 0.2,
     reproducible: bool = False,
@@ -93,6 +95,7 @@ def compile(
     selftest: bool = False,
     starter: bool = False,
     wrappers: str | Sequence[str] = "",
+    wheel: bool = False,
     package: str | Sequence[str] = "",
     step: bool = False,
     io: str = "caller",
@@ -121,7 +124,11 @@ def compile(
     memory_tries: int = 12,
     memory_in_place: bool = True,
     device_id: int = 0,
+    fused_code: str = "auto",
+    gpu_pool: str = "",
+    gpu_kept_free: int = 0,
     tensor_cores: bool = True,
+    allow_hf32: bool = False,
     recompute: str = "none",
     memory_budget: int = 0,
     recompute_until: int = 0,
@@ -173,7 +180,9 @@ def compile_holding(held: Held, keywords: Mapping[str, Any]) -> Compilation:
     if values["verify"]:
         check_device(options)
     decisions = Decisions(held=held)
-    done = compile_or_report(options, resolved.environ, listen, values["check_report"], decisions)
+    with with_progress(listen) as told:
+        report = values["check_report"]
+        done = compile_or_report(options, resolved.environ, told, report, decisions)
     if values["display_model_info"]:
         for line in model_info(done).splitlines():
             _LOGGER.info("%s", line)

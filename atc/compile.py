@@ -16,7 +16,7 @@ from atc.accuracy.golden import selftested
 from atc.accuracy.max_error import within_error
 from atc.build.compilers import check_compilers
 from atc.build.output_folder import check_folder
-from atc.diagnostics import Diagnostics
+from atc.diagnostics import Diagnostics, remembering
 from atc.farm.scheduler import open_scheduler
 from atc.options.options import Options
 from atc.pipeline.multi_target import multi_target
@@ -44,8 +44,10 @@ def compile_model(
         check_compilers(options, env)
     listen = listen or Diagnostics()
     request = resolve_request(options, env, decisions)
+    of_farm: list[str] = []
     with ExitStack() as stack:
-        farm = open_scheduler(options.scheduler, listen.warn)
+        farm = open_scheduler(options.scheduler, remembering(listen, of_farm).warn)
         if farm is not None:
             stack.enter_context(farm)
-        return compile_request(replace(request, farm=farm), listen)
+        done = compile_request(replace(request, farm=farm), listen)
+    return replace(done, warnings=(*done.warnings, *of_farm)) if of_farm else done

@@ -18,11 +18,15 @@ from atc.backends.targets import get_target
 from atc.batch.journal import Journal, Outcome, changes
 from atc.batch.matrix import Matrix, Row, read_matrix
 from atc.batch.run import Event, run_matrix
-from atc.batch.sdk import Sdk, make_sdk
+from atc.batch.sdk import Sdk, have_constants_in_common, make_sdk, weights_of
 from atc.cache import open_cache
+from atc.codegen.weights import NO_WEIGHTS
+from atc.compile import compile_model
 from atc.errors import OptionError, not_written
-from atc.options.options import make_options
+from atc.files.temporary import temporary_folder
+from atc.options.options import Options, make_options
 from atc.options.resolve import resolve
+from atc.pipeline.request import Decisions
 from atc.templates import FOLDER
 
 PAGE = "batch.html"
@@ -44,7 +48,8 @@ class Batch:
         lines = [f"{good} of {len(self.outcomes)} rows are compiled, {self.page} tells more"]
         lines += [
             f"{sdk.folder}: {len(sdk.networks)} networks, {sdk.distinct} kernels instead of "
-            f"{sdk.kernels}" for sdk in self.sdks
+            f"{sdk.kernels}, {sdk.weights:,} bytes of weights instead of {sdk.weights_apart:,}"
+            for sdk in self.sdks
         ]  # fmt: skip
         return "".join(f"{line}\n" for line in lines)
 
@@ -125,21 +130,41 @@ def _sdks(matrix: Matrix, outcomes: Sequence[Outcome], name: str) -> Iterator[Sd
 
 
 def _sdk(rows: Sequence[Row], name: str) -> Sdk:
-    first = rows[0]
-    given = {"model": first.model, "output": first.output, "target": first.target, **first.options}
+    folders, output = [row.output for row in rows], rows[0].output.parent / name
+    apart = sum(len(weights_of(folder)) for folder in folders)
+    if not have_constants_in_common(folders):
+        return _joined(rows[0], folders, output, apart)
+    with temporary_folder("sdk") as place:
+        return _joined(rows[0], _chained(rows, place), output, apart)
+
+
+def _chained(rows: Sequence[Row], place: Path) -> list[Path]:
+    """Compile networks again below a folder, each with the weights of those before it."""
+    before, folders = NO_WEIGHTS, []
+    for row in rows:
+        folders.append(place / row.output.name)
+        options, environ = _options(row, folders[-1])
+        done = compile_model(options, environ, decisions=Decisions(before=before))
+        before = done.emission.blob
+    return folders
+
+
+def _options(row: Row, output: Path) -> tuple[Options, Mapping[str, str]]:
+    given = {"model": row.model, "output": output, "target": row.target, **row.options}
     settled = resolve(given, "compile", program=True)
-    values: dict[str, Any] = settled.values
-    options = make_options(values)
+    return make_options(settled.values), settled.environ
+
+
+def _joined(first: Row, folders: Sequence[Path], output: Path, apart: int) -> Sdk:
+    """Make a library of networks that were compiled into these folders."""
+    options, environ = _options(first, first.output)
     target = get_target(options.target, "target", options.machine)
     compiler = find_compiler(
-        target, settled.environ, options.compiler_words, timeout=options.compiler_timeout
+        target, environ, options.compiler_words, timeout=options.compiler_timeout
     )
     versions = {"atc_version": __version__, "ops_version": __version__}
     with open_cache(
         options.op_compiler_cache_mode, options.op_compiler_cache_dir, target.name,
-        versions=versions, environ=settled.environ, warn=lambda text: None,
+        versions=versions, environ=environ, warn=lambda text: None,
     ) as cache:  # fmt: skip
-        folder = first.output.parent / name
-        return make_sdk(
-            folder, [row.output for row in rows], target, compiler, cache, options.compiler_flags
-        )
+        return make_sdk(output, folders, target, compiler, cache, apart, options.compiler_flags)

@@ -1,12 +1,14 @@
 """One library of several networks, `--sdk=NAME`: equal kernels and equal weights stand in it once.
 
-A kernel's name is a digest of its text, so that equal files of two projects are one file. Weights
-are shared by the file: those of two networks that are the same bytes.
+A kernel's name is a digest of its text, so that equal files of two projects are one file. Where
+networks have constants in common, each is compiled once more with the weights of those before it
+before its own, so that the last one's are everybody's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import posixpath
 import re
@@ -28,6 +30,8 @@ from atc.build.library import (
 from atc.build.output_folder import network_name, write_tree
 from atc.errors import OptionError
 
+LEAST = 1024
+"""Bytes of a constant that is worth compiling networks once more for."""
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 _HEADER = """\
 /* All networks of {name}. */
@@ -63,15 +67,19 @@ class Sdk:
     kernels: int
     distinct: int
     library: int
+    weights: int
+    weights_apart: int
+    """Bytes of the weights in it, and in the networks' own libraries together."""
 
 
 def make_sdk(
     output: Path, projects: Sequence[Path], target: Target, compiler: Compiler,
-    cache: ObjectCache, flags: tuple[str, ...] = (), log: Log = no_log,
+    cache: ObjectCache, apart: int, flags: tuple[str, ...] = (), log: Log = no_log,
 ) -> Sdk:  # fmt: skip
     """Write the library of these networks' output folders into the folder `output`.
 
-    Raises OptionError where their files contradict each other, as with other options.
+    `apart` are the bytes of weights that they have each on its own. Raises OptionError where their
+    files contradict each other, as with other options.
     """
     name = network_name(output)
     names = tuple(network_name(project) for project in projects)
@@ -93,6 +101,7 @@ def make_sdk(
     sources = [path for path in files if path.endswith(".c")]
     distinct = sum(path.startswith("src/kernels/") for path in sources)
     weights = _weights(projects, names)
+    held = sum(len(data) for path, data in weights.items() if path.endswith(".bin"))
     files[f"include/{name}.h"] = _header(name, names).encode()
     text = b"".join(files[path] for path in sources)
     linking = (THREADS,) * (b"pthread.h" in text) + (LOADS,) * (b"dlopen(" in text)
@@ -108,7 +117,7 @@ def make_sdk(
         made, _ = build_library(cwd, {**files, **weights}, units, name, context)
         write_tree({**files, **weights, **made}, output)
     size = (output / f"lib{name}.so").stat().st_size
-    return Sdk(output, names, kernels, distinct, size)
+    return Sdk(output, names, kernels, distinct, size, held, apart)
 
 
 def _sources(project: Path) -> dict[str, bytes]:
@@ -123,8 +132,10 @@ def _sources(project: Path) -> dict[str, bytes]:
 
 
 def _weights(projects: Sequence[Path], names: Sequence[str]) -> dict[str, bytes]:
-    """Return the constants of the networks, equal ones once, and what includes them."""
-    groups: dict[str, list[str]] = {}
+    """Return the constants of the networks, and what includes them.
+
+    Constants that others begin with lie in those.
+    """
     blobs: dict[str, bytes] = {}
     for project, name in zip(projects, names, strict=True):
         data, source = project / f"{name}_weights.bin", project / f"{name}_weights.S"
@@ -134,17 +145,43 @@ def _weights(projects: Sequence[Path], names: Sequence[str]) -> dict[str, bytes]
                 hint="compile it without --external_weight",
             )  # fmt: skip
         if data.exists():
-            blob = data.read_bytes()
-            digest = hashlib.sha256(blob).hexdigest()
-            groups.setdefault(digest, []).append(name)
-            blobs.setdefault(digest, blob)
+            blobs[name] = data.read_bytes()
+    groups: list[tuple[bytes, list[str]]] = []
+    for name in sorted(blobs, key=lambda name: -len(blobs[name])):
+        users = next((users for whole, users in groups if whole.startswith(blobs[name])), None)
+        if users is None:
+            groups.append((blobs[name], [name]))
+        else:
+            users.append(name)
     files = {}
-    for digest, users in groups.items():
+    for blob, unsorted in groups:
+        users = [name for name in names if name in unsorted]
         symbols = "\n".join(_SYMBOL.format(name=name) for name in users)
         text = _WEIGHTS.format(names=", ".join(users), first=users[0], symbols=symbols)
-        files[f"{users[0]}_weights.bin"] = blobs[digest]
+        files[f"{users[0]}_weights.bin"] = blob
         files[f"{users[0]}_weights.S"] = text.encode()
     return files
+
+
+def weights_of(project: Path) -> bytes:
+    """Return the constants of a network in its output folder."""
+    file = project / f"{network_name(project)}_weights.bin"
+    return file.read_bytes() if file.exists() else b""
+
+
+def have_constants_in_common(projects: Sequence[Path]) -> bool:
+    """Find out if different networks hold the same large constants, by their reports."""
+    seen: dict[bytes, bytes] = {}
+    for project in projects:
+        report = json.loads((project / f"{network_name(project)}.report.json").read_text("utf-8"))
+        blob = weights_of(project)
+        whole = hashlib.sha256(blob).digest()
+        for constant in report["memory"]["constants"]:
+            begin, size = constant["offset"], constant["bytes"]
+            digest = hashlib.sha256(blob[begin : begin + size]).digest()
+            if size >= LEAST and seen.setdefault(digest, whole) != whole:
+                return True
+    return False
 
 
 def _header(name: str, names: Sequence[str]) -> str:

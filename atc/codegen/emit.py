@@ -12,6 +12,8 @@ import numpy as np
 from atc import __version__
 from atc.backends.cuda.targets import EMULATED
 from atc.backends.kernel_source import FAILURES, KernelSource
+from atc.backends.render.own_math import HEADER as OWN_MATH
+from atc.backends.render.single_loops import without_single_loops
 from atc.backends.target import Target
 from atc.codegen.gpu import make_gpu
 from atc.codegen.hooks import observed
@@ -21,7 +23,7 @@ from atc.codegen.sanity import checked
 from atc.codegen.schedule import Port, make_schedule
 from atc.codegen.selftest import Golden, formula
 from atc.codegen.shape_tables import make_dynamic, make_shape_profiles
-from atc.codegen.weights import Blob
+from atc.codegen.weights import NO_WEIGHTS, Blob
 from atc.ir.graph import STRING_BYTES, Array
 from atc.ir.ops.external import External
 from atc.ir.text import node_text
@@ -36,6 +38,7 @@ from atc.runtime import library as runtime_library
 from atc.runtime import network as runtime_network
 from atc.runtime import profile as runtime_profile
 from atc.runtime import queue as runtime_queue
+from atc.runtime import shown as runtime_shown
 from atc.runtime import values as runtime_values
 from atc.templates import render, verbatim
 
@@ -87,6 +90,9 @@ def emit(
     checks: Checks | None = None,
     threads: int = 1,
     device_id: int = 0,
+    gpu_pool: str = "",
+    gpu_kept_free: int = 0,
+    before: Blob = NO_WEIGHTS,
     shape_profiles: Sequence[tuple[Program, Arena]] = (),
     selftest: Sequence[Golden] = (),
     starter: bool = False,
@@ -101,13 +107,17 @@ def emit(
     in the code.
 
     The weights themselves, which the project's build needs as `<name>_weights.bin` (and `.S`),
-    are left to the caller. `device_id` is the GPU that `init` takes, of a network for one. A
+    are left to the caller. `device_id` is the GPU that `init` takes, of a network for one, which
+    reserves a `gpu_pool` of so many bytes (or "all") and leaves others `gpu_kept_free` percent. A
     network without weights is never `external_weights`. With
     `split_weights` they are files in a folder `<name>_weights`, whose contents follow each other.
 
     With a `selftest` the library compares its outputs with those; `starter` says that there is a
     program for a board beside it, `step` that a run can be done in parts; its header holds
     `max_ram` and `max_rom` bytes, if they aren't 0.
+
+    The weights begin with those that lie `before` them, of other networks of a library: what they
+    hold isn't added again.
 
     With `shape_profiles` the library runs several programs of one model for other shapes; they
     share kernels and weights. `program` is one of them, or what runs all other shapes of its
@@ -118,7 +128,7 @@ def emit(
     own = [program] if general or not shape_profiles else []
     programs = [*(p for p, _ in shape_profiles), *own]
     kernels = tuple(dict.fromkeys(c.source for p in programs for c in calls(p.steps)))
-    places, blob = _layout_weights(programs, target.alignment)
+    places, blob = _layout_weights(programs, target.alignment, before)
     offsets = places[programs.index(program)]
     schedule = make_schedule(
         program, arena, offsets, name, profile, hooks, checks is not None, log
@@ -165,10 +175,13 @@ def emit(
         "states": _states(program, arena),
         "build_info": c_string(_build_info(target, model, model_hash, options)),
         "kernels": _users(programs, kernels), "sources": sources,
-        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id, "bare": target.bare,
+        "fat": 0, "parts": (), "gpu": gpu, "device_id": device_id,
+        "gpu_pool": gpu_pool, "gpu_kept_free": gpu_kept_free, "bare": target.bare,
         "as_text": not target.includes_files, "selftest": tuple(selftest),
         "starter": starter, "step": step, "io": _io_places(program, arena),
         "max_ram": max_ram, "max_rom": max_rom,
+        "own_math": any(OWN_MATH in k.headers for k in kernels),
+        "deterministic": target.deterministic,
         "formulas": [formula(p) for p in schedule.inputs] if selftest else [],
     }  # fmt: skip
     runs: dict[str, str] = {}
@@ -180,7 +193,9 @@ def emit(
             "dynamic": None, "ranges": None, "arena_size": run.arena,
         })  # fmt: skip
     if selftest:
-        runs[f"src/{name}_selftest.c"] = render("project/selftest.c.j2", values)
+        runs[f"src/{name}_selftest.c"] = without_single_loops(
+            render("project/selftest.c.j2", values)
+        )
     values["sources"] = [*runs, *sources]
     texts = {**_library(values, kernels, target), **runs, **project_texts(values)}
     if any(isinstance(c.node.op, External) for p in programs for c in calls(p.steps)):
@@ -219,6 +234,7 @@ def _states(program: Program, arena: Arena) -> list[dict[str, object]]:
         {
             "text": f"{comment(s.value)} {program.types[s.value]}", "offset": arena.states[s.value],
             "bytes": program.types[s.value].nbytes,
+            "end": arena.states[s.value] + program.types[s.value].nbytes,
         }
         for s in program.states
     ]  # fmt: skip
@@ -257,7 +273,7 @@ def _library(
     name = values["name"]
     return {
         f"include/{name}.h": render("project/net.h.j2", values),
-        f"src/{name}.c": render("project/net.c.j2", values),
+        f"src/{name}.c": without_single_loops(render("project/net.c.j2", values)),
         f"src/{name}_kernels.h": render("project/kernels.h.j2", values),
         **({"src/gpu_own.h": render("cuda/gpu_own.h.j2", values)} if values["gpu"] else {}),
         **kernel_tree(kernels, target),
@@ -267,7 +283,7 @@ def _library(
 def kernel_tree(kernels: Sequence[KernelSource], target: Target) -> dict[str, str]:
     """Return the kernels' sources with the headers that they include."""
     files = {"src/kernel.h": verbatim("cpu/kernel.h"), **{k.path: k.text for k in kernels}}
-    if not all(k.portable for k in kernels):
+    if any(k.vocabulary for k in kernels):
         files["src/simd.h"] = verbatim(f"simd/{target.simd}.h")
         files["src/simd_math.h"] = verbatim("simd/math.h")
     if target.device and any(k.launch for k in kernels):
@@ -311,7 +327,7 @@ def _runtime_source(profile: bool) -> str:
     """Return the modules of `atc.runtime` as one, less their docstrings and `from __future__`."""
     parts = [
         runtime_values, runtime_interface, runtime_library, runtime_device, runtime_queue,
-        runtime_network,
+        runtime_shown, runtime_network,
     ]  # fmt: skip
     parts += [runtime_profile] if profile else []
     lines = [
@@ -344,14 +360,20 @@ def _joined_imports(lines: Iterable[str], own: Collection[str]) -> list[str]:
 
 
 def _layout_weights(
-    programs: Sequence[Program], alignment: int
+    programs: Sequence[Program], alignment: int, before: Blob
 ) -> tuple[list[dict[str, int]], Blob]:
     """Return each program's constants with their offsets, and the blob in order of first use.
 
-    Equal bytes lie once, whosever they are.
+    Equal bytes lie once, whosever they are. The blob's parts are constants, each with what fills
+    it up to a multiple of `alignment`.
     """
     seen: dict[tuple[int, bytes], list[tuple[Array, int]]] = {}
-    parts: list[bytes | memoryview] = []
+    parts: list[bytes | memoryview] = [*before.parts]
+    at = 0
+    for part, filling in zip(parts[::2], parts[1::2], strict=True):
+        data = np.frombuffer(part, np.uint8)
+        seen.setdefault((data.size, _sample(data)), []).append((data, at))
+        at += len(part) + len(filling)
     return [_placed(p, seen, parts, alignment) for p in programs], Blob(tuple(parts))
 
 

@@ -41,6 +41,9 @@ class Blob:
             file.write(part)
 
 
+NO_WEIGHTS = Blob(())
+
+
 def included_weights(
     name: str, file: str, what: str = "weights", alignment: int = 64
 ) -> str:

@@ -196,14 +196,22 @@ def is_dynamic(value: object) -> bool:
 
     Values whose parts are shared, so that looking at all would take long, have it as `varies`.
     """
-    if isinstance(value, tuple):
-        return any(map(is_dynamic, value))
+    kind = type(value)
+    if kind in _PLAIN:
+        return False
+    if kind is tuple:
+        return any(map(is_dynamic, cast("tuple[object, ...]", value)))
     if isinstance(value, Dim):
         return True
     if hasattr(value, "varies"):
         return bool(value.varies)
-    names = _field_names(cast(Hashable, type(value)))
-    return any(is_dynamic(getattr(value, name)) for name in names)
+    if isinstance(value, tuple):
+        return any(map(is_dynamic, value))
+    return any(is_dynamic(getattr(value, name)) for name in _field_names(cast(Hashable, kind)))
+
+
+_PLAIN = frozenset({int, str, bool, float, bytes, type(None)})
+"""Types of which most fields are, and that hold no extents."""
 
 
 @cache

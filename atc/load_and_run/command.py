@@ -119,6 +119,8 @@ def run_library(
     operators = external and ExternalLibrary(external, arguments["c_opr_init_interface"])
     begin = time.perf_counter()
     engine = open_engine(path)
+    if arguments["cuda"] and "target=cuda" not in engine.build_info:
+        raise OptionError("the library is for a CPU", where="--cuda", hint="leave it out")
     loaded = 1e3 * (time.perf_counter() - begin)
     console.line(f"load_and_run of atc {__version__}: {one_line(engine.build_info)}")
     console.line(f"load model: {loaded:.3f} ms")

@@ -17,10 +17,10 @@ from atc.backends.target import Target, host_arch
 from atc.backends.targets import get_target
 from atc.build.compilers import check_compilers
 from atc.compile import compile_model
+from atc.convert import load_model
 from atc.diagnostics import Diagnostics
 from atc.errors import OptionError, UnsupportedError, not_written, one_line
 from atc.files.temporary import temporary_folder
-from atc.importers import load_model
 from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.batches import with_batch
 from atc.load_and_run.console import Console
@@ -114,11 +114,14 @@ def compile_options(
     options = make_options(resolved.values)
     if target := _layout_target(arguments):
         options = replace(options, target=target)
+    if arguments["cuda"] and "cuda" not in options.target.lower():
+        options = replace(options, target="cuda")
+    on_gpu = "cuda" in options.target.lower()
     hooks = any(arguments[name] for name in HOOKED)
     profile = bool(arguments["profile"] or arguments["profile_host"])
     return replace(
         options, input_shape=_shapes(options, given),
-        profile=profile, hooks=hooks or (profile and wanted_threads(arguments) == 1),
+        profile=profile, hooks=hooks or (profile and wanted_threads(arguments) == 1 and not on_gpu),
         num_threads=wanted_threads(arguments),
         kernels="optimized" if arguments["fast_run"] else options.kernels,
         disable_reuse_memory=arguments["disable_mem_opt"] or options.disable_reuse_memory,

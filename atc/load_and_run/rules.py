@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atc.backends.cuda.device import compute_capabilities
 from atc.errors import OptionError, UnsupportedError
 from atc.load_and_run.arguments import RunArguments
 from atc.load_and_run.pool import check_cores
@@ -58,17 +59,24 @@ def check_rules(arguments: RunArguments) -> None:
             "--enable_nchw64 is a layout of int4, which no kernel computes in",
             where="--enable_nchw64", hint="leave it out",
         )  # fmt: skip
-    for option, name in (("cuda", "CUDA"), ("rocm", "ROCm")):
-        if arguments[option]:
-            raise UnsupportedError(
-                f"the device is not available: load_and_run has no {name}", where=f"--{option}",
-                hint="use --cpu",
-            )  # fmt: skip
+    if arguments["rocm"]:
+        raise UnsupportedError(
+            "the device is not available: load_and_run has no ROCm", where="--rocm",
+            hint="use --cpu or --cuda",
+        )  # fmt: skip
+    imitated = "emulated" in str(arguments.texts.get("target", ""))
+    if arguments["cuda"] and not imitated and not compute_capabilities():
+        raise UnsupportedError(
+            "the device is not available: there is no CUDA driver, or no device", where="--cuda",
+            hint="use --cpu, or --target=cuda-emulated",
+        )  # fmt: skip
 
 
 def _conflicts(w: RunArguments) -> Iterator[tuple[str, str, str]]:
     """Yield (problem, option, hint)."""
     measures = w["full_run"] or w["fast_run"]
+    if w["cpu"] and w["cuda"]:
+        yield "--cpu and --cuda exclude each other", "cuda", "give one of them"
     policy = w["fast_run_algo_policy"]
     if w["full_run"] and w["fast_run"]:
         yield "--full_run and --fast_run exclude each other", "full_run", "give one of them"

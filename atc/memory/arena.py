@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from atc.dims import most
 from atc.memory.audit import audit_memory
 from atc.memory.check import check_plan, check_stack
+from atc.memory.drawing import arena_svg
 from atc.memory.planner import Buffer, MemoryPlan, lower_bound, plan_arena, plan_no_reuse
 from atc.program.steps import Branch, Call, CascadeLoop, Fork, Parallel, Program, Repeat, Step
 
@@ -48,6 +49,10 @@ class Arena:
     """Which buffer of `sizes` the scratch of a call is, by the call's first output."""
     io: Mapping[str, int] = field(default_factory=dict)
     """Where inputs and outputs (by their homes) have room, if the arena has some for them."""
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the plan: a picture of it."""
+        return arena_svg(self.buffers, self.plan)
 
 
 @dataclass(frozen=True)
@@ -133,9 +138,8 @@ def plan_memory(
     plan = _plan_lanes(placed, tries) if reuse else plan_no_reuse(buffers)
     states, plan = _with_states(program, plan, guard)
     last = events[-1].step if events else 0
-    buffers += [
-        Buffer(v, program.types[v].nbytes + 2 * guard, 0, last, ALIGNMENT) for v in lasting
-    ]
+    extents |= {v: _whole_lines(program.types[v].nbytes + 2 * guard) - 2 * guard for v in lasting}
+    buffers += [Buffer(v, extents[v] + 2 * guard, 0, last, ALIGNMENT) for v in lasting]
     check_plan(buffers, plan)
     values = dict.fromkeys(
         [*lasting, *(v for e in events for v in (*e.writes, *e.reads))]
@@ -160,7 +164,7 @@ def plan_memory(
     number = {b.name: k for k, b in enumerate(order)}
     return Arena(
         offsets, scratch, tuple(buffers), plan, steps, homes, guard,
-        tuple(extents[b.name] + 2 * guard for b in order), below,
+        tuple(extents[b.name] + 2 * guard for b in order), below, states,
         number={v: number[place(v)] for v in offsets},
         scratch_number={b.scratch_of: number[b.name] for b in order if b.scratch_of},
     )  # fmt: skip
@@ -196,13 +200,18 @@ def _with_states(
     size = 0
     for state in program.states:
         offsets[state.value] = size + guard
-        size += -(-(program.types[state.value].nbytes + 2 * guard) // ALIGNMENT) * ALIGNMENT
+        size += _whole_lines(program.types[state.value].nbytes + 2 * guard)
     moved = {name: offset + size for name, offset in plan.offsets.items()}
     whole = replace(
         plan, offsets={**{v: at - guard for v, at in offsets.items()}, **moved},
         size=plan.size + size, lower_bound=plan.lower_bound + size,
     )  # fmt: skip
     return offsets, whole
+
+
+def _whole_lines(size: int) -> int:
+    """Return bytes rounded up, so that what comes behind them is aligned."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _life(events: Sequence[_Event]) -> tuple[int, int, _Lane | None]:

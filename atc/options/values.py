@@ -204,6 +204,12 @@ def size(value: object) -> int:
     return int(found[1]) * _UNITS[found[2].lower()]
 
 
+def pool(value: object) -> str:
+    """Return a number of bytes as text, `all`, or nothing."""
+    word = str(value).strip()
+    return word if word in ("", "all") else str(size(word))
+
+
 def truth(value: object) -> bool:
     """Return whether something is on: true or false in words, as some of ATC's options have it."""
     match str(value).lower():

@@ -10,10 +10,11 @@ from atc.select.select import Selection
 DEFAULT_BOUND, PRECISE_BOUND = 1e-4, 1e-5
 """What errors of float32 kernels are to stay under, as a part of the output's scale."""
 
-PRECISIONS = ("float32", "bf16x3", "bf16", "int8")
+PRECISIONS = ("float32", "bf16x3", "tf32", "bf16", "int8")
 """What kernels compute products in, most precise first."""
 
-_ROUNDINGS = 32  # roundings to 16 bits, one on another
+_ROUNDINGS = 32  # roundings to 16 bits, or 19, one on another
+_TF32 = 2.0**-11
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,10 @@ def contract_of(request: Request, selection: Selection) -> Contract:
     implmode = options.op_select_implmode
     precise = implmode.startswith("high_precision") and not options.optypelist_for_implmode
     plain = PRECISE_BOUND if precise else DEFAULT_BOUND
-    bound = options.max_error or max(plain, _ROUNDINGS * request.policy.epsilon)
     name = request.policy.mode or ("high_precision" if precise else "default")
     used = {choice.candidate.kernel.precision for choice in selection.values()}
+    epsilon = max(request.policy.epsilon, _TF32 if "tf32" in used else 0.0)
+    bound = options.max_error or max(plain, _ROUNDINGS * epsilon)
     products = tuple(p for p in PRECISIONS if p in used or p == PRECISIONS[0])
     split = decisions.split_error if {"bf16x3", "bf16"} & used else None
     return Contract(name, implmode, bound, decisions.measured_error, products, split)

@@ -127,7 +127,7 @@ class _Planner:
             program, reuse=not options.disable_reuse_memory, in_place=options.memory_in_place,
             guard=GUARD if options.sanity_check and options.sanity_check.memory else 0,
             tries=options.memory_tries, alignment=target.alignment,
-            io=options.io == "arena" and not self.several and not program.states,
+            io=options.io == "arena" and not self.several,
         )  # fmt: skip
         return Planned(graph, selection, program, arena)
 
@@ -137,5 +137,6 @@ class _Planner:
             return {}
         with open_build_context(self.request, self.compiler, self.diagnostics) as context:
             return counted(
-                selection, self.request.options, context, self.request.environ, self.diagnostics
-            )
+                selection, self.request.algo_policy, self.request.options, context,
+                self.request.environ, self.diagnostics,
+            )  # fmt: skip

@@ -48,6 +48,10 @@ def report_json(done: Compilation) -> str:
             "gap_percent": round(100 * gap, 2),
             "method": plan.method,
             "weights_bytes": done.emission.blob.size,
+            "constants": [
+                {"name": name, "offset": at, "bytes": done.program.constants[name].nbytes}
+                for name, at in done.emission.offsets.items()
+            ],
             "buffers": [
                 {"name": b.scratch_of or b.name, "value": _value_name(done.program, b),
                  "scratch": bool(b.scratch_of),

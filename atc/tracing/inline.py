@@ -12,8 +12,8 @@ import onnx_ir
 from onnx import helper, numpy_helper
 from onnx.version_converter import ConvertError, convert_version
 
+from atc.convert import load_model
 from atc.errors import ModelError, UnsupportedError, one_line
-from atc.importers import load_model
 from atc.options.options import Options
 from atc.tracing.parameter import Parameter
 from atc.tracing.recording import OPSET, RANDOM, Array

@@ -2,9 +2,10 @@
 
 from atc.backends.cpu import amx, attention, conv, data, map, matmul, normalize, rnn, small, special
 from atc.backends.kernel import AnyKernel
+from atc.backends.parallel_for import KERNELS as LOOPS
 
 KERNELS: tuple[AnyKernel, ...] = (
     *map.KERNELS, *matmul.KERNELS, *attention.KERNELS, *conv.KERNELS, *data.KERNELS,
-    *normalize.KERNELS, *rnn.KERNELS, *special.KERNELS,
+    *normalize.KERNELS, *rnn.KERNELS, *LOOPS, *special.KERNELS,
     *amx.KERNELS, *small.KERNELS,
 )  # fmt: skip

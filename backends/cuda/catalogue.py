@@ -1,9 +1,22 @@
 """CUDA kernels by family; `KERNELS` is the catalogue in order of preference among equals."""
 
-from atc.backends.cuda import data, elementwise, products, rows, tensor, windows
+from atc.backends.cuda import (
+    attention,
+    data,
+    elementwise,
+    loops,
+    ordered,
+    packed,
+    products,
+    recurrent,
+    rows,
+    tensor,
+    windows,
+)
 from atc.backends.kernel import AnyKernel
 
 KERNELS: tuple[AnyKernel, ...] = (
     *elementwise.KERNELS, *products.KERNELS, *tensor.KERNELS, *windows.KERNELS, *rows.KERNELS,
-    *data.KERNELS,
+    *data.KERNELS, *ordered.KERNELS, *loops.KERNELS, *recurrent.KERNELS, *packed.KERNELS,
+    *attention.KERNELS,
 )  # fmt: skip

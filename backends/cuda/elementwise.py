@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
-from atc.backends.cuda.kernel import ElementKernel, RowKernel, unravel
-from atc.backends.kernel import Params, Workload
-from atc.backends.render.expr import load, render_expr, store, times, value_type
+from atc.backends.cuda.kernel import (
+    MOST_BLOCKS,
+    THREADS,
+    DeviceKernel,
+    ElementKernel,
+    RowKernel,
+    unravel,
+)
+from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.render.expr import address, load, render_expr, store, times, value_type
 from atc.backends.render.loops import finish, loop_names, reader
 from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
+from atc.ir.graph import DType
 from atc.ir.ops import ArgReduce, Map, Reduce
+from atc.ir.view import View, dense
 
 LONG_ROW = 64
 """Elements from which on a block's threads share a sum."""
@@ -19,12 +29,153 @@ MANY_ROWS = 1 << 15
 """Results that fill a GPU with a thread each."""
 
 
+VECTOR, MANY = 16, 1 << 10
+"""Bytes that an instruction reads at most, and elements from which on that matters."""
+
+SQUARE, TURNED = 32, 8
+"""Rows and columns of a square that is turned, and those from which on most of it is there."""
+
+
+def _types(w: Workload[Map]) -> list[DType | None]:
+    return [t.dtype if t else None for t in w.inputs]
+
+
+def _in_place(w: Workload[Map]) -> tuple[int, ...]:
+    """Return the operands whose element is read only by the thread that writes there."""
+    op, out = w.op, w.outputs[0]
+    return tuple(
+        k
+        for k, t in enumerate(w.inputs)
+        if t is not None and t.size == out.size and t.dtype.itemsize == out.dtype.itemsize
+        and op.views[k].offset == 0 and op.views[k].is_dense(op.shape)
+    )  # fmt: skip
+
+
+class MapVectors(ElementKernel[Map]):
+    """Map of tensors that lie as the result does, and of single numbers: 16 bytes at a time."""
+
+    name = "cuda_map_vectors"
+    op = Map
+    template = "cuda/map_vectors.cu.j2"
+
+    def _width(self, w: Workload[Map]) -> int:
+        sizes = [t.dtype.itemsize for t in (*w.inputs, *w.outputs) if t is not None]
+        return VECTOR // max(sizes)
+
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
+        """Many elements, whose places are no part of what is computed."""
+        op, count = w.op, w.outputs[0].size
+        if op.coordinates or count < MANY or None in w.inputs or self._width(w) < 2:
+            return False
+        return all(_is_whole(v, op.shape) or not any(v.strides) for v in op.views)
+
+    def elements(self, w: Workload[Map]) -> int:
+        """Return how many vectors there are, the rest as one."""
+        return -(-w.outputs[0].size // self._width(w))
+
+    def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
+        """Return which operands are whole, and the stored value."""
+        op, types = w.op, [t.c for t in _types(w) if t is not None]
+        whole = [_is_whole(v, op.shape) for v in op.views]
+        lines, value = render_expr(op.expr, lambda k: load(w.input(k).dtype, f"a{k}"))
+        return {
+            "count": w.outputs[0].size, "width": self._width(w), "type": w.outputs[0].dtype.c,
+            "arrays": [(k, t) for k, t in enumerate(types) if whole[k]],
+            "scalars": [
+                (k, t, op.views[k].offset) for k, t in enumerate(types) if not whole[k]
+            ],
+            "lines": lines, "value": store(w.outputs[0].dtype, value),
+        }  # fmt: skip
+
+    def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
+        """Operands of the result's size."""
+        return _in_place(w)
+
+
+def _is_whole(view: View, shape: Sequence[int]) -> bool:
+    return view.offset == 0 and view.is_dense(shape)
+
+
+class MapTurned(DeviceKernel[Map]):
+    """Map of operands whose neighbours are the result's columns: squares in shared memory."""
+
+    name = "cuda_map_turned"
+    op = Map
+    template = "cuda/map_turned.cu.j2"
+    barriers = True
+
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
+        """Rows and columns enough, and shared memory for the squares of all turned operands."""
+        return bool(_turned(w))
+
+    def _tiles(self, w: Workload[Map]) -> list[tuple[str, int]]:
+        op, d = w.op, _turned_loop(w)
+        kept = [(n, e) for k, (n, e) in enumerate(loop_names("i", op.shape))
+                if k not in (d, len(op.shape) - 1)]  # fmt: skip
+        rows, columns = -(-op.shape[d] // SQUARE), -(-op.shape[-1] // SQUARE)
+        return [*kept, ("tile_r", rows), ("tile_c", columns)]
+
+    def launch(self, w: Workload[Map], params: Params, target: Target) -> Launch:
+        """Return a block for each square, up to a limit."""
+        return Launch(min(prod(n for _, n in self._tiles(w)), MOST_BLOCKS), THREADS)
+
+    def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
+        """Return the squares, where operands are read, and the stored value."""
+        op, turned, d = w.op, _turned(w), _turned_loop(w)
+        names = loop_names("i", op.shape)
+        indices = [v for v, _ in names]
+        direct = reader((*op.views, *op.coordinates), _types(w), indices)
+
+        def read(k: int) -> str:
+            return load(w.input(k).dtype, f"square{k}[c][r]") if k in turned else direct(k)
+
+        lines, value = render_expr(op.expr, read)
+        tiles = self._tiles(w)
+        return {
+            "tiles": prod(n for _, n in tiles), "indices": unravel("at", tiles),
+            "row": names[d], "column": names[-1], "lines": lines,
+            "turned": [
+                (k, w.input(k).dtype.c, address(op.views[k], indices)) for k in turned
+            ],
+            "value": store(w.outputs[0].dtype, value),
+            "target": address(dense(op.shape), indices),
+        }  # fmt: skip
+
+
+def _turned_loop(w: Workload[Map]) -> int:
+    """Return the loop along which the first turned operand lies; -1 where there is none."""
+    shape = w.op.shape
+    for view, type_ in zip(w.op.views, w.inputs, strict=False):
+        if type_ is None or not view.strides or view.strides[-1] in (-1, 0, 1):
+            continue
+        for d in range(len(shape) - 1):
+            if view.strides[d] == 1 and min(shape[d], shape[-1]) >= TURNED:
+                return d
+    return -1
+
+
+def _turned(w: Workload[Map]) -> tuple[int, ...]:
+    """Return the operands whose neighbours lie along that loop, at most four."""
+    d = _turned_loop(w)
+    if d < 0 or None in w.inputs:
+        return ()
+    views = w.op.views[: len(w.inputs)]
+    found = [
+        k for k, v in enumerate(views) if v.strides[d] == 1 and v.strides[-1] not in (-1, 0, 1)
+    ]
+    return tuple(found[:4])
+
+
 class MapElements(ElementKernel[Map]):
     """Any Map, a thread for each element."""
 
     name = "cuda_map"
     op = Map
     template = "cuda/map.cu.j2"
+
+    def accepts(self, w: Workload[Map], target: Target) -> bool:
+        """Return what the other kernels leave."""
+        return not MapVectors().accepts(w, target) and not MapTurned().accepts(w, target)
 
     def values(self, w: Workload[Map], params: Params, target: Target) -> dict[str, object]:
         """Return indices, declarations and the stored value."""
@@ -40,14 +191,8 @@ class MapElements(ElementKernel[Map]):
         }  # fmt: skip
 
     def in_place(self, w: Workload[Map]) -> tuple[int, ...]:
-        """Operands whose element is read only by the thread that writes there."""
-        op, out = w.op, w.outputs[0]
-        return tuple(
-            k
-            for k, t in enumerate(w.inputs)
-            if t is not None and t.size == out.size and t.dtype.itemsize == out.dtype.itemsize
-            and op.views[k].offset == 0 and op.views[k].is_dense(op.shape)
-        )  # fmt: skip
+        """Operands of the result's size."""
+        return _in_place(w)
 
 
 def _reduce_values(w: Workload[Reduce]) -> dict[str, object]:
@@ -132,4 +277,6 @@ class ArgReduceElements(ElementKernel[ArgReduce]):
         }  # fmt: skip
 
 
-KERNELS = (MapElements(), ReduceElements(), ReduceRows(), ArgReduceElements())
+KERNELS = (
+    MapVectors(), MapTurned(), MapElements(), ReduceElements(), ReduceRows(), ArgReduceElements(),
+)  # fmt: skip

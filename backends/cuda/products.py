@@ -23,6 +23,7 @@ from atc.backends.target import Target
 from atc.ir.graph import DType, row_major
 from atc.ir.ops import Conv, MatMul
 from atc.ir.ops.elementwise import Epilogue
+from atc.ir.ops.quantize import MatMulPacked
 from atc.ir.view import View, dense
 
 TILE, DEPTH, OWN = 64, 16, 4
@@ -47,7 +48,8 @@ class Operand:
     `place` is the index of an element, `inside` whether there is one (else it is 0; '': always),
     `indices` are what they need. `zero` is C of its zero point. Neighbours in memory are neighbours
     `along_rows` (of i or j), else along the depth. In `chunks` of so many elements along the depth
-    all lie side by side, and begin at multiples of that.
+    all lie side by side, and begin at multiples of that. `computed` is C of a value that isn't
+    stored as such.
     """
 
     source: str
@@ -58,11 +60,13 @@ class Operand:
     zero: str = ""
     along_rows: bool = False
     chunks: int = 1
+    computed: str = ""
 
     @property
     def text(self) -> str:
         """All that its C names."""
-        return " ".join((self.inside, self.place, self.zero, *(c for _, c in self.indices)))
+        own = (self.inside, self.place, self.zero, self.computed)
+        return " ".join((*own, *(c for _, c in self.indices)))
 
     @property
     def element(self) -> str:
@@ -72,7 +76,7 @@ class Operand:
     @property
     def value(self) -> str:
         """The value of an element that is there, less its zero point."""
-        value = load(self.dtype, self.element)
+        value = self.computed or load(self.dtype, self.element)
         return f"({value} - {self.zero})" if self.zero else value
 
 
@@ -108,8 +112,40 @@ class Product:
 
 
 def product_of(w: Workload) -> Product:
-    """Return a MatMul or a Conv as a product of matrices."""
-    return _of_conv(w, w.op) if isinstance(w.op, Conv) else _of_matmul(w)
+    """Return a MatMul, a MatMulPacked or a Conv as a product of matrices."""
+    match w.op:
+        case Conv():
+            return _of_conv(w, w.op)
+        case MatMulPacked():
+            return _of_packed(w, w.op)
+        case _:
+            return _of_matmul(w)
+
+
+def packed_zero(w: Workload) -> str:
+    """Return C of the zero point of block `block` of packed weights."""
+    assert isinstance(w.op, MatMulPacked)
+    zeros = w.inputs[3]
+    return str(1 << (w.op.bits - 1)) if zeros is None else load(zeros.dtype, "x3[block]")
+
+
+def _of_packed(w: Workload, op: MatMulPacked) -> Product:
+    each, size = 8 // op.bits, op.block * op.bits // 8
+    mask = f" & {(1 << op.bits) - 1}" if op.bits < 8 else ""
+    shift = f" >> p % {each} * {op.bits}" if each > 1 else ""
+    number = f"(float)(x1[byte]{shift}{mask})"
+    byte = f"block * {size} + p % {op.block}" + (f" / {each}" if each > 1 else "")
+    rows = View((op.k, 1))
+    return Product(
+        (), op.m, op.n, op.k,
+        Operand("x0", w.input(0).dtype, f"i * {op.k} + p", chunks=_chunks(rows, op.k)),
+        Operand(
+            "x1", DType.FLOAT, "byte",
+            indices=(("block", f"j * {op.blocks} + p / {op.block}"), ("byte", byte)),
+            computed=f"({number} - {packed_zero(w)}) * x2[block]",
+        ),
+        DType.FLOAT, ("i", "j"), 4, f"i * {op.n} + j",
+    )  # fmt: skip
 
 
 def _of_matmul(w: Workload) -> Product:
@@ -195,8 +231,8 @@ def tiles_of(product: Product, rows: int, columns: int) -> list[tuple[str, int]]
 
 
 def epilogue_of(w: Workload) -> Epilogue:
-    """Return the epilogue of a MatMul or a Conv."""
-    assert isinstance(w.op, MatMul | Conv)
+    """Return the epilogue of a product."""
+    assert isinstance(w.op, MatMul | MatMulPacked | Conv)
     return w.op.epilogue
 
 

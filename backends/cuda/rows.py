@@ -7,7 +7,8 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cuda.kernel import RowKernel, unravel
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import RowKernel, seconds, unravel
 from atc.backends.kernel import Launch, Params, Workload
 from atc.backends.render.expr import address, literal
 from atc.backends.render.loops import finish, loop_names
@@ -135,6 +136,13 @@ class AttentionRows(RowKernel[Attention]):
     def launch(self, w: Workload[Attention], params: Params, target: Target) -> Launch:
         """As many blocks as have scratch."""
         return Launch(min(max(self.rows(w), 1), ROWS_OF_SCORES), self.threads)
+
+    def cost(self, w: Workload[Attention], params: Params, target: Target) -> float:
+        """Return the seconds that the products take: each loads an operand of its own."""
+        op, gpu = w.op, gpu_of(target.device)
+        products = prod(op.batch) * op.queries * op.keys * (op.depth + op.width)
+        clocks = 8 * products / gpu.fmas / gpu.multiprocessors
+        return seconds(w, (clocks + 8 * (op.depth + op.keys)) / gpu.clock, gpu)
 
     def scratch(self, w: Workload[Attention], params: Params, target: Target) -> int:
         """Return a row of scores for each block."""

@@ -1,4 +1,4 @@
-"""CUDA kernels of MatMul and Conv on tensor cores: 16-bit floats, bytes, and floats in halves."""
+"""CUDA kernels of products on tensor cores: 16-bit floats, bytes, floats in halves or as TF32."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ SHARED = 48 << 10
 class Form:
     """What tensor cores multiply: by which function, in how many parts, numbers of so many bytes.
 
-    `numbers` are C of the parts of a value, or of a stored element.
+    `numbers` are C of the parts of a value, or of a stored element; where `stored` they are what is
+    in memory.
     """
 
     function: str
     bytes: int
     numbers: tuple[str, ...] = ("{element}",)
+    stored: bool = True
 
     @property
     def planes(self) -> int:
@@ -75,14 +77,23 @@ class Side:
         return self.operand.along_rows
 
 
-_HALVES = {DType.FLOAT16: "t_f16", DType.BFLOAT16: "t_bf16"}
+HALVES = Form("t_bf16", 2, ("t_upper({value})", "t_lower({value})"), stored=False)
+"""Floats as sums of two bfloat16, of which three products are summed."""
+
+ROUNDED = Form("t_bf16", 2, ("t_upper({value})",), stored=False)
+"""Floats rounded to bfloat16."""
+
+SHORTENED = Form("t_tf32", 4, ("t_bits({value})",))
+"""Floats, rounded to TF32 where they are multiplied."""
+
+_STORED = {DType.FLOAT16: "t_f16", DType.BFLOAT16: "t_bf16"}
 _BYTES = {DType.INT8: "s8", DType.UINT8: "u8"}
 
 
 def _side(name: str, index: str, rows: int, extent: int, operand: Operand, form: Form) -> Side:
-    stored = form.numbers == ("{element}",)
+    stored = form.stored and not operand.computed
     copied = stored and operand.chunks >= form.chunk and not operand.inside
-    kind = "uint16_t" if form.bytes == 2 else "uint8_t"
+    kind = f"uint{8 * form.bytes}_t"
     words = (n.format(element=operand.element, value=operand.value) for n in form.numbers)
     return Side(
         name, index, rows, extent, f"tile_{index} * {rows}", operand, copied,
@@ -176,7 +187,7 @@ class TensorProduct(DeviceKernel[Op, TileParams]):
         product, gpu = product_of(w), gpu_of(target.device)
         form, m, n = self._form(product), params.m, params.n
         steps, products = -(-product.k // form.depth), (1, 3)[form.planes - 1]
-        rate = 0.7 * gpu.tensor * (2 // form.bytes)
+        rate = 0.7 * gpu.tensor * 2 / form.bytes
         own_m, own_n = m // params.warps_m, n // params.warps_n
         read = form.planes * ROW * params.warps * (own_m + own_n)  # bytes, 128 of them in a clock
         filled = form.planes * ROW * (m + n)
@@ -197,15 +208,15 @@ class _Stored(TensorProduct):
     def form(self, product: Product) -> Form | None:
         """Return the function for the operands' types."""
         a, b = product.a, product.b
-        if a.dtype is b.dtype and a.dtype in _HALVES and product.accumulator is DType.FLOAT:
-            return Form(_HALVES[a.dtype], 2)
+        if a.dtype is b.dtype and a.dtype in _STORED and product.accumulator is DType.FLOAT:
+            return Form(_STORED[a.dtype], 2)
         plain = not a.zero and not b.zero and product.accumulator is DType.INT32
         if plain and a.dtype in _BYTES and b.dtype in _BYTES:
             return Form(f"t_{_BYTES[a.dtype]}{_BYTES[b.dtype]}", 1)
         return None
 
 
-class _Split(TensorProduct):
+class ProductsOfHalves(TensorProduct):
     """Floats as sums of two bfloat16, of which three products are summed."""
 
     precision = "bf16x3"
@@ -213,12 +224,10 @@ class _Split(TensorProduct):
     def form(self, product: Product) -> Form | None:
         """Return the function, where operands are floats."""
         types = {product.a.dtype, product.b.dtype, product.accumulator}
-        return Form("t_bf16", 2, ("t_upper({value})", "t_lower({value})")) if types == {
-            DType.FLOAT
-        } else None
+        return HALVES if types == {DType.FLOAT} else None
 
 
-class _Rounded(TensorProduct):
+class ProductsOfRounded(TensorProduct):
     """Floats rounded to bfloat16."""
 
     precision = "bf16"
@@ -226,7 +235,18 @@ class _Rounded(TensorProduct):
     def form(self, product: Product) -> Form | None:
         """Return the function, where operands are floats."""
         types = {product.a.dtype, product.b.dtype, product.accumulator}
-        return Form("t_bf16", 2, ("t_upper({value})",)) if types == {DType.FLOAT} else None
+        return ROUNDED if types == {DType.FLOAT} else None
+
+
+class ProductsOfShortened(TensorProduct):
+    """Floats rounded to TF32."""
+
+    precision = "tf32"
+
+    def form(self, product: Product) -> Form | None:
+        """Return the function, where operands are floats."""
+        types = {product.a.dtype, product.b.dtype, product.accumulator}
+        return SHORTENED if types == {DType.FLOAT} else None
 
 
 class MatMulTensor(_Stored):
@@ -236,17 +256,24 @@ class MatMulTensor(_Stored):
     op = MatMul
 
 
-class MatMulSplit(_Split):
+class MatMulSplit(ProductsOfHalves):
     """MatMul of floats in halves."""
 
     name = "cuda_matmul_bf16x3"
     op = MatMul
 
 
-class MatMulRounded(_Rounded):
+class MatMulRounded(ProductsOfRounded):
     """MatMul of floats as bfloat16."""
 
     name = "cuda_matmul_bf16"
+    op = MatMul
+
+
+class MatMulShortened(ProductsOfShortened):
+    """MatMul of floats as TF32."""
+
+    name = "cuda_matmul_tf32"
     op = MatMul
 
 
@@ -257,20 +284,28 @@ class ConvTensor(_Stored):
     op = Conv
 
 
-class ConvSplit(_Split):
+class ConvSplit(ProductsOfHalves):
     """Conv of floats in halves."""
 
     name = "cuda_conv_bf16x3"
     op = Conv
 
 
-class ConvRounded(_Rounded):
+class ConvRounded(ProductsOfRounded):
     """Conv of floats as bfloat16."""
 
     name = "cuda_conv_bf16"
     op = Conv
 
 
+class ConvShortened(ProductsOfShortened):
+    """Conv of floats as TF32."""
+
+    name = "cuda_conv_tf32"
+    op = Conv
+
+
 KERNELS = (
-    MatMulTensor(), MatMulSplit(), MatMulRounded(), ConvTensor(), ConvSplit(), ConvRounded(),
+    MatMulTensor(), MatMulSplit(), MatMulRounded(), MatMulShortened(), ConvTensor(), ConvSplit(),
+    ConvRounded(), ConvShortened(),
 )  # fmt: skip

@@ -8,12 +8,26 @@
 #include "emulation.h"
 #define KERNEL static
 #define UNROLL
+
+/* Set bit k of some words, which other threads may set bits of at the same time. */
+static inline void k_mark(unsigned *words, unsigned k) { words[k / 32] |= 1u << k % 32; }
+static inline unsigned k_lowest(unsigned word) { return (unsigned)__builtin_ctz(word); }
 #else
 #define KERNEL extern "C" __global__
 #define K_INLINE static inline __device__
 #define UNROLL _Pragma("unroll")
 #define EMULATED_KERNEL(...)
+
+K_INLINE void k_mark(unsigned *words, unsigned k) { atomicOr(&words[k / 32], 1u << k % 32); }
+K_INLINE unsigned k_lowest(unsigned word) { return (unsigned)__ffs((int)word) - 1; }
 #endif
 #include "kernel.h"
+
+/* Elements that are read and written by one instruction: 16 bytes, or fewer. */
+template <typename T, int N> struct alignas(sizeof(T) * N) k_elements {
+  T at[N];
+};
+
+K_INLINE bool k_is_aligned(const void *place) { return (uintptr_t)place % 16 == 0; }
 
 #endif

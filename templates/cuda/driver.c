@@ -26,7 +26,7 @@ static const char *const names[] = {
   "cuLaunchKernel", "cuStreamIsCapturing", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
   "cuGraphInstantiateWithFlags", "cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy",
   "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize",
-  "cuEventElapsedTime",
+  "cuEventElapsedTime", "cuMemGetInfo_v2",
 };
 
 int cuda_driver_open(cuda_driver *driver)

@@ -3,7 +3,7 @@
  * Every allocation lies between two bands that nobody may write; who waits for a stream learns of it
  * as of an illegal address. With ATC_EMULATED_ORDER=reverse in the environment the last thread of a
  * block runs first: what depends on the order then shows. ATC_EMULATED_DEVICES says how many there
- * are, else one. */
+ * are, else one; ATC_EMULATED_MEMORY how many bytes of memory each has, else 4 GiB. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>
@@ -200,6 +200,7 @@ typedef struct block {
 } block; /* then a band, the memory, and a band */
 
 static block *allocated;
+static size_t taken;
 static char lock;
 
 static void take_lock(void)
@@ -213,10 +214,27 @@ static unsigned char *band_of(block *b) { return (unsigned char *)b + BAND; }
 
 static unsigned char *memory_of(block *b) { return band_of(b) + BAND; }
 
+static size_t total_memory(void)
+{
+  const char *const given = getenv("ATC_EMULATED_MEMORY");
+  return given != NULL ? (size_t)strtoull(given, NULL, 10) : (size_t)1 << 32;
+}
+
+static int memory_info(size_t *unused, size_t *total)
+{
+  *total = total_memory();
+  take_lock();
+  *unused = taken < *total ? *total - taken : 0;
+  leave_lock();
+  return CUDA_SUCCESS;
+}
+
 static int memory_alloc(CUdeviceptr *memory, size_t size)
 {
   void *place = NULL;
-  if (size > SIZE_MAX - 4 * BAND) return CUDA_ERROR_OUT_OF_MEMORY;
+  size_t unused, total;
+  memory_info(&unused, &total);
+  if (size > unused || size > SIZE_MAX - 4 * BAND) return CUDA_ERROR_OUT_OF_MEMORY;
   if (posix_memalign(&place, BAND, size + 3 * BAND) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   block *const b = place;
   b->size = size;
@@ -224,6 +242,7 @@ static int memory_alloc(CUdeviceptr *memory, size_t size)
   take_lock();
   b->next = allocated;
   allocated = b;
+  taken += size;
   leave_lock();
   *memory = (CUdeviceptr)(uintptr_t)memory_of(b);
   return CUDA_SUCCESS;
@@ -236,6 +255,7 @@ static int memory_free(CUdeviceptr memory)
   while (*at != NULL && (CUdeviceptr)(uintptr_t)memory_of(*at) != memory) at = &(*at)->next;
   block *const found = *at;
   if (found != NULL) *at = found->next;
+  if (found != NULL) taken -= found->size;
   leave_lock();
   free(found);
   return found != NULL ? CUDA_SUCCESS : ILLEGAL_ADDRESS;
@@ -468,7 +488,7 @@ int cuda_driver_open(cuda_driver *driver)
     module_load, module_unload, module_function, memory_alloc, memory_free, copy_to_device,
     copy_to_host, stream_create, stream_destroy, stream_wait, launch, stream_capturing,
     capture_begin, capture_end, graph_instantiate, graph_destroy, graph_launch, exec_destroy,
-    event_create, event_destroy, event_record, event_wait, event_elapsed,
+    event_create, event_destroy, event_record, event_wait, event_elapsed, memory_info,
   };
   *driver = own;
   return 1;

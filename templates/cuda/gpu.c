@@ -6,12 +6,14 @@
 
 enum { MOST_ARGUMENTS = 128, NON_BLOCKING = 1, OF_THE_THREAD = 1 };
 
-static void take_lock(gpu_shared *shared)
+enum { PART = 256, LEAST_POOL = 1 << 20 };
+
+static void take_lock(char *lock)
 {
-  while (__atomic_test_and_set(&shared->lock, __ATOMIC_ACQUIRE)) {}
+  while (__atomic_test_and_set(lock, __ATOMIC_ACQUIRE)) {}
 }
 
-static void leave_lock(gpu_shared *shared) { __atomic_clear(&shared->lock, __ATOMIC_RELEASE); }
+static void leave_lock(char *lock) { __atomic_clear(lock, __ATOMIC_RELEASE); }
 
 /* What a failed call of the driver means for who prepares a context. */
 static int meaning(int result, int otherwise)
@@ -20,19 +22,96 @@ static int meaning(int result, int otherwise)
   return result == CUDA_ERROR_OUT_OF_MEMORY ? GPU_NO_MEMORY : otherwise;
 }
 
-/* Memory for so many bytes; none for no bytes. */
-static int reserve(const cuda_driver *driver, CUdeviceptr *memory, size_t size)
+/* The first gap of the pool that so many bytes fit into. */
+static int take_part(gpu_shared *shared, CUdeviceptr *memory, size_t size)
 {
-  const int status =
-      size == 0 ? GPU_OK : meaning(driver->memory_alloc(memory, size), GPU_FAILED);
+  gpu_part *const made = malloc(sizeof *made);
+  gpu_part **at = &shared->parts;
+  size_t begin = 0;
+  if (made == NULL || size > shared->pool_size) {
+    free(made);
+    return GPU_NO_MEMORY;
+  }
+  size = (size + PART - 1) / PART * PART;
+  take_lock(&shared->pool_lock);
+  while (*at != NULL && (*at)->begin - begin < size) {
+    begin = (*at)->begin + (*at)->size;
+    at = &(*at)->next;
+  }
+  const int fits = *at != NULL || shared->pool_size - begin >= size;
+  if (fits) {
+    *made = (gpu_part){*at, begin, size};
+    *at = made;
+    *memory = shared->pool + begin;
+  }
+  leave_lock(&shared->pool_lock);
+  if (!fits) free(made);
+  return fits ? GPU_OK : GPU_NO_MEMORY;
+}
+
+static void give_part(gpu_shared *shared, CUdeviceptr memory)
+{
+  gpu_part **at = &shared->parts;
+  take_lock(&shared->pool_lock);
+  while (*at != NULL && shared->pool + (*at)->begin != memory) at = &(*at)->next;
+  gpu_part *const found = *at;
+  if (found != NULL) *at = found->next;
+  leave_lock(&shared->pool_lock);
+  free(found);
+}
+
+/* Memory for so many bytes; none for no bytes. */
+static int reserve(gpu_shared *shared, CUdeviceptr *memory, size_t size)
+{
+  int status = GPU_OK;
+  if (size != 0 && shared->pool != 0) status = take_part(shared, memory, size);
+  else if (size != 0) status = meaning(shared->driver.memory_alloc(memory, size), GPU_FAILED);
   if (size == 0 || status != GPU_OK) *memory = 0;
   return status;
 }
 
-/* Memory with a copy of the host's bytes. */
-static int upload(const cuda_driver *driver, CUdeviceptr *memory, const void *from, size_t size)
+static void release(gpu_shared *shared, CUdeviceptr memory)
 {
-  int status = reserve(driver, memory, size);
+  if (memory == 0) return;
+  if (shared->pool != 0) give_part(shared, memory);
+  else shared->driver.memory_free(memory);
+}
+
+/* How many bytes are free beyond those that others are left. */
+static int memory_left(const gpu_shared *shared, size_t kept_free, size_t *left)
+{
+  size_t unused = 0, total = 0;
+  if (shared->driver.memory_info(&unused, &total) != CUDA_SUCCESS) return GPU_FAILED;
+  const size_t kept = total / 100 * kept_free;
+  if (unused < kept) return GPU_NO_MEMORY;
+  *left = unused - kept;
+  return GPU_OK;
+}
+
+/* Reserve the pool. Of all that is free some may be in pieces, or the driver's own. */
+static int make_pool(gpu_shared *shared, const gpu_network *network)
+{
+  size_t size = network->pool_size;
+  if (size == GPU_ALL) {
+    const int status = memory_left(shared, network->kept_free, &size);
+    if (status != GPU_OK) return status;
+  }
+  size = size / PART * PART;
+  int status = meaning(shared->driver.memory_alloc(&shared->pool, size), GPU_FAILED);
+  while (network->pool_size == GPU_ALL && status == GPU_NO_MEMORY && size > LEAST_POOL) {
+    size = size / 8 * 7 / PART * PART;
+    status = meaning(shared->driver.memory_alloc(&shared->pool, size), GPU_FAILED);
+  }
+  if (status != GPU_OK) shared->pool = 0;
+  shared->pool_size = size;
+  return status;
+}
+
+/* Memory with a copy of the host's bytes. */
+static int upload(gpu_shared *shared, CUdeviceptr *memory, const void *from, size_t size)
+{
+  const cuda_driver *const driver = &shared->driver;
+  int status = reserve(shared, memory, size);
   if (status != GPU_OK || size == 0) return status;
   if (driver->copy_to_device(*memory, from, size, NULL) != CUDA_SUCCESS) return GPU_FAILED;
   return driver->stream_wait(NULL) == CUDA_SUCCESS ? GPU_OK : GPU_FAILED;
@@ -41,13 +120,15 @@ static int upload(const cuda_driver *driver, CUdeviceptr *memory, const void *fr
 static void unload(gpu_shared *shared, const gpu_network *network)
 {
   const cuda_driver *const driver = &shared->driver;
-  if (shared->weights != 0) driver->memory_free(shared->weights);
+  release(shared, shared->weights);
+  if (shared->pool != 0) driver->memory_free(shared->pool);
   for (size_t k = 0; shared->modules != NULL && k < network->kernel_count; k++) {
     if (shared->modules[k] != NULL) driver->module_unload(shared->modules[k]);
   }
   free(shared->modules);
   free(shared->functions);
   shared->weights = 0;
+  shared->pool = 0;
   shared->modules = NULL;
   shared->functions = NULL;
 }
@@ -61,6 +142,7 @@ static int load(gpu_shared *shared, const gpu_network *network)
   shared->modules = calloc(count, sizeof *shared->modules);
   shared->functions = calloc(count, sizeof *shared->functions);
   if (shared->modules == NULL || shared->functions == NULL) status = GPU_NO_MEMORY;
+  if (status == GPU_OK && network->pool_size != 0) status = make_pool(shared, network);
   for (size_t k = 0; k < count && status == GPU_OK; k++) {
     const char *const name = network->kernels[k].name;
     const int result = driver->module_load(&shared->modules[k], network->image(k));
@@ -73,7 +155,7 @@ static int load(gpu_shared *shared, const gpu_network *network)
     }
   }
   if (status == GPU_OK && network->weights != NULL) {
-    status = upload(driver, &shared->weights, network->weights, network->weights_size);
+    status = upload(shared, &shared->weights, network->weights, network->weights_size);
   }
   if (status != GPU_OK) unload(shared, network);
   return status;
@@ -84,7 +166,7 @@ static int join(gpu_shared *shared, int device, const gpu_network *network)
 {
   CUcontext outer;
   int status = GPU_OK;
-  take_lock(shared);
+  take_lock(&shared->lock);
   if (shared->users == 0) {
     const cuda_driver *const driver = &shared->driver;
     const int there = cuda_driver_open(&shared->driver);
@@ -103,7 +185,7 @@ static int join(gpu_shared *shared, int device, const gpu_network *network)
     }
   }
   if (status == GPU_OK) shared->users++;
-  leave_lock(shared);
+  leave_lock(&shared->lock);
   return status;
 }
 
@@ -111,7 +193,7 @@ static int join(gpu_shared *shared, int device, const gpu_network *network)
 static void part(gpu_shared *shared, const gpu_network *network)
 {
   CUcontext outer;
-  take_lock(shared);
+  take_lock(&shared->lock);
   if (--shared->users == 0) {
     const cuda_driver *const driver = &shared->driver;
     if (driver->context_push(shared->context) == CUDA_SUCCESS) {
@@ -120,7 +202,7 @@ static void part(gpu_shared *shared, const gpu_network *network)
     }
     driver->context_release(shared->device);
   }
-  leave_lock(shared);
+  leave_lock(&shared->lock);
 }
 
 /* Reserve all that a context has of its own. */
@@ -133,9 +215,9 @@ static int equip(gpu_state *state, const void *weights)
     state->stream = NULL;
     return status;
   }
-  status = reserve(driver, &state->arena, network->arena_size);
+  status = reserve(state->shared, &state->arena, network->arena_size);
   if (status == GPU_OK && weights != NULL) {
-    status = upload(driver, &state->own_weights, weights, network->weights_size);
+    status = upload(state->shared, &state->own_weights, weights, network->weights_size);
   }
   state->weights = weights != NULL ? state->own_weights : state->shared->weights;
   state->ports = calloc(network->port_count + 1, sizeof *state->ports);
@@ -144,12 +226,14 @@ static int equip(gpu_state *state, const void *weights)
   if (state->ports == NULL || state->staging == NULL || state->graphs == NULL) return GPU_NO_MEMORY;
   for (size_t k = 0; k < network->port_count && status == GPU_OK; k++) {
     const gpu_port *const port = &network->ports[k];
-    status = reserve(driver, &state->ports[k], port->size);
+    status = reserve(state->shared, &state->ports[k], port->size);
     if (status != GPU_OK || !port->staged) continue;
     state->staging[k] = malloc(port->size + 1);
     if (state->staging[k] == NULL) status = GPU_NO_MEMORY;
   }
-  return status;
+  size_t left;
+  const int asked = status == GPU_OK && network->kept_free != 0 && network->pool_size == 0;
+  return asked ? memory_left(state->shared, network->kept_free, &left) : status;
 }
 
 int gpu_open(gpu_state **state, gpu_shared *shared, int device, const gpu_network *network,
@@ -188,15 +272,15 @@ void gpu_close(gpu_state *state)
   if (gpu_enter(state)) {
     if (state->stream != NULL) driver->stream_wait(state->stream);
     for (size_t k = 0; state->ports != NULL && k < count; k++) {
-      if (state->ports[k] != 0) driver->memory_free(state->ports[k]);
+      release(state->shared, state->ports[k]);
     }
     for (size_t k = 0; state->graphs != NULL && k < 2 * state->network->segment_count; k++) {
       if (state->graphs[k].exec != NULL) driver->exec_destroy(state->graphs[k].exec);
     }
     if (state->begin != NULL) driver->event_destroy(state->begin);
     if (state->end != NULL) driver->event_destroy(state->end);
-    if (state->own_weights != 0) driver->memory_free(state->own_weights);
-    if (state->arena != 0) driver->memory_free(state->arena);
+    release(state->shared, state->own_weights);
+    release(state->shared, state->arena);
     if (state->stream != NULL) driver->stream_destroy(state->stream);
     gpu_leave(state);
   }

@@ -54,20 +54,32 @@ typedef struct gpu_network {
   size_t port_count;
   const gpu_segment *segments;
   size_t segment_count;
+  size_t pool_size; /* bytes that are reserved first, and from which all else comes; 0: none */
+  size_t kept_free; /* percent of the device's memory that others are left */
 } gpu_network;
+
+#define GPU_ALL ((size_t)-1) /* a pool of all that is free */
 
 enum { GPU_DEVICES = 16 };
 
+/* A part of the pool that is taken; those that follow begin behind it. */
+typedef struct gpu_part {
+  struct gpu_part *next;
+  size_t begin, size;
+} gpu_part;
+
 /* What contexts on one device share: the loaded code and the weights. All zero at first. */
 typedef struct gpu_shared {
-  char lock;
+  char lock, pool_lock;
   size_t users;
   cuda_driver driver;
   int device;
   CUcontext context;
   CUmodule *modules;
   CUfunction *functions;
-  CUdeviceptr weights;
+  CUdeviceptr weights, pool;
+  size_t pool_size;
+  gpu_part *parts;
 } gpu_shared;
 
 /* A segment as it was captured for some inputs and outputs. */

@@ -3,7 +3,7 @@
  *
  * Tiles lie in shared memory in rows of 64 bytes along the depth, whose four chunks of 16 bytes are
  * swizzled: what a warp reads at once is in different banks. A step of 32 bytes of depth is one
- * instruction: 16 numbers of 16 bits, or 32 of 8 bits. */
+ * instruction: 16 numbers of 16 bits, 32 of 8 bits, or 8 floats. */
 #ifndef ATC_TENSOR_H
 #define ATC_TENSOR_H
 
@@ -13,6 +13,14 @@ enum { T_ROW = 64, T_CHUNK = 16 };
 K_INLINE unsigned t_place(unsigned row, unsigned chunk)
 {
   return row * T_ROW + (chunk ^ (row >> 1 & 3)) * T_CHUNK;
+}
+
+/* A float as it is stored, and rounded to the ten bits of mantissa of a TF32. */
+K_INLINE uint32_t t_bits(float value)
+{
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
 }
 
 /* A float as bfloat16, and what that leaves of it; nothing of what isn't finite. */
@@ -61,6 +69,18 @@ static inline void t_multiply(T (&d)[M][N][4], const uint32_t (&a)[M][4], const 
   }
 }
 
+/* What the four threads that have a row of a tile hold, joined: the same for all of them. */
+template <typename Join> static inline float t_quad(float value, Join join)
+{
+  const unsigned own = threadIdx.x, first = own - own % 4;
+  const unsigned turn = emulated_handed.turn[own]++ % 2;
+  float held[4];
+  memcpy(emulated_handed.a[turn][own][0], &value, sizeof value);
+  emulated_barrier();
+  for (unsigned k = 0; k < 4; k++) memcpy(&held[k], emulated_handed.a[turn][first + k][0], sizeof value);
+  return join(join(held[0], held[1]), join(held[2], held[3]));
+}
+
 #define T_PRODUCT(NAME, T, ADD)                                                                    \
   template <int M, int N>                                                                          \
   static inline void NAME(T (&d)[M][N][4], const uint32_t (&a)[M][4], const uint32_t (&b)[N][2])   \
@@ -77,6 +97,15 @@ static inline void t_multiply(T (&d)[M][N][4], const uint32_t (&a)[M][4], const 
   }
 T_PRODUCT(t_f16, float, T_HALVES(k_load_f16))
 T_PRODUCT(t_bf16, float, T_HALVES(k_load_bf16))
+/* Half of the last of ten bits is added: halfway cases are rounded up. */
+static inline float t_shortened(uint32_t bits)
+{
+  float value;
+  if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0x1000u) & 0xffffe000u;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+T_PRODUCT(t_tf32, float, sum += t_shortened(left) * t_shortened(right);)
 T_PRODUCT(t_s8s8, int32_t, T_BYTES(int8_t, int8_t))
 T_PRODUCT(t_u8s8, int32_t, T_BYTES(uint8_t, int8_t))
 T_PRODUCT(t_s8u8, int32_t, T_BYTES(int8_t, uint8_t))
@@ -101,6 +130,12 @@ template <typename Address> K_INLINE void t_load(uint32_t *r, Address at)
                : "memory");
 }
 
+template <typename Join> K_INLINE float t_quad(float value, Join join)
+{
+  value = join(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return join(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
 #define T_PRODUCT(NAME, T, C, SHAPE)                                                               \
   template <int M, int N>                                                                          \
   K_INLINE void NAME(T (&d)[M][N][4], const uint32_t (&a)[M][4], const uint32_t (&b)[N][2])        \
@@ -119,6 +154,25 @@ template <typename Address> K_INLINE void t_load(uint32_t *r, Address at)
   }
 T_PRODUCT(t_f16, float, "f", "m16n8k16.row.col.f32.f16.f16.f32")
 T_PRODUCT(t_bf16, float, "f", "m16n8k16.row.col.f32.bf16.bf16.f32")
+T_PRODUCT(t_of_shortened, float, "f", "m16n8k8.row.col.f32.tf32.tf32.f32")
+
+/* Products of floats that are rounded first. */
+template <int M, int N>
+K_INLINE void t_tf32(float (&d)[M][N][4], const uint32_t (&a)[M][4], const uint32_t (&b)[N][2])
+{
+  uint32_t left[M][4], right[N][2];
+  UNROLL
+  for (int u = 0; u < M; u++) {
+    UNROLL
+    for (int r = 0; r < 4; r++) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(left[u][r]) : "r"(a[u][r]));
+  }
+  UNROLL
+  for (int v = 0; v < N; v++) {
+    UNROLL
+    for (int r = 0; r < 2; r++) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(right[v][r]) : "r"(b[v][r]));
+  }
+  t_of_shortened(d, left, right);
+}
 T_PRODUCT(t_s8s8, int32_t, "r", "m16n8k32.row.col.s32.s8.s8.s32")
 T_PRODUCT(t_u8s8, int32_t, "r", "m16n8k32.row.col.s32.u8.s8.s32")
 T_PRODUCT(t_s8u8, int32_t, "r", "m16n8k32.row.col.s32.s8.u8.s32")
@@ -135,6 +189,21 @@ K_INLINE void t_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory
 template <int N> K_INLINE void t_wait(void) { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 #endif
+
+K_INLINE float t_quad_max(float value)
+{
+  return t_quad(value, [](float a, float b) { return a > b ? a : b; });
+}
+K_INLINE float t_quad_sum(float value)
+{
+  return t_quad(value, [](float a, float b) { return a + b; });
+}
+
+/* Write a word of a tile's row. */
+K_INLINE void t_put(unsigned char *tile, unsigned row, unsigned word, uint32_t value)
+{
+  *(uint32_t *)(void *)(tile + t_place(row, word / 4) + word % 4 * 4) = value;
+}
 
 /* Write a chunk that was made of numbers. */
 K_INLINE void t_store(unsigned char *to, const uint32_t *words)

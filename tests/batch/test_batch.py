@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from networks import pooled_net
+from onnx import TensorProto, helper, numpy_helper
 
 import atc
 from atc.batch import run
@@ -188,6 +190,47 @@ def test_a_library_of_several_networks(tmp_path: Path) -> None:
         shutil.copy(sdk.folder / "liball.so", tmp_path / "joined" / name / f"lib{name}.so")
         found = atc.load(tmp_path / "joined" / name)(X)
         np.testing.assert_array_equal(found, expected)
+
+
+def with_head(path: Path, outputs: int, body_last: bool) -> Path:
+    """Write a model of a body that all have and a head of its own: x [1,64] -> y [1,outputs]."""
+    body = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    head = np.random.default_rng(outputs).standard_normal((64, outputs)).astype(np.float32)
+    other = np.random.default_rng(outputs).standard_normal((64, 64)).astype(np.float32)
+    weights = {"own": other, "body": body} if body_last else {"body": body}
+    value, nodes = "x", []
+    for name in (*weights, "head"):
+        nodes.append(helper.make_node("MatMul", [value, name], [f"{name}_out"]))
+        value = f"{name}_out"
+    graph = helper.make_graph(
+        nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, [1, outputs])],
+        [numpy_helper.from_array(w, name) for name, w in {**weights, "head": head}.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+def test_networks_share_constants_one_by_one(tmp_path: Path) -> None:
+    """A body that two networks have, though not at the same place, lies in their library once."""
+    with_head(tmp_path / "net0.onnx", 10, False)
+    with_head(tmp_path / "net1.onnx", 20, True)
+    path = tmp_path / "matrix.toml"
+    path.write_text(HEAD + "".join(f'[[model]]\npath = "net{k}.onnx"\n' for k in range(2)))
+    done = run_batch(path, {**VALUES, "sdk": "all"}, lambda event: None)
+    (sdk,) = done.sdks
+    body = 64 * 64 * 4
+    assert sdk.weights <= sdk.weights_apart - body
+    assert f"{sdk.weights:,} bytes of weights instead of {sdk.weights_apart:,}" in done.text
+    (blob,) = sdk.folder.glob("*_weights.bin")
+    assert blob.stat().st_size == sdk.weights
+    x = np.random.default_rng(1).standard_normal((1, 64)).astype(np.float32)
+    for name in ("net0", "net1"):
+        folder = tmp_path / "joined" / name
+        expected = atc.load(tmp_path / "out/c99" / name)(x)
+        shutil.copytree(tmp_path / "out/c99" / name, folder)
+        shutil.copy(sdk.folder / "liball.so", folder / f"lib{name}.so")
+        np.testing.assert_array_equal(atc.load(folder)(x), expected)
 
 
 @pytest.mark.slow

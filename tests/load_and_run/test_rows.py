@@ -22,7 +22,9 @@ from atc.backends.cpu.catalogue import KERNELS
 from atc.backends.cpu.targets import TARGETS
 from atc.backends.target import host_arch, host_features
 from atc.backends.targets import host_target
+from atc.errors import OptionError
 from atc.load_and_run.binary_dump import read_dump
+from atc.options.options import Options
 from atc.options.table import LOAD_AND_RUN
 
 C99 = "--target=c99"
@@ -582,6 +584,7 @@ def test_l32_checks_that_are_compiled_in(run: Any, small: Path, tmp_path: Path) 
     assert "compiled in" in found.err
 
 
+@pytest.mark.slow
 def test_l32_the_sanity_check_finds_writes_into_inputs(run: Any, tmp_path: Path) -> None:
     words = external_words("Rude", "*(float *)call->input_data[0] = 1.0f;", tmp_path)
     assert "wrote into its inputs" in run(*words, status=5).err
@@ -643,8 +646,30 @@ def test_l38_cpu(run: Any, plain: Path) -> None:
     run(plain, "--cpu")
 
 
-def test_l39_cuda(run: Any, plain: Path) -> None:
-    assert "load_and_run has no CUDA" in run(plain, "--cuda", status=1).err
+def test_l39_cuda(run: Any, plain: Path, model: Path) -> None:
+    here = run(model, C99, "--json")
+    there = run(model, "--cuda", "--target=cuda-emulated", "--json", "--iter=1")
+    assert there.json["outputs"].keys() == here.json["outputs"].keys()
+    for name, found in there.json["outputs"].items():
+        assert found["mean"] == pytest.approx(here.json["outputs"][name]["mean"], rel=1e-4)
+    assert "cuda-emulated" in there.json["build_info"]
+    assert "exclude each other" in run(plain, "--cpu", "--cuda", status=1).err
+    words = ("--cuda", "--target=cuda-emulated")
+    assert "the library is for a CPU" in run(plain, *words, status=1).err
+
+
+def test_l39_cuda_needs_a_device(
+    run: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atc.load_and_run.rules.compute_capabilities", lambda: ())
+    assert "no CUDA driver, or no device" in run(model, "--cuda", status=1).err
+    monkeypatch.setattr("atc.load_and_run.rules.compute_capabilities", lambda: ((9, 0),))
+    monkeypatch.setattr("atc.load_and_run.compilation.compile_model", _told_target)
+    assert "compiled for cuda" in run(model, "--cuda", status=1).err
+
+
+def _told_target(options: Options, *others: object) -> None:
+    raise OptionError(f"compiled for {options.target}")
 
 
 def test_l40_cpu_default(run: Any, plain: Path) -> None:

@@ -23,28 +23,61 @@ TARGET = get_target("cuda-emulated")
 
 @dataclass(frozen=True)
 class Case:
-    """A node, the kernel that is to compute it, and its inputs' shapes; arrays are constants."""
+    """A node, the kernel that is to compute it, and its inputs' shapes; arrays are constants.
+
+    Sums of `exact` inputs are: these are multiples of 1/64.
+    """
 
     kernel: str
     op: str
     shapes: tuple[tuple[int, ...], ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     constants: tuple[Any, ...] = ()
+    outputs: int = 1
+    domain: str = ""
+    opset: int = 23
+    exact: bool = False
 
     @property
     def inputs(self) -> list[np.ndarray]:
         rng = np.random.default_rng(len(self.op) + sum(map(sum, self.shapes)))
-        return [rng.normal(size=s).astype(np.float32) for s in self.shapes] + [*self.constants]
+        drawn = [rng.normal(size=s).astype(np.float32) for s in self.shapes]
+        drawn = [np.round(a * 64) / 64 for a in drawn] if self.exact else drawn
+        return [*drawn, *self.constants]
 
 
 def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+RNG = np.random.default_rng(3)
+
+
+def some(count: int, *shape: int) -> np.ndarray:
+    """Return indices below a count, many of them several times."""
+    return RNG.integers(0, count, shape)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def packed(bits: int, n: int, blocks: int, block: int) -> np.ndarray:
+    """Return weights of few bits in blocks."""
+    return RNG.integers(0, 256, (n, blocks, block * bits // 8), np.uint8)
+
+
+REGIONS = np.array([[0, 0, 5, 6], [1, 2, 7, 7], [3, 1, 4, 6]], np.float32)
+
+
 CASES = {
     "map": Case("cuda_map", "Mul", ((7, 1, 33), (5, 1))),
     "map of one element": Case("cuda_map", "Tanh", ((),)),
-    "map of many": Case("cuda_map", "Exp", ((3, 1001),)),
+    "map of many": Case("cuda_map_vectors", "Exp", ((3, 1001),)),
+    "map of pairs": Case("cuda_map_vectors", "Add", ((5, 400), (5, 400))),
+    "map with a number": Case("cuda_map_vectors", "Mul", ((40, 33), (1,))),
+    "transpose": Case("cuda_map_turned", "Transpose", ((3, 40, 5, 37),), {"perm": (3, 0, 2, 1)}),
+    "small transpose": Case("cuda_map_turned", "Transpose", ((9, 70),)),
     "short sums": Case("cuda_reduce", "ReduceSum", ((9, 5, 7),), {"keepdims": 0}, (ints(1),)),
     "long sums": Case("cuda_reduce_rows", "ReduceSum", ((3, 515),), {}, (ints(1),)),
     "largest": Case("cuda_reduce_rows", "ReduceMax", ((4, 9, 129),), {}, (ints(1, 2),)),
@@ -84,14 +117,57 @@ CASES = {
     "gather": Case("cuda_gather", "Gather", ((6, 7),), {"axis": 1}, (ints(0, -1, 3),)),
     "resized": Case("cuda_resample", "Resize", ((1, 2, 5, 6),), {"mode": "linear"},
                     (np.array([], np.float32), np.array([1, 1, 2, 1.5], np.float32))),
+    "scatter": Case("cuda_scatter", "ScatterElements", ((70, 30),), {"axis": 0, "reduction": "add"},
+                    (some(70, 90, 30), floats(90, 30))),
+    "scatter that replaces": Case("cuda_scatter", "ScatterElements", ((5, 400),), {"axis": 1},
+                                  (some(400, 3, 300), floats(3, 300))),
+    "scatter of runs": Case("cuda_scatter", "ScatterND", ((9, 6, 50),), {"reduction": "max"},
+                            (some(6, 40, 2), floats(40, 50))),
+    "running sum": Case("cuda_cumulate", "CumSum", ((4, 9, 5),), {"reverse": 1}, (np.array(1),)),
+    "running sum of rows": Case("cuda_cumulate_rows", "CumSum", ((3, 301, 2),), {"exclusive": 1},
+                                (np.array(1),), exact=True),
+    "running sum from the end": Case("cuda_cumulate_rows", "CumSum", ((130,),), {"reverse": 1},
+                                     (np.array(0),), exact=True),
+    "top 3": Case("cuda_top_k", "TopK", ((5, 300, 2),), {"axis": 1}, (ints(3),), 2),
+    "top 40": Case("cuda_top_k_sort", "TopK", ((3, 301),), {"largest": 0}, (ints(40),), 2),
+    "grid sample": Case("cuda_grid_sample", "GridSample", ((2, 3, 5, 6), (2, 4, 7, 2)),
+                        {"mode": "cubic", "padding_mode": "border"}),
+    "nearest of a grid": Case("cuda_grid_sample", "GridSample", ((1, 3, 5, 6), (1, 4, 50, 2)),
+                              {"mode": "nearest"}),
+    "regions": Case("cuda_roi_align", "RoiAlign", ((2, 3, 8, 9),),
+                    {"output_height": 3, "output_width": 2}, (REGIONS, ints(0, 1, 1))),
+    "maxima of regions": Case("cuda_roi_pool", "MaxRoiPool", ((1, 3, 8, 9),),
+                              {"pooled_shape": (2, 3)},
+                              (np.concatenate([np.zeros((3, 1), np.float32), REGIONS], 1),),
+                              opset=21),
+    "spectrum": Case("cuda_dft", "DFT", ((3, 60, 2),)),
+    "determinant": Case("cuda_determinant", "Det", ((40, 4, 4),)),
+    "lstm": Case("cuda_recurrent", "LSTM", ((5, 3, 4), (2, 24, 4), (2, 24, 6), (2, 48)),
+                 {"hidden_size": 6, "direction": "bidirectional"}, (), 3),
+    "gru of lengths": Case("cuda_recurrent", "GRU", ((5, 3, 4), (1, 18, 4), (1, 18, 6), (1, 36)),
+                           {"hidden_size": 6}, (np.array([5, 1, 3], np.int32),), 2),
+    "lstm in bytes": Case(
+        "cuda_recurrent", "DynamicQuantizeLSTM", ((4, 2, 8),), {"hidden_size": 8},
+        (RNG.integers(-127, 127, (1, 8, 32), np.int8), RNG.integers(-127, 127, (1, 8, 32), np.int8),
+         None, None, None, None, None, np.full(1, 0.01, np.float32), np.zeros(1, np.int8),
+         np.full(1, 0.02, np.float32), np.zeros(1, np.int8)), 3, "com.microsoft"),
+    "packed weights": Case(
+        "cuda_matmul_packed_tiles", "MatMulNBits", ((20, 70),),
+        {"K": 70, "N": 24, "bits": 4, "block_size": 32}, (packed(4, 24, 3, 32), floats(24, 3)), 1,
+        "com.microsoft"),
+    "a row of packed weights": Case(
+        "cuda_matmul_packed", "MatMulNBits", ((3, 70),),
+        {"K": 70, "N": 24, "bits": 4, "block_size": 32}, (packed(4, 24, 3, 32), floats(24, 3)), 1,
+        "com.microsoft"),
     "attention": Case("cuda_attention", "Attention", ((1, 2, 33, 8), (1, 2, 70, 8), (1, 2, 70, 4))),
 }  # fmt: skip
 
 
 QUICK = (
-    "map", "long sums", "argmax", "matmul", "matrix times vector", "conv", "transposed conv",
-    "max pool", "softmax", "layer normalization", "concat", "resized",
-    "attention",
+    "map", "map of many", "transpose", "long sums", "argmax", "matmul", "matrix times vector",
+    "conv", "transposed conv", "max pool", "softmax", "layer normalization", "concat", "resized",
+    "attention", "scatter", "running sum of rows", "top 3", "top 40", "grid sample", "lstm",
+    "packed weights", "a row of packed weights",
 )  # fmt: skip
 """Cases that are run by default: one of most kernels."""
 
@@ -107,10 +183,13 @@ class Lowered:
 
 
 def lowered(case: Case) -> Lowered:
-    names = {k: f"x{k}" for k in range(len(case.inputs))}
+    names = {k: f"x{k}" for k, a in enumerate(case.inputs) if a is not None}
     given = [k for k in names if k < len(case.shapes)]
     fixed = [k for k in names if k not in given]
-    model = node_model(case.op, case.inputs, constant=fixed, opset=23, **case.attributes)
+    model = node_model(
+        case.op, case.inputs, case.outputs, constant=fixed, opset=case.opset, domain=case.domain,
+        **case.attributes,
+    )  # fmt: skip
     feeds = {names[k]: case.inputs[k] for k in given}
     return Lowered(case, model, feeds, AtcBackendRep(model, TARGET.name).lower(feeds))
 
@@ -127,9 +206,13 @@ def choose_exact(graph: Graph, target: Target) -> Selection:
 
 
 def kernels_of(*names: str) -> list[KernelSource]:
-    """Return the CUDA kernels of cases."""
+    """Return the CUDA kernels of cases that any GPU runs."""
     found: dict[str, KernelSource] = {}
     for name in names:
         program = program_of(lowered(CASES[name]).graph)
-        found |= {c.source.symbol: c.source for c in calls(program.steps) if c.source.launch}
+        found |= {
+            c.source.symbol: c.source
+            for c in calls(program.steps)
+            if c.source.launch and not c.choice.candidate.kernel.tensor_cores
+        }
     return [*found.values()]

@@ -16,10 +16,11 @@ X = np.linspace(-2, 3, 24, dtype=np.float32).reshape(4, 6)
 
 
 def mixed_model() -> onnx.ModelProto:
-    """Return a model with a node between others that only the host computes."""
+    """Return a model with texts, which only the host reads and writes, between other nodes."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("CumSum", ["a", "axis"], ["b"]),
+        helper.make_node("Cast", ["a"], ["text"], to=TensorProto.STRING),
+        helper.make_node("Cast", ["text"], ["b"], to=TensorProto.FLOAT),
         helper.make_node("Add", ["b", "a"], ["c"]),
         helper.make_node("MatMul", ["c", "w"], ["y"]),
     ]
@@ -27,7 +28,7 @@ def mixed_model() -> onnx.ModelProto:
     return make_model(
         nodes, [("x", TensorProto.FLOAT, (4, 6))],
         [("y", TensorProto.FLOAT, (4, 2)), ("b", TensorProto.FLOAT, (4, 6))],
-        {"w": w, "axis": np.array(1)},
+        {"w": w},
     )  # fmt: skip
 
 

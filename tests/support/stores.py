@@ -114,3 +114,23 @@ def s3_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, subprocess
         making = urllib.request.Request(f"{endpoint}/kernels", method="PUT")
         urlopen(making, timeout=PATIENCE).close()
         yield "s3://kernels/some/prefix", process
+
+
+@contextmanager
+def gcs_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Run an emulator of Google Cloud Storage with an empty bucket; yields a store's address."""
+    need_package("gcsfs")
+    need_package("gcp_storage_emulator")
+    from fsspec.config import conf
+
+    port = free_port()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # asks servers of Google's
+    monkeypatch.setitem(conf, "gs", {"token": "anon"})
+    starting = "from gcp_storage_emulator.__main__ import main; main()"
+    argv = [
+        sys.executable, "-c", starting, "start", "--host=127.0.0.1", f"--port={port}",
+        "--in-memory", "--default-bucket=kernels",
+    ]  # fmt: skip
+    with running(argv, port):
+        yield "gs://kernels/some/prefix"

@@ -113,6 +113,7 @@ def test_a_function_may_be_the_loss(tmp_path: Path) -> None:
     np.testing.assert_allclose(step.get("w"), wanted, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_frozen_layers_cost_nothing(net: Path, whole: Path, tmp_path: Path) -> None:
     every = TrainingStep(whole)
     last = atc.training_step(

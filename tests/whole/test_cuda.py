@@ -61,7 +61,9 @@ def has_driver() -> bool:
 def test_the_host_computes_what_has_no_cuda_kernel(tmp_path: Path) -> None:
     report = compiled(mixed_model(), tmp_path).report
     sides = {node["op"]: node["runs_on"] for node in report["nodes"]}
-    assert sides == {"Map": "device", "Cumulate": "host", "MatMul": "device"}
+    assert sides == {
+        "Map": "device", "StringOf": "host", "StringValue": "host", "MatMul": "device",
+    }  # fmt: skip
     # x and b go there; Relu's result and y come back: b is the host's already.
     assert report["moved"] == {"to_device": 2 * X.nbytes, "to_host": X.nbytes + 4 * 2 * 4}
     found = load(tmp_path / "net").run({"x": X})
@@ -77,12 +79,13 @@ def joined_model(parts: int) -> onnx.ModelProto:
         *(helper.make_node("Mul", ["x", s], [a]) for s, a in zip(scales, names, strict=True)),
         helper.make_node("Concat", names, ["c"], axis=0),
         helper.make_node("Reshape", ["c", "flat"], ["d"]),
-        helper.make_node("CumSum", ["d", "axis"], ["e"]),
+        helper.make_node("Cast", ["d"], ["text"], to=TensorProto.STRING),
+        helper.make_node("Cast", ["text"], ["e"], to=TensorProto.FLOAT),
         helper.make_node("Neg", ["e"], ["y"]),
     ]
     return make_model(
         nodes, [("x", TensorProto.FLOAT, (4, 6))], [("y", TensorProto.FLOAT, (parts * 24,))],
-        {**scales, "flat": np.array([-1]), "axis": np.array(0)},
+        {**scales, "flat": np.array([-1])},
     )  # fmt: skip
 
 
@@ -256,7 +259,7 @@ def test_kernels_are_timed_on_the_device(tmp_path: Path) -> None:
     library = net._open()
     times = library.function("profile_times")(library.idle[0].arguments[0])
     count = library.function("profile_count")()
-    assert count == 4
+    assert count == 5
     assert all(times[k].runs == 1 and times[k].nanoseconds > 0 for k in range(count))
 
 
@@ -273,6 +276,23 @@ def test_a_whole_network_is_one_graph(tmp_path: Path) -> None:
     for scale in (1, 2):
         x = Tensor(scale * X)  # elsewhere each time: captured again
         np.testing.assert_allclose(net(x).array, reference(model, scale * X)[0], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_floats_are_rounded_to_tf32_where_that_is_allowed(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    w = np.random.default_rng(0).normal(size=(256, 512)).astype(np.float32)
+    model = make_model(
+        [node], [("x", TensorProto.FLOAT, (128, 256))], [("y", TensorProto.FLOAT, (128, 512))],
+        {"w": w},
+    )  # fmt: skip
+    kernels, bounds = [], []
+    for options in ({}, {"allow_hf32": True}):
+        done = compiled(model, tmp_path, **options)
+        kernels.append(done.report["nodes"][0]["kernel"].partition("(")[0])
+        bounds.append(done.report["precision"]["error_bound"])
+    assert kernels == ["cuda_matmul_bf16x3", "cuda_matmul_tf32"]
+    assert bounds == [1e-4, 2**-6]
 
 
 @pytest.mark.slow

@@ -1,8 +1,12 @@
-"""The samples, end to end: models, the program that makes them, the embeddings."""
+"""The samples, end to end: models, the functions that make them, the embeddings.
+
+test_documents.py runs the program that makes all of them.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -10,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from projects import cmake, reference, require
 
+import atc
 from atc.compile import compile_model
 from atc.options.options import Options
 from atc.runtime.load import load
@@ -77,7 +83,7 @@ def assert_right(said: str) -> None:
     assert all(digit.startswith(f"{Path(path).stem} (") for path, _, digit in read)
 
 
-def atc(*words: object) -> None:
+def run_atc(*words: object) -> None:
     """Run the command line as a user does."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "atc", *map(str, words)],
@@ -92,9 +98,9 @@ def test_digits_are_learned_from_nothing_in_c(tmp_path: Path) -> None:
     script = SAMPLES / "training" / "make_models.py"
     subprocess.run([sys.executable, "-P", script, tmp_path / "models"], check=True)
     step, models = tmp_path / "digits_step", tmp_path / "models"
-    atc("--mode=train", f"--model={models / 'digits.onnx'}", f"--output={step}",
-        "--loss=cross_entropy", "--optimizer=adam")  # fmt: skip
-    atc(f"--model={models / 'reader.onnx'}", f"--output={tmp_path / 'digits_reader'}")
+    run_atc("--mode=train", f"--model={models / 'digits.onnx'}", f"--output={step}",
+            "--loss=cross_entropy", "--optimizer=adam")  # fmt: skip
+    run_atc(f"--model={models / 'reader.onnx'}", f"--output={tmp_path / 'digits_reader'}")
     build = cmake(tmp_path / "training", f"-DOUT={tmp_path}", build=tmp_path / "build")
     done = subprocess.run(
         [build / "train_digits", tmp_path / "state"], capture_output=True, text=True, check=True,
@@ -118,9 +124,9 @@ def test_a_board_learns_new_words(tmp_path: Path) -> None:
     script = SAMPLES / "fine_tuning" / "make_model.py"
     subprocess.run([sys.executable, "-P", script, tmp_path], check=True)
     words = f"--model={tmp_path / 'words.onnx'}", "--target=cortex-m4f"
-    atc(*words, f"--output={tmp_path / 'words'}", "--starter=1")
-    atc(*words, f"--output={tmp_path / 'words_step'}", "--mode=train", "--trainable=dense.*",
-        "--loss=cross_entropy", "--optimizer=sgd")  # fmt: skip
+    run_atc(*words, f"--output={tmp_path / 'words'}", "--starter=1")
+    run_atc(*words, f"--output={tmp_path / 'words_step'}", "--mode=train", "--trainable=dense.*",
+            "--loss=cross_entropy", "--optimizer=sgd")  # fmt: skip
     line = [make, "-C", SAMPLES / "fine_tuning", f"OUT={tmp_path}"]
     done = subprocess.run([*line, "RAM=32768", "run"], capture_output=True, text=True, check=False,
                           timeout=120)  # fmt: skip
@@ -205,8 +211,42 @@ def test_the_samples_stay_small() -> None:
 
 
 @pytest.mark.slow
-def test_all_models_can_be_made_again(tmp_path: Path) -> None:
-    program = [sys.executable, SAMPLES / "make_models.py", tmp_path]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert "digits: 9" in done.stdout
-    assert {p.name for p in tmp_path.glob("*.onnx")} == {p.name for p in SAMPLES.glob("*.onnx")}
+@pytest.mark.parametrize("shape", ["tiny", "tiny-qwen"])
+def test_a_decoder_writes_on_as_onnxruntime_does(shape: str, tmp_path: Path) -> None:
+    folder = SAMPLES / "language_model"
+    model = tmp_path / "tiny.onnx"
+    made = subprocess.run(
+        [sys.executable, "-P", folder / "make_decoder.py", model, f"--shape={shape}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    command = shlex.split(made.stdout)
+    assert command[:2] == ["atc", f"--model={model}"]
+    options = dict(word.removeprefix("--").split("=", 1) for word in command[1:])
+    atc.compile(model, tmp_path / "decoder", input_shape=options["input_shape"],
+                state=options["state"], target="c99")  # fmt: skip
+    (tmp_path / "sample").symlink_to(folder)
+    build = cmake(tmp_path / "sample", f"-DDECODER={tmp_path / 'decoder'}", build=tmp_path / "b")
+    done = subprocess.run(
+        [build / "write_on", "Once upon a time", "12"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"Once upon a time{written_on(model, 'Once upon a time', 12)}\n"
+    full = subprocess.run([build / "write_on", "x" * 510, "600"], capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert full.returncode == 1
+    assert full.stderr == "the caches are full after 1024 words\n"
+
+
+def written_on(model: Path, text: str, count: int) -> str:
+    """Return what onnxruntime writes on, all words read anew for each."""
+    session = onnxruntime.InferenceSession(str(model))
+    words = list(text.encode())
+    empty = {
+        v.name: np.zeros([1, v.shape[1], 0, v.shape[3]], np.float32)
+        for v in session.get_inputs() if v.name.startswith("past")
+    }  # fmt: skip
+    for _ in range(count):
+        ids = np.array([words])
+        feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), **empty}
+        words.append(int(session.run(["logits"], feed)[0][0, -1].argmax()))
+    shown = (chr(w) if w == 10 or 32 <= w <= 126 else f"<{w}>" for w in words[len(text) :])
+    return "".join(shown)

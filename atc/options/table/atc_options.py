@@ -20,6 +20,7 @@ from atc.options.values import (
     nonnegative,
     output_types,
     path,
+    pool,
     positive,
     profiles,
     required_path,
@@ -51,13 +52,20 @@ _LATER_V2 = {"cube_hif8": "", "mixed_hif8": ""}
 
 ATC_OPTIONS: tuple[Setting, ...] = (
     # ---- model -------------------------------------------------------------------------------
-    Setting("model", "Model", "the model file: ONNX, MegEngine .mge or MXNet *-symbol.json",
+    Setting("model", "Model", "the model file: ONNX, MegEngine .mge, MXNet *-symbol.json, or "
+            "what --framework converts",
             "FILE", required_path, system="ATC", row="A-01"),
     Setting("weight", "Model", "the weights of an MXNet model (default: the newest .params file "
             "beside it)", "FILE", path, system="ATC", row="A-02"),
     Setting("framework", "Model", "the model's format (default: found out from its content)",
-            "5|onnx|mge|mxnet", choice(("", "-1", "5", "onnx", "mge", "mxnet"), _FRAMEWORKS),
-            system="ATC", row="A-03", documentation="5 is ATC's number of ONNX."),
+            "5|onnx|mge|mxnet|torch|tflite|sklearn",
+            choice(("", "-1", "5", "onnx", "mge", "mxnet", "torch", "tflite", "sklearn"),
+                   _FRAMEWORKS),
+            system="ATC", row="A-03",
+            documentation="5 is ATC's number of ONNX. torch (.pt2 of torch.export), tflite (also "
+            "folders of TensorFlow's SavedModel) and sklearn (pickles of scikit-learn, XGBoost, "
+            "LightGBM, which run as they are read) are never found out: the packages that read "
+            "them convert them, in a process of its own (pip install 'atc[torch]' and so on)."),
     Setting("input_shape", "Model", "the inputs' shapes; needed where the model leaves one open",
             "name:n,c,h,w;name2:1~8,c", shapes, system="ATC", row="A-08",
             documentation="A range 1~8 makes one library that runs any shape inside, 0~8 one that "
@@ -103,7 +111,8 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             "input:output;...|auto", names,
             documentation="They leave the signature, lie in the arena and are updated in place. "
             "init and <name>_reset make them zero; <name>_save_state and <name>_restore_state copy "
-            "them. The shapes must be fixed."),
+            "them. A key-value cache has a range in --input_shape, from 0 to the most that it may "
+            "hold: it is empty at first, and a run appends to it where it lies."),
     Setting("insert_op_conf", "Model", "a file of preprocessing for images (AIPP), which becomes a "
             "part of the network: crop, colours, resize, mean and scale, padding",
             "FILE", path, system="ATC", row="A-16",
@@ -124,8 +133,15 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("starter", "Output", "write a program for the target beside the library: startup, "
             "linker scripts of boards, main and Makefile, which run under qemu as they are",
             "0|1", switch, False, documentation="For Cortex-M. make run prints selftest: ok."),
-    Setting("wrappers", "Output", "write what other languages need beside the C: a C++17 header, "
-            "a Rust crate without std", "cpp,rust", choices("cpp", "rust")),
+    Setting("wrappers", "Output", "write what other languages need beside the C: a C++ header "
+            "(C++17; std::span in C++20), a Rust crate without std, an npm package with the "
+            "network in WebAssembly, a Java class", "cpp,rust,js,java",
+            choices("cpp", "rust", "js", "java"),
+            documentation="js needs --target=wasm32-simd128."),
+    Setting("wheel", "Output", "write the network as a wheel for pip, which needs numpy and cffi: "
+            "dist/*.whl", "0|1", switch, False,
+            documentation="Of the platform that the target's compiler builds for; import it by the "
+            "network's name."),
     Setting("package", "Output", "write packages for systems of firmware: an Arduino library, a "
             "CMSIS-Pack, a component of ESP-IDF, a module of Zephyr",
             "arduino,cmsis-pack,esp-idf,zephyr",
@@ -241,6 +257,11 @@ ATC_OPTIONS: tuple[Setting, ...] = (
     Setting("kernels", "Optimisation", "which kernels may be chosen: portable ones are plain C, "
             "optimized ones leave plain C to the operators that have nothing else",
             "all|portable|optimized", choice(("all", "portable", "optimized")), "all"),
+    Setting("deterministic_math", "Optimisation", "make float32 results the same bits on every "
+            "target: own functions in the place of the C library's, one order of sums, no vectors "
+            "of floats", "0|1", switch, False,
+            documentation="Targets without an operating system have the own functions in any "
+            "case. What is equal where: atc/docs/numerics.md."),
     Setting("workspace_limit", "Optimisation", "most bytes of scratch that a kernel may use, "
             "where there is a choice (-1: no limit)", "N", integer(-1), -1, system="MegEngine"),
     Setting("weight_price", "Optimisation", "cycles of each run that a kernel must save for every "
@@ -343,9 +364,21 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             integer(1, 1000), 12),
     Setting("device_id", "Optimisation", "the GPU, by its number, that a network for one takes "
             "where a program names none", "N", integer(0, 15), 0, system="ATC", row="A-35"),
+    Setting("gpu_pool", "Optimisation", "bytes of a GPU's memory that a network's first context "
+            "reserves, for its weights and for what all contexts need, or all that is free; by "
+            "default each takes what it needs", "all|BYTES", pool),
+    Setting("gpu_kept_free", "Optimisation", "percent of a GPU's memory that must stay free for "
+            "others: a context that would leave less isn't prepared", "PERCENT",
+            integer(0, 100), 0),
+    Setting("fused_code", "Optimisation", "the language that fused operators must be written in: "
+            "with cuda a target that is no GPU is an error", "auto|cuda",
+            choice(("auto", "cuda")), "auto"),
     Setting("tensor_cores", "Optimisation", "let a GPU's tensor cores compute products: those of "
             "16-bit floats and bytes exactly, those of floats as --precision_mode allows (by "
             "default in three products of halves, bf16x3)", "0|1", switch, True),
+    Setting("allow_hf32", "Optimisation", "let a GPU's tensor cores round floats that they "
+            "multiply to TF32 (11 significant bits), unless --max_error is given", "0|1", switch,
+            False, system="ATC", row="A-35"),
     Setting("memory_in_place", "Optimisation", "let results take over their operands' memory",
             "0|1", switch, True),
     Setting("recompute", "Optimisation", "which values may be computed again instead of kept, "

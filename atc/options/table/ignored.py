@@ -63,7 +63,6 @@ IGNORED_OPTIONS: tuple[Setting, ...] = (
              accepted="kernels clear what they need"),
     _service("static_model_ops_lower_limit", meaning="smallest static subgraph",
              accepted="the whole model is static"),
-    _service("allow_hf32", meaning="shortened float32", accepted="no kernel shortens float32"),
     _service("hccl_sub_comm_config", meaning="groups of devices",
              accepted="there is one processor"),
     _service("enable_attr_compression", meaning="compressed attributes",

@@ -171,7 +171,8 @@ _OWN = (
     # ---- device ------------------------------------------------------------------------------
     _device("cpu", meaning="run on the CPU, as always here", values="0|1", parse=switch,
             default=False, row="L-38"),
-    _device("cuda", meaning="run on CUDA: an error, it runs on CPUs alone", values="0|1",
+    _device("cuda", meaning="run on the GPU, as --target=cuda; with a target that is "
+            "a GPU, on that", values="0|1",
             parse=switch, default=False, row="L-39"),
     _device("cpu_default", meaning="run in the caller's thread; no other is started", values="0|1",
             parse=switch, default=False, row="L-40"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from atc.errors import OptionError
 from atc.options.table.setting import Setting
-from atc.options.values import choice, integer, nonnegative, path, present, switch
+from atc.options.values import choice, integer, nonnegative, path, pool, present, switch
 
 _LEVELS = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "WARN": "warning",
            "ERROR": "error"}  # fmt: skip
@@ -90,11 +90,19 @@ def _persistent_cache(kind: str) -> str | None:
     return None
 
 
+def _reserved(value: object) -> object:
+    """Return how much memory of a GPU is reserved, as --gpu_pool says it."""
+    word = str(value)
+    if found := re.fullmatch(r"b:(\d+)", word):
+        return pool(found[1])
+    return {"0": "", "1": "all"}[str(choice(("0", "1"))(word))]
+
+
 def _backend(value: object) -> object:
-    """Return a code generator; only MLIR and HALIDE have an equivalent on a CPU."""
+    """Return a code generator; there is no equivalent of OpenCL's."""
     word = choice(_BACKENDS)(value)
-    if word in ("NVRTC", "TINYOPENCL"):
-        raise OptionError(f"{word} makes no code for a CPU", hint="use MLIR")
+    if word == "TINYOPENCL":
+        raise OptionError(f"{word} makes no code for a CPU or CUDA", hint="use MLIR or NVRTC")
     return word
 
 
@@ -145,7 +153,8 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
              meaning="steps of training update parameters in place, as --inplace_update",
              gives={"inplace_update": _same}),
     _once("MGB_CUDA_RESERVE_MEMORY", row="M-11", values="0|1|b:BYTES", default="0",
-          works_for=("0",), meaning="reserves memory of the GPU", accepted=_GPU),
+          parse=_reserved, meaning="reserves all memory of the GPU that is free, or so many bytes, "
+          "as --gpu_pool", gives={"gpu_pool": _same}),
     _once("MGB_ROCM_RESERVE_MEMORY", row="M-12", values="0|1", default="0",
           meaning="reserves memory of the GPU", accepted="there is no ROCm target"),
     _dynamic("MGB_SUBLINEAR_MEMORY_THRESH_NR_TRY", row="M-13", values="N",
@@ -222,10 +231,12 @@ MEGENGINE: tuple[Setting, ...] = (  # of two that mean the same option, the firs
           accepted="nothing waits: a compiled network is one sequence of calls"),
     _once("CUDA_BIN_PATH", row="M-31", values="DIR", meaning="the folder of nvcc, where neither "
           "NVCC nor CUDA_HOME says another one"),
-    _dynamic("MGB_JIT_BACKEND", row="M-32", values="MLIR|HALIDE", parse=_backend,
-             works_for=("MLIR",), meaning="what makes the code of fused operators: MLIR's "
-             "counterpart are the C templates", accepted="the C templates do it",
-             documentation="NVRTC and TINYOPENCL make no code for a CPU and are errors."),
+    _dynamic("MGB_JIT_BACKEND", row="M-32", values="MLIR|HALIDE|NVRTC", parse=_backend,
+             works_for=("MLIR", "NVRTC"), meaning="what makes the code of fused operators: the "
+             "counterparts of MLIR and NVRTC are the templates, of C and of CUDA",
+             accepted="the templates do it", gives={"fused_code": {"NVRTC": "cuda"}.get},
+             documentation="NVRTC needs a CUDA target, as --fused_code=cuda. TINYOPENCL is an "
+             "error."),
     _once("MGB_JIT_KEEP_INTERM", row="M-33", values="0|1", parse=present, default="0",
           meaning="keeps the folder that objects are built in, as --keep_build",
           gives={"keep_build": _same}),

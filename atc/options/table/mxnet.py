@@ -70,7 +70,8 @@ MXNET: tuple[Setting, ...] = (
              "at the same time", documentation="Where it isn't set there are as many as operators "
              "that run at the same time.", gives={"workspaces": lambda given: given}),
     _once("MXNET_GPU_MEM_POOL_RESERVE", row="X-12", values="PERCENT", default="5",
-          meaning="memory of the GPU left free", accepted=_GPU),
+          parse=integer(0, 100), meaning="percent of the GPU's memory left free, as "
+          "--gpu_kept_free", gives={"gpu_kept_free": int}),
     _once("MXNET_GPU_MEM_POOL_TYPE", row="X-13", values="Naive|Round|Unpooled", default="Naive",
           meaning="the kind of memory pool", accepted=_STATIC),
     _once("MXNET_GPU_MEM_POOL_ROUND_LINEAR_CUTOFF", row="X-14", values="N", default="24",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 
 import numpy as np
@@ -273,9 +274,13 @@ def raw_filters(g: Geometry, params: WinogradParams) -> RawFilters | None:
         return None
     m, nv, tiles = params.m, params.nv, grid(g, params)
     once = g.batch == 1 and tiles.rows >= tiles.down
-    lines = tuple(combinations(matrices(m).filter, "d", "v"))
     stride = g.ic * nv * g.block + LINE
-    return RawFilters(nv, stride, g.ic // g.block, g.ic % g.block, once, lines)
+    return RawFilters(nv, stride, g.ic // g.block, g.ic % g.block, once, _filter_lines(m))
+
+
+@cache
+def _filter_lines(m: int) -> tuple[str, ...]:
+    return tuple(combinations(matrices(m).filter, "d", "v"))
 
 
 def pack_filters(w: Array, g: Geometry, m: int, nv: int) -> Array:

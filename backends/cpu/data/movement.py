@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from atc.backends.kernel import Kernel, Params, Workload
-from atc.backends.render.expr import address, load, render_expr, store
-from atc.backends.render.loops import loop_names, reader
+from atc.backends.render.addresses import address_values, combined
+from atc.backends.render.expr import address, load, store
 from atc.backends.target import Target
-from atc.ir.expr import Expr, Input
+from atc.ir.expr import Input
 from atc.ir.graph import row_major
 from atc.ir.ops.data import Concat, Gather, Pad, Scatter, WriteExtents, source_index
 from atc.ir.view import View, dense
@@ -109,24 +109,6 @@ def _outer_axes(op: Pad, last: int) -> list[PadAxis]:
 # ---- indexed ------------------------------------------------------------------------------------
 
 
-def address_values(
-    w: Workload, op: Gather | Scatter, first: int, size: int
-) -> tuple[list[tuple[str, int]], dict[str, object]]:
-    """Return the loops, and how the element address in a tensor of `size` is found.
-
-    The operands of the address start at input `first`.
-    """
-    loops = loop_names("i", op.shape)
-    indices = [v for v, _ in loops]
-    dtypes = [t.dtype if t else None for t in w.inputs[first:]]
-    views = (*op.views, *op.coordinates)
-    lines, value = render_expr(op.address, reader(views, dtypes, indices, first), "a")
-    return loops, {
-        "loops": loops, "lines": lines, "address": value, "proven": op.proven, "run": op.run,
-        "last": size - op.run, "element": w.outputs[0].dtype.c,
-    }  # fmt: skip
-
-
 def _flat(shape: Sequence[int], run: int, loops: Sequence[tuple[str, int]]) -> str:
     """Return the C index of the run that belongs to a position of the loops."""
     view = View(tuple(s * run for s in dense(shape).strides))
@@ -160,7 +142,7 @@ class ScatterLoops(Kernel[Scatter]):
         """Loops, address and the statement that stores one update."""
         op = w.op
         loops, values = address_values(w, op, 2, w.outputs[0].size)
-        inner = " + j" if op.run > 1 else ""
+        inner = " + j" if op.run != 1 else ""
         lines, value = combined(op.combine, w, f"y0[at{inner}]", f"x1[from{inner}]")
         return {
             **values, "source": _flat(op.shape, op.run, loops), "size": w.outputs[0].size,
@@ -171,16 +153,6 @@ class ScatterLoops(Kernel[Scatter]):
     def in_place(self, w: Workload[Scatter]) -> tuple[int, ...]:
         """Let the data be updated where it lies."""
         return (0,)
-
-
-def combined(expr: Expr, w: Workload, old: str, new: str) -> tuple[list[str], str]:
-    """Return the lines and the stored value of an update; `old` and `new` are C places."""
-    dtype = w.outputs[0].dtype
-    if isinstance(expr, Input):
-        return [], old if expr.index == 0 else new
-    places = (load(dtype, old), load(dtype, new))
-    lines, value = render_expr(expr, lambda k: places[k])
-    return lines, store(dtype, value)
 
 
 KERNELS = (WriteExtentsInts(), ConcatCopy(), PadRows(), GatherLoops(), ScatterLoops())

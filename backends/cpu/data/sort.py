@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from atc.backends.kernel import Kernel, Params, Workload
 from atc.backends.render.expr import load, times, value_type
+from atc.backends.render.ordering import comes_first
 from atc.backends.render.reduction import accumulate, neutral
 from atc.backends.target import Target
-from atc.ir.graph import DType
 from atc.ir.ops.data import Cumulate, TopK
 
 
@@ -26,8 +26,8 @@ class TopKHeap(Kernel[TopK]):
             "op": op,
             "element": dtype.c,
             "type": value_type(dtype),
-            "first": _comes_first("a", "b", sign, dtype),
-            "second": _comes_first("b", "a", sign, dtype),
+            "first": comes_first("a", "b", sign, dtype),
+            "second": comes_first("b", "a", sign, dtype),
             "a": load(dtype, f"x[{times('i', op.inner)}]"),
             "b": load(dtype, f"x[{times('j', op.inner)}]"),
         }
@@ -35,14 +35,6 @@ class TopKHeap(Kernel[TopK]):
     def scratch(self, w: Workload[TopK], params: Params, target: Target) -> int:
         """Reserve the heap: k indices of at most 8 bytes."""
         return 8 * w.op.k
-
-
-def _comes_first(a: str, b: str, sign: str, dtype: DType) -> str:
-    """Return the C condition that value a belongs before value b; NaN is the largest."""
-    if not dtype.is_float:
-        return f"{a} {sign} {b}"
-    nan, number = (a, b) if sign == ">" else (b, a)
-    return f"{a} {sign} {b} || (isnan({nan}) && !isnan({number}))"
 
 
 class CumulateRows(Kernel[Cumulate]):

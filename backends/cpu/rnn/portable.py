@@ -10,12 +10,12 @@ import numpy as np
 
 from atc.backends.kernel import Kernel, KernelParams, Pack, Splittable, Workload, WorkSplit
 from atc.backends.machine import Machine
-from atc.backends.render.expr import address, literal, render_expr
+from atc.backends.render.expr import literal, render_expr
+from atc.backends.render.recurrent import places
 from atc.backends.target import Target
 from atc.dims import Dim
 from atc.ir.graph import Array, DType, TensorType
 from atc.ir.ops import Cell, Recurrent
-from atc.ir.view import View
 
 COLUMNS = 16
 """Units whose products are summed together: one cache line of floats."""
@@ -273,21 +273,6 @@ def own_weights(op: Recurrent, cut: Cut, d: int, weights: int) -> dict[str, obje
         return {"d": d, "weights": d * weights}
     own = f"part * {len(op.cells) * weights}"
     return {"d": d, "weights": f"{own} + {d * weights}" if d else own}
-
-
-def places(op: Recurrent, d: int) -> dict[str, object]:
-    """Return the C indices of direction d's first element in each tensor, at row b and step t."""
-    directions, units, width = len(op.cells), op.hidden, op.gates * op.hidden
-    row, step = (directions, op.steps) if op.batch_major else (1, 1)
-    first = d if op.batch_major else d * op.batch
-    share = (1, step) if op.batch_major else (op.batch, 1)
-    out = (directions, op.steps * directions) if op.batch_major else (directions * op.batch, 1)
-    return {
-        "state": address(View((row * units,), first * units), ["b"]),
-        "row": address(View((row,), first), ["b"]),
-        "share": address(View(tuple(s * directions * width for s in share), d * width), ["t", "b"]),
-        "out": address(View(tuple(s * units for s in out), first * units), ["t", "b"]),
-    }
 
 
 def _formulas(

@@ -19,13 +19,13 @@ from atc.backends.cpu.rnn.portable import (
     pack_panels,
     padded,
     place_of,
-    places,
     products,
     shares,
     work_split_of,
 )
 from atc.backends.kernel import Kernel, Pack, Splittable, Workload, WorkSplit
 from atc.backends.machine import Machine
+from atc.backends.render.recurrent import places
 from atc.backends.render.vector_expr import lanes, render_vector, vectorisable
 from atc.backends.target import Target
 from atc.dims import concrete

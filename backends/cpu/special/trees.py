@@ -1,13 +1,14 @@
-"""Kernels of TreeEnsemble: every row walks down every tree."""
+"""Kernel of TreeEnsemble in vectors: every row walks down every tree."""
 
 from __future__ import annotations
 
 from atc.backends.kernel import Kernel, Params, Workload
+from atc.backends.parallel_for.trees import tables_of
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic
 from atc.ir.graph import DType
-from atc.ir.ops.trees import MISSING, MODES, TreeEnsemble
+from atc.ir.ops.trees import TreeEnsemble
 
 _COMPARISONS = {0: "v_le", 1: "v_lt", 2: "v_ge", 3: "v_gt", 4: "v_eq"}
 """What vectors have of MODES: all of them are false for a NaN."""
@@ -15,22 +16,6 @@ _VECTORS = (4, 2, 1)
 """Vectors of walks at a time: a walk waits for its loads, four hide most of that."""
 _BLOCK = 256
 """Rows, whole vectors, that go down one tree after another: they and it stay in the caches."""
-
-
-class TreeWalk(Kernel[TreeEnsemble]):
-    """TreeEnsemble in plain C."""
-
-    name = "tree_ensemble"
-    op = TreeEnsemble
-    template = "cpu/special/tree_ensemble.c.j2"
-    dynamic = True
-
-    def values(
-        self, w: Workload[TreeEnsemble], params: Params, target: Target
-    ) -> dict[str, object]:
-        """Return the comparisons and the aggregate."""
-        op = w.op
-        return {"modes": [(m, MODES[m]) for m in op.modes], **_tables(w)}
 
 
 class TreeWalkVectors(Kernel[TreeEnsemble]):
@@ -64,7 +49,7 @@ class TreeWalkVectors(Kernel[TreeEnsemble]):
         vectors, by_rows = grouping
         return {
             "compare": _COMPARISONS[op.modes[0]], "vectors": vectors, "by_rows": by_rows,
-            "walks": vectors * lanes(target), "block": _BLOCK, **_tables(w),
+            "walks": vectors * lanes(target), "block": _BLOCK, **tables_of(w),
         }  # fmt: skip
 
 
@@ -82,16 +67,4 @@ def _grouping(w: Workload[TreeEnsemble], target: Target) -> tuple[int, bool] | N
     return None
 
 
-def _tables(w: Workload[TreeEnsemble]) -> dict[str, object]:
-    op, x, roots = w.op, w.input(0), w.input(5)
-    start = {"SUM": "0", "MIN": "INFINITY", "MAX": "-INFINITY"}[op.aggregate]
-    total = "y[x6[i]]"
-    step = {"SUM": f"{total} += x7[i];", "MIN": f"if (x7[i] < {total}) {total} = x7[i];",
-            "MAX": f"if (x7[i] > {total}) {total} = x7[i];"}[op.aggregate]  # fmt: skip
-    return {
-        "op": op, "missing": MISSING, "trees": roots.size, "type": x.dtype.c,
-        "result": w.outputs[0].dtype.c, "start": start, "step": step,
-    }  # fmt: skip
-
-
-KERNELS = (TreeWalk(), TreeWalkVectors())
+KERNELS = (TreeWalkVectors(),)

@@ -28,7 +28,7 @@ static const gpu_port ports[] = {{16, 1}, {0, 0}, {32, 0}};
 static const char weights[100];
 static const void *image(size_t kernel) { return &kernels[kernel]; }
 static const gpu_network network = {
-  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0
+  kernels, 2, image, weights, sizeof weights, 256, ports, 3, NULL, 0, POOL, KEPT
 };
 static gpu_shared shared[GPU_DEVICES];
 static int asked(const char *name)
@@ -56,6 +56,12 @@ int main(void)
 """
 
 
+
+def opening(pool: str = "0", kept: int = 0) -> str:
+    """Return the program, of a network with a pool that leaves others so many percent."""
+    return OPEN.replace("POOL", pool).replace("KEPT", str(kept))
+
+
 REPLAY = """
 #include <dlfcn.h>
 #include <stdio.h>
@@ -70,7 +76,7 @@ static int both(gpu_state *gpu, CUstream stream, const CUdeviceptr *at)
 }
 static const gpu_segment segments[] = {both};
 static const void *image(size_t kernel) { return &kernels[kernel]; }
-static const gpu_network network = {kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1};
+static const gpu_network network = {kernels, 1, image, NULL, 0, 256, ports, 1, segments, 1, 0, 0};
 static gpu_shared shared[GPU_DEVICES];
 int main(void)
 {
@@ -132,7 +138,7 @@ def said(program: Path, env: dict[str, str]) -> list[int]:
 
 
 def test_without_a_driver_a_context_gets_a_status(tmp_path: Path) -> None:
-    (tmp_path / "main.c").write_text(OPEN)
+    (tmp_path / "main.c").write_text(opening())
     program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "libcuda.so.1").write_text("no library")
@@ -144,7 +150,7 @@ def test_without_a_driver_a_context_gets_a_status(tmp_path: Path) -> None:
 
 
 def test_contexts_share_code_and_weights_and_give_all_back(tmp_path: Path) -> None:
-    (tmp_path / "main.c").write_text(OPEN)
+    (tmp_path / "main.c").write_text(opening())
     program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
     env = fake_driver(tmp_path)
     own = 1 + 1 + 2  # the second context takes a stream, an arena and two ports
@@ -157,6 +163,31 @@ def test_contexts_share_code_and_weights_and_give_all_back(tmp_path: Path) -> No
         assert min(first, second) == -21
         assert held == 0, f"call {number}"
     assert said(program, {**env, "FAKE_FAIL_AT": str(taken + 1)})[:2] == [0, 0]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("pool", ["4096", "GPU_ALL"])
+def test_contexts_share_a_pool_that_is_reserved_first(pool: str, tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text(opening(pool))
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    env = fake_driver(tmp_path)
+    assert said(program, env) == [0, 0, 1, 1, 1, 0]  # the second context takes a stream alone
+    for number in (1, 2, 3, 4, 5, 6):
+        *_, held = said(program, {**env, "FAKE_FAIL_AT": str(number)})
+        assert held == 0, f"call {number}"
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("pool", "kept", "status"), [
+    ("512", 0, -21), ("0", 20, 0), ("0", 30, -21), ("GPU_ALL", 20, 0), ("GPU_ALL", 30, -21),
+])  # fmt: skip
+def test_memory_that_must_stay_free_does(
+    pool: str, kept: int, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "main.c").write_text(opening(pool, kept))  # a quarter of the memory is free
+    program = compiled(tmp_path, "main.c", "gpu.c", "driver.c")
+    first, *_, held = said(program, fake_driver(tmp_path))
+    assert (first, held) == (status, 0)
 
 
 def test_graphs_are_captured_again_only_where_tensors_move(tmp_path: Path) -> None:

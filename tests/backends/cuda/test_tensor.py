@@ -33,7 +33,7 @@ from atc.select.select import Limits, Measurement, consider, select
 from atc.templates import verbatim
 from support import node_model
 
-LIMITS = Limits(precisions=frozenset({"float32", "bf16x3", "bf16", "int8"}))
+LIMITS = Limits(precisions=frozenset({"float32", "bf16x3", "tf32", "bf16", "int8"}))
 RNG = np.random.default_rng(7)
 
 
@@ -73,6 +73,10 @@ CASES = {
     "halves, transposed": Case("cuda_matmul_bf16x3", "Gemm", (F32, F32, F32),
                                ((33, 66), (70, 33), (70,)), (("transA", 1), ("transB", 1))),
     "rounded": Case("cuda_matmul_bf16", "MatMul", (F32, F32), ((70, 100), (100, 40))),
+    "short": Case("cuda_matmul_tf32", "MatMul", (F32, F32), ((70, 100), (100, 40))),
+    "short, transposed": Case("cuda_matmul_tf32", "Gemm", (F32, F32, F32),
+                              ((33, 66), (70, 33), (70,)), (("transA", 1), ("transB", 1))),
+    "conv, short": Case("cuda_conv_tf32", "Conv", (F32, F32), ((1, 8, 6, 7), (16, 8, 3, 3))),
     "conv": Case("cuda_conv_bf16x3", "Conv", (F32, F32, F32), ((2, 3, 9, 11), (12, 3, 3, 3), (12,)),
                  CONV),
     "conv of groups": Case("cuda_conv_bf16x3", "Conv", (F32, F32), ((1, 16, 12), (16, 8, 3)),
@@ -80,10 +84,19 @@ CASES = {
     "conv, rounded": Case("cuda_conv_bf16", "Conv", (F32, F32), ((1, 8, 6, 7), (16, 8, 1, 1))),
     "conv of float16": Case("cuda_conv_tensor", "Conv", (F16, F16), ((1, 8, 9, 9), (16, 8, 3, 3)),
                             (("pads", [1, 1, 1, 1]),)),
+    "attention": Case("cuda_attention_bf16x3", "Attention", (F32, F32, F32),
+                      ((1, 2, 70, 40), (1, 2, 75, 40), (1, 2, 75, 24))),
+    "attention of groups": Case("cuda_attention_bf16x3", "Attention", (F32, F32, F32),
+                                ((2, 4, 33, 64), (2, 2, 40, 64), (2, 2, 40, 64))),
+    "attention with a bias": Case("cuda_attention_bf16x3", "Attention", (F32, F32, F32, F32),
+                                  ((1, 2, 9, 16), (1, 2, 50, 16), (1, 2, 50, 8), (9, 50)),
+                                  (("softcap", 3.0),)),
+    "attention, rounded": Case("cuda_attention_bf16", "Attention", (F32, F32, F32),
+                               ((1, 1, 65, 100), (1, 1, 40, 100), (1, 1, 40, 128))),
     "conv in floats": Case("cuda_conv_tiles", "Conv", (F32, F32, F32),
                            ((2, 3, 9, 11), (12, 3, 3, 3), (12,)), CONV),
 }  # fmt: skip
-QUICK = ("float16", "uint8 and int8", "halves", "conv", "conv in floats")
+QUICK = ("float16", "uint8 and int8", "halves", "conv", "conv in floats", "attention", "short")
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,7 @@ def lowered(name: str) -> Lowered:
     feeds = {f"x{k}": a for k, a in enumerate(arrays)}
     graph = AtcBackendRep(model, TARGET.name).lower(feeds)
     done = run_passes(graph, width=1, device=True)
-    (node,) = (n for n in done.nodes if n.op.kind in ("MatMul", "Conv"))
+    (node,) = (n for n in done.nodes if n.op.kind in ("MatMul", "Conv", "Attention"))
     return Lowered(feeds, graph, workload_of(done, node, done.constants))
 
 
@@ -113,8 +126,9 @@ def expected(name: str) -> Any:
     """Return the result in double, or in integers."""
     case, given = CASES[name], [*lowered(name).feeds.values()]
     wide = [a.astype(np.int64 if a.dtype.kind in "iu" else np.float64) for a in given]
-    if case.op == "Conv":
-        single = node_model("Conv", [a.astype(F32) for a in given], **dict(case.attributes))
+    if case.op in ("Conv", "Attention"):
+        narrow = [a.astype(F32) for a in given]
+        single = node_model(case.op, narrow, opset=23, **dict(case.attributes))
         feeds = {f"x{k}": a.astype(F32) for k, a in enumerate(given)}
         return onnx.reference.ReferenceEvaluator(single).run(None, feeds)[0]
     if case.op == "Gemm":
@@ -147,7 +161,7 @@ def compiled(quick: bool) -> dict[tuple[str, str], Network]:
     return {(n, c.label): w for (n, c), w in zip(chosen, networks, strict=True)}
 
 
-ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "bf16": 1e-2}
+ROUNDING = {"float32": 3e-6, "bf16x3": 3e-5, "tf32": 1e-3, "bf16": 1e-2}
 
 
 @pytest.mark.few(2)

@@ -40,7 +40,7 @@ ROWS = [f"M-{k:02}" for k in range(1, 39)]
 
 VALUES = {
     "M-02": "0", "M-06": "1", "M-07": "1000000", "M-08": "0", "M-09": "1",
-    "M-11": "b:1000", "M-12": "1", "M-19": "1",
+    "M-12": "1", "M-19": "1",
     "M-30": "1", "M-32": "HALIDE",
 }  # fmt: skip
 """For each row that is accepted: a value that asks for something else than what happens."""
@@ -273,6 +273,7 @@ def test_m_05_one_variable_is_watched(checked: Path) -> None:
     assert "'z' written by node 'the softmax' (" in line
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("value", ["", "99", "one", "1x"])
 def test_m_05_other_values_tell_nothing(checked: Path, value: str) -> None:
     assert told_of(checked, value) == []
@@ -510,6 +511,7 @@ def asked(folder: Path, code: str, **environ: str) -> subprocess.CompletedProces
     )  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("level", "seen"),
     [("0", "ValueError at once, RuntimeError at once"), ("1", "ValueError at once, RuntimeError"),
@@ -592,10 +594,46 @@ def test_m_29_seconds_that_a_candidate_may_take() -> None:
 
 def test_m_32_code_generators() -> None:
     assert not options({"MGB_JIT_BACKEND": "MLIR"}).notes
-    with pytest.raises(OptionError, match="E10001: NVRTC makes no code for a CPU"):
-        options({"MGB_JIT_BACKEND": "NVRTC"})
+    with pytest.raises(OptionError, match="E10001: TINYOPENCL makes no code"):
+        options({"MGB_JIT_BACKEND": "TINYOPENCL"})
     with pytest.raises(OptionError, match="E10001: .*use one of MLIR, HALIDE"):
         options({"MGB_JIT_BACKEND": "LLVM"})
+
+
+def test_m_32_nvrtc_writes_fused_operators_in_cuda(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["x", "x"], ["a"]), helper.make_node("Tanh", ["a"], ["y"])]
+    model = save(nodes, {"x": [4, 6]}, {"y": [4, 6]}, tmp_path / "m.onnx")
+    environ = {"MGB_JIT_BACKEND": "NVRTC"}
+    output = tmp_path / "net"
+    with pytest.raises(OptionError, match=r"c99 is no GPU.*MGB_JIT_BACKEND=NVRTC"):
+        compile_model(replace(options(environ, model, target="c99"), output=output))
+    chosen = options(environ, model, target="cuda-emulated")
+    assert not [*chosen.warnings()]
+    (node,) = compile_model(replace(chosen, output=output)).report["nodes"]
+    assert (node["kernel"], node["runs_on"]) == ("cuda_map", "device")
+    (source,) = (output / "src" / "kernels").glob("*.cu")
+    assert "tanhf(" in source.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("value", "memory", "able"), [
+    ("0", 1 << 15, True), ("b:65536", 1 << 15, False), ("b:65536", 1 << 17, True),
+    ("b:1024", 1 << 17, False), ("1", 1 << 17, True),
+])  # fmt: skip
+def test_m_11_memory_of_the_gpu_is_reserved(
+    value: str, memory: int, able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = helper.make_node("MatMul", ["x", "x"], ["y"])  # two tensors of 4 KiB
+    model = save([product], {"x": [32, 32]}, {"y": [32, 32]}, tmp_path / "m.onnx")
+    chosen = options({"MGB_CUDA_RESERVE_MEMORY": value}, model, target="cuda-emulated")
+    done = compile_model(replace(chosen, output=tmp_path / "net"))
+    monkeypatch.setenv("ATC_EMULATED_MEMORY", str(memory))
+    x = np.eye(32, dtype=np.float32)
+    if able:
+        np.testing.assert_array_equal(load(done.folder)(x), x)
+    else:
+        with pytest.raises(RuntimeError, match="memory"):
+            load(done.folder)(x)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ ROWS = [f"X-{k:02}" for k in range(1, 43)]
 
 VALUES = {
     "X-02": "2", "X-03": "1", "X-07": "2", "X-08": "0",
-    "X-12": "100", "X-13": "Round", "X-14": "20", "X-15": "1",
+    "X-13": "Round", "X-14": "20", "X-15": "1",
     "X-19": "1", "X-20": "1", "X-21": "1", "X-22": "1", "X-23": "1", "X-24": "1",
     "X-25": "1", "X-26": "0.5", "X-27": "0",
     "X-34": "https://example.org/",
@@ -415,6 +415,25 @@ def test_x_35_models_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert options(environ, "other.onnx").model == Path("other.onnx")
     (here / "net.onnx").write_bytes(b"")
     assert options(environ, "net.onnx").model == Path("net.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("percent", "able"), [("10", True), ("90", False)])
+def test_x_12_memory_of_the_gpu_is_left_free(
+    percent: str, able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = helper.make_node("MatMul", ["x", "x"], ["y"])  # two tensors of 4 KiB
+    model = save([product], {"x": [32, 32]}, {"y": [32, 32]}, tmp_path / "m.onnx")
+    environ = {"MXNET_GPU_MEM_POOL_RESERVE": percent}
+    chosen = options(environ, model, target="cuda-emulated")
+    done = compile_model(replace(chosen, output=tmp_path / "net"))
+    monkeypatch.setenv("ATC_EMULATED_MEMORY", str(1 << 15))
+    x = np.eye(32, dtype=np.float32)
+    if able:
+        np.testing.assert_array_equal(load(done.folder)(x), x)
+    else:
+        with pytest.raises(RuntimeError, match="memory"):
+            load(done.folder)(x)
 
 
 @pytest.mark.slow

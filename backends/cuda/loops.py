@@ -1,0 +1,102 @@
+"""The kernels of `backends/parallel_for` on a GPU: a thread for each turn of the loop."""
+
+from __future__ import annotations
+
+from typing import Generic
+
+from atc.backends.cuda.kernel import DeviceKernel
+from atc.backends.kernel import Launch, OpT, ParamsT, Workload
+from atc.backends.parallel_for import linalg, ngrams, sampling, signal, svm, trees
+from atc.backends.parallel_for.kernel import ParallelFor
+from atc.backends.target import Target
+from atc.ir.ops.linalg import Determinant, Inverse
+from atc.ir.ops.ngrams import NGrams
+from atc.ir.ops.sampling import GridSample, RoiAlign, RoiPool
+from atc.ir.ops.signal import Dft
+from atc.ir.ops.svm import CouplePairs
+from atc.ir.ops.trees import TreeEnsemble
+
+THREADS, MOST_BLOCKS = 128, 1 << 13
+"""Threads of a block: four warps, as turns take many registers."""
+
+ROOM = 1 << 26
+"""Bytes of scratch that threads have at the same time, unless a block alone needs more."""
+
+
+class Threads(DeviceKernel[OpT, ParamsT], ParallelFor[OpT, ParamsT], Generic[OpT, ParamsT]):
+    """Runs a loop's turns, in turn where there are more than threads."""
+
+    dynamic = False
+
+    def launch(self, w: Workload[OpT], params: ParamsT, target: Target) -> Launch:
+        """As many blocks as there are turns and room for."""
+        turns = max(self.turns(w), 1)
+        threads = min(THREADS, -(-turns // 32) * 32)
+        own = self.own_scratch(w)
+        most = max(ROOM // (own * threads), 1) if own else MOST_BLOCKS
+        return Launch(min(-(-turns // threads), most, MOST_BLOCKS), threads)
+
+    def scratch(self, w: Workload[OpT], params: ParamsT, target: Target) -> int:
+        """Return what all threads need."""
+        launch = self.launch(w, params, target)
+        return launch.blocks * launch.threads * self.own_scratch(w)
+
+
+class InverseThreads(Threads[Inverse | Determinant], linalg.InverseElimination):
+    """Inverse."""
+
+    name = "cuda_inverse"
+
+
+class DeterminantThreads(Threads[Inverse | Determinant], linalg.DeterminantElimination):
+    """Determinant."""
+
+    name = "cuda_determinant"
+
+
+class TreeWalkThreads(Threads[TreeEnsemble], trees.TreeWalk):
+    """TreeEnsemble."""
+
+    name = "cuda_tree_ensemble"
+
+
+class GridSampleThreads(Threads[GridSample], sampling.GridSampleTaps):
+    """GridSample, a thread for each point."""
+
+    name = "cuda_grid_sample"
+
+
+class RoiAlignThreads(Threads[RoiAlign], sampling.RoiAlignBins):
+    """RoiAlign, a thread for each channel of a region."""
+
+    name = "cuda_roi_align"
+
+
+class RoiPoolThreads(Threads[RoiPool], sampling.RoiPoolBins):
+    """RoiPool, a thread for each channel of a region."""
+
+    name = "cuda_roi_pool"
+
+
+class DftThreads(Threads[Dft], signal.DftStockham):
+    """Dft, a thread for each column."""
+
+    name = "cuda_dft"
+
+
+class NGramThreads(Threads[NGrams], ngrams.NGramWalk):
+    """NGrams."""
+
+    name = "cuda_ngrams"
+
+
+class CouplePairsThreads(Threads[CouplePairs], svm.CouplePairsIteration):
+    """CouplePairs."""
+
+    name = "cuda_couple_pairs"
+
+
+KERNELS = (
+    InverseThreads(), DeterminantThreads(), TreeWalkThreads(), GridSampleThreads(),
+    RoiAlignThreads(), RoiPoolThreads(), DftThreads(), NGramThreads(), CouplePairsThreads(),
+)  # fmt: skip

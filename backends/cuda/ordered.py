@@ -1,0 +1,178 @@
+"""CUDA kernels of Scatter, Cumulate and TopK: the order of elements decides what they give."""
+
+from __future__ import annotations
+
+from atc.backends.cuda.elementwise import LONG_ROW, MANY_ROWS
+from atc.backends.cuda.kernel import DeviceKernel, ElementKernel, RowKernel, unravel
+from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.render.addresses import address_values, combined
+from atc.backends.render.expr import load, times, value_type
+from atc.backends.render.ordering import comes_first
+from atc.backends.render.reduction import accumulate, neutral
+from atc.backends.target import Target
+from atc.ir.ops.data import Cumulate, Scatter, TopK
+
+FEW_UPDATES, MOST_PARTS, FEWEST_PARTS = 4096, 1024, 128
+"""Updates up to which the data are shared by most blocks: each of them looks at all updates."""
+
+PASSES = 16
+"""Results of a row up to which each is looked for."""
+
+SORTED = 1 << 26
+"""Bytes of scratch for what is being sorted at the same time."""
+
+
+class ScatterParts(DeviceKernel[Scatter]):
+    """Any Scatter, a block for each part of the data."""
+
+    name = "cuda_scatter"
+    op = Scatter
+    template = "cuda/scatter.cu.j2"
+    barriers = True
+    threads = 256
+
+    def _part(self, w: Workload[Scatter]) -> int:
+        """Return the elements of a block's part."""
+        updates, size = w.input(1).size // w.op.run, w.outputs[0].size
+        most = MOST_PARTS if updates <= FEW_UPDATES else FEWEST_PARTS
+        return max(-(-size // most), 4 * self.threads)
+
+    def launch(self, w: Workload[Scatter], params: Params, target: Target) -> Launch:
+        """Return a block for each part."""
+        return Launch(-(-w.outputs[0].size // self._part(w)), self.threads)
+
+    def values(self, w: Workload[Scatter], params: Params, target: Target) -> dict[str, object]:
+        """Addresses, and how an element is updated."""
+        op, size = w.op, w.outputs[0].size
+        loops, values = address_values(w, op, 2, size)
+        lines, value = combined(op.combine, w, "y0[e]", "x1[from]")
+        return {
+            **values, "indices": unravel("number", loops), "count": w.input(1).size // op.run,
+            "size": size, "part": self._part(w), "combining": lines, "value": value,
+        }  # fmt: skip
+
+    def in_place(self, w: Workload[Scatter]) -> tuple[int, ...]:
+        """Let the data be updated where it lies."""
+        return (0,)
+
+
+def _rows(op: Cumulate | TopK) -> list[tuple[str, int]]:
+    return [("o", op.outer), ("i", op.inner)]
+
+
+def _shares_rows(op: Cumulate) -> bool:
+    return op.axis >= LONG_ROW and op.outer * op.inner <= MANY_ROWS
+
+
+def _running(w: Workload[Cumulate]) -> dict[str, object]:
+    op, dtype = w.op, w.outputs[0].dtype
+    return {
+        "op": op, "count": op.outer * op.inner, "indices": unravel("at", _rows(op)),
+        "type": dtype.c, "start": neutral(op.how, dtype),
+        "step": accumulate(op.how, dtype, "x0[from]"), "join": accumulate(op.how, dtype, "other"),
+    }  # fmt: skip
+
+
+class CumulateElements(ElementKernel[Cumulate]):
+    """Any Cumulate, a thread for each row."""
+
+    name = "cuda_cumulate"
+    op = Cumulate
+    template = "cuda/cumulate.cu.j2"
+
+    def accepts(self, w: Workload[Cumulate], target: Target) -> bool:
+        """Short rows, or enough of them to keep a GPU busy."""
+        return not _shares_rows(w.op)
+
+    def elements(self, w: Workload[Cumulate]) -> int:
+        """Return the number of rows."""
+        return w.op.outer * w.op.inner
+
+    def values(self, w: Workload[Cumulate], params: Params, target: Target) -> dict[str, object]:
+        """Extents, the start and the statement that adds one element."""
+        return _running(w)
+
+
+class CumulateRows(RowKernel[Cumulate]):
+    """Any Cumulate, a block for each row; sums are those of parts of the row, added in order."""
+
+    name = "cuda_cumulate_rows"
+    op = Cumulate
+    template = "cuda/cumulate_rows.cu.j2"
+
+    def accepts(self, w: Workload[Cumulate], target: Target) -> bool:
+        """Long rows, and few of them."""
+        return _shares_rows(w.op)
+
+    def rows(self, w: Workload[Cumulate]) -> int:
+        """Return the number of rows."""
+        return w.op.outer * w.op.inner
+
+    def values(self, w: Workload[Cumulate], params: Params, target: Target) -> dict[str, object]:
+        """Extents, the start, and how one element, or the sum of many, is added."""
+        return {**_running(w), "part": -(-w.op.axis // self.threads)}
+
+
+class _TopKRows(RowKernel[TopK]):
+    """A block finds a row's first elements."""
+
+    op = TopK
+
+    def rows(self, w: Workload[TopK]) -> int:
+        """Return the number of rows."""
+        return w.op.outer * w.op.inner
+
+    def values(self, w: Workload[TopK], params: Params, target: Target) -> dict[str, object]:
+        """Return the order of two elements, NaN being the largest."""
+        op, dtype = w.op, w.input(0).dtype
+        sign = ">" if op.largest else "<"
+        return {
+            "op": op, "count": self.rows(w), "indices": unravel("at", _rows(op)),
+            "element": dtype.c, "type": value_type(dtype),
+            "first": comes_first("a", "b", sign, dtype),
+            "second": comes_first("b", "a", sign, dtype),
+            "a": load(dtype, f"x[{times('i', op.inner)}]"),
+            "b": load(dtype, f"x[{times('j', op.inner)}]"),
+        }  # fmt: skip
+
+
+class TopKPasses(_TopKRows):
+    """TopK, one result of a row after the other."""
+
+    name = "cuda_top_k"
+    template = "cuda/top_k.cu.j2"
+
+    def accepts(self, w: Workload[TopK], target: Target) -> bool:
+        """Few results of rows whose elements an int counts."""
+        return w.op.k <= PASSES and w.op.axis < 1 << 30
+
+
+class TopKSort(_TopKRows):
+    """TopK of whole rows that are sorted."""
+
+    name = "cuda_top_k_sort"
+    template = "cuda/top_k_sort.cu.j2"
+
+    def accepts(self, w: Workload[TopK], target: Target) -> bool:
+        """Many results of rows that scratch has room for."""
+        return w.op.k > PASSES and 4 * _padded(w.op) <= SORTED
+
+    def launch(self, w: Workload[TopK], params: Params, target: Target) -> Launch:
+        """As many blocks as have scratch."""
+        most = SORTED // (4 * _padded(w.op))
+        return Launch(min(self.rows(w), max(most, 1)), self.threads)
+
+    def scratch(self, w: Workload[TopK], params: Params, target: Target) -> int:
+        """Return the bytes of the numbers that blocks sort."""
+        return self.launch(w, params, target).blocks * 4 * _padded(w.op)
+
+    def values(self, w: Workload[TopK], params: Params, target: Target) -> dict[str, object]:
+        """Return the order of two elements, and how many numbers are sorted."""
+        return {**super().values(w, params, target), "padded": _padded(w.op)}
+
+
+def _padded(op: TopK) -> int:
+    return 1 << max(op.axis - 1, 1).bit_length()
+
+
+KERNELS = (ScatterParts(), CumulateElements(), CumulateRows(), TopKPasses(), TopKSort())

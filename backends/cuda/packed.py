@@ -1,0 +1,80 @@
+"""CUDA kernels of MatMulPacked: weights of few bits are unpacked in registers."""
+
+from __future__ import annotations
+
+from atc.backends.cuda.gpus import gpu_of
+from atc.backends.cuda.kernel import RowKernel, seconds
+from atc.backends.cuda.products import SLIM, ProductTiles, packed_zero
+from atc.backends.cuda.tensor import ProductsOfHalves, ProductsOfRounded, ProductsOfShortened
+from atc.backends.kernel import Params, Workload
+from atc.backends.render.loops import finish
+from atc.backends.target import Target
+from atc.ir.ops.quantize import MatMulPacked
+
+
+class PackedRows(RowKernel[MatMulPacked]):
+    """A block sums a column of few rows: its threads share the depth."""
+
+    name = "cuda_matmul_packed"
+    op = MatMulPacked
+    template = "cuda/matmul_packed.cu.j2"
+
+    def accepts(self, w: Workload[MatMulPacked], target: Target) -> bool:
+        """Return what isn't computed in tiles."""
+        return min(w.op.m, w.op.n) < SLIM
+
+    def rows(self, w: Workload[MatMulPacked]) -> int:
+        """Return the number of columns."""
+        return w.op.n
+
+    def values(
+        self, w: Workload[MatMulPacked], params: Params, target: Target
+    ) -> dict[str, object]:
+        """Return the unpacking of a word, or a byte, of weights."""
+        op = w.op
+        size = op.block * op.bits // 8
+        word = 4 if size % 4 == 0 else 1
+        after, value = finish(op.epilogue, w, "value", ["i", "j"], 4)
+        return {
+            "op": op, "count": op.n, "indices": [("j", "at")], "own": min(op.m, SLIM),
+            "zero": packed_zero(w), "unit": "uint32_t" if word == 4 else "uint8_t",
+            "each": 8 * word // op.bits, "words": size // word, "mask": (1 << op.bits) - 1,
+            "after": after, "value": value,
+        }  # fmt: skip
+
+    def cost(self, w: Workload[MatMulPacked], params: Params, target: Target) -> float:
+        """Return the seconds that memory takes, or the multiply-adds."""
+        op, gpu = w.op, gpu_of(target.device)
+        products = op.m * op.n * op.k / (gpu.multiprocessors * gpu.fmas * gpu.clock)
+        return seconds(w, 4 * products, gpu)
+
+
+class PackedTiles(ProductTiles):
+    """MatMulPacked in tiles of floats."""
+
+    name = "cuda_matmul_packed_tiles"
+    op = MatMulPacked
+
+
+class PackedSplit(ProductsOfHalves):
+    """MatMulPacked of floats in halves, on tensor cores."""
+
+    name = "cuda_matmul_packed_bf16x3"
+    op = MatMulPacked
+
+
+class PackedRounded(ProductsOfRounded):
+    """MatMulPacked of floats as bfloat16, on tensor cores."""
+
+    name = "cuda_matmul_packed_bf16"
+    op = MatMulPacked
+
+
+class PackedShortened(ProductsOfShortened):
+    """MatMulPacked of floats as TF32, on tensor cores."""
+
+    name = "cuda_matmul_packed_tf32"
+    op = MatMulPacked
+
+
+KERNELS = (PackedTiles(), PackedRows(), PackedSplit(), PackedRounded(), PackedShortened())

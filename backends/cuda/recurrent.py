@@ -1,0 +1,103 @@
+"""CUDA kernel of Recurrent: a block for each row of each direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from atc.backends.cuda.kernel import RowKernel, unravel
+from atc.backends.cuda.products import multiply_add
+from atc.backends.kernel import Launch, Params, Workload
+from atc.backends.render.expr import literal, render_expr
+from atc.backends.render.recurrent import places
+from atc.backends.target import Target
+from atc.ir.graph import DType
+from atc.ir.ops import Cell, Recurrent
+
+MOST_BLOCKS = 1024
+"""Blocks that have scratch at the same time."""
+
+
+class RecurrentBlocks(RowKernel[Recurrent]):
+    """Any Recurrent: a block's threads share the units of a row, whose steps it takes."""
+
+    name = "cuda_recurrent"
+    op = Recurrent
+    template = "cuda/recurrent.cu.j2"
+    threads = 256
+
+    def accepts(self, w: Workload[Recurrent], target: Target) -> bool:
+        """Accept what is computed in the type of the states."""
+        return w.outputs[0].dtype in (DType.FLOAT, DType.DOUBLE)
+
+    def rows(self, w: Workload[Recurrent]) -> int:
+        """Return the number of rows of all directions."""
+        return len(w.op.cells) * w.op.batch
+
+    def launch(self, w: Workload[Recurrent], params: Params, target: Target) -> Launch:
+        """As many blocks as have scratch."""
+        return Launch(min(self.rows(w), MOST_BLOCKS), self.threads)
+
+    def _own(self, w: Workload[Recurrent]) -> int:
+        """Return the bytes of a block: the states' shares of the gates, reset h, h in bytes."""
+        op = w.op
+        size = (op.gates + 1) * op.hidden * w.outputs[0].dtype.itemsize
+        return size + -(-op.hidden // 8) * 8 if op.scales else size
+
+    def scratch(self, w: Workload[Recurrent], params: Params, target: Target) -> int:
+        """Return the bytes of all blocks."""
+        return self.launch(w, params, target).blocks * self._own(w)
+
+    def values(self, w: Workload[Recurrent], params: Params, target: Target) -> dict[str, object]:
+        """Addresses of the operands, and each direction's formulas."""
+        op, dtype = w.op, w.outputs[0].dtype
+        gates = op.gates * op.hidden
+        products = [("h", 0, op.gates)]
+        if op.cells[0].reset is not None:
+            products = [("h", 0, op.gates - 1), ("reset", op.gates - 1, 1)]
+        return {
+            "op": op, "type": dtype.c, "weight": "int8_t" if op.scales else dtype.c,
+            "count": self.rows(w), "products": products, "own": self._own(w),
+            "indices": unravel("at", [("d", len(op.cells)), ("b", op.batch)]),
+            "step": multiply_add(dtype, "total", "OPERAND[p]", f"r[p * {gates} + u]"),
+            "scales": [literal(s, DType.FLOAT) for s in op.scales],
+            "lengths": w.inputs[3] is not None,
+            "initial": [w.inputs[i] is not None for i in (4, 5)],
+            "sequence": f"y{len(w.outputs) - 1}",
+            "directions": [
+                {**places(op, d), **_formulas(op, d, cell, dtype)}
+                for d, cell in enumerate(op.cells)
+            ],
+        }  # fmt: skip
+
+
+def _formulas(op: Recurrent, d: int, cell: Cell, dtype: DType) -> dict[str, object]:
+    """Return the rendered expressions of one direction."""
+    read = _reader(op, d)
+    reset_lines, reset = render_expr(cell.reset, read, "r") if cell.reset else ([], "")
+    lines: list[str] = []
+    if cell.memory is not None:
+        lines, memory = render_expr(cell.memory, read, "m")
+        lines.append(f"const {dtype.c} memory = {memory};")
+    shared, hidden = render_expr(cell.hidden, read, "v")
+    return {
+        "reverse": cell.reverse, "reset_lines": reset_lines, "reset": reset,
+        "lines": [*lines, *shared], "memory": cell.memory is not None, "hidden": hidden,
+    }  # fmt: skip
+
+
+def _reader(op: Recurrent, d: int) -> Callable[[int], str]:
+    """Return how C reads Input(k) of the cell's expressions at unit j."""
+
+    def read(k: int) -> str:
+        if k < op.state:
+            array, gate = ("given", k) if k < op.gates else ("recurrent", k - op.gates)
+            return f"{array}[{gate * op.hidden} + j]" if gate else f"{array}[j]"
+        own = k - op.state
+        if own < 3:
+            return ("h[j]", "c[j]", "memory")[own]
+        return f"x2[{(d * op.vectors + own - 3) * op.hidden} + j]"
+
+    return read
+
+
+KERNELS = (RecurrentBlocks(),)

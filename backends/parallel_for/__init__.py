@@ -1,0 +1,14 @@
+"""Kernels that are one loop whose turns know nothing of each other: in C, or threads of a GPU.
+
+Both have the same template. May import `render`.
+"""
+
+from atc.backends.kernel import AnyKernel
+from atc.backends.parallel_for import linalg, ngrams, sampling, signal, svm, trees
+
+KERNELS: tuple[AnyKernel, ...] = (
+    linalg.InverseElimination(), linalg.DeterminantElimination(), trees.TreeWalk(),
+    sampling.GridSampleTaps(), sampling.RoiAlignBins(), sampling.RoiPoolBins(),
+    signal.DftStockham(), ngrams.NGramWalk(), svm.CouplePairsIteration(),
+)  # fmt: skip
+"""As C functions."""

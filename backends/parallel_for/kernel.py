@@ -1,0 +1,26 @@
+"""What these kernels are: a loop whose turns know nothing of each other."""
+
+from __future__ import annotations
+
+from atc.backends.kernel import Kernel, OpT, ParamsT, Workload
+from atc.backends.target import Target
+
+
+class ParallelFor(Kernel[OpT, ParamsT]):
+    """A kernel that is one loop; a turn writes what no other one reads or writes.
+
+    Its template extends `frame`, that of the processor, and begins the loop by the macro `turns` of
+    parallel_for/loop.j2.
+    """
+
+    def turns(self, w: Workload[OpT]) -> int:
+        """Return how often the loop runs."""
+        raise NotImplementedError
+
+    def own_scratch(self, w: Workload[OpT]) -> int:
+        """Return the bytes that a turn needs for itself."""
+        return 0
+
+    def scratch(self, w: Workload[OpT], params: ParamsT, target: Target) -> int:
+        """One turn runs after the other."""
+        return self.own_scratch(w)
