@@ -169,7 +169,7 @@ def difference(
     step: int, value: str, call: Call, got: Array, expected: Array, tolerance: float
 ) -> NodeDifference:
     """Compare the result of a call with what it should be."""
-    told = compare(value, got.astype(expected.dtype), expected, tolerance)
+    comparison = compare(value, got.astype(expected.dtype), expected, tolerance)
     wide = [a.astype(np.float64) for a in (got, expected)]
     with np.errstate(invalid="ignore"):
         apart = np.abs(wide[0] - wide[1])
@@ -180,8 +180,8 @@ def difference(
     mine, right = (float(a.reshape(-1)[worst]) if a.size else 0.0 for a in wide)
     return NodeDifference(
         step, value, call.node.origin, call.node.op.kind, call.choice.candidate.label,
-        f"{expected.dtype} {list(expected.shape)}", told.max_abs, told.max_rel,
-        ulp_distance(got, expected, worst), index, mine, right, told.passed,
+        f"{expected.dtype} {list(expected.shape)}", comparison.max_abs, comparison.max_rel,
+        ulp_distance(got, expected, worst), index, mine, right, comparison.passed,
     )  # fmt: skip
 
 

@@ -62,7 +62,8 @@ def adapt(model: onnx_ir.Model, how: Adaptation, outputs: Sequence[str] = ()) ->
     set_half_inputs(model, how.half_inputs, images)
     set_quantized_inputs(model, how.input_type)
     set_output_types(model, how.output_types)
-    told = keep_states(model, how.states)
+    notices = keep_states(model, how.states)
     if how.input_format.endswith("HWC") and not count:
-        told.append(f"--input_format={how.input_format}: no input has {len(how.input_format)} axes")
-    return told
+        axes = len(how.input_format)
+        notices.append(f"--input_format={how.input_format}: no input has {axes} axes")
+    return notices

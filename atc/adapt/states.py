@@ -47,12 +47,12 @@ def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
                 "no input and output look like a state", where="--state=auto",
                 hint="name them: --state=\"input:output;...\"",
             )  # fmt: skip
-        told = [f"--state=auto took {_listed(pairs)}"]
+        notices = [f"--state=auto took {_listed(pairs)}"]
     elif wanted:
-        pairs, told = list(_named(model, wanted)), []
+        pairs, notices = list(_named(model, wanted)), []
     else:
         pairs, likely = [], likely_states(model)
-        told = [
+        notices = [
             f"{_listed(likely)} look like states; --state=auto lets the library carry them from "
             "run to run"
         ] if likely else []  # fmt: skip
@@ -62,7 +62,7 @@ def keep_states(model: ir.Model, wanted: Sequence[str]) -> list[str]:
                 raise OptionError(f"'{name}' belongs to two states", where="--state")
     if pairs:
         model.metadata_props[STATES] = json.dumps(pairs)
-    return told
+    return notices
 
 
 def states_of(model: ir.Model) -> tuple[tuple[str, str], ...]:

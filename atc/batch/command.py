@@ -91,12 +91,12 @@ def _write(page: Path, text: str) -> None:
 
 def batch_json(batch: Batch) -> str:
     """Return what became of a batch as JSON; sizes in bytes, times in seconds."""
-    told = {
+    record = {
         "rows": [asdict(outcome) for outcome in batch.outcomes],
         "sdks": [{**asdict(sdk), "folder": str(sdk.folder)} for sdk in batch.sdks],
         "page": str(batch.page),
     }
-    return json.dumps(told, indent=1) + "\n"
+    return json.dumps(record, indent=1) + "\n"
 
 
 def batch_page(

@@ -58,8 +58,8 @@ class Row:
             if setting is not None and setting.parse in (a_path, required_path):
                 place = Path(str(value))
                 files[name] = file_digest(place) if place.is_file() else ""
-        told = [__version__, self.target, dict(self.options), files]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        parts = [__version__, self.target, dict(self.options), files]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -154,8 +154,8 @@ def build_library(
         with compiling_threads(context.compiler.running, 1) as pool:
             assembling = pool.submit(_assemble, cwd, texts, data, blob, context)
             # No tool reads a large blob: it is written while they work.
-            late = {path: blob for path in sources.keys() - texts.keys()} if blob else {}
-            writing = pool.submit(write_files, cwd, late)
+            remaining = {path: blob for path in sources.keys() - texts.keys()} if blob else {}
+            writing = pool.submit(write_files, cwd, remaining)
             missing, made = compile_units(cwd, texts, code, context, progress)
             libraries = _link(cwd, code, assembling.result(), blob, name, context)
             writing.result()

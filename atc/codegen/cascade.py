@@ -34,7 +34,7 @@ def cascade_loop(
     yield f"for (const ptrdiff_t (*r)[4] = rows; r < {end}; r += {size}) {{"
     for k, pointer in enumerate(kept):
         type_ = types[step.calls[k].node.outputs[0]]
-        yield f"  if (r > rows) keep_rows({pointer}, {_moved(type_, k, size)});"
+        yield f"  if (r > rows) shift_rolling_buffer({pointer}, {_moved(type_, k, size)});"
     yield from (f"  {line}" for lines in calls for line in lines)
     yield "}"
 

@@ -157,22 +157,22 @@ class StepWriter:
         self.called += 1
 
     def _shared(self, call: Call, arguments: Sequence[str]) -> list[str]:
-        """Return the lines in which threads share a call, turn after turn."""
+        """Return the lines in which threads share a call, phase after phase."""
         work_split, name = call.source.work_split, f"pieces_{self.number - 1}"
         places = [f"at[{k}]" for k in range(len(arguments))]
         values = [f"(void *)({pointer})" for pointer in arguments]
         if work_split.phases > 1:
             places += ["piece", f"*(const int *)at[{len(arguments)}]"]
-            values.append("&turn")
+            values.append("&phase")
         else:
             places.append("piece")
         run = f"run_pieces(ctx, {name}, at, {work_split.pieces});"
         line = f"{call.source.symbol}({', '.join(places)});"
         self.tasks.append(Task(name, f"any piece of step {self.number - 1}", ((line,),)))
-        loop = f"for (; turn < {work_split.phases}; turn++) {run}"
+        loop = f"for (; phase < {work_split.phases}; phase++) {run}"
         return [
             "{",
-            *["  int turn = 0;"] * (work_split.phases > 1),
+            *["  int phase = 0;"] * (work_split.phases > 1),
             f"  void *const at[] = {{{', '.join(values)}}};",
             f"  {loop if work_split.phases > 1 else run}",
             "}",
@@ -311,38 +311,38 @@ class StepWriter:
 
     def _place(self, slot: Slot) -> str:
         """Return the C index of the iteration's part."""
-        turn = f"atc_i{self.depth}"
-        turn = f"({self._extent(slot.trips - 1)} - {turn})" if slot.backwards else turn
+        counter = f"atc_i{self.depth}"
+        counter = f"({self._extent(slot.trips - 1)} - {counter})" if slot.backwards else counter
         size = self._extent(slot.size)
-        return turn if size == "1" else f"{turn} * {_bracketed(size)}"
+        return counter if size == "1" else f"{counter} * {_bracketed(size)}"
 
     def _repeat(self, loop: Repeat) -> Iterator[str]:
         yield f"/* {self._head(loop, 'Loop')} */"
         self.depth += 1
-        turn = f"atc_i{self.depth}"
+        counter = f"atc_i{self.depth}"
         grown = [own for own, _, _ in loop.carried_extents]
         counted = loop.trip_count != -1 or loop.strict
-        bounds = [f"{turn} < {_bracketed(self._extent(loop.trips))}"] if loop.trips != -1 else []
-        bounds += [f"{turn} < *{self._pointer(loop.count)}"] if loop.count else []
+        bounds = [f"{counter} < {_bracketed(self._extent(loop.trips))}"] if loop.trips != -1 else []
+        bounds += [f"{counter} < *{self._pointer(loop.count)}"] if loop.count else []
         bounds += [f"*{self._pointer(loop.start)}"] if loop.start else []
         yield from self._assigned([(own, first) for own, first, _ in loop.carried_extents])
-        yield from [f"int64_t {turn} = 0;"] * counted
-        begin = "" if counted else f"int64_t {turn} = 0"
-        yield f"for ({begin}; {' && '.join(bounds)}; {turn}++) {{"
+        yield from [f"int64_t {counter} = 0;"] * counted
+        begin = "" if counted else f"int64_t {counter} = 0"
+        yield f"for ({begin}; {' && '.join(bounds)}; {counter}++) {{"
         yield from (f"  {line}" for line in self._consistent(grown))
-        yield f"  *{self._pointer(loop.iteration)} = {turn};"
+        yield f"  *{self._pointer(loop.iteration)} = {counter};"
         yield from (f"  {line}" for line in self.steps(loop.body))
         yield from (
             f"  {line}" for line in self._assigned([(own, n) for own, _, n in loop.carried_extents])
         )
         if loop.strict:
             more = f"*{self._pointer(loop.going)} && " if loop.going else ""
-            more += f"{turn} + 1 < *{self._pointer(loop.count)} && " if loop.count else ""
-            last = f"{turn} + 1 == {self._extent(loop.trips)}"
+            more += f"{counter} + 1 < *{self._pointer(loop.count)} && " if loop.count else ""
+            last = f"{counter} + 1 == {self._extent(loop.trips)}"
             yield f"  if ({more}{last}) return {self.upper}_ERROR_SHAPE;"
         if loop.going and loop.trip_count != -1:
             yield f"  if (!*{self._pointer(loop.going)}) {{"
-            yield f"    {turn}++;"
+            yield f"    {counter}++;"
             yield "    break;"
             yield "  }"
         elif loop.going:
@@ -350,6 +350,6 @@ class StepWriter:
         yield "}"
         self.depth -= 1
         if loop.trip_count != -1:
-            yield f"{self._extent(loop.trip_count)} = {turn};"
+            yield f"{self._extent(loop.trip_count)} = {counter};"
             grown.append(loop.trip_count)
         yield from self._consistent(grown)

@@ -97,10 +97,10 @@ class Board:
     def machine(self) -> str:
         """Return what the board says of its processor."""
         done = self._shell(_ASK, COPYING)
-        told = one_line(" ".join(done.stdout.decode("utf-8", "replace").split()), 200)
-        if not told:
+        answer = one_line(" ".join(done.stdout.decode("utf-8", "replace").split()), 200)
+        if not answer:
             raise self._away(done)
-        return f"{told}, by {self.name}"
+        return f"{answer}, by {self.name}"
 
     def run(
         self, folder: Path, program: str, files: Sequence[str], arguments: Sequence[str],
@@ -178,13 +178,13 @@ class Command:
     def machine(self) -> str:
         """Return the line that the command tells the machine by."""
         done = run_binary([*self.words, "machine"], COPYING, log=self.log)
-        told = one_line(done.stdout.decode("utf-8", "replace").strip(), 200)
-        if done.status != 0 or not told:
+        answer = one_line(done.stdout.decode("utf-8", "replace").strip(), 200)
+        if done.status != 0 or not answer:
             raise ToolchainError(
                 f"'{shlex.join(self.words)} machine' doesn't tell the machine", where="--runner",
                 hint="let it print a line that tells machines apart, and return 0",
             )  # fmt: skip
-        return f"{told}, by {self.words[0]}"
+        return f"{answer}, by {self.words[0]}"
 
     def run(
         self, folder: Path, program: str, files: Sequence[str], arguments: Sequence[str],

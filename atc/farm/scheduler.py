@@ -80,8 +80,8 @@ class Scheduler:
             work.tell(f"doesn't go on: {one_line(str(error) or type(error).__name__, 200)}")
         finally:
             work.cancel()
-        if work.told:
-            self._warn(f"the cluster {self._address} {work.told}")
+        if work.trouble:
+            self._warn(f"the cluster {self._address} {work.trouble}")
         return [work.objects.get(k) for k in range(len(jobs))]
 
     def measures(self, resource: str) -> bool:
@@ -163,8 +163,8 @@ class ByCluster:
 
     def machine(self) -> str:
         """Return what a worker says of the machine that it measures on."""
-        told = self.scheduler.run(Parcel("", {}, (), CONNECTING, self.emulator), self.resource)
-        return str(told)
+        answer = self.scheduler.run(Parcel("", {}, (), CONNECTING, self.emulator), self.resource)
+        return str(answer)
 
     def run(
         self, folder: Path, program: str, files: Sequence[str], arguments: Sequence[str],
@@ -190,12 +190,12 @@ class _Work:
     objects: dict[int, bytes] = field(default_factory=dict)
     makers: dict[int, str] = field(default_factory=dict)
     bad: set[str] = field(default_factory=set)
-    told: str = ""
+    trouble: str = ""
     stalled: bool = False
     futures: list[Any] = field(default_factory=list)
 
     def tell(self, text: str) -> None:
-        self.told = self.told or text
+        self.trouble = self.trouble or text
 
     def round(self, which: Sequence[int], workers: Sequence[str] | None) -> None:
         """Have some orders done, and take what holds."""

@@ -37,8 +37,8 @@ def load_model(
     model = _loaded(path, kind, framework, shapes, weight)
     if weight is not None and kind != "mxnet":
         text = f"--weight has no effect: {one_line(path.name)} is no MXNet model, it has its own"
-        told = model.metadata_props.get("atc.warnings", "").splitlines()
-        model.metadata_props["atc.warnings"] = "\n".join([*told, text])
+        earlier = model.metadata_props.get("atc.warnings", "").splitlines()
+        model.metadata_props["atc.warnings"] = "\n".join([*earlier, text])
     return model
 
 

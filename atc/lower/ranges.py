@@ -21,15 +21,15 @@ _TRIES = 64
 
 def tell_extents(error: AtcError, symbols: Sequence[Symbol]) -> None:
     """Let an error call run-time extents what people call them."""
-    told: set[Symbol] = set()
+    named: set[Symbol] = set()
 
     def label(found: re.Match[str]) -> str:
-        told.add(symbols[int(found[1])])
+        named.add(symbols[int(found[1])])
         name = one_line(symbols[int(found[1])].label, 60)
         return name if re.fullmatch(r"[^\W\d][\w.]*(\[\d+\])?", name) else f"'{name}'"
 
     error.message = re.sub(r"\bd\[(\d+)\]", label, plain(error.message))
-    if error.hint in ("", NARROWER) and sum(symbol.given for symbol in told) > 1:
+    if error.hint in ("", NARROWER) and sum(symbol.given for symbol in named) > 1:
         error.hint = RELATED
 
 

@@ -36,13 +36,13 @@ class Contract:
     @property
     def text(self) -> str:
         """The contract as `<name>_build_info()` tells it."""
-        told = f"precision={self.precision}; implmode={self.implmode}; "
-        told += f"products={'+'.join(self.products)}; error_bound={self.error_bound:.3g}"
+        note = f"precision={self.precision}; implmode={self.implmode}; "
+        note += f"products={'+'.join(self.products)}; error_bound={self.error_bound:.3g}"
         if self.split_error is not None:
-            told += f"; split_error={self.split_error:.2e}"
+            note += f"; split_error={self.split_error:.2e}"
         if self.measured_error is None:
-            return told
-        return f"{told}; measured_error={self.measured_error:.2e}"
+            return note
+        return f"{note}; measured_error={self.measured_error:.2e}"
 
 
 def contract_of(request: Request, selection: Selection) -> Contract:

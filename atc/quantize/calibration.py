@@ -89,8 +89,8 @@ def _split(arrays: Mapping[str, Array], types: Types, file: Path) -> Iterator[Fe
     each = {name: _inputs(name, arrays, *types[name], file) for name in types}
     counts = {name: len(inputs) for name, inputs in each.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{n} of '{one_line(name, 40)}'" for name, n in counts.items())
-        raise OptionError(f"the inputs differ in number: {told}", where=str(file))
+        listed = ", ".join(f"{n} of '{one_line(name, 40)}'" for name, n in counts.items())
+        raise OptionError(f"the inputs differ in number: {listed}", where=str(file))
     for k in range(min(counts.values(), default=0)):
         yield {name: inputs[k] for name, inputs in each.items()}
 

@@ -301,9 +301,9 @@ def bisection_text(result: Bisection) -> str:
     """Return the list of decisions with the answer, for people."""
     counts = {kind: sum(d.kind == kind for d in result.decisions)
               for kind in ("option", "pass", "kernel")}  # fmt: skip
-    told = ", ".join(f"{n} {kind}{'es' * (kind == 'pass' and n != 1) or 's' * (n != 1)}"
+    counted = ", ".join(f"{n} {kind}{'es' * (kind == 'pass' and n != 1) or 's' * (n != 1)}"
                      for kind, n in counts.items() if n)  # fmt: skip
-    lines = [f"decided differently: {told or 'nothing'} ({result.inputs})"]
+    lines = [f"decided differently: {counted or 'nothing'} ({result.inputs})"]
     for number, decision in enumerate(result.decisions):
         mark = "*" if number == result.found else " "
         lines.append(f"{mark} {number + 1:>3}  {decision_text(decision)}")

@@ -38,9 +38,9 @@ def cache_command(argv: Sequence[str]) -> tuple[int, str]:
         case ("clear",):
             return 0, cache.clear_text(cache.clear_cache(root, target))
         case ("why", kernel):
-            found, told = _why(root, kernel, target, values, environ)
+            found, note = _why(root, kernel, target, values, environ)
             if found.kernels:
-                return 0, cache.why_text(found) + told
+                return 0, cache.why_text(found) + note
             raise OptionError(
                 f"no entry is named '{one_line(kernel, 200)}'", where=str(root),
                 hint="give a kernel's name, or the first digits of an entry's digest",

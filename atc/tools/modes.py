@@ -101,7 +101,7 @@ def compile_or_report(
 
 def compile_single_ops(
     options: Options, path: Path, environ: Mapping[str, str], diagnostics: Diagnostics,
-    told: Callable[[Compilation], None],
+    show: Callable[[Compilation], None],
 ) -> None:  # fmt: skip
     """Compile each operator of a file into a folder of its own under `--output`."""
     singles = read_single_ops(path)
@@ -110,7 +110,7 @@ def compile_single_ops(
             file = Path(folder, f"{single.name}.onnx")
             file.write_bytes(single.model.SerializeToString(deterministic=True))
             own = replace(options, model=file, output=options.output / single.name)
-            told(compile_model(own, environ, diagnostics))
+            show(compile_model(own, environ, diagnostics))
 
 
 # ------------------------------------------------------------------------------ compiled networks

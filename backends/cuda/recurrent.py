@@ -95,7 +95,8 @@ def _reader(op: Recurrent, d: int) -> Callable[[int], str]:
         own = k - op.state
         if own < 3:
             return ("h[j]", "c[j]", "memory")[own]
-        return f"x2[{(d * op.vectors + own - 3) * op.hidden} + j]"
+        first = (d * op.vectors + own - 3) * op.hidden
+        return f"x2[{first} + j]" if first else "x2[j]"
 
     return read
 

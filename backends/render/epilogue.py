@@ -136,14 +136,14 @@ class TileEpilogue:
         self, epilogue: Epilogue, w: Workload, g: Geometry, target: Target,
         sums: DType = DType.FLOAT,
     ) -> None:  # fmt: skip
-        self.late: DeferredEpilogue | None = None
+        self.deferred: DeferredEpilogue | None = None
         first = len(w.inputs) - len(epilogue.views)
         self.types = [t.dtype for t in w.inputs[first:] if t is not None]
         self.sizes = [t.nbytes for t in w.inputs[first:] if t is not None]
         self.nearby = target.machine.nearby
         self.out = w.outputs[0].dtype
         if lanes(target) < 2 or not typed_epilogue(epilogue, w, first):
-            self.late = deferred_epilogue(epilogue, w)
+            self.deferred = deferred_epilogue(epilogue, w)
             epilogue = identity_epilogue(DType.FLOAT)
         self.views, self.g = epilogue.views, g
         self.bias, self.expr = leading_bias(epilogue, sums)

@@ -47,7 +47,7 @@ def test_networks(name: str, target: str, tmp_path: Path) -> None:
     assert_no_idle_terms(Options(model, tmp_path, target=target))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["detector", "greedy_decode", "masked_rows", "pyramid"])
 def test_run_time_extents(name: str, tmp_path: Path) -> None:
     case = CASES[name]()

@@ -146,7 +146,7 @@ write_tree({"a.c": b"new a", "sub/b.c": b"new b", "sub/new.c": b"new"}, Path(sys
 """
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("at", range(1, 10))
 def test_an_output_half_replaced_by_a_killed_process_is_restored(tmp_path: Path, at: int) -> None:
     from atc.build.output_folder import write_tree

@@ -68,7 +68,7 @@ def test_the_help_tells_the_defaults_of_this_tool(run: Any) -> None:
     assert found.count("(default)") == 1
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_examples(
     run: Any, model: Path, library: Path, picture: Path, tmp_path: Path, line: str

@@ -480,6 +480,7 @@ def test_l24_layout_transform(run: Any, model: Path, tmp_path: Path) -> None:
     assert "CUDA targets have one layout" in run(model, "--layout-transform=cuda", status=1).err
 
 
+@pytest.mark.slow
 def test_l25_layout_transform_dump(
     run: Any, model: Path, picture: Path, truth: Any, tmp_path: Path
 ) -> None:

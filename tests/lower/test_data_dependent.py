@@ -112,7 +112,7 @@ def built(case: str, folder: Path, extent: object) -> Network:
     return compiled(model_of(case), ranges, folder)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES)
 def test_results_have_the_shape_that_the_values_give(case: str, tmp_path: Path) -> None:
     network = built(case, tmp_path, Range(1, 6))
@@ -133,6 +133,7 @@ def test_fixed_inputs_need_no_shapes_to_be_set(tmp_path: Path) -> None:
         np.testing.assert_array_equal(network(each), np.nonzero(each))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("k", [-1, 6, 1 << 40])
 def test_an_extent_out_of_bounds_is_a_status(k: int, tmp_path: Path) -> None:
     network = built("top_k", tmp_path, Range(1, 3))

@@ -135,6 +135,7 @@ def test_pixels_are_pillows(name: str, network: Any) -> None:
     np.testing.assert_array_equal(got, shown(FILES[name]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pixel_format", ["BGR", "Grayscale"])
 def test_pixel_formats(pixel_format: str, network: Any) -> None:
     for name in ("jpeg 2 90", "png few"):

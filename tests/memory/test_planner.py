@@ -261,6 +261,7 @@ def crossing(count: int, alignments: Sequence[int] = (64,)) -> list[Buffer]:
     ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("buffers", "limit"),
     [(nested(4000), 1.0), (crossing(4000), 1.05), (crossing(4000, MIXED), 1.1)],
@@ -334,6 +335,7 @@ def test_the_search_gets_out_of_circles(rows: list[tuple[int, int, int]]) -> Non
     assert plan.size == plan.lower_bound
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("planner", [plan_arena, plan_no_reuse])
 def test_the_plan_does_not_depend_on_the_order_of_the_buffers(
     planner: Callable[[Sequence[Buffer]], MemoryPlan],

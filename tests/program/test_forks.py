@@ -172,6 +172,7 @@ def test_the_search_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- memory --------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_plans_of_drawn_graphs_hold(seed: int) -> None:
     """`plan_memory` audits; here also that branches one by one never need more."""

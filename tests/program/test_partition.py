@@ -14,9 +14,10 @@ import pytest
 from caller_threads import Run, run_with
 from networks import check_contexts_with_threads
 from onnx import TensorProto, helper, numpy_helper
-from written import written
+from stages import project_of
 
 import atc
+from atc.options.options import Options
 from atc.program import partition
 
 BUILDS = (("c99", 3), ("host", 3), ("c99", 2))
@@ -133,9 +134,10 @@ def test_every_way_of_cutting_is_used(
 ) -> None:
     monkeypatch.setattr(partition, "WORTH", 0)
     onnx.save(model(), tmp_path / "model.onnx")
-    text = written(tmp_path / "model.onnx", target=target, num_threads=3, parallel_branches=1)[
-        "src/net.c"
-    ].decode()
+    options = Options(
+        tmp_path / "model.onnx", tmp_path / "net", target=target, num_threads=3, parallel_branches=1
+    )
+    text = project_of(options).emission.files["src/net.c"].decode()
     kinds = {line.split(": ")[1].split(" ")[0] for line in text.splitlines() if "pieces */" in line}
     conv = {"Conv"} if target == "c99" else {"Conv", "ConvBlocked"}
     assert {"Map", "Reduce", "MatMul", "Pool", "Softmax", "Normalize", "Attention"} <= kinds

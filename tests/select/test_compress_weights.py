@@ -140,7 +140,7 @@ def test_a_mode_of_16_bits_and_a_model_of_them_store_weights_so(
     sizes, results = [], []
     for name in (target, "c99"):
         given: dict[str, Any] = {"precision_mode": mode, "workspace_limit": 0}  # no Winograd
-        atc.compile(model, tmp_path / name, target=name, **given)
+        atc.compile(model, tmp_path / name, target=name, build_config="cc -O0", **given)
         sizes.append(_weights(tmp_path / name))
         if name == "c99" or runnable(name):
             results.append(atc.load(tmp_path / name)(x.astype(dtype)).astype(np.float32))

@@ -110,7 +110,7 @@ def _all_pieces(source: KernelSource, arguments: str) -> str:
     work_split = source.work_split
     each = "".join(
         f"for (int {name} = 0; {name} < {count}; {name}++) "
-        for name, count in (("turn", work_split.phases), ("piece", work_split.pieces)) if count > 1
+        for name, count in (("phase", work_split.phases), ("piece", work_split.pieces)) if count > 1
     )  # fmt: skip
     return f"  {each}{source.symbol}({', '.join((arguments, *work_split.names))});"
 

@@ -78,7 +78,7 @@ OTHER = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "traced"), [*DEFAULT, *OTHER])
 def test_steps_are_the_formula(name: str, traced: bool) -> None:
     made, formula = OPTIMIZERS[name]

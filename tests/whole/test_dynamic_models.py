@@ -35,6 +35,7 @@ def network_of(case: Case, folder: Path, target: str) -> Network:
     return Network(project / "libnet.so", emission.name)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "target"),
     [

@@ -59,7 +59,7 @@ def test_example_reads_and_prints_every_type(tmp_path: Path) -> None:
     assert printed["flag"] == [0, 1, 0]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["short", "long", "dtype", "order", "missing", "many"])
 def test_example_refuses_files_that_do_not_fit(case: str, tmp_path: Path) -> None:
     write_project(tmp_path, emit_model(affine_model()))

@@ -152,7 +152,7 @@ SAMPLE += [*suite.case_names("pytorch-operator")[::6], *suite.case_names("pytorc
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("names", suite.chunks(SAMPLE, 30), ids=lambda names: names[0])
+@pytest.mark.parametrize("names", suite.chunks(SAMPLE, 15), ids=lambda names: names[0])
 def test_a_sample_of_the_suite(names: tuple[str, ...]) -> None:
     check(names)
 

@@ -79,7 +79,7 @@ def without_features(cut: Environment, name: str, values: dict[str, object]) -> 
     return cut.get_template(name).render({k: v for k, v in values.items() if k not in FEATURES})
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [*MODELS, "looping", "branching"])
 def test_the_code_is_the_same_byte_by_byte(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = {**MODELS, "looping": looping_model, "branching": branching_model}[name]()

@@ -67,9 +67,9 @@ def _tiles(page: Page) -> list[tuple[str, str, str]]:
         remark = f"median of {len(page.profile.run_ns)} runs, spread {page.profile.spread:.0%}"
         tiles.append(("time of a run", time_text(page.profile.median_ns), remark))
         rate = sum(s.operations for s in page.steps) / page.profile.median_ns
-        told = f"{percent(rate / peak, 0)} of the core's peak of {peak:.0f}" if peak else ""
+        detail = f"{percent(rate / peak, 0)} of the core's peak of {peak:.0f}" if peak else ""
         if rate:
-            tiles.append(("GFLOP/s", f"{rate:.1f}", told or "sums of products"))
+            tiles.append(("GFLOP/s", f"{rate:.1f}", detail or "sums of products"))
     tiles += [
         ("kernel calls", str(len(page.steps)),
          f"of {len(page.nodes)} nodes" + (f", {fused} fewer" if fused > 0 else "")),
@@ -79,8 +79,8 @@ def _tiles(page: Page) -> list[tuple[str, str, str]]:
         ("weights", bytes_text(memory["weights_bytes"]), "packed for their kernels"),
     ]  # fmt: skip
     if page.sizes:
-        told = f"{tuned} calls of tuned kernels" if tuned else "portable kernels"
-        tiles.append(("code", bytes_text(page.sizes.code), told))
+        detail = f"{tuned} calls of tuned kernels" if tuned else "portable kernels"
+        tiles.append(("code", bytes_text(page.sizes.code), detail))
     if cache := report.get("cache"):
         total = cache["cached"] + cache["compiled"]
         tiles.append(("from the cache", f"{cache['cached']} of {total}", f"mode {cache['mode']}"))

@@ -131,8 +131,8 @@ def _dots(
             continue
         ratio = max(cost / best, 1.0)
         at = min(log2(ratio) / log2(_FARTHEST), 1.0)
-        told = f"{time_text(cost)}, " if unit else ""
-        yield Dot(round(at, 4), label == chosen, False, f"{label}\n{told}{ratio:.2f}× the best")
+        estimate = f"{time_text(cost)}, " if unit else ""
+        yield Dot(round(at, 4), label == chosen, False, f"{label}\n{estimate}{ratio:.2f}× the best")
 
 
 @dataclass(frozen=True)

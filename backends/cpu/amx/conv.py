@@ -110,11 +110,11 @@ class Panels:
         """Bytes of a panel."""
         return self.panel_steps * self.step_bytes
 
-    def passing(self, turn: float, blocks: int, from_panels: bool) -> float:
-        """Estimate the cycles of all blocks, `turn` each, or of the weights that they wait for."""
+    def passing(self, each: float, blocks: int, from_panels: bool) -> float:
+        """Estimate the cycles of all blocks, `each` of one, or of the weights waited for."""
         weights = self.panels * self.panel_bytes
         again = 0 if from_panels or weights <= RESIDENT else blocks
-        return max(self.panels * blocks * turn, again * weights / STREAM) + weights / FIRST
+        return max(self.panels * blocks * each, again * weights / STREAM) + weights / FIRST
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ class Cut(Panels):
     def cycles(self, from_panels: bool, end: float) -> float:
         """Estimate the cycles, `end` of them for each vector of results, without the planes."""
         g = self.g
-        turn = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
+        each = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
         if g.taps == 1:
-            turn += self.steps * self.block * self.pixel / REACHED
-        return g.batch * g.supers * self.passing(turn, self.flat.blocks, from_panels)
+            each += self.steps * self.block * self.pixel / REACHED
+        return g.batch * g.supers * self.passing(each, self.flat.blocks, from_panels)
 
     def spreading(self, machine: Machine) -> float:
         """Estimate the cycles to bring the input near, and to copy it to planes.
@@ -311,10 +311,10 @@ class ConvTiles(
     def work_split(
         self, w: Workload[ConvBlocked], params: TilesParams, target: Target
     ) -> WorkSplit:
-        """Pieces of panels, after a turn for the copy."""
+        """Pieces of panels, after a phase for the copy."""
         pieces = params.pieces
-        turns = 1 if pieces == 1 or self.cut(w, params).direct else 2
-        return WorkSplit(pieces, turns)
+        phases = 1 if pieces == 1 or self.cut(w, params).direct else 2
+        return WorkSplit(pieces, phases)
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
         """Blocked floats, known weights, two spatial axes or one."""

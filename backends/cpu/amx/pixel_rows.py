@@ -212,8 +212,8 @@ class Window(Panels):
 
     def cycles(self, machine: Machine, end: float) -> float:
         """Estimate the cycles of an image, `end` of them for each vector of results."""
-        turn = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
-        return self.passing(turn, self.blocks(), self.whole) + self.making(machine)
+        each = self.panel_steps * self.products * PRODUCT + self.block * self.halves * end
+        return self.passing(each, self.blocks(), self.whole) + self.making(machine)
 
     def making(self, machine: Machine) -> float:
         """Estimate the cycles to make the pixels, and to bring them near for each panel again."""

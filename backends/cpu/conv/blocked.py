@@ -288,7 +288,7 @@ class ConvDirect(Kernel[ConvBlocked, DirectParams], Stripable[ConvBlocked, Direc
     ) -> DirectParams | None:
         """Tiles of rows and columns; weights stay in the cache from band to band."""
         op = w.op
-        if op.window.rank != 2 or TileEpilogue(op.epilogue, w, geometry(w, 1), target).late:
+        if op.window.rank != 2 or TileEpilogue(op.epilogue, w, geometry(w, 1), target).deferred:
             return None
         sets = [
             replace(s, rb=0, pf=False, exact=params.exact, x_rows=x_rows, y_rows=y_rows)

@@ -180,8 +180,8 @@ class WindowTiles(Stripable[Windowed, WindowParams]):
         """Return the same tiles, which may stand anywhere between the borders."""
         if len(w.outputs[0].shape) != 5:
             return None
-        late = isinstance(w.op, ConvBlocked) and not typed_epilogue(w.op.epilogue, w, 2)
-        return None if late else replace(params, x_rows=x_rows, y_rows=y_rows)
+        deferred = isinstance(w.op, ConvBlocked) and not typed_epilogue(w.op.epilogue, w, 2)
+        return None if deferred else replace(params, x_rows=x_rows, y_rows=y_rows)
 
     def stripe_ends(
         self, w: Workload[Windowed], params: WindowParams, target: Target

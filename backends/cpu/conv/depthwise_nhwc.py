@@ -74,10 +74,10 @@ class _ChannelsLast(Kernel[WindowedT, LoopParams]):
         inner = in_blocks(w, target)
         values = super().values(inner, params, target)
         epilogue = cast(TileEpilogue, values["epilogue"])
-        if epilogue.late and isinstance(w.op, ConvBlocked):
+        if epilogue.deferred and isinstance(w.op, ConvBlocked):
             epilogue = TileEpilogue(identity_epilogue(w.outputs[0].dtype), inner,
                                     channelwise(inner), target)  # fmt: skip
-            epilogue.late = deferred_epilogue(w.op.epilogue, w)
+            epilogue.deferred = deferred_epilogue(w.op.epilogue, w)
         wide = lanes(target)
         return {
             **values, "epilogue": epilogue, "pixel": channels, "x_block": wide, "y_block": wide,

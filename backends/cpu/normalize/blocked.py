@@ -54,11 +54,11 @@ class _Normalize(Kernel[NormalizeBlocked]):
         """Return how a vector `value` of block `b` and of a pixel becomes what is stored."""
         op = w.op
         if not vector_epilogue(op.epilogue, w, target, 1):
-            return {"lines": (), "value": "value", "late": deferred_epilogue(op.epilogue, w)}
+            return {"lines": (), "value": "value", "deferred": deferred_epilogue(op.epilogue, w)}
         epilogue, _ = _flattened(op.epilogue, w.outputs[0].shape)
         pixel = [v for v, _ in _loops(w)[:-1]] + [self.pixel(w)]
         lines, value = vector_finish(epilogue, "value", ["n", "b", *pixel, "0"], 1)
-        return {"lines": lines, "value": value, "late": None}
+        return {"lines": lines, "value": value, "deferred": None}
 
     def in_place(self, w: Workload[NormalizeBlocked]) -> tuple[int, ...]:
         """x, which the last pass reads where it writes."""

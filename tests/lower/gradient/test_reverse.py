@@ -317,7 +317,7 @@ def differences(
     return results
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(24)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_central_differences(name: str) -> None:
     model = forward(name)

@@ -168,7 +168,7 @@ LOGGED = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("value", "levels"),
     [
@@ -439,6 +439,7 @@ def test_m_23_the_smallest_to_drop(step: Path) -> None:
     assert options({"MEGENGINE_ENABLE_DROP": "1", name: "128"}).recompute_minimum == 128
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("level", "named"), [("0", True), ("1", False)])
 def test_m_24_a_fault_is_located(level: str, named: bool, tmp_path: Path) -> None:
     node = helper.make_node("Log", ["x"], ["y"], "the logarithm")

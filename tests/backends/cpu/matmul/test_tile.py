@@ -131,6 +131,7 @@ def test_a_panel_of_b_is_copied_where_asked(target: str) -> None:
     check([("none", Call(MatMulTile(), params, w, operands(w, 1)))], target)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_nan_and_infinity_reach_the_results_they_belong_to(target: str) -> None:
     record = vector_target(target)

@@ -226,6 +226,7 @@ def suited(kernel: RecurrentTogether[Any], target: str) -> list[Layer]:
     return [x for x in LAYERS.values() if kernel.accepts(workload(x)[0], record)]
 
 
+@pytest.mark.few(1)
 @EVERY
 def test_equals_float64(target: str, kernel: RecurrentTogether) -> None:
     layers = [x for x in map(LAYERS.get, FEW) if x and x in suited(kernel, target)]

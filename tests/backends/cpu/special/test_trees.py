@@ -114,6 +114,7 @@ def test_vectors_are_chosen_where_they_can_tell(name: str, portable: bool) -> No
     assert found.candidate.kernel.portable == portable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["16 rows, 40 trees", "33 rows, 9 trees", "targets", "some missing"]
 )
