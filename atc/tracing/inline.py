@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir
 from onnx import helper, numpy_helper
-from onnx.version_converter import convert_version
+from onnx.version_converter import ConvertError, convert_version
 
 from atc.convert import load_model
 from atc.errors import ModelError, UnsupportedError, one_line
@@ -20,7 +20,7 @@ from atc.tracing.recording import OPSET, RANDOM, Array
 from atc.tracing.tape import current_tape
 from atc.tracing.tensor import Tensor, astype, node, nodes
 
-_FAULTS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError)
+_FAULTS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ConvertError)
 _SETTINGS: Mapping[str, frozenset[int]] = {
     "BatchNormalization": frozenset({3, 4}), "Resize": frozenset({1, 2}),
     "Upsample": frozenset({1}), "Clip": frozenset({1, 2}), "Pad": frozenset({2}),

@@ -103,11 +103,11 @@ def _header_values(
     writes = {out: s.new for s, (_, out, _) in zip(slots, recorded.state, strict=True)}
     scalars = {recorded.rate: "double", recorded.seed: "int64_t"}
     call = [
-        f"(const {p.dtype.c} *)(const void *)(s + {reads[p.name]})" if p.name in reads
+        f"(const {p.dtype.c} *)(const void *)(atc_bytes + {reads[p.name]})" if p.name in reads
         else f"&{p.c_name}" if p.name in scalars else p.c_name
         for p in ins
     ] + [
-        f"({p.dtype.c} *)(void *)(s + {writes[p.name]})" if p.name in writes else p.c_name
+        f"({p.dtype.c} *)(void *)(atc_bytes + {writes[p.name]})" if p.name in writes else p.c_name
         for p in outs
     ]  # fmt: skip
     own = [p for p in ins if p.name not in reads]

@@ -208,6 +208,22 @@ def test_a_step_in_c_has_the_same_bits(
     assert (tmp_path / "after").read_bytes() == step.save()
 
 
+def test_inputs_may_be_called_as_the_header_calls_things(tmp_path: Path) -> None:
+    text = LINE.replace("(double[8,3] x)", "(double[8,3] state, double[8,3] status, double[8,3] s, "
+                        "double[8,3] lr, double[8,3] loss, double[8,3] atc_state)")  # fmt: skip
+    text = text.replace("MatMul(x, t)", "MatMul(sum, t)").replace(
+        "t = Trans", "sum = Sum(state, status, s, lr, loss, atc_state) t = Trans")
+    path = saved(tmp_path / "m.onnx", text, {"w": LW})
+    step = atc.training_step(path, tmp_path / "out", loss="square_loss", lr=0.5, target="c99")
+    assert step(*[LX] * 6, LY) == pytest.approx(((6 * LX @ LW.T - LY) ** 2).mean())
+    (tmp_path / "main.c").write_text('#include "out_step.h"\n')
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    subprocess.run([compiler, *STRICT, "-std=c99", "-fsyntax-only", "-Iout/include", "main.c"],
+                   cwd=tmp_path, check=True)  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_library_for_several_targets_replaces_nothing_in_place(tmp_path: Path) -> None:
     line_step(tmp_path, target="x86-64-sse2,c99")
@@ -429,6 +445,13 @@ def test_an_operator_without_a_derivative_is_named(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", text, {"w": LW})
     with pytest.raises(AtcError, match=r"gradient of DFT.*isn't written"):
         atc.training_step(path, tmp_path / "out", loss="square_loss")
+
+
+def test_a_broken_model_is_told(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.onnx", LINE.replace("MatMul(x, t)", "MatMul(x, u)"), {"w": LW})
+    with pytest.raises(AtcError, match="Input u is undefined|reads 'u'") as error:
+        atc.training_step(path, tmp_path / "out", loss="square_loss")
+    assert "\n" not in str(error.value)
 
 
 def test_open_shapes_are_given_or_refused(tmp_path: Path) -> None:

@@ -5,21 +5,24 @@ test_documents.py runs the program that makes all of them.
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from projects import cmake, reference
+from projects import cmake, reference, require
 
 import atc
 from atc.compile import compile_model
 from atc.options.options import Options
 from atc.runtime.load import load
+from atc.tracing import TrainingStep
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
@@ -78,6 +81,74 @@ def assert_right(said: str) -> None:
     read = [line.rpartition(": ") for line in said.splitlines()]
     assert [Path(path).stem for path, _, _ in read] == [p.stem for p in IMAGES]
     assert all(digit.startswith(f"{Path(path).stem} (") for path, _, digit in read)
+
+
+def run_atc(*words: object) -> None:
+    """Run the command line as a user does."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "atc", *map(str, words)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_digits_are_learned_from_nothing_in_c(tmp_path: Path) -> None:
+    (tmp_path / "training").symlink_to(SAMPLES / "training")
+    script = SAMPLES / "training" / "make_models.py"
+    subprocess.run([sys.executable, "-P", script, tmp_path / "models"], check=True)
+    step, models = tmp_path / "digits_step", tmp_path / "models"
+    run_atc("--mode=train", f"--model={models / 'digits.onnx'}", f"--output={step}",
+            "--loss=cross_entropy", "--optimizer=adam")  # fmt: skip
+    run_atc(f"--model={models / 'reader.onnx'}", f"--output={tmp_path / 'digits_reader'}")
+    build = cmake(tmp_path / "training", f"-DOUT={tmp_path}", build=tmp_path / "build")
+    done = subprocess.run(
+        [build / "train_digits", tmp_path / "state"], capture_output=True, text=True, check=True,
+        timeout=120,
+    )  # fmt: skip
+    found = re.search(r"([\d.]+) % of 2000 new digits are read", done.stdout)
+    assert found is not None
+    assert float(found[1]) >= 99
+    trained = TrainingStep(step)
+    trained.load((tmp_path / "state").read_bytes())
+    images, labels = digits.draw_digits(300, seed=5)  # of the generator in Python
+    p = {n: trained.get(n) for n in trained.names() if n in digits.new_parameters(0)}
+    assert (digits.forward(p, images)[0].argmax(1) == labels).mean() >= 0.97
+
+
+@pytest.mark.slow
+def test_a_board_learns_new_words(tmp_path: Path) -> None:
+    make = require("make")
+    for tool in ("arm-none-eabi-gcc", "qemu-system-arm"):
+        require(tool)
+    script = SAMPLES / "fine_tuning" / "make_model.py"
+    subprocess.run([sys.executable, "-P", script, tmp_path], check=True)
+    words = f"--model={tmp_path / 'words.onnx'}", "--target=cortex-m4f"
+    run_atc(*words, f"--output={tmp_path / 'words'}", "--starter=1")
+    run_atc(*words, f"--output={tmp_path / 'words_step'}", "--mode=train", "--trainable=dense.*",
+            "--loss=cross_entropy", "--optimizer=sgd")  # fmt: skip
+    line = [make, "-C", SAMPLES / "fine_tuning", f"OUT={tmp_path}"]
+    done = subprocess.run([*line, "RAM=32768", "run"], capture_output=True, text=True, check=False,
+                          timeout=120)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    known = re.findall(r"known of 80 (?:before|after): (\d\d)", done.stdout + done.stderr)
+    assert int(known[0]) < 20
+    assert int(known[1]) >= 76
+    less = subprocess.run([*line, "RAM=12000", f"BUILD={tmp_path / 'less'}"], capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert less.returncode != 0
+    assert "overflowed" in less.stderr
+
+
+@pytest.mark.slow
+def test_torch_compile_in_ten_lines() -> None:
+    pytest.importorskip("torch", reason="PyTorch isn't installed")
+    pytest.importorskip("onnxscript", reason="onnxscript isn't installed")
+    if "atc" not in entry_points(group="torch_dynamo_backends").names:
+        pytest.skip("atc isn't installed, so PyTorch doesn't know it")
+    done = subprocess.run([sys.executable, "-P", SAMPLES / "torch_compile.py"],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert float(done.stdout.rpartition(" ")[2]) < 1e-4
 
 
 @pytest.mark.slow
