@@ -162,6 +162,9 @@ def compile(
 
     A keyword left at its default takes its value from the environment or the configuration file,
     as an option that the command line doesn't give (see `atc/docs/settings.md`).
+
+    Returns the compilation: its `folder`, its `library`, the sizes of its memory plan
+    (`arena.plan.size`, bytes), its `warnings`, and all else that the report tells.
     """
     return compile_holding(Held(), chosen(dict(locals())))
 
