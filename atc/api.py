@@ -119,6 +119,7 @@ def compile(
     memory_in_place: bool = True,
     device_id: int = 0,
     fused_code: str = "auto",
+    gpu_streams: int = 4,
     gpu_pool: str = "",
     gpu_kept_free: int = 0,
     tensor_cores: bool = True,

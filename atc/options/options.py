@@ -110,6 +110,7 @@ class Options:
     memory_in_place: bool = True
     device_id: int = 0
     fused_code: str = "auto"
+    gpu_streams: int = 4
     gpu_pool: str = ""
     gpu_kept_free: int = 0
     tensor_cores: bool = True

@@ -96,7 +96,7 @@ class _Planner:
 
     def plan(self, graph: Graph) -> Planned:
         """Return a graph's plan: with branches at the same time, if memory allows that."""
-        planned = self._planned(graph, forks=not self.plain and not self.target.device)
+        planned = self._planned(graph, forks=not self.plain)
         budget = self.request.options.memory_budget
         if 0 < budget < planned.arena.plan.size and most_branches(planned.program.steps) > 1:
             return self._planned(graph, forks=False)  # branches that overlap need more memory

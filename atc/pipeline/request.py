@@ -122,6 +122,9 @@ class Request:
     def sharing(self) -> tuple[Workers, Worth]:
         """How many branches run at the same time, and which calls are divided among threads."""
         options = self.options
+        if self.target.device:
+            streams = options.parallel_branches or options.gpu_streams
+            return Workers(streams, always=options.parallel_branches > 1), Worth()
         wanted = options.parallel_branches or options.num_threads
         copies = options.parallel_copy_size
         branches = min(wanted, options.workspaces or wanted)

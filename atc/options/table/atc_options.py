@@ -343,6 +343,9 @@ ATC_OPTIONS: tuple[Setting, ...] = (
             integer(1, 1000), 12),
     Setting("device_id", "Optimisation", "the GPU, by its number, that a network for one takes "
             "where a program names none", "N", integer(0, 15), 0, system="ATC", row="A-35"),
+    Setting("gpu_streams", "Optimisation", "the most streams of a GPU on which branches of a "
+            "network run at the same time, where that is estimated to gain; "
+            "--parallel_branches=N: wherever it is possible", "N", integer(1, 16), 4),
     Setting("gpu_pool", "Optimisation", "bytes of a GPU's memory that a network's first context "
             "reserves, for its weights and for what all contexts need, or all that is free; by "
             "default each takes what it needs", "all|BYTES", pool),
